@@ -1,4 +1,4 @@
-"""ERNIE pretraining in static graph and sentence-pair classification in dynamic graph, on Paddle."""
+"""ERNIE pretraining (static graph) and sentence-pair classification (dynamic graph) on Paddle."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -31,7 +31,7 @@ COMMANDS = {
         "ernie_pair.quickstart.self_check",
         "check",
         "CheckConfig",
-        "Run a short self-test of every part",
+        "Run the main steps on a tiny sample",
     ),
     "check-gpu": (
         "ernie_pair.gpu_check.check_gpu",
@@ -43,7 +43,7 @@ COMMANDS = {
         "ernie_pair.quickstart.quickstart",
         "quickstart",
         "QuickstartConfig",
-        "Run the whole recipe on an embedded sample",
+        "Run the whole recipe on a built-in sample",
     ),
     "make-sample": (
         "data_tools.make_sample",
@@ -98,6 +98,12 @@ COMMANDS = {
         "audit_text",
         "AuditConfig",
         "Report duplicates, odd characters and languages in raw text",
+    ),
+    "pairs-to-text": (
+        "ernie_pair.pair.new_pairs.pairs_to_text",
+        "pairs_to_text",
+        "PairsToTextConfig",
+        "Write the texts of pairs as raw text for pretraining",
     ),
     "pretrain": (
         "ernie_pair.pretrain.pretrain",
@@ -316,8 +322,8 @@ COMPLETION = ("completion", "Print a completion script for bash or zsh")
 # What a person wants to do, and the commands for it, in the order in which they are needed.
 GROUPS = {
     "first steps": "quickstart make-sample",
-    "data": "text-to-json audit-text build-vocab create-corpus prepare build-ngrams inspect-data audit-pairs "
-    "mine pseudo-label",
+    "data": "text-to-json pairs-to-text audit-text build-vocab create-corpus prepare build-ngrams "
+    "inspect-data audit-pairs mine pseudo-label",
     "pretraining": "new-model pretrain convert fill-mask evaluate-mlm",
     "sentence pairs": "train distill predict cross-validate search-params",
     "evaluation": "evaluate compare-starts compare-models robustness",

@@ -1,4 +1,4 @@
-"""Paddle's launcher, with its flags and its signals, and without eight of its habits.
+"""Paddle's launcher, with its flags and signals, and without eight of its behaviours.
 
 python -m ernie_pair.launcher --gpus 0,1 FILE [flags of FILE]
 
@@ -8,8 +8,9 @@ share of the cores, or with the user's OMP_NUM_THREADS, where Paddle's launcher 
 that are not there are an error of one line (exit code 2), not a traceback. Processes that are to run on the
 CPU (`--device cpu` behind FILE) are given no GPU. Its own exit code is that of the process which failed,
 not of another one that it has stopped because of it. It says nothing of itself but warnings and errors
-(--log_level INFO brings the rest back), and shows the last lines of a run that is stopped. The
-processes of one machine meet at a port that no program is given by chance in the seconds until they do.
+(--log_level INFO brings the rest back), and shows the last lines of a run that is stopped. On a terminal
+what it shows of the first process has its colours. The processes of one machine meet at a port that no
+program is given by chance in the seconds until they do.
 """
 
 import os
@@ -18,12 +19,13 @@ from pathlib import Path
 from typing import Dict, Optional, Sequence
 
 from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.base.installation import install_command
 from ernie_pair.device.cpu_env import restore_asked_threads
 from ernie_pair.device.gpu.cards import count_cards, without_cards
 from ernie_pair.device.paddle_patches.launcher import (
     asked_gpus,
+    asked_log,
     asked_machines,
     asked_processes,
     keep_launcher_quiet,
@@ -33,6 +35,7 @@ from ernie_pair.device.paddle_patches.launcher import (
     start_launcher,
     visible_gpus,
 )
+from ernie_pair.processes.console import log_shown
 from ernie_pair.processes.dry_logs import dry_logs_removed
 
 
@@ -56,7 +59,8 @@ def launch() -> None:
     restore_asked_threads()  # Paddle, loaded meanwhile, has set one for all that is started
     tell_of_waiting(machines, master)
     keep_launcher_quiet()
-    with dry_logs_removed(), private_environment(), own_exit_code(), last_lines_shown():
+    log = asked_log()
+    with dry_logs_removed(), log_shown(log), private_environment(), own_exit_code(), last_lines_shown():
         start_launcher()
 
 
@@ -97,7 +101,7 @@ def refuse_absent_gpus(asked: Optional[str]) -> None:
 def environment_of_processes(asked: int, on_cpu: bool) -> Dict[str, str]:
     """Return the variables that start ``asked`` processes on a machine whose GPUs nobody has named.
 
-    Paddle's launcher gives a GPU to each. Raises InputError where they are fewer and the CPU is not asked
+    Paddle's launcher gives a GPU to each. Raises InputError if they are fewer and the CPU is not asked
     for.
     """
     visible = count_cards()
@@ -107,8 +111,8 @@ def environment_of_processes(asked: int, on_cpu: bool) -> Dict[str, str]:
         return without_cards(max(asked, 1))
     if asked > visible:
         raise InputError(
-            f"--nproc_per_node {asked}, but {visible} GPU(s) are visible, one for each process; start at "
-            f"most {visible}, or add --device cpu behind the file"
+            f"--nproc_per_node {asked} is more than the {counted(visible, 'visible GPU')}, one for each "
+            f"process; start at most {visible}, or add --device cpu behind the file"
         )
     return {}
 

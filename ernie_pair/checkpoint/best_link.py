@@ -1,4 +1,4 @@
-"""OUT/best, a link that never changes its name and leads to the best model that the run has published."""
+"""OUT/best, a link with a fixed name that points to the best model that the run has published."""
 
 import os
 import re
@@ -10,26 +10,26 @@ from ernie_pair.checkpoint.run_note import folders_of_run
 
 BEST, PREFIX = "best", "best-"
 OWN_TARGET = r"best-[A-Za-z0-9_-]{1,60}--?(\d+\.\d{4}|inf|nan)(-\d+)?"
-LOWER_IS_BETTER = ("loss",)  # of folders that do not say themselves
+LOWER_IS_BETTER = ("loss",)  # for folders that do not say it themselves
 
 
 def point_best(folder: Path) -> None:
     """Point the link beside ``folder``, a best model, to it. Raises OSError.
 
-    What stands under its name and is no link of a run is set aside, with a warning.
+    Anything else under that name is set aside with a warning.
     """
     point_link(folder.with_name(BEST), Path(folder.name), OWN_TARGET)
 
 
 def is_own_best(link: Path) -> bool:
-    """Return whether ``link`` is a link as `point_best` makes it."""
+    """Return whether ``link`` is a link made by `point_best`."""
     return link.is_symlink() and re.fullmatch(OWN_TARGET, os.readlink(link)) is not None
 
 
 def best_of(output_dir: Path) -> Optional[Path]:
     """Return the folder of the best model of the run in ``output_dir``; None: it has published none.
 
-    A run of an earlier version has no link: then what its folders say of themselves decides.
+    A run of an earlier version has no link; then the metadata of its folders decides.
     """
     link = output_dir / BEST
     if is_own_best(link) and link.is_dir():
@@ -39,9 +39,9 @@ def best_of(output_dir: Path) -> Optional[Path]:
 
 
 def ranked_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[str, Any]]]:
-    """Return (folder, what it says of itself) of the best models of the run in ``output_dir``, best first.
+    """Return (folder, its metadata) of the best models of the run in ``output_dir``, best first.
 
-    With ``metric`` only those that are best by it.
+    With ``metric``, only the models chosen by it.
     """
     found = [
         (path, note)

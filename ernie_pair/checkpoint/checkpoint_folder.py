@@ -1,4 +1,4 @@
-"""One checkpoint on the disk: what its manifest promises, and how it is read without trusting it.
+"""One checkpoint on disk: its manifest, and how it is read without trusting it.
 
 step_00005000/
     the files of the job    written by one rank or by several
@@ -32,8 +32,8 @@ from ernie_pair.weights.weight_files import Arrays, from_safetensors, safetensor
 
 MANIFEST, STATE = "MANIFEST.json", "state.json"
 LARGEST_MANIFEST = 16 << 20
-MOST_PARTS = os.sysconf("SC_IOV_MAX")  # of one writev
-Content = Union[bytes, Arrays]  # arrays make a .safetensors file
+MOST_PARTS = os.sysconf("SC_IOV_MAX")  # for one writev
+Content = Union[bytes, Arrays]  # arrays become a .safetensors file
 
 logger = logging.getLogger(__name__)
 
@@ -50,15 +50,13 @@ class Checkpoint:
         self.files = {entry["name"]: entry for entry in self.manifest["files"]}
 
     def read(self, name: str) -> bytes:
-        """Read one file, hashed as it is handed out. Raises CheckpointError when it is not as written."""
+        """Read one file and verify its hash. Raises CheckpointError when it is not as written."""
         path, entry = self.folder / name, self.files.get(name)
         if entry is None:
             raise CheckpointError(f"{self.folder} holds no {name}; it is a checkpoint of something else")
         data = _read_regular(path, entry["size"])
         if len(data) != entry["size"] or sha256_of(data) != entry["sha256"]:
-            raise DamagedError(
-                f"{path} is not what {MANIFEST} promises; remove {self.folder} and start again"
-            )
+            raise DamagedError(f"{path} does not match {MANIFEST}; remove {self.folder} and start again")
         return data
 
     def arrays(self, name: str) -> Arrays:
@@ -76,7 +74,7 @@ class Checkpoint:
         return state
 
     def verify(self) -> None:
-        """Read everything once. Raises CheckpointError at the first file that is not sound."""
+        """Read everything once. Raises CheckpointError at the first damaged file."""
         for name in self.files:
             if not name.endswith(".safetensors"):
                 self.read(name)
@@ -98,9 +96,9 @@ class Checkpoint:
         return [{**change, "step": self.step} for change in changes]
 
     def tell_what_else_changed(self, topology: Dict[str, object]) -> None:
-        """Log a line about other processes, a line about other versions; neither stands in the way."""
+        """Log a line about a changed number of processes or changed versions; neither prevents a resume."""
         for what, level, saved, now, nothing in (
-            ("goes on with", logging.INFO, self.manifest.get("topology", topology), topology, "default"),
+            ("continues with", logging.INFO, self.manifest.get("topology", topology), topology, "default"),
             ("other versions:", logging.WARNING, self.manifest["versions"], installed_versions(), "absent"),
         ):
             keys = [key for key in sorted({*saved, *now}) if saved.get(key) != now.get(key)]
@@ -114,7 +112,7 @@ class Checkpoint:
 def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
     """Write a new file, force it to disk and return its manifest entry, hashed from ``parts`` themselves.
 
-    Raises MachineError naming the file when the disk refuses, or keeps less than it was given.
+    Raises MachineError naming the file when the disk refuses, or stores less than it was given.
     """
     size = sum(map(len, parts))
     with ThreadPoolExecutor(1) as another:  # hashes while the disk is busy
@@ -137,7 +135,7 @@ def _force_to_disk(path: Path, parts: Sequence[Buffer], size: int) -> int:
 
 
 def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
-    """Write many parts at a time: a write per small array takes the kernel twice as long."""
+    """Write many parts at once: one write per small array takes twice as long."""
     left: Deque[memoryview] = deque(memoryview(part) for part in parts)
     while left:
         written = os.writev(descriptor, list(islice(left, MOST_PARTS)))
@@ -150,7 +148,7 @@ def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
 def write_content(path: Path, content: Content) -> Dict[str, object]:
     """Write a file of a job as ``write_synced`` does: bytes, or named arrays as safetensors.
 
-    Raises NumbersError when an array in it is not finite, MachineError when the disk refuses.
+    Raises NumbersError when an array in it is not finite, MachineError when the disk fails.
     """
     if isinstance(content, bytes):
         return write_synced(path, content)
@@ -173,9 +171,9 @@ def _room(folder: Path, wanted: int) -> str:
 
 
 def _read_regular(path: Path, most: int) -> bytes:
-    """Read at most ``most`` bytes of a regular file; not through a link, and a pipe does not block.
+    """Read at most ``most`` bytes of a regular file; links are not followed, and a pipe does not block.
 
-    Raises DamagedError; CheckpointError where a permission is missing; OSError where the machine fails.
+    Raises DamagedError; CheckpointError if a permission is missing; OSError if the machine fails.
     """
     try:
         return read_regular(path, most, follow=False)

@@ -5,14 +5,14 @@ output_dir/
     run.json                        which run it is, and whether it has published a checkpoint (run_note.py)
     ranks/                          heartbeats of a run of several processes (watchdog.py)
     checkpoints/step_00005000/      see checkpoint_folder.py
-    checkpoints/.tmp-* .trash-*     being made, being deleted: never read; those of a killed run are cleared
-                                    at the next start, known by their names (own_names.py)
+    checkpoints/.tmp-* .trash-*     being made or deleted: never read; those of a killed run are removed
+                                    at the next start, recognized by their names (own_names.py)
     checkpoints/.bad-*              damaged, set aside, never read or deleted
-    model_last -> checkpoints/step_00005000     for people; a run does not trust it
+    model_last -> checkpoints/step_00005000     for the user; a run does not rely on it
 
 Every rank writes its own files into a draft, forces them to disk, and tells the others what it wrote,
-or why it could not: then all raise the same error, the draft goes and the checkpoints before stay.
-Nothing here knows a model or a framework.
+or why it could not: then all raise the same error, the draft is removed and earlier checkpoints stay.
+Nothing here depends on a model or a framework.
 """
 
 import logging
@@ -34,7 +34,7 @@ from data_tools.files.atomic_folder import (
     rename_for_good,
     set_aside,
 )
-from data_tools.files.own_names import BAD, FILLING, TRASH, is_own_name, own_name
+from data_tools.files.own_names import BAD, FILLING, TRASH, own_name, stem_of
 from ernie_pair.checkpoint.checkpoint_folder import (
     MANIFEST,
     STATE,
@@ -69,12 +69,12 @@ logger = logging.getLogger(__name__)
 class Checkpoints:
     """The checkpoints of one run, as seen by one of its ranks. Every rank calls every method.
 
-    ``keep``: the newest that many stay, and with ``every`` those of each step that it divides.
-    ``local``: where this rank stands among those that see the same folder, when not all do; those
-    have ranks in a row, and the first of them makes and cleans what the folder holds.
-    ``fresh_start``: what an earlier run left is set aside first.
+    ``keep``: number of newest checkpoints to keep; with ``every`` also those of its multiples.
+    ``local``: the place of this rank among those that share a folder, if not all do; their
+    ranks are consecutive, and the first of them creates and cleans up the folder.
+    ``fresh_start``: set aside what an earlier run left.
     Raises InputError when another run holds the folder, CheckpointError when it was used before and its
-    checkpoints are gone: a run never starts afresh silently.
+    checkpoints are gone: a run never silently starts from the beginning.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class Checkpoints:
         allowed: Sequence[str] = (),
         rules: RunRules = NO_RULES,
     ) -> Optional[Checkpoint]:
-        """Return ``newest()``, if it is of this run; see `fingerprint.refuse_other_run`.
+        """Return ``newest()`` if it belongs to this run; see `fingerprint.refuse_other_run`.
 
-        What was allowed to change stands in every manifest from here on. Raises InputError when the ranks
-        were not given the same, or not what the checkpoint was made with.
+        Allowed changes are recorded in every later manifest. Raises InputError if the ranks
+        have different settings, or others than the checkpoint was made with.
         """
         refuse_unknown_keys(fingerprint, allowed)
         refuse_unlike_ranks(self.all_reduce, self.world, fingerprint)
@@ -121,10 +121,10 @@ class Checkpoints:
         return checkpoint
 
     def newest(self) -> Optional[Checkpoint]:
-        """Return the newest checkpoint whose every byte is right, in every folder; None: there never was one.
+        """Return the newest checkpoint that is intact in every folder; None if there never was one.
 
-        A damaged one is set aside with a warning and the one before it is taken. Raises CheckpointError
-        when all are damaged: a run never starts afresh silently.
+        A damaged one is set aside with a warning, and the one before it is used. Raises CheckpointError
+        when all are damaged: a run never silently starts from the beginning.
         """
         limit = NEWEST_OF_ALL
         while True:
@@ -135,7 +135,7 @@ class Checkpoints:
             limit = min(steps)
             if limit == NONE:
                 raise CheckpointError(
-                    f"{self.folder} holds other checkpoints on one machine than on another, and none that "
+                    f"{self.folder} holds different checkpoints on the machines, and none that "
                     "all have; copy one to every machine, or use another --output_dir"
                 )
         step, sha256 = offers[self.world.rank - self.local.rank]
@@ -150,10 +150,10 @@ class Checkpoints:
         files: Iterable[Tuple[str, Content]],
         topology: Dict[str, object],
     ) -> None:
-        """Publish what the ranks give as the checkpoint of ``state``.
+        """Publish the files of all ranks as the checkpoint of ``state``.
 
         ``files``: (name, content) of this rank, taken one by one; names differ between the ranks.
-        Raises, on all ranks alike, MachineError when a disk refuses and NumbersError when a tensor is
+        Raises, on all ranks alike, MachineError when a disk fails and NumbersError when a tensor is
         not finite: then nothing is published.
         """
         draft = self._own_path(FILLING, state.step)
@@ -176,7 +176,7 @@ class Checkpoints:
         self._first_does(self._retire)
 
     def close(self) -> None:
-        """Wait until old checkpoints are deleted, and let the output folder go."""
+        """Wait until old checkpoints are deleted, and release the output folder."""
         self._cleaner.shutdown()
         if self._lock is not None:
             self._lock.release()
@@ -207,11 +207,11 @@ class Checkpoints:
             raise
 
     def _look_around(self) -> None:
-        """Clear what a killed start left, and see that nothing is lost by going on from here."""
+        """Remove what a killed start left, and check that continuing loses nothing."""
         if self.fresh_start:
             set_aside_run(self.output_dir)
         self.folder.mkdir(exist_ok=True)
-        clear_leftovers(self.folder, "step_")
+        clear_leftovers(self.folder, lambda name: name.startswith("step_"))
         clear_heartbeats(self.output_dir)
         self._warn_of_strangers()
         if self._published():
@@ -221,13 +221,13 @@ class Checkpoints:
             refuse_lost_checkpoints(self.output_dir)
 
     def _own_path(self, kind: str, step: int) -> Path:
-        """Return a hidden name that all ranks of this start arrive at."""
+        """Return a hidden path, the same on all ranks of this start."""
         return self.folder / own_name(f"{kind}{_name_of(step)}", self._attempt)
 
     def _offer(self, most: int) -> Optional[Tuple[int, str]]:
         """Return the newest sound checkpoint up to step ``most`` and its manifest's hash.
 
-        None: another rank says.
+        None: another rank decides.
         """
         if not self.local.is_first:
             return None
@@ -251,14 +251,14 @@ class Checkpoints:
         return NONE, ""
 
     def _take(self, folder: Path, sha256: str) -> Checkpoint:
-        """Clear the way for ``folder``, and see the same in it as the rank that chose it."""
+        """Make ``folder`` the newest checkpoint, and check that this rank sees it as the first one does."""
         seen: List[Checkpoint] = []
 
         def look():
             seen.append(Checkpoint(folder))
             if seen[0].sha256 != sha256:
                 raise CheckpointError(
-                    f"{folder} is not what the first rank sees there; give all ranks one folder"
+                    f"{folder} differs from what the first rank sees; give all ranks the same folder"
                 )
 
         self._together(lambda: self._first_does(self._set_aside_all_but, folder))
@@ -280,18 +280,18 @@ class Checkpoints:
     def _warn_of_strangers(self) -> None:
         known = {path.name for path in self._published().values()}
         strange = [name for name in os.listdir(self.folder) if name not in known]
-        strange = sorted(name for name in strange if not name.startswith(BAD) and not is_own_name(name))
+        strange = sorted(name for name in strange if not name.startswith(BAD) and not stem_of(name))
         if strange:
             shown = ", ".join(strange[:3])
-            logger.warning("%s: %d entries are no checkpoints: %s", self.folder, len(strange), shown)
+            logger.warning("%s: %d entries are not checkpoints: %s", self.folder, len(strange), shown)
 
     def _begin(self, draft: Path) -> None:
-        """Make ``draft``, unless there is clearly no room for a checkpoint as large as the one before."""
+        """Create ``draft``, unless there is clearly no room for a checkpoint as large as the one before."""
         wanted = int(SPARE_SHARE * self._bytes_before) + SPARE_BYTES if self._bytes_before else 0
         free = shutil.disk_usage(self.folder).free
         if free < wanted:
             raise MachineError(
-                f"{self.folder}: {free} bytes free, {wanted} wanted for a checkpoint; make room, the ones "
+                f"{self.folder}: {free} bytes free, a checkpoint takes {wanted}; make room, the ones "
                 "before are intact, then start the same command again"
             )
         draft.mkdir()
@@ -304,23 +304,23 @@ class Checkpoints:
         entries = [*entries, {**write_synced(draft / STATE, state_bytes(state)), "rank": self.world.rank}]
         write_synced(draft / MANIFEST, manifest_bytes({**manifest, "files": entries}))
         to_disk(draft)
-        if os.path.lexists(final):  # a link or a file of the user's: no checkpoint of this run has the step
-            logger.warning("%s was in the way of a checkpoint; it is now %s", final, set_aside(final).name)
+        if os.path.lexists(final):  # a link or a file of the user: no checkpoint of this run has the step
+            logger.warning("%s occupied the path of a checkpoint; it is now %s", final, set_aside(final).name)
         rename_for_good(draft, final)
         self._point_model_last_to(final)
         note_checkpoint(self.output_dir)
         self._bytes_before = sum(entry["size"] for entry in entries)
 
     def _point_model_last_to(self, final: Path, expected: bool = False) -> None:
-        """Point model_last to ``final``; ``expected``: it should do so already; where it does not, say so."""
+        """Point model_last to ``final``; ``expected``: warn if it did not do so already."""
         link = self.output_dir / LAST
         if point_link(link, final.relative_to(self.output_dir), OWN_LINK) and expected:
-            logger.warning("%s did not lead to the newest checkpoint, %s; now it does", link, final.name)
+            logger.warning("%s did not point to the newest checkpoint, %s; now it does", link, final.name)
 
     def _retire(self) -> None:
         """Delete old checkpoints, only after a success.
 
-        Each is renamed first, so that a half-deleted folder is never taken for whole.
+        Each is renamed first, so that a partly deleted folder is never mistaken for a complete one.
         """
         published = self._published()
         for step in sorted(published)[: -self.keep]:
@@ -336,19 +336,19 @@ class Checkpoints:
 
 
 def refuse_unlike_ranks(all_reduce: AllReduce, world: World, fingerprint: Dict[str, object]) -> None:
-    """Raise InputError on every rank when they were not given the same; called by every rank."""
+    """Raise InputError on every rank if their fingerprints differ; called by every rank."""
     given = gather_results(all_reduce, world, lambda: fingerprint)
     for rank, other in enumerate(given):
         for key in {*given[0], *other}:
             if given[0].get(key) != other.get(key):
                 raise InputError(
                     f"rank {rank} was started with {key} {other.get(key)!r} and rank 0 with "
-                    f"{given[0].get(key)!r}; give all of them the same"
+                    f"{given[0].get(key)!r}; start all of them with the same flags"
                 )
 
 
 def published_steps(folder: Path) -> Dict[int, Path]:
-    """Return {step: its folder} of the checkpoints in ``folder``, sound or not."""
+    """Return {step: its folder} of the checkpoints in ``folder``, intact or not."""
     with os.scandir(folder) as entries:
         names = [
             entry.name

@@ -13,27 +13,30 @@ from ernie_pair.checkpoint.show_checkpoint import OPTIMIZER, arrays_of
 from ernie_pair.weights.bf16 import BFLOAT16, bfloat16_to_float32
 from ernie_pair.weights.weight_files import Arrays
 
-EQUAL, DIFFERENT = 0, 1  # the exit codes, those of the program diff
+EQUAL, DIFFERENT = 0, 1  # the exit codes, as those of diff
 
 
 @dataclass(frozen=True)
 class DiffConfig(Options):
-    """Compare two checkpoints; exit 0 when they are equal, 1 when they differ."""
+    """Compare two checkpoints; the exit code is 0 if they are equal, 1 if they differ."""
 
     EXAMPLE = "output/checkpoints/step_00005000 output/checkpoints/step_00010000"
 
     first: str = option(help="a checkpoint, OUT/model_last for example", positional=True, group="checkpoints")
     second: str = option(help="another checkpoint", positional=True, group="checkpoints")
     most_lines: int = option(
-        20, help="arrays shown of those that differ, the furthest first", group="checkpoints", at_least=1
+        20,
+        help="maximum number of differing arrays to show, largest difference first",
+        group="checkpoints",
+        at_least=1,
     )
 
 
 def diff_checkpoints(config: DiffConfig) -> int:
     """Print how two checkpoints differ, and return EQUAL or DIFFERENT.
 
-    The parts of a sharded optimizer are put together before they are compared. Raises InputError for what is
-    no checkpoint, CheckpointError for a damaged one.
+    The shards of the optimizer state are merged before they are compared. Raises InputError for a folder that
+    is not a checkpoint, CheckpointError for a damaged one.
     """
     first, second = (_open(Path(path)) for path in (config.first, config.second))
     lines = [
@@ -47,12 +50,12 @@ def diff_checkpoints(config: DiffConfig) -> int:
 
 def _open(folder: Path) -> Checkpoint:
     if not (folder / MANIFEST).is_file():
-        raise InputError(f"{folder} is no checkpoint; give OUT/model_last or OUT/checkpoints/step_...")
+        raise InputError(f"{folder} is not a checkpoint; give OUT/model_last or OUT/checkpoints/step_...")
     return Checkpoint(folder)
 
 
 def _named_arrays(checkpoint: Checkpoint) -> Arrays:
-    """Return the arrays of all files; those of the optimizer as optimizer/NAME, in however many parts."""
+    """Return the arrays of all files; those of the optimizer as optimizer/NAME, merged from all shards."""
     return {
         f"{OPTIMIZER}/{name}" if file.startswith(OPTIMIZER) else name: array
         for file, arrays in arrays_of(checkpoint).items()
@@ -80,7 +83,7 @@ def _array_lines(first: Arrays, second: Arrays, config: DiffConfig) -> List[str]
 
 
 def distance(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the largest absolute difference of two arrays of one shape; infinity where one holds NaN."""
+    """Return the largest absolute difference of two arrays of one shape; infinity if one contains NaN."""
     if first.dtype == second.dtype and first.tobytes() == second.tobytes():
         return 0.0
     one, other = (
@@ -93,12 +96,21 @@ def distance(first: np.ndarray, second: np.ndarray) -> float:
 
 def _state_lines(first: Dict[str, object], second: Dict[str, object]) -> List[str]:
     return [
-        f"{STATE}: {key} {first[key]} and {second[key]}" for key in sorted(first) if first[key] != second[key]
+        f"{STATE}: {key} {_short(first[key])} and {_short(second[key])}"
+        for key in sorted(first)
+        if first[key] != second[key]
     ]
 
 
+def _short(value: object) -> str:
+    """Return a number or a text as it is, and of anything larger its kind alone."""
+    return (
+        str(value) if isinstance(value, (int, float, str, type(None))) else f"another {type(value).__name__}"
+    )
+
+
 def _file_lines(first: Checkpoint, second: Checkpoint) -> List[str]:
-    """Return a line for each other file that only one holds, or whose bytes differ."""
+    """Return a line for each other file that only one of them has, or whose content differs."""
     hashes: List[Dict[str, str]] = [_other_files(first), _other_files(second)]
     names: List[Tuple[str, str, str]] = [
         (name, hashes[0].get(name, ""), hashes[1].get(name, "")) for name in sorted({*hashes[0], *hashes[1]})

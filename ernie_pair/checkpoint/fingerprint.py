@@ -1,8 +1,8 @@
-"""Whether a checkpoint belongs to the run that would go on from it.
+"""Check that a checkpoint belongs to the run that resumes from it.
 
-A fingerprint is a dictionary of what must be equal. Its keys name the flags a person gives: a key is the flag
-itself, `max_lr`, or tells them in brackets, `steps in all (--epochs, --max_steps)`. What stands before the
-brackets, without dashes, identifies the key: the brackets may change from one version to the next.
+A fingerprint is a dictionary of what must be equal. Its keys name the user's flags: a key is the flag
+itself, `max_lr`, or lists them in brackets, `steps in all (--epochs, --max_steps)`. The part before the
+brackets, without dashes, identifies the key: the brackets may change between versions.
 """
 
 import logging
@@ -25,11 +25,11 @@ def _old_value(name: str, old: object) -> str:
 
 
 class RunRules(NamedTuple):
-    """The way in which one half of the package reads its fingerprints.
+    """How one half of the package interprets its fingerprints.
 
-    fixed    beginnings of keys that --allow_change cannot allow
-    upgrade  turns what an earlier version saved, {name: value}, into today's names and values
-    cure     says how the old value of a name is kept
+    fixed    prefixes of keys that --allow_change cannot allow
+    upgrade  converts what an earlier version saved, {name: value}, to current names and values
+    cure     says how to keep the old value of a name
     """
 
     fixed: Sequence[str] = ()
@@ -57,7 +57,7 @@ def refuse_other_run(
         first = refused[0]
         fixed = any(_is_fixed(name, rules) for name in refused)
         words = _words_that_allow([keys.get(name, name) for name in different])
-        way_out = "" if fixed else f", or --allow_change {words} to go on with what is new"
+        way_out = "" if fixed else f", or --allow_change {words} to continue with the new value"
         what = f"{_shown(keys.get(first, first))} was {old.get(first)!r} and is now {new.get(first)!r}"
         raise InputError(
             f"{where} is a checkpoint of another run: {what}; {rules.cure(first, old.get(first))}, or "
@@ -69,7 +69,7 @@ def refuse_other_run(
 
 
 def refuse_unknown_keys(fingerprint: Fingerprint, allowed: Sequence[str]) -> None:
-    """Raise InputError when --allow_change names what no fingerprint holds."""
+    """Raise InputError if --allow_change names a key that is in no fingerprint."""
     unknown = [word for word in allowed if not any(word in _words(key) for key in fingerprint)]
     if unknown:
         known = ", ".join(sorted({_words(key)[0] for key in fingerprint}))
@@ -86,7 +86,7 @@ def _name_of(key: str) -> str:
 
 
 def _words(key: str) -> List[str]:
-    """Return what --allow_change may call a key: its flags, or the first word of its name."""
+    """Return the names of a key for --allow_change: its flags, or the first word of its name."""
     return [*flags_of(key), _name_of(key).split()[0]]
 
 
@@ -99,7 +99,7 @@ def _is_allowed(name: str, keys: Dict[str, str], allowed: Sequence[str]) -> bool
 
 
 def _words_that_allow(keys: List[str]) -> str:
-    """Return a flag that all keys follow from, or else the first of each."""
+    """Return a flag from which all keys follow, or else the first flag of each."""
     common = [word for word in flags_of(keys[0]) if all(word in flags_of(key) for key in keys)]
     return common[0] if common else ",".join(dict.fromkeys(flags_of(key)[0] for key in keys))
 

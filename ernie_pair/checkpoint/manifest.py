@@ -1,9 +1,9 @@
-"""The bytes of MANIFEST.json and state.json, made and taken apart; what is read is never trusted.
+"""Serialize and parse MANIFEST.json and state.json; what is read is never trusted.
 
 MANIFEST.json is {"format": 2, "run_id", "step", "fingerprint": {key: value}, "topology": {key: value},
 "changes": [{"key", "old", "new", "step"}], "versions": {package: version}, "files": [{"name", "size",
 "sha256", "rank"}], "checksum"}. The checksum is the sha256 of the manifest itself with 64 zeros in its
-place. Format 1, which is still read, knows only step, fingerprint, versions and files.
+place. Format 1, which is still read, has only step, fingerprint, versions and files.
 """
 
 import hashlib
@@ -34,11 +34,11 @@ VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pa
 
 
 class DamagedError(CheckpointError):
-    """A checkpoint is not what was written; the one before it may be."""
+    """A checkpoint is damaged; the one before it may be intact."""
 
 
 def manifest_bytes(manifest: Dict[str, object]) -> bytes:
-    """Return the bytes of MANIFEST.json; ``manifest`` has everything but its format and its checksum."""
+    """Return the bytes of MANIFEST.json; ``manifest`` has everything except format and checksum."""
     data = as_json({"format": MANIFEST_FORMAT, **manifest, "checksum": NO_CHECKSUM})
     return _with_checksum(data, sha256_of(data), NO_CHECKSUM)
 
@@ -63,7 +63,7 @@ def sha256_of(*parts: Buffer) -> str:
 
 @cache
 def installed_versions(packages: Sequence[str] = VERSIONED) -> Dict[str, str]:
-    """Return {package: version} of those of ``packages`` that are installed."""
+    """Return {package: version} of the installed ``packages``."""
     installed = {}
     for package in packages:
         try:
@@ -74,7 +74,7 @@ def installed_versions(packages: Sequence[str] = VERSIONED) -> Dict[str, str]:
 
 
 def parse_manifest(data: bytes, path: Path) -> Dict:
-    """Parse MANIFEST.json; everything in it that is used is checked, its checksum too.
+    """Parse MANIFEST.json, and check its checksum and every value that is used.
 
     Raises DamagedError, and CheckpointError for the format of a newer version.
     """
@@ -103,7 +103,7 @@ def parse_manifest(data: bytes, path: Path) -> Dict:
 
 
 def _whole(manifest: Dict, data: bytes) -> bool:
-    """Return whether ``data`` is, byte for byte, what its checksum was taken of."""
+    """Return whether ``data`` matches its checksum."""
     checksum = manifest.get("checksum")
     if not (isinstance(checksum, str) and SHA256.fullmatch(checksum)):
         return False
@@ -127,7 +127,7 @@ def _is_entry(entry) -> bool:
 
 
 def parse_state(data: bytes, path: Path) -> TrainState:
-    """Parse state.json. Raises DamagedError when it holds no state of a run."""
+    """Parse state.json. Raises DamagedError when it does not hold the state of a run."""
     names = {key: name for name, key in FILE_KEYS.items()}
     values = {names.get(key, key): value for key, value in _parse_object(data, path).items()}
     defaults = asdict(TrainState())
@@ -141,7 +141,7 @@ def parse_state(data: bytes, path: Path) -> TrainState:
         and _is_window(values["window"])
     )
     if not sound:
-        raise DamagedError(f"{path} holds no state of a run; remove {path.parent} and start again")
+        raise DamagedError(f"{path} does not hold the state of a run; remove {path.parent} and start again")
     window = {name: tuple(part) for name, part in values["window"].items()}
     return TrainState(**{**values, "window": window})
 

@@ -1,4 +1,4 @@
-"""The flags that say which checkpoints of a run stay; the same in both halves."""
+"""The flags that decide which checkpoints of a run are kept; the same in both halves."""
 
 from dataclasses import dataclass
 from typing import Dict
@@ -12,13 +12,17 @@ class RetentionFlags(Options):
 
     keep_checkpoints: int = option(
         3,
-        help="the newest that many are kept, at least 2",
+        help="number of newest checkpoints to keep, at least 2",
         group="checkpoints",
         unit="checkpoints",
         at_least=2,
     )
     keep_every: int = option(
-        0, help="and those of every so many steps; 0: none", group="checkpoints", unit="steps", at_least=0
+        0,
+        help="also keep the checkpoints at every multiple of this many steps; 0: none",
+        group="checkpoints",
+        unit="steps",
+        at_least=0,
     )
 
     @property

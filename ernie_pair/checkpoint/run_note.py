@@ -1,4 +1,4 @@
-"""What an output folder knows of its run, OUT/run.json, and which folders in it that run published.
+"""OUT/run.json: the identity of a run, and the folders that the run has published.
 
 {"run_id": "9f...", "started": "2024-05-01T12:00:00", "has_checkpoint": true}
 """
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 def read_run(output_dir: Path) -> Dict[str, Any]:
-    """Return the note of ``output_dir``, {} where there is none.
+    """Return the note of ``output_dir``, {} if there is none.
 
-    Raises CheckpointError when what has its name is no such note.
+    Raises CheckpointError when the file of that name is not such a note.
     """
     path = output_dir / RUN
     if not os.path.lexists(path):
         return {}
-    cure = "it is no note of a run: rename it, or use another --output_dir"
+    cure = "it is not the note of a run: rename it, or use another --output_dir"
     note = read_json_object(path, cure, CheckpointError, LARGEST_RUN, follow=False)
     if not (isinstance(note.get("run_id"), str) and RUN_ID.fullmatch(note["run_id"])):
         raise CheckpointError(f"{path}: no run_id in it; {cure}")
@@ -41,7 +41,7 @@ def read_run(output_dir: Path) -> Dict[str, Any]:
 
 
 def run_id_of(output_dir: Path) -> str:
-    """Return what ``output_dir`` calls its run; drawn and written at its first start."""
+    """Return the run id of ``output_dir``, which is created and stored at the first start."""
     run = read_run(output_dir)
     if not run:
         run = {"run_id": secrets.token_hex(8), "started": time.strftime("%Y-%m-%dT%H:%M:%S")}
@@ -50,16 +50,16 @@ def run_id_of(output_dir: Path) -> str:
 
 
 def note_checkpoint(output_dir: Path) -> None:
-    """Write down that the run has published a checkpoint: from now on it has something to lose."""
+    """Record that the run has published a checkpoint, which must not be lost from now on."""
     run = read_run(output_dir)
     if not run.get("has_checkpoint"):
         _write(output_dir, {**run, "has_checkpoint": True})
 
 
 def publish_of_run(folder: Path, fill: Callable[[Path], None], about: Dict[str, object]) -> Path:
-    """Publish ``folder`` as one of the run in its parent, and return where it is.
+    """Publish ``folder`` as one of the run in its parent, and return its path.
 
-    It has another name where something of the user's has that one. ``about`` is kept in it, see
+    It gets another name if the user has something of that name. ``about`` is kept in it, see
     ``publish_folder``.
     """
     own = [path for path, _ in folders_of_run(folder.parent, folder.name)]
@@ -67,14 +67,14 @@ def publish_of_run(folder: Path, fill: Callable[[Path], None], about: Dict[str, 
     names = itertools.chain([folder], numbered)
     chosen = next(name for name in names if name in own or not os.path.lexists(name))
     if chosen != folder:
-        logger.warning("%s is not of this run and stays; the model goes to %s", folder, chosen)
+        logger.warning("%s does not belong to this run and stays; the model goes to %s", folder, chosen)
     about = {**about, "run_id": read_run(folder.parent).get("run_id", "")}
     publish_folder(chosen, fill, lambda draft: about)
     return chosen
 
 
 def folders_of_run(output_dir: Path, start: str) -> List[Tuple[Path, Dict[str, object]]]:
-    """Return (folder, what it says of itself) of what the run in ``output_dir`` published as ``start``..."""
+    """Return (folder, its metadata) of what the run in ``output_dir`` published with the prefix ``start``."""
     run_id = read_run(output_dir).get("run_id", "")
     names = sorted(os.listdir(output_dir)) if output_dir.is_dir() else []
     notes = [(output_dir / name, read_made(output_dir / name)) for name in names if name.startswith(start)]

@@ -1,4 +1,4 @@
-"""Show a checkpoint, or all those of a run: what is in it, and whether it is what was written."""
+"""Show a checkpoint, or all checkpoints of a run: their content, and whether they are intact."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ from ernie_pair.weights.bf16 import BFLOAT16
 from ernie_pair.weights.weight_files import Arrays
 
 LARGEST_SHOWN = 5
-OPTIMIZER = "optimizer"  # the beginning of the names of its files
+OPTIMIZER = "optimizer"  # the prefix of the names of its files
 
 
 @dataclass(frozen=True)
 class ShowConfig(Options):
-    """Show what a checkpoint holds and whether it is sound; of a run, every checkpoint in a line."""
+    """Show what a checkpoint contains and whether it is intact; for a run, one line per checkpoint."""
 
     EXAMPLE = "output/model_last"
 
     checkpoint: str = option(
-        help="a checkpoint, OUT/checkpoints/step_00005000 or OUT/model_last, or the OUT of a run",
+        help="a checkpoint (OUT/checkpoints/step_00005000 or OUT/model_last), or the output folder of a run",
         positional=True,
         group="checkpoints",
     )
 
 
 def show_checkpoint(config: ShowConfig) -> None:
-    """Print what a checkpoint or a run holds.
+    """Print the content of a checkpoint or a run.
 
-    Raises InputError when it is neither, and CheckpointError, all else printed, when a checkpoint is damaged.
+    Raises InputError when it is neither, and CheckpointError, after printing all else, if one is damaged.
     """
     folder = Path(config.checkpoint)
     if (folder / MANIFEST).is_file():
@@ -42,7 +42,8 @@ def show_checkpoint(config: ShowConfig) -> None:
         _show_run(folder)
     else:
         raise InputError(
-            f"{folder} is no checkpoint and no run: it holds no {MANIFEST} and no {CHECKPOINTS}/"
+            f"{folder} is neither a checkpoint nor a run: it holds neither {MANIFEST} nor {CHECKPOINTS}/; "
+            "give the output folder of a run that has saved, or its model_last"
         )
 
 
@@ -79,7 +80,7 @@ def _show_one(folder: Path) -> None:
     for name, entry in sorted(checkpoint.files.items()):
         held = f", {_sizes_of(arrays[name])}" if name in arrays else ""
         _tell("file", f"{name}: {entry['size']:,} bytes{held}")
-    _tell("valid", "yes: every file is what the manifest promises")
+    _tell("valid", "yes: every file matches the manifest")
 
 
 def _show_run(output_dir: Path) -> None:
@@ -107,7 +108,7 @@ def _line_of(folder: Path) -> str:
 
 
 def _sizes_of(arrays: Arrays) -> str:
-    """Return how many arrays and numbers there are, and of what types."""
+    """Return how many arrays and numbers there are, and of which types."""
     kinds = Counter("bfloat16" if array.dtype == BFLOAT16 else array.dtype.name for array in arrays.values())
     count = sum(array.size for array in arrays.values())
     return f"{len(arrays)} arrays, {count:,} numbers, {', '.join(sorted(kinds))}"

@@ -1,29 +1,33 @@
-"""An output folder that was used before: its run goes on or is set aside, nothing starts afresh silently."""
+"""An output folder that was used before: its run is resumed or set aside, never silently restarted."""
 
 import logging
 import os
+import re
 import secrets
 import time
 from pathlib import Path
 from typing import List
 
 from data_tools.base.errors import CheckpointError
+from data_tools.base.yaml_flags import ABOUT
 from data_tools.files.atomic_files import make_folder
+from data_tools.files.own_config import read_own_config
 from ernie_pair.checkpoint.best_link import BEST, PREFIX, is_own_best
 from ernie_pair.checkpoint.run_note import RUN, folders_of_run, read_run
 
 CHECKPOINTS, EVENTS, CURVES, LAST = "checkpoints", "metrics.jsonl", "vdl", "model_last"
-OWN_LINK = r"checkpoints/step_\d{8}"  # where model_last leads
+OWN_LINK = r"checkpoints/step_\d{8}"  # the target of model_last
 PUBLISHED = (PREFIX, "model_")
+OWN_CONFIG = re.compile(r"config(-[0-9]+)?\.yaml")
 
 logger = logging.getLogger(__name__)
 
 
 def refuse_lost_checkpoints(output_dir: Path) -> None:
-    """Raise CheckpointError where there is no checkpoint although a run has published one.
+    """Raise CheckpointError if there is no checkpoint although a run has published one.
 
-    Without its run.json a run is known by its metrics. One that was killed before its first checkpoint has
-    nothing to lose and begins again.
+    Without its run.json a run is recognized by its metrics. One that was killed before its first checkpoint
+    has nothing to lose and starts again.
     """
     run = read_run(output_dir)
     lost = [LAST] if _leads_to_a_checkpoint(output_dir / LAST) else []
@@ -34,15 +38,15 @@ def refuse_lost_checkpoints(output_dir: Path) -> None:
     if lost:
         raise CheckpointError(
             f"{output_dir} was used before ({lost[0]} is there) and its {CHECKPOINTS}/ is empty or gone; put "
-            "it back, or pass --fresh_start true, which renames what is left and begins anew, or use another "
+            "it back, or pass --fresh_start true, which renames what is left and starts anew, or use another "
             "--output_dir"
         )
 
 
 def set_aside_run(output_dir: Path) -> None:
-    """Rename all that a run left in ``output_dir`` into a folder earlier-... in it, with a line that says so.
+    """Move all that a run left in ``output_dir`` into a folder earlier-... in it, and log that.
 
-    run.json goes last: killed in between, it is still known that the folder was used.
+    run.json is moved last, so that the folder is still recognized as used if this is interrupted.
     """
     run = read_run(output_dir)
     wanted = [Path(CHECKPOINTS), Path(EVENTS), *_published(output_dir)]
@@ -65,9 +69,12 @@ def _published(output_dir: Path) -> List[Path]:
 
 
 def _configurations(output_dir: Path, run_id: str) -> List[Path]:
-    """Return the config.yaml of a run, whatever number it has; one of a person's does not name the run."""
-    found = [path for path in sorted(output_dir.glob("config*.yaml")) if path.is_file()]
-    return [Path(path.name) for path in found if run_id in path.read_text(encoding="utf-8", errors="replace")]
+    """Return the config.yaml files of a run, with any number, but not those of the user."""
+    named = [path for path in sorted(output_dir.glob("config*.yaml")) if OWN_CONFIG.fullmatch(path.name)]
+    contents = {path.name: read_own_config(path) for path in named}
+    return [
+        Path(name) for name, content in contents.items() if content and content[ABOUT].get("run_id") == run_id
+    ]
 
 
 def _leads_to_a_checkpoint(link: Path) -> bool:

@@ -1,1 +1,1 @@
-"""What ``ernie-pair`` says of all commands: the list of them, versions, completion in a shell."""
+"""What ``ernie-pair`` offers for all commands: their list, versions, shell completion."""

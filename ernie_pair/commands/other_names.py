@@ -1,4 +1,4 @@
-"""What a person may call a command who comes from another package."""
+"""Names of commands in other packages, for suggestions."""
 
 from typing import Dict, Tuple
 

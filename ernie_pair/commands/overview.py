@@ -1,4 +1,4 @@
-"""The commands of the package: all of them by subject, the flags of one, and the one that is meant."""
+"""The commands of the package: their list by subject, the flags of one, and suggestions for unknown ones."""
 
 from importlib import import_module
 from typing import Dict, List, Mapping, Sequence, Tuple
@@ -49,7 +49,9 @@ def unknown_command(word: str, commands: Sequence[str]) -> InputError:
     """Return the error for a word that is no command: it names those that may be meant."""
     meant = OTHER_NAMES.get(word.lower().replace("_", "-")) or nearest_names(word, commands)
     cure = f"did you mean {_either(meant)}? " if meant else ""
-    return InputError(f"{word[:40]} is no command of ernie-pair; {cure}ernie-pair --help lists the commands")
+    return InputError(
+        f"{word[:40]} is not a command of ernie-pair; {cure}ernie-pair --help lists the commands"
+    )
 
 
 def _either(names: Sequence[str]) -> str:

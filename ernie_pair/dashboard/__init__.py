@@ -1,1 +1,1 @@
-"""What the runs of several output folders show together: a page, pictures, and a board of VisualDL."""
+"""Compare the runs of several output folders: a page, pictures, and a VisualDL board."""

@@ -1,4 +1,4 @@
-"""ernie-pair board OUT...: VisualDL on the curves of runs, of those too that still go on."""
+"""ernie-pair board OUT...: VisualDL on the curves of runs, including unfinished ones."""
 
 import logging
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Iterator, List, Literal
 from unittest.mock import patch
 
+from data_tools.base.errors import counted
 from data_tools.base.optional_import import import_optional
 from data_tools.base.options import Options, option
 from ernie_pair.dashboard.board_records import BoardRecords
@@ -21,7 +22,7 @@ from ernie_pair.processes.console import start_console
 from ernie_pair.processes.listener import LOOPBACK, address_of, listen
 from ernie_pair.processes.world import World
 
-TABS = ("scalar", "text", "hyper_parameters")
+TABS = ("scalar", "histogram", "pr_curve", "text", "hyper_parameters")
 FIRST_PAGE = "/app/scalar"
 
 logger = logging.getLogger(__name__)
@@ -29,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BoardConfig(Options):
-    """Show runs in VisualDL until Ctrl-C: training and validation of all runs in one chart of each metric.
+    """Show runs in VisualDL until Ctrl-C: one chart per metric, with training and validation of all runs.
 
-    It asks nothing of any other machine. The runs are read, not written to, and followed while they go on.
+    It connects to no other machine. Runs are only read, and are followed while they are still going on.
     """
 
     EXAMPLE = "output/a output/b --lang zh"
@@ -39,14 +40,16 @@ class BoardConfig(Options):
     outs: List[str] = option(help=RUNS_HELP, positional=True, group="data")
     lang: Literal["en", "zh"] = option("en", help="the language of the page", group="evaluation")
     host: str = option(
-        "127.0.0.1", help="the address to listen at; 0.0.0.0: all, for anyone who gets there", group="devices"
+        "127.0.0.1",
+        help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines",
+        group="devices",
     )
     port: int = option(
-        8040, help="the port to listen at; 0: any free one", group="devices", at_least=0, at_most=65535
+        8040, help="port to listen on; 0: any free port", group="devices", at_least=0, at_most=65535
     )
     refresh: float = option(
         5.0,
-        help="how often the runs are looked at for new points",
+        help="time between checks of the runs for new points",
         group="evaluation",
         unit="seconds",
         above=0,
@@ -55,10 +58,10 @@ class BoardConfig(Options):
 
 
 def board(config: BoardConfig) -> None:
-    """Serve VisualDL on the runs until SIGTERM or SIGINT; the records made for it are then removed.
+    """Serve VisualDL on the runs until SIGTERM or SIGINT, then remove the records made for it.
 
-    Raises InputError for a folder without a run and where visualdl is not installed, MachineError for a port
-    that cannot be had.
+    Raises InputError for a folder without a run or if visualdl is not installed, MachineError for a port
+    that is not available.
     """
     start_console(World())
     import_optional("visualdl", "cpu")
@@ -95,13 +98,13 @@ def _standing_in(folder: str) -> Iterator[None]:
 def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -> Any:
     """Return a WSGI server of VisualDL on the folders ``names``.
 
-    VisualDL answers one request at a time; a thread for each connection, because browsers open some in vain.
+    VisualDL answers one request at a time; each connection has a thread, because browsers open unused ones.
     """
     from visualdl.server import app as visualdl_app
     from visualdl.server.args import ParseArgs
     from werkzeug.serving import make_server
 
-    for name in ("werkzeug", "vdl_logger"):  # not a line for each request
+    for name in ("werkzeug", "vdl_logger"):  # no line for each request
         logging.getLogger(name).setLevel(logging.CRITICAL)
     host, port = listener.getsockname()[:2]
     settings = ParseArgs(
@@ -113,7 +116,7 @@ def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -
         cache_timeout=config.refresh,
         component_tabs=list(TABS),
     )
-    # The profiler has no tab here, and a thread that keeps the process from ending.
+    # The profiler has no tab here, but a thread that keeps the process from ending.
     with patch.object(visualdl_app, "create_profiler_api_call", return_value=None):
         app, turn = visualdl_app.create_app(settings), threading.Lock()
 
@@ -125,7 +128,7 @@ def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -
 
 
 def _serve(server: Any) -> None:
-    """Serve until a signal; set after VisualDL has set its own, which kill."""
+    """Serve until a signal; the handlers are set after VisualDL has set its own, which kill."""
 
     def stop(number: int, frame: object) -> None:
         threading.Thread(target=server.shutdown, daemon=True).start()  # it waits for this thread
@@ -143,7 +146,7 @@ def _tell(listener: socket.socket, config: BoardConfig, names: List[str]) -> Non
     address = address_of(listener)
     if config.host not in LOOPBACK:
         logger.warning("%s can be seen by anyone who reaches it: there is no password", address)
-    logger.info("%d run(s): %s", len(names), ", ".join(names))
+    logger.info("%s: %s", counted(len(names), "run"), ", ".join(names))
     logger.info("open %s%s; Ctrl-C ends it", address, FIRST_PAGE)
 
 
@@ -152,5 +155,5 @@ def _follow(records: BoardRecords, refresh: float, stopped: threading.Event) -> 
         try:
             records.follow()
         except OSError as error:
-            logger.warning("the runs are not followed any more: %s", error)
+            logger.warning("the runs are no longer followed: %s", error)
             return

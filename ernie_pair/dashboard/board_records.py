@@ -1,9 +1,9 @@
-"""The records from which VisualDL draws runs: made of metrics.jsonl, in folders of their own.
+"""The records from which VisualDL draws runs: made from metrics.jsonl, in folders of their own.
 
-A run has one of VisualDL's runs for each split, NAME/train and NAME/valid, so that both stand in one chart of
-a metric, with those of all other runs. VisualDL opens the first group of charts, by its name: it holds what
-tells how good a model is, in the order of the page of `ernie-pair plot`. The flags are a text, and stand in
-its table of hyper-parameters beside the metrics of validation.
+Each split of a run is a run of VisualDL, NAME/train and NAME/valid, so that one chart shows both for a
+metric, with those of all other runs. VisualDL opens the first group of charts by name: it has the metrics of
+the quality of a model, in the order of the page of `ernie-pair plot`. The flags are shown as a text, and in
+the hyper-parameter table beside the metrics of validation.
 """
 
 from pathlib import Path
@@ -15,15 +15,16 @@ from ernie_pair.dashboard.curves import LAST, Curve, curves_of, metrics_of
 from ernie_pair.dashboard.plot_page import shown_flag
 from ernie_pair.dashboard.run_folder import Run
 from ernie_pair.engine.run_log import read_all_events
+from ernie_pair.report import probability_counts
 
 FLAGS_TAG = "flags"
 QUALITY, WORK = "metrics", "steps and machine"  # groups of charts
-HPARAM_METRICS = 6  # that stand beside the flags
-JUDGED = ("valid", "test", "train")  # by which the runs are compared, the first that there is
+HPARAM_METRICS = 6  # shown beside the flags
+JUDGED = ("valid", "test", "train")  # splits to compare the runs by, the first one that exists
 
 
 class BoardRecords:
-    """The records of ``runs`` below ``folder``; `follow` adds what a run that goes on has logged since."""
+    """The records of ``runs`` below ``folder``; `follow` adds what an unfinished run has logged since."""
 
     def __init__(self, folder: Path, runs: Sequence[Run]):
         self.folder, self.runs = folder, list(runs)
@@ -53,6 +54,8 @@ class BoardRecords:
         for metric in metrics:
             for curve in curves_of(self.runs, metric):
                 self._add(metric, curve)
+        for number, run in enumerate(self.runs):
+            self._add_counts(number, run)
         for writer in self._writers.values():
             writer.flush()
 
@@ -62,6 +65,16 @@ class BoardRecords:
         for step, value in zip(curve.steps, curve.values):
             if step > last:
                 writer.add_scalar(tag_of(metric), value, step)
+                self._drawn[key] = step
+
+    def _add_counts(self, number: int, run: Run) -> None:
+        """Draw the histograms and the precision-recall curve of each evaluation that has counts."""
+        for event in run.events:
+            split, step = event["split"], event["step"]
+            counts = probability_counts.parse_counts(event.get(probability_counts.NAME))
+            key = (number, split, probability_counts.NAME)
+            if counts is not None and step > self._drawn.get(key, -1):
+                probability_counts.draw_counts(self._writer(number, split), QUALITY, counts, step)
                 self._drawn[key] = step
 
     def _show_flags(self, number: int, run: Run) -> None:
@@ -90,9 +103,9 @@ def tag_of(metric: str) -> str:
 
 
 def _parameters_of(run: Run, runs: Sequence[Run]) -> Dict[str, Any]:
-    """Return the flags of ``run`` for the hyper-parameters: those that differ, of a single run all numbers.
+    """Return the flags of ``run`` as hyper-parameters: those that differ, or for a single run all numbers.
 
-    A flag has one type in all runs: numbers, otherwise texts.
+    A flag has one type in all runs: a number, or otherwise a text.
     """
     names = dict.fromkeys(name for each in runs for name in each.flags)
     values = {name: [each.flags.get(name) for each in runs] for name in names}

@@ -1,30 +1,44 @@
 """The page that compares runs: their results, their curves, and the flags in which they differ."""
 
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from ernie_pair.dashboard.curves import LAST, best_of, chosen_metrics, curves_of, last_of, metrics_of
+from ernie_pair.dashboard.curves import LAST, Curve, best_of, chosen_metrics, curves_of, last_of, metrics_of
 from ernie_pair.dashboard.run_charts import NOTE, charts_of, colour_of, line_of
 from ernie_pair.dashboard.run_folder import Run
+from ernie_pair.report.chart import Chart
 from ernie_pair.report.page import Made, Table, render_page, shown_cell
 
 TEMPLATE = Path(__file__).with_name("plot.html")
 CSS_LINES = {"-": "solid", "--": "dashed", ":": "dotted"}
 MOST_CHARTS, MOST_RESULTS = 9, 4
-MINUTES = 16  # characters of 2026-01-31 12:00
+MINUTES = 16  # length of 2026-01-31 12:00
 SPEED = "samples_per_second"
 BEST_NOTE = "valid: the best of the curve, and its step in brackets; train and test: the last value."
 SAME_NOTE = "The others are equal in all runs, as far as the runs say."
 
 
-def page_of(runs: Sequence[Run], asked: Sequence[str], made: Made) -> str:
-    """Return an HTML page of the runs that needs no other file, with the metrics ``asked``, if any."""
+class First(NamedTuple):
+    """What a page shows before the runs: its ``title``, tables and charts."""
+
+    title: str = ""
+    tables: Sequence[Table] = ()
+    charts: Sequence[Chart] = ()
+
+
+RUNS_ALONE = First()
+
+
+def page_of(runs: Sequence[Run], asked: Sequence[str], made: Made, first: First = RUNS_ALONE) -> str:
+    """Return an HTML page of the runs that needs no other file, with the ``asked`` metrics, if any."""
     metrics = chosen_metrics(runs, asked, MOST_CHARTS)
     machine = [] if asked else [name for name in metrics_of(runs) if name in LAST]
     return render_page(
         TEMPLATE,
+        title=first.title or ("Run" if len(runs) == 1 else "Runs compared"),
+        first=first,
         runs=[_shown(number, run) for number, run in enumerate(runs)],
-        results=results_of(runs, metrics[:MOST_RESULTS]),
+        results=results_of(runs, metrics[:MOST_RESULTS])._replace(title="Runs" if first.title else "Results"),
         charts=charts_of(runs, metrics),
         machine_charts=charts_of(runs, machine),
         flags=flag_table(runs),
@@ -47,7 +61,7 @@ def results_of(runs: Sequence[Run], metrics: Sequence[str]) -> Table:
     heads = ["run", "started", "steps", *(f"{split} {metric}" for split, metric in columns), "samples/s"]
     rows: List[List[object]] = []
     for number, run in enumerate(runs):
-        cells = [_cell(found, number, split, metric) for split, metric in columns]
+        cells = [_cell(found.get((split, metric, number)), run.flags, metric) for split, metric in columns]
         speed = last_of(run, "train", SPEED)
         rows.append(
             [run.name, run.started[:MINUTES], run.step, *cells, None if speed is None else f"{speed:,.1f}"]
@@ -55,18 +69,17 @@ def results_of(runs: Sequence[Run], metrics: Sequence[str]) -> Table:
     return Table("Results", heads, rows, BEST_NOTE)
 
 
-def _cell(found: Dict[Any, Any], number: int, split: str, metric: str) -> object:
-    curve = found.get((split, metric, number))
+def _cell(curve: Optional[Curve], flags: Mapping[str, object], metric: str) -> object:
     if curve is None:
         return None
-    if split != "valid":
+    if curve.split != "valid":
         return curve.values[-1]
-    value, step = best_of(curve, metric)
+    value, step = best_of(curve, metric, flags)
     return f"{shown_cell(value)} ({step})"
 
 
 def flag_table(runs: Sequence[Run]) -> Table:
-    """Return the flags in which the runs differ, a column for each run; of a single run all of them."""
+    """Return the flags in which the runs differ, a column for each run; all flags of a single run."""
     names = dict.fromkeys(name for run in runs for name in run.flags)
     if len(runs) > 1:
         names = {n: None for n in names if len({shown_flag(run.flags.get(n)) for run in runs}) > 1}
@@ -77,7 +90,7 @@ def flag_table(runs: Sequence[Run]) -> Table:
 
 
 def shown_flag(value: object) -> str:
-    """Return the value of a flag as it stands on a command line, a dash where there is none."""
+    """Return the value of a flag as on a command line, a dash if there is none."""
     if isinstance(value, bool):
         return str(value).lower()
     return "–" if value in (None, "") else f"{value:g}" if isinstance(value, float) else str(value)

@@ -7,12 +7,12 @@ from ernie_pair.dashboard.curves import Curve, curves_of
 from ernie_pair.dashboard.run_folder import Run
 from ernie_pair.report.chart import Chart, draw_chart, draw_picture, drawn_text, few_of
 
-# Told apart by those who see few colours too: they differ in lightness, and repeat with another line.
+# Distinguishable with colour blindness: they differ in lightness, and repeat with another line style.
 COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#0e7490", "#be123c", "#a16207", "#475569")
 LINES = ("-", "--", ":")
 NOTE = "Pale: training, means since the point before. Strong, with dots: validation. Stars: test."
-FEW_DOTS = 60  # points of a curve that are marked each
-COLUMNS = 2  # of a picture
+FEW_DOTS = 60  # curves with at most so many points have dots
+COLUMNS = 2  # in a picture
 
 
 def charts_of(runs: Sequence[Run], metrics: Sequence[str]) -> List[Chart]:
@@ -28,12 +28,12 @@ def picture_of(runs: Sequence[Run], metrics: Sequence[str], kind: str) -> bytes:
 
 
 def colour_of(run: int) -> str:
-    """Return the colour of the run with this number, #rrggbb."""
+    """Return the colour of the run with this index, #rrggbb."""
     return COLOURS[run % len(COLOURS)]
 
 
 def line_of(run: int) -> str:
-    """Return the line of the run with this number, in matplotlib's words."""
+    """Return the line style of the run with this index, in matplotlib's notation."""
     return LINES[run // len(COLOURS) % len(LINES)]
 
 

@@ -1,4 +1,4 @@
-"""The runs below the folders that a person names: their logged events, their flags, and short names."""
+"""The runs below the given folders: their logged events, their flags, and short names."""
 
 import itertools
 from pathlib import Path
@@ -16,9 +16,9 @@ from ernie_pair.engine.run_log import read_all_events
 from ernie_pair.run_config.kept_config import find_config, latest_of
 
 LARGEST = 1 << 22  # bytes of a manifest
-DEPTH = 3  # folders below a named one in which runs are looked for
-PASSED = ("checkpoints", "vdl", "cache", "log")  # folders of a run that hold none
-ASIDE = "earlier-"  # begins the name of what --fresh_start set aside
+DEPTH = 3  # folders below a given one that are searched for runs
+PASSED = ("checkpoints", "vdl", "cache", "log")  # folders of a run that contain no runs
+ASIDE = "earlier-"  # prefix of what --fresh_start set aside
 Event = Dict[str, Any]
 
 
@@ -50,9 +50,9 @@ def open_runs(outs: Sequence[str]) -> List[Run]:
 
 
 def find_runs(out: Path) -> List[Path]:
-    """Return ``out`` where it holds a run, otherwise the folders below it that do. Raises InputError."""
+    """Return ``out`` if it is a run, otherwise the folders below it that are. Raises InputError."""
     if not out.is_dir():
-        raise InputError(f"{out} is no folder; give the --output_dir of a run")
+        raise InputError(f"{out} is not a folder; give the --output_dir of a run")
     found = list(_runs_in(out, DEPTH))
     if not found:
         raise InputError(
@@ -73,7 +73,7 @@ def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def short_names(folders: Sequence[Path]) -> List[str]:
-    """Return names of ``folders``, which differ: as few of their last parts as tell them apart."""
+    """Return different names for ``folders``: as few of their last parts as distinguish them."""
     for count in itertools.count(1):
         names = ["/".join(folder.parts[-count:]) for folder in folders]
         if len(set(names)) == len(names):
@@ -86,9 +86,9 @@ def _printable(name: str) -> str:
 
 
 def flags_of(folder: Path) -> Dict[str, object]:
-    """Return the flags of the last start of a run: of its config.yaml, whatever number that has.
+    """Return the flags of the last start of a run: those of its config.yaml, whatever its number.
 
-    Without one they are those that its newest checkpoint is known by.
+    Without one they are the flags in the fingerprint of its newest checkpoint.
     """
     note = _note_of(folder)
     known_by = {"made_by": MAKER, **({"run_id": note["run_id"]} if note else {})}
@@ -123,7 +123,7 @@ def _started(folder: Path) -> str:
 
 
 def _note_of(folder: Path) -> Dict[str, Any]:
-    """Return run.json of a folder; {} where there is none, or what has its name is none."""
+    """Return run.json of a folder; {} if it is missing or invalid."""
     try:
         return read_run(folder)
     except (CheckpointError, OSError):

@@ -1,102 +1,122 @@
 """The flags of mixed precision, the same for pretraining and for pairs."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Collection, Dict, Literal, Mapping
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
 from ernie_pair.device.gpu.capability import LEAST_CAPABILITY, gpu_capability
 from ernie_pair.device.gpu.cards import Card
 
+OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no effect
+
 
 @dataclass(frozen=True)
 class AmpFlags(Options):
     """The base of every command that trains; each field is a flag of it."""
 
-    use_amp: bool = option(False, help="mixed precision, on GPU", group="precision")
+    use_amp: bool = option(False, help="mixed-precision training, on a GPU", group="precision")
     amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = option(
         "auto",
-        help="the narrow type; auto: bfloat16 on a GPU of capability 8.0 or above, else float16; float32: no "
-        "cast, the scaling of the loss alone",
+        help="half-precision type; auto: bfloat16 on a GPU of compute capability 8.0 or above, else float16; "
+        "float32: no casts, loss scaling only",
         group="precision",
     )
     amp_level: Literal["O1", "O2"] = option(
-        "O1", help="O1: weights in float32; O2: narrow weights too", group="precision"
+        "O1", help="O1: weights in float32; O2: weights in half precision too", group="precision"
     )
     reduce_dtype: Literal["float32", "half"] = option(
         "float32",
-        help="in which the processes sum gradients; half: those of --amp_dtype in it, at half the traffic",
+        help="type in which processes sum gradients; half: sum gradients of type --amp_dtype in that type, "
+        "with half the traffic",
         group="precision",
     )
     init_loss_scaling: float = option(
-        32768.0, help="what the loss is first multiplied by, in float16", group="precision", at_least=1
+        32768.0, help="initial loss scale, for float16", group="precision", at_least=1
     )
     incr_every_n_steps: int = option(
         1000,
-        help="finite steps in a row until the scale grows",
+        help="consecutive finite steps before the loss scale grows",
         group="precision",
         unit="steps",
         at_least=1,
     )
-    incr_ratio: float = option(2.0, help="how much it grows", group="precision", above=1)
+    incr_ratio: float = option(2.0, help="factor by which the loss scale grows", group="precision", above=1)
     decr_every_n_nan_or_inf: int = option(
         1,
-        help="infinite steps in a row until the scale shrinks",
+        help="consecutive steps with inf or NaN before the loss scale shrinks",
         group="precision",
         unit="steps",
         at_least=1,
     )
-    decr_ratio: float = option(0.5, help="how much it shrinks", group="precision", above=0, below=1)
+    decr_ratio: float = option(
+        0.5, help="factor by which the loss scale shrinks", group="precision", above=0, below=1
+    )
     tf32: bool = option(
         False,
-        help="let training, on a GPU from 8.0 on, round the factors of float32 products to 10 bits: faster, "
-        "and not the answers of a CPU any more; evaluation and prediction never do",
+        help="use TF32 in training, on a GPU of compute capability 8.0 or above: the factors of float32 "
+        "products are rounded to 10 bits, which is faster but no longer matches a CPU; evaluation and "
+        "prediction never use it",
         group="precision",
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.amp_dtype == "auto":
+        self._refuse_flags_without_amp()
+        if self.amp_dtype == "auto" and self.use_amp:
             object.__setattr__(self, "amp_dtype", self._usual_dtype())
         if self.narrows_weights and self.amp_dtype == "float32":
-            raise InputError("--amp_level O2 makes the weights narrow; with --amp_dtype float32 use O1")
+            raise InputError(
+                "--amp_level O2 keeps the weights in half precision; with --amp_dtype float32 use O1"
+            )
         if self.reduce_dtype == "half" and not self.computes_in_half:
             raise InputError(
-                "--reduce_dtype half is of gradients in half precision, and there are none; add --use_amp "
+                "--reduce_dtype half is for gradients in half precision, and there are none; add --use_amp "
                 "true with --amp_dtype float16 or bfloat16, or leave it out"
             )
 
+    def _refuse_flags_without_amp(self) -> None:
+        for name, nothing in OF_AMP_ALONE.items():
+            if getattr(self, name) != nothing and not self.use_amp:
+                raise InputError(
+                    f"--{name} {getattr(self, name)} needs --use_amp true; add it, or leave --{name} out"
+                )
+
+    @classmethod
+    def idle_in(cls, values: Mapping[str, object]) -> Collection[str]:
+        """Return the AMP flags allowed with --use_amp false; earlier versions wrote amp_dtype: float16."""
+        return OF_AMP_ALONE if values.get("use_amp") is False else ()
+
     def _usual_dtype(self) -> str:
-        """Return the narrow type of this machine's first GPU; float16 where nothing is narrow."""
-        on_gpu = self.use_amp and getattr(self, "device", "cpu") == "gpu"
-        capability = gpu_capability() if on_gpu else None
+        """Return the half-precision type of this machine's first GPU; float16 if there is none."""
+        capability = gpu_capability() if getattr(self, "device", "cpu") == "gpu" else None
         has_bfloat16 = capability is not None and capability >= LEAST_CAPABILITY["bfloat16"]
         return "bfloat16" if has_bfloat16 else "float16"
 
     def refuse_narrow_sums(self, accumulation_steps: int, batch_flag: str) -> None:
-        """Raise InputError where several micro-batches make a step at O2.
+        """Raise InputError if several micro-batches make a step at O2.
 
-        Fewer do with a larger ``batch_flag``.
+        A larger ``batch_flag`` makes them fewer.
         """
         if self.narrows_weights and accumulation_steps > 1:
             raise InputError(
-                "--amp_level O2 would add up the gradients of several micro-batches in half precision; use "
+                "--amp_level O2 would accumulate several micro-batches' gradients in half precision; use "
                 f"O1, or raise --{batch_flag} until one micro-batch makes a step"
             )
 
     def refuse_half_precision_on(self, device: str) -> None:
-        """Raise InputError where the device has no kernels for the half-precision type, or no TF32."""
+        """Raise InputError if the device has no kernels for the half-precision type, or no TF32."""
         if self.tf32 and device == "cpu":
             raise InputError("--tf32 true needs a GPU of compute capability 8.0; leave it out")
         if self.use_amp and device == "cpu" and self.amp_dtype != "float32":
             raise InputError(
                 f"--use_amp true --amp_dtype {self.amp_dtype} needs a GPU: Paddle has no half-precision CPU "
                 "kernels; use --use_amp false (half products on a CPU: --precision bf16), or --amp_dtype "
-                "float32 for the scaling of the loss alone"
+                "float32 for loss scaling only"
             )
 
     def refuse_on(self, card: Card) -> None:
-        """Raise InputError where ``card`` has no units for what is asked: Paddle would compute otherwise."""
+        """Raise InputError if ``card`` does not support what is asked: Paddle would use float32."""
         if self.tf32 and card.capability < LEAST_CAPABILITY["tf32"]:
             raise InputError(f"--tf32 true needs compute capability 8.0, and this is {card}; leave it out")
         asks_bfloat16 = self.use_amp and self.amp_dtype == "bfloat16"
@@ -115,7 +135,7 @@ class AmpFlags(Options):
     def widens_sums(self) -> bool:
         """Return whether gradients in half precision are summed over the processes in float32.
 
-        Where the weights are in float32 their gradients are, in the dynamic graph.
+        In the dynamic graph, gradients have the type of their weights.
         """
         return self.narrows_weights and self.reduce_dtype == "float32"
 
@@ -128,6 +148,12 @@ class AmpFlags(Options):
     def scales_loss(self) -> bool:
         """Return whether the loss is scaled.
 
-        bfloat16 has the range of float32: nothing is lost without a scale.
+        bfloat16 has the range of float32: it needs no scale.
         """
         return self.use_amp and self.amp_dtype != "bfloat16"
+
+
+def without_idle_amp(saved: Dict[str, object]) -> Dict[str, object]:
+    """Return the flags of an earlier run in today's form: without AMP they had a type and a level too."""
+    idle = {} if saved.get("use_amp", True) else OF_AMP_ALONE
+    return {**saved, **{name: nothing for name, nothing in idle.items() if name in saved}}

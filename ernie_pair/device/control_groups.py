@@ -1,14 +1,14 @@
-"""The control groups of this process: where Linux keeps the limits of a container, of both versions."""
+"""The control groups (cgroups v1 and v2) of this process: where Linux keeps the limits of a container."""
 
 from pathlib import Path
 from typing import Iterator
 
 
 def group_folders(controller: str, root: Path) -> Iterator[Path]:
-    """Yield the folders that may hold a limit of this process by ``controller``, cpu or memory.
+    """Yield the folders that may hold a limit for this process by ``controller``, cpu or memory.
 
-    They are those of its group and of the groups above it: each may set a limit, and the smallest holds. In a
-    container the files of the group itself stand at the top. ``root``: that of the file system.
+    They are those of its group and of the groups above it: each may set a limit, and the smallest counts.
+    In a container the files of the group itself are at the top. ``root``: the root of the file system.
     """
     for line in text_of(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -21,7 +21,7 @@ def group_folders(controller: str, root: Path) -> Iterator[Path]:
 
 
 def text_of(path: Path) -> str:
-    """Return what a file says; '' where there is none that may be read."""
+    """Return the content of a file; '' if it is missing or not readable."""
     try:
         return path.read_text()
     except OSError:

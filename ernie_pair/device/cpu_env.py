@@ -1,11 +1,11 @@
-"""The CPU math settings that must stand in the environment before Paddle is loaded.
+"""The CPU math settings that must be in the environment before Paddle is loaded.
 
-Paddle 2.6 carries an old MKL that picks a slow path on processors of other makers (measured: 97
-against 237 GFLOP/s); MKL_DEBUG_CPU_TYPE names the path. MKL_CBWR=...,STRICT makes a product the same
-to the last bit for any number of threads, so that any number of processes gives the same evaluation;
+Paddle 2.6 includes an old MKL that picks a slow path on processors of other vendors (measured: 97
+against 237 GFLOP/s); MKL_DEBUG_CPU_TYPE selects the path. MKL_CBWR=...,STRICT makes a product bit-identical
+for any number of threads, so that any number of processes gives the same evaluation;
 measured, it costs nothing. KMP_BLOCKTIME is how many milliseconds the idle threads of OpenMP spin: its
-own 200 take the processor from loaders and checkpoints (measured, 2 cores: a save after a step 1.5
-times as long, steps themselves a tenth slower than with 1). A variable that the user has set stays.
+default of 200 takes the processor from loaders and checkpoints (measured, 2 cores: a save after a step 1.5
+times as long, steps themselves a tenth slower than with 1). A variable that the user has set is kept.
 """
 
 import os
@@ -22,11 +22,11 @@ PATH_OF = {"avx512": "7", "avx2": "5"}
 
 
 def _asked_threads() -> str:
-    """Return what the user has set OMP_NUM_THREADS to; empty: nothing.
+    """Return the user's OMP_NUM_THREADS; empty: not set.
 
-    Paddle sets it to 1, where it is not set, once it is loaded, and its launcher hands that 1 on. What the
-    launcher, or this process, was started with still stands in /proc; where that cannot be read, the 1 is
-    taken for the user's.
+    Paddle sets it to 1 when it is loaded, unless it is set, and its launcher passes that 1 on. The
+    environment that the launcher, or this process, was started with is still in /proc; if that cannot be
+    read, the 1 is taken for the user's.
     """
     text = os.environ.get(THREADS, "")
     if text != "1":
@@ -39,7 +39,7 @@ def _asked_threads() -> str:
 
 
 def _environment_of_launcher() -> Optional[Dict[str, str]]:
-    """Return what the launcher of this process was started with; None: it cannot be known."""
+    """Return the environment that the launcher of this process was started with; None: unknown."""
     process = str(os.getppid())
     while process not in ("0", "1"):
         environment, words = _environment_of(process), _text(f"{process}/cmdline")
@@ -50,7 +50,7 @@ def _environment_of_launcher() -> Optional[Dict[str, str]]:
 
 
 def _environment_of(process: str) -> Optional[Dict[str, str]]:
-    """Return what a process was started with, whatever it has set since; None where nobody may see it."""
+    """Return the environment that a process was started with, whatever it set later; None if not readable."""
     lines = [line.partition("=") for line in _text(f"{process}/environ").split("\0") if line]
     return {name: value for name, _, value in lines} or None
 
@@ -66,28 +66,28 @@ THREADS_ASKED = _asked_threads()  # before Paddle is loaded
 
 
 def prepare_cpu_math() -> None:
-    """Choose the MKL path for this processor; to be called before Paddle is loaded."""
-    os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle's C++ tells of every program it starts
+    """Choose the MKL path for this processor; call it before Paddle is loaded."""
+    os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle's C++ logs every program it starts
     os.environ.setdefault("KMP_BLOCKTIME", "1")
     facts = _text("cpuinfo")
     feature = next((feature for feature in PATH_OF if feature in facts), None)
     if feature is None:
         return
     os.environ.setdefault("MKL_CBWR", f"{feature.upper()},STRICT")
-    if "GenuineIntel" not in facts:  # on its own maker's processors MKL chooses well by itself
+    if "GenuineIntel" not in facts:  # on Intel's processors MKL chooses well by itself
         os.environ.setdefault("MKL_DEBUG_CPU_TYPE", PATH_OF[feature])
 
 
 def restore_asked_threads() -> None:
-    """Put back what the user has set OMP_NUM_THREADS to, for processes that this one starts."""
+    """Restore the user's OMP_NUM_THREADS, for processes that this one starts."""
     os.environ.pop(THREADS, None)
     if THREADS_ASKED:
         os.environ[THREADS] = THREADS_ASKED
 
 
 def asked_threads() -> int:
-    """Return the threads that the user has asked for; 0: none."""
-    first = THREADS_ASKED.split(",")[0].strip()  # the others are those of loops within loops
+    """Return the threads that the user has requested; 0: none."""
+    first = THREADS_ASKED.split(",")[0].strip()  # the others are for nested loops
     return int(first) if re.fullmatch("[0-9]{1,9}", first) else 0
 
 
@@ -104,13 +104,13 @@ def cpu_share() -> Share:
 
 
 def _number(name: str) -> int:
-    """Return a number of the launcher; 0 for what is none, which `world` refuses."""
+    """Return a number set by the launcher; 0 for anything else, which `world` refuses."""
     text = os.environ.get(name, "")
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
 
 
 def math_path() -> str:
-    """Return which path MKL takes, in words."""
+    """Return which path MKL uses, in words."""
     chosen = os.environ.get("MKL_DEBUG_CPU_TYPE")
     names = {path: feature for feature, path in PATH_OF.items()}
     return f"MKL {names.get(chosen, chosen)} (MKL_DEBUG_CPU_TYPE={chosen})" if chosen else "MKL's own choice"

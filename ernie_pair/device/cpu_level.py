@@ -7,7 +7,7 @@ from ernie_pair.device.control_groups import text_of
 from ernie_pair.kernels.levels import LEVELS, asked_level, refuse_bf16, why_no_bf16
 
 CPU_INFO = Path("/proc/cpuinfo")
-# What each level needs besides those below it, as Linux calls it.
+# What each level needs besides those below it, in Linux's names.
 NEEDS = {
     "none": (),
     "avx2": ("avx2", "fma"),
@@ -18,22 +18,22 @@ NEEDS = {
 
 
 def cpu_level() -> str:
-    """Return the highest of LEVELS that this processor offers, or the environment's where that is lower.
+    """Return the highest of LEVELS that this processor offers, or the environment's if that is lower.
 
-    Raises InputError for a level that is none.
+    Raises InputError for an unknown level.
     """
     return min(asked_level(), _offered(), key=LEVELS.index)
 
 
 def refuse_no_bf16() -> None:
-    """Raise InputError for --precision bf16 where the products of bfloat16 are not the processor's own."""
+    """Raise InputError for --precision bf16 if the processor itself cannot compute products of bfloat16."""
     reason = why_no_bf16(_offered())
     if reason:
         refuse_bf16(reason)
 
 
 def processor_name() -> str:
-    """Return what the processor calls itself; '' where Linux does not say."""
+    """Return the processor's name for itself; '' if Linux does not report it."""
     return _fact("model name")
 
 

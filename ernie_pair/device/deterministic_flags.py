@@ -1,4 +1,4 @@
-"""The flag that makes a GPU give the same bits again."""
+"""The flag for bit-identical results on a GPU."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ class DeterministicFlags(Options):
 
     deterministic: bool = option(
         True,
-        help="on a GPU: kernels that give the same bits in every run; false: faster ones, which do not",
+        help="on a GPU: kernels that give bit-identical results in every run; false: faster kernels that do "
+        "not",
         group="devices",
     )

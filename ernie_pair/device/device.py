@@ -1,4 +1,4 @@
-"""The device that a run stands on."""
+"""The device of a run."""
 
 import os
 import sys
@@ -20,16 +20,16 @@ VIEWS = "FLAGS_use_stride_kernel"
 def start_device(device: str, world: World, precision: Optional[AmpFlags] = None, opens: bool = True) -> str:
     """Make ``cpu`` or ``gpu`` Paddle's current device and return what it is, in words; quiet PaddleNLP.
 
-    ``precision``: the flags of a training, which may allow TF32; all else computes float32 in float32. Not
-    ``opens``, a GPU is looked at alone, and `open_device` runs the first kernel: for who forks processes
-    between the two. Raises InputError when there is no GPU for this process, or none that can do what is
-    asked; MachineError when it does not compute.
+    ``precision``: the flags of a training, which may allow TF32; everything else computes float32 in float32.
+    Without ``opens`` a GPU is only chosen, and `open_device` runs the first kernel: for callers that fork
+    processes in between. Raises InputError when there is no GPU for this process, or none that supports what
+    is asked; MachineError when it does not compute.
     """
     import paddle
 
     quiet_libraries()
     if device == "cpu":
-        # A build for GPUs would take NCCL, which needs one for each process.
+        # A build for GPUs would use NCCL, which needs a GPU for each process.
         os.environ.update({BACKEND: "gloo"} if world.size > 1 else {})
         paddle.set_device("cpu")
         _turn_off_views()
@@ -48,7 +48,7 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
 
 
 def start_training_device(config, world: World, opens: bool = True) -> str:
-    """Start the device of a training, with deterministic kernels if asked for, and return it in words.
+    """Start the device of a training, with deterministic kernels if requested, and return it in words.
 
     ``config`` holds AmpFlags, DeterministicFlags and ``device``; ``opens`` and the errors are those of
     `start_device`.
@@ -59,7 +59,7 @@ def start_training_device(config, world: World, opens: bool = True) -> str:
 
 
 def open_device() -> None:
-    """Run the first kernel on the GPU that `start_device` has chosen; nothing on a CPU. Raises as it does."""
+    """Run the first kernel on the GPU that `start_device` has chosen; nothing on a CPU. Same errors."""
     import paddle
 
     kind, _, number = paddle.device.get_device().partition(":")
@@ -68,10 +68,10 @@ def open_device() -> None:
 
 
 def _turn_off_views() -> None:
-    """Let a transposed tensor of the dynamic graph be a copy at once, unless the user's environment says not.
+    """Let a transposed tensor of the dynamic graph be a copy at once, unless the environment sets this.
 
-    As a view it is copied where it is read, on a CPU one number after another: with 4 layers of width 312 a
-    step of plain pair training took 1.4 to 1.7 s so, and 0.8 to 0.9 without, with the same bits.
+    A view is copied where it is read, on a CPU one number after another: with 4 layers of width 312 a
+    step of plain pair training took 1.4 to 1.7 s with views, and 0.8 to 0.9 without, with the same bits.
     """
     import paddle
 
@@ -82,8 +82,8 @@ def _turn_off_views() -> None:
 def start_threads() -> None:
     """Give the math of this process its cores and threads; before the first parallel loop.
 
-    The number that Paddle takes is for the calling thread alone, and the static graph runs in others: theirs
-    is what OpenMP finds in the environment when it first starts. What others read there stays.
+    The number given to Paddle holds only for the calling thread, and the static graph runs in others: theirs
+    is what OpenMP finds in the environment when it first starts. The variable is restored for other readers.
     """
     pin_to_share()
     found = os.environ.get(THREADS, "")
@@ -93,12 +93,12 @@ def start_threads() -> None:
 
 
 def default_device() -> str:
-    """Return gpu where an NVIDIA driver is loaded, else cpu; asks no framework, so it is cheap."""
+    """Return gpu if an NVIDIA driver is loaded, else cpu; it needs no framework, so it is cheap."""
     return "gpu" if has_driver() else "cpu"
 
 
 def quiet_libraries() -> None:
-    """Silence PaddleNLP's log, which tells every file it opens; a run shows its own lines."""
+    """Silence PaddleNLP's log, which reports every file it opens; a run shows its own lines."""
     import logging
 
     for name in ("paddlenlp", "PaddleNLP"):

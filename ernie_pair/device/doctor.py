@@ -1,4 +1,4 @@
-"""Is this environment sound? One line per finding, and the launch line that fits it."""
+"""Check the environment: one line per finding, and the launch command that fits it."""
 
 import platform
 import shlex
@@ -11,7 +11,7 @@ from typing import List, Optional
 
 from packaging.requirements import Requirement
 
-from data_tools.base.errors import InputError, MachineError, message_of
+from data_tools.base.errors import InputError, MachineError, counted, message_of
 from data_tools.base.installation import (
     GPU_BUILD,
     PADDLE_RANGE,
@@ -37,8 +37,9 @@ from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.kernels.library import open_kernels
 
 PACKAGE = "ernie-pair"
-PREDICTS = "predict"  # the extra that only asks exported models
+PREDICTS = "predict"  # the extra that only runs exported models
 SHOWN = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "visualdl", "numpy", "tokenizers", "onnxruntime")
+WIDTH = len("paddlepaddle")  # of the names that the findings begin with
 PYTHONS = ((3, 9), (3, 12))
 SMALLEST_DISK_GB = 5
 LOAD_SECONDS, KERNEL_SECONDS = 120.0, 300.0  # gigabytes, from a disk that may be slow
@@ -46,11 +47,13 @@ LOAD_SECONDS, KERNEL_SECONDS = 120.0, 300.0  # gigabytes, from a disk that may b
 
 @dataclass(frozen=True)
 class DoctorConfig(Options):
-    """Check versions, device, compiled helper, disk and communication; exit 2 when something is wrong."""
+    """Check versions, device, compiled helper, disk and communication; exit code 2 if something is wrong."""
 
     EXAMPLE = "--output_dir output"
 
-    output_dir: str = option(".", help="where runs will be written: its disk is checked", group="checkpoints")
+    output_dir: str = option(
+        ".", help="where runs will be written; the disk of this folder is checked", group="checkpoints"
+    )
 
 
 def doctor(config: DoctorConfig) -> None:
@@ -61,34 +64,35 @@ def doctor(config: DoctorConfig) -> None:
         defects += _check_paddle()
     _show("helper", _helper())
     for defect in defects:
-        print(f"DEFECT    {defect}")
+        _show("DEFECT", defect)
     if defects:
-        raise InputError(f"{len(defects)} defect(s) found by doctor; fix the lines marked DEFECT")
-    asks = f"asks exported models; to train too: {install_command('cpu')}"
-    _show("launch", asks if extra == PREDICTS else _launch_line())
-    print("sound")
+        raise InputError(f"{counted(len(defects), 'defect')} found by doctor; fix the lines marked DEFECT")
+    asks = f"runs exported models; to train too: {install_command('cpu')}"
+    _show(*(("use", asks) if extra == PREDICTS else ("launch", _launch_line())))
+    print("no defects found")
 
 
 def _show(name: str, what: str) -> None:
-    print(f"{name:<9} {what}")
+    print(f"{name:<{WIDTH}} {what}")
 
 
 def _check_python() -> List[str]:
+    _show(PACKAGE, version_of(PACKAGE) or "not installed; this runs from its sources")
     _show("python", f"{platform.python_version()} {sys.executable}")
     if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
         return []
-    return [f"Python {platform.python_version()} is not 3.9 to 3.12; make the environment with one of them"]
+    return [f"Python {platform.python_version()} is not 3.9 to 3.12; create the environment with one of them"]
 
 
 def _extra_here() -> str:
-    """Return the extra that this environment is for: gpu, cpu, or predict where nothing of Paddle is."""
+    """Return the extra that this environment is for: gpu, cpu, or predict if Paddle is not installed."""
     if version_of(GPU_BUILD):
-        return "gpu"  # it runs on the CPU too: where it is installed, nothing asks for the other build
+        return "gpu"  # it runs on the CPU too: if it is installed, no other build is needed
     return default_device() if version_of("paddlepaddle") or version_of("paddlenlp") else PREDICTS
 
 
 def _requirements(extra: str) -> List[Requirement]:
-    """Return what the package asks for with ``extra``, and with the extras of its own that this one names."""
+    """Return the requirements of the package with ``extra``, and with the extras that it names."""
     listed = [Requirement(text) for text in metadata.requires(PACKAGE) or []]
     extras, found = [extra], {}
     for name in extras:
@@ -105,7 +109,7 @@ def _requirements(extra: str) -> List[Requirement]:
 
 
 def _check_packages(extra: str) -> List[str]:
-    """Compare what is installed with the bounds of pyproject.toml: outside them, imports break."""
+    """Compare the installed versions with the bounds of pyproject.toml: outside them, imports break."""
     defects = []
     for requirement in _requirements(extra):
         installed, wanted = version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
@@ -137,7 +141,7 @@ def _check_paddle() -> List[str]:
 
 
 def _check_gpus(build: Optional[Build]) -> List[str]:
-    """Look at the GPUs, and where there is one that Paddle has code for, load CUDA and run kernels on it."""
+    """Check the GPUs, and if Paddle has code for one, load CUDA and run kernels on it."""
     if build is None or not build.cuda:
         _show("device", "cpu")
         if default_device() == "cpu":
@@ -162,18 +166,18 @@ def _check_gpus(build: Optional[Build]) -> List[str]:
 
 
 def _check_links(build: Build) -> List[str]:
-    """Check that Paddle's folder holds the links to CUDA that it is to hold."""
+    """Check that Paddle's folder has the right links to CUDA."""
     unmade = unmade_links(build)
     _show(
-        "cuda", f"{build.cuda}; " + ("links missing" if unmade else "as it is to be") + f": {build.libraries}"
+        "cuda", f"{build.cuda}; " + ("links missing" if unmade else "links present") + f": {build.libraries}"
     )
     if not unmade:
         return []
-    return [f"{len(unmade)} links to CUDA libraries are not as they are to be; {LINK}"]
+    return [f"{len(unmade)} links to CUDA libraries are missing or wrong; {LINK}"]
 
 
 def _check_cards(cards: List[Card]) -> List[str]:
-    """Load what Paddle loads, and on each of ``cards`` run the kernels of a step, each in a process."""
+    """Load what Paddle loads, and run the kernels of a step on each of ``cards``, each in a process."""
     libraries = run_check("libraries", seconds=LOAD_SECONDS)
     _show("libraries", f"{len(libraries.facts.get('loaded', ()))} of CUDA load")
     defects = list(libraries.faults)
@@ -208,18 +212,18 @@ def _kernels() -> str:
 
 
 def _operator() -> str:
-    """Return whether static graphs have the kernels too; they are compiled for it, if need be."""
+    """Return whether static graphs have the kernels too; they are compiled for this if needed."""
     from ernie_pair.kernels.operator.compile_operator import OperatorError, find_operator
 
     try:
         find_operator(user_cache())
     except (OperatorError, MachineError) as error:
-        return f"pretraining takes Paddle's own kernels: {message_of(error)}"
-    return "compiled: pretraining takes the kernels too"
+        return f"pretraining uses Paddle's own kernels: {message_of(error)}"
+    return "compiled: pretraining uses the kernels too"
 
 
 def _launch_line() -> str:
-    """Return a line that trains: with a set that is fetched, and this environment's Python and device."""
+    """Return a command that trains, on a public data set, with this environment's Python and device."""
     on_gpu = default_device() == "gpu"
     processes = "--gpus 0,1 --device gpu" if on_gpu else "--processes 2 --device cpu"
     flags = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output/lcqmc"

@@ -1,14 +1,14 @@
-"""How glibc's malloc keeps the memory of a process that trains.
+"""Settings of glibc's malloc for a training process.
 
-A step frees its activations and asks for them again. As it comes, malloc gives large blocks back to the
-system, which hands them out again page by page, zeroed: those above a size that it mapped alone, those at the
-end of its heap, and those of the heaps that it has for threads other than the first, which it gives back
-whatever it is told of the others. So there is to be one heap, in which nothing is mapped alone or trimmed;
-threads that have taken to another before keep it.
-Paddle's executor runs the layers of a static graph in a thread of its own.
+A step frees its activations and allocates them again. By default, malloc returns large blocks to the
+system, which hands them out again page by page, zeroed: those above a size that it mapped separately, those
+at the end of its heap, and those of the heaps that it has for threads other than the first, which it returns
+whatever its settings for the others. So there must be one heap, in which nothing is mapped separately or
+trimmed; threads that already use another heap keep it. Paddle's executor runs the layers of a static graph in
+a thread of its own.
 
 CPU time of a step and peak memory on one thread, without and with these settings: the medians of three runs
-in turn on a processor with AMX, the machine being busy with other work as well:
+in alternation on a processor with AMX, the machine being busy with other work as well:
 
 static graph, 12 x 768, fused bf16, 8 x 128     2290 -> 2016 ms    4.2 -> 5.3 GB
 pairs, 4 x 312, fused bf16, 64 x 40              222 -> 213        1.2 -> 1.2
@@ -25,12 +25,12 @@ OTHER_ALLOCATOR = re.compile("malloc|hoard|scudo")  # jemalloc, tcmalloc, mimall
 
 
 def keep_freed_memory() -> bool:
-    """Let malloc keep what is freed for the next step; return whether it does.
+    """Let malloc keep freed memory for the next step; return whether it does.
 
-    For processes that train on the fused kernels and then end: Paddle's own gain nothing, and one that reads
-    data, answers requests or is a notebook would hold what it once needed most for good. Nothing is changed
-    where the C library is not glibc, where another allocator is preloaded, and where the user has set
-    malloc's variables (MALLOC_..., GLIBC_TUNABLES).
+    For processes that train on the fused kernels and then end: Paddle's own kernels gain nothing, and a
+    process that reads data, answers requests or is a notebook would hold its peak memory for good. Nothing is
+    changed if the C library is not glibc, if another allocator is preloaded, or if the user has set malloc's
+    variables (MALLOC_..., GLIBC_TUNABLES).
     """
     if platform.libc_ver()[0] != "glibc" or is_chosen_by_user():
         return False
@@ -39,7 +39,7 @@ def keep_freed_memory() -> bool:
 
 
 def is_chosen_by_user() -> bool:
-    """Return whether the environment chooses an allocator, or how malloc works."""
+    """Return whether the environment selects an allocator, or configures malloc."""
     return (
         OTHER_ALLOCATOR.search(os.environ.get("LD_PRELOAD", "")) is not None
         or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")

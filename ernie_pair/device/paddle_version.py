@@ -1,8 +1,8 @@
-"""What the installed Paddle can do, and the setting that it needs before it is loaded.
+"""What the installed Paddle supports, and the setting that it needs before it is loaded.
 
-Paddle 3 builds static programs of another kind (PIR), which the pretraining of this package does not know.
-3.0 and 3.1 build those of Paddle 2.6 where a variable of the environment says so while they are loaded; later
-ones no longer do. A variable that the user has set stays.
+Paddle 3 builds static programs of another kind (PIR), which the pretraining of this package does not support.
+3.0 and 3.1 build those of Paddle 2.6 if an environment variable says so while they are loaded; later
+versions do not. A variable that the user has set is kept.
 """
 
 import os
@@ -12,19 +12,19 @@ from data_tools.base.errors import InputError
 from data_tools.base.installation import WITH_PRETRAINING, install_command, series_of
 from ernie_pair.device.gpu.builds import installed_build
 
-NEW_PROGRAMS = "FLAGS_enable_pir_api"  # as Paddle 3 calls it
+NEW_PROGRAMS = "FLAGS_enable_pir_api"  # Paddle 3's name for it
 OFF = ("0", "false", "off", "no", "")
 
 
 def choose_programs() -> None:
-    """Let Paddle 3.0 and 3.1 build the programs of 2.6; to be called before Paddle is loaded."""
+    """Let Paddle 3.0 and 3.1 build the programs of 2.6; call it before Paddle is loaded."""
     version = paddle_version()
     if can_pretrain(version) and series_of(version) > (2, 6):
         os.environ.setdefault(NEW_PROGRAMS, "0")
 
 
 def paddle_version() -> str:
-    """Return the version of the Paddle that would be imported, '' where there is none or it does not say."""
+    """Return the version of the Paddle that would be imported, '' if there is none or it is unknown."""
     build = installed_build()
     return build.version if build is not None else ""
 
@@ -35,33 +35,33 @@ def can_pretrain(version: str) -> bool:
 
 
 def refuse_without_programs(what: str) -> None:
-    """Raise InputError where the installed Paddle does not build the static programs that ``what`` needs."""
+    """Raise InputError if the installed Paddle does not build the static programs that ``what`` needs."""
     version = paddle_version()
     if version and not can_pretrain(version):
         raise InputError(
             f"{what} needs the static programs of Paddle 2.6.2, 3.0 or 3.1, which {version} does not build "
-            f"(it trains pairs); in an environment of its own: {install_command('cpu3')}"
+            f"(it trains pairs); in a separate environment: {install_command('cpu3')}"
         )
     if version and builds_new_programs(version):
         raise InputError(
-            f"{what} needs the static programs that Paddle {version} builds where {NEW_PROGRAMS} is 0 while "
+            f"{what} needs the static programs that Paddle {version} builds if {NEW_PROGRAMS} is 0 while "
             "it is loaded; unset that variable, and import ernie_pair before paddle"
         )
 
 
 def why_programs_do_not_train() -> str:
-    """Return why Paddle trains no program that `paddle.jit.to_static` makes here, in words, or ''.
+    """Return why Paddle cannot train programs of `paddle.jit.to_static` here, in words, or ''.
 
-    Of the programs of 2.6, Paddle 3.0 and 3.1 refuse the backward pass that the dynamic graph asks for.
+    For the programs of 2.6, Paddle 3.0 and 3.1 refuse the backward pass that the dynamic graph needs.
     """
     version = paddle_version()
     if not version or series_of(version) == (2, 6) or builds_new_programs(version):
         return ""
-    return f"Paddle {version} has no backward pass for it where {NEW_PROGRAMS} is 0, as for pretraining"
+    return f"Paddle {version} has no backward pass for it if {NEW_PROGRAMS} is 0, as for pretraining"
 
 
 def builds_new_programs(version: str) -> bool:
-    """Return whether this process builds, or would build, the programs of PIR with this version of Paddle."""
+    """Return whether this process builds, or would build, PIR programs with this version of Paddle."""
     if series_of(version) == (2, 6):
         return False
     if "paddle" not in sys.modules:

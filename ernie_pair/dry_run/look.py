@@ -1,4 +1,4 @@
-"""What a start would go on from, found without touching anything."""
+"""What a start would resume from, found without changing anything."""
 
 import logging
 import os
@@ -40,7 +40,7 @@ def look_at_run(
 
 
 def _refuse_no_folder(output_dir: Path) -> None:
-    """Raise OSError where ``output_dir`` cannot be made."""
+    """Raise OSError if ``output_dir`` cannot be made."""
     there = next(path for path in (output_dir, *output_dir.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
         raise NotADirectoryError(20, os.strerror(20), str(there))
@@ -49,7 +49,7 @@ def _refuse_no_folder(output_dir: Path) -> None:
 
 
 def _newest_sound(folder: Path, found: Dict[int, Path]) -> Checkpoint:
-    """Return the newest checkpoint whose every byte is right. Raises CheckpointError where none is."""
+    """Return the newest checkpoint whose every byte is right. Raises CheckpointError if none is."""
     reasons: List[str] = []
     for step in sorted(found, reverse=True):
         try:

@@ -1,4 +1,4 @@
-"""A few steps of a run in memory, timed: real ones, on its own samples and from its own start."""
+"""Time a few real steps of a run in memory, on its own samples and initial weights."""
 
 import time
 from statistics import median

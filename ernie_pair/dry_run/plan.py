@@ -86,9 +86,10 @@ def _due_in(schedule: Any, done: int) -> Dict[str, int]:
     steps = range(done + 1, schedule.max_steps + 1)
     if len(steps) > MOST_COUNTED:
         return {}
-    at_start = int(done == 0)
+    validations = int(done == 0) + sum(map(schedule.evaluates_at, steps))
+    tests = int(schedule.has_test and len(steps) > 0)
     return {
-        "evaluations": (at_start + sum(map(schedule.evaluates_at, steps))) * schedule.has_validation,
+        "evaluations": validations * schedule.has_validation + tests,
         "checkpoints": sum(map(schedule.saves_at, steps)),
     }
 
@@ -117,7 +118,7 @@ def _time_of(stretches: List[Stretch]) -> Dict[str, Any]:
         "time_is_of": (
             f"the {steps} training steps, by the median of {timed} that were taken in memory, after "
             f"{WARM_STEPS} to warm up{' in each phase' if len(each) > 1 else ''}; evaluations, checkpoints "
-            "and the preparation of the data come on top"
+            "and the preparation of the data take additional time"
         ),
     }
 

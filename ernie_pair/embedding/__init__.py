@@ -1,1 +1,1 @@
-"""Texts as vectors: the encoder, its files, and what is asked of it; `train` teaches it."""
+"""Texts as vectors: the encoder, its files and its use; `train` trains it."""

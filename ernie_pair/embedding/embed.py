@@ -2,12 +2,13 @@
 
 import json
 import logging
+import os
 import socket
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from data_tools.base.progress import CountProgress
 from data_tools.files.atomic_folder import MADE, content_of, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.standard_streams import as_asked, with_standard_streams
 from data_tools.text.lines import LineRules
 from data_tools.text.named_texts import NamedText, has_ids, read_texts, refuse_repeated_ids
 from ernie_pair.embedding.embed_config import EmbedConfig
@@ -47,9 +48,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PieceMaker:
-    """The maker of pieces: texts -> their vectors as they are stored. Picklable; opens the model once.
+    """The maker of pieces in the tasks of Ray: texts -> their vectors as they are stored.
 
-    ``fingerprint`` and ``backend`` are those of the model here: another machine must answer as this one.
+    Picklable; opens the model once. ``fingerprint`` and ``backend`` are those of the model here: another
+    machine must answer as this one.
     """
 
     model_path: str
@@ -62,7 +64,7 @@ class PieceMaker:
 
     def __call__(self, texts: List[str]) -> Packed:
         """Return the vectors of ``texts``. Raises MachineError on a machine that would make others."""
-        embedder = _embedder_of(self.model_path, self.device, self.options, self.kernels)
+        embedder = _opened_in_task(self.model_path, self.device, self.options, self.kernels)
         if (embedder.fingerprint, embedder.backend) != (self.fingerprint, self.backend):
             raise MachineError(
                 f"{self.model_path} on {socket.gethostname()} is another model, or computed by "
@@ -72,8 +74,8 @@ class PieceMaker:
         return pack_vectors(embedder.embed(texts), self.dtype)
 
 
-@lru_cache(maxsize=1)
-def _embedder_of(
+@lru_cache(maxsize=1)  # in a task alone: later the folder may hold another model
+def _opened_in_task(
     model_path: str, device: str, options: EmbedderOptions, kernels: KernelFlags
 ) -> TextEmbedder:
     refuse_unseen(model_path)
@@ -88,14 +90,14 @@ def embed(config: EmbedConfig) -> None:
     """
     start_console(World())
     config = replace(config, model_path=str(_folder_of(config.model_path).absolute()))
-    output_dir, text_file = Path(config.output_dir), Path(config.input_file)
+    output_dir, text_file = Path(os.path.realpath(config.output_dir)), Path(config.input_file)
     refuse_loss(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, CONFIG_YAML))
     results = _results(config, output_dir)
     if results.are_done():
         return
     config.refuse_no_ray()
     texts = _count_texts(config)
-    embedder = _embedder_of(*_asked_of(config))
+    embedder = open_embedder(*_asked_of(config))
     logger.info(
         "%d texts by %s, fingerprint %s", texts.num_texts, embedder.backend, embedder.fingerprint[:12]
     )
@@ -174,15 +176,24 @@ def _results(config: EmbedConfig, output_dir: Path) -> Results:
 
 def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) -> None:
     """Write the pieces that are not done yet, in their order."""
-    maker = PieceMaker(*_asked_of(config), config.dtype, embedder.fingerprint, embedder.backend)
+    maker = _maker_of(config, embedder)
     shape, done = writer.shape, writer.done * PIECE
     if writer.done:
-        logger.info("an earlier run has left %d of %d vectors: going on", min(done, shape.count), shape.count)
+        logger.info(
+            "an earlier run has left %d of %d vectors: continuing", min(done, shape.count), shape.count
+        )
     texts = islice(_texts_of(config), done, None)
     with CountProgress(shape.count - min(done, shape.count), "text") as progress:
         for packed in config.mapped(maker, _pieces(texts)):
             writer.append(packed)
             progress.advance(len(packed.rows))
+
+
+def _maker_of(config: EmbedConfig, embedder: TextEmbedder) -> Callable[[List[str]], Packed]:
+    """Return what makes a piece: ``embedder`` itself, or one that is like it in a task of Ray."""
+    if config.engine == "local":
+        return lambda texts: pack_vectors(embedder.embed(texts), config.dtype)
+    return PieceMaker(*_asked_of(config), config.dtype, embedder.fingerprint, embedder.backend)
 
 
 def _pieces(texts: Iterator[str]) -> Iterator[List[str]]:
@@ -203,7 +214,7 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha2
         "model": Path(config.model_path).name,
         "max_seq_len": embedder.max_seq_len,
         "computed_by": embedder.backend,
-        "texts": {"name": Path(config.input_file).name, "sha256": sha256},
+        "texts": {"name": Path(as_asked(config.input_file)).name, "sha256": sha256},
     }
 
 

@@ -1,4 +1,4 @@
-"""The flags of asking an embedding model: embed, evaluate-embedding, export-embedding."""
+"""The flags for using an embedding model: embed, evaluate-embedding, export-embedding."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,26 +14,30 @@ from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 
-MODEL_HELP = "an embedding model, trained or exported: its folder, or the OUT of a run for its best one"
+MODEL_HELP = (
+    "an embedding model, trained or exported: its folder, or the output folder of a run for its best model"
+)
 
 
 @dataclass(frozen=True)
 class EmbedderFlags(KernelFlags):
-    """How an embedding model is asked; a part of the commands."""
+    """How an embedding model computes vectors; a part of the commands."""
 
     dim: int = option(
         0,
-        help="numbers of a vector, one of the lengths that the model was trained for; 0: all",
+        help="length of the vectors, one of those that the model was trained for; 0: full length",
         group="model",
         unit="numbers",
         at_least=0,
     )
     pooling: Literal["auto", "mean", "first_token"] = option(
-        "auto", help="of a model without embedding.json, which is asked untrained; auto: mean", group="model"
+        "auto",
+        help="pooling for a model without embedding.json, which was not trained for embeddings; auto: mean",
+        group="model",
     )
     max_seq_len: int = option(
         0,
-        help="tokens per text of such a model; 0: as it says",
+        help="maximum tokens per text for a model without embedding.json; 0: the model's own limit",
         group="data",
         unit="tokens",
         at_least=0,
@@ -50,22 +54,22 @@ class EmbedderFlags(KernelFlags):
 
 @dataclass(frozen=True)
 class EmbedConfig(RayFlags, EmbedderFlags):
-    """Write the vectors of a file of texts, to be memory mapped."""
+    """Compute the vectors of the texts in a file, and write them for memory mapping."""
 
     EXAMPLE = "--model_path output/best --input_file texts.txt --output_dir vectors"
 
     model_path: str = option(help=MODEL_HELP, group="model")
     input_file: str = option(
-        help="a text on every line; .tsv: id TAB text; .jsonl: id and text; .gz and .zst of these",
+        help="one text per line; .tsv: id TAB text; .jsonl: id and text; also compressed as .gz or .zst",
         group="data",
         stdin=(".txt", ".jsonl"),
     )
-    output_dir: str = option(help="the folder to make: vectors.npy, vectors.json", group="data")
+    output_dir: str = option(help="folder to create, with vectors.npy and vectors.json", group="data")
     dtype: Literal["float16", "int8"] = option(
-        "float16", help="of the numbers that are stored; int8: with a scale for each text", group="precision"
+        "float16", help="type of the stored numbers; int8: with one scale per text", group="precision"
     )
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    overwrite: bool = option(False, help="replace other vectors that are there", group="data")
+    overwrite: bool = option(False, help="replace existing vectors", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -74,7 +78,7 @@ class EmbedConfig(RayFlags, EmbedderFlags):
 
 @dataclass(frozen=True)
 class EvaluateEmbeddingConfig(EmbedderFlags):
-    """Measure how well the texts of labelled pairs find their matches by their vectors."""
+    """Measure how well the texts of labelled pairs find their matches by vector similarity."""
 
     EXAMPLE = "--model_path output/best --input_file test.tsv --output_file metrics.json"
 
@@ -85,47 +89,54 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
         stdin=(".tsv", ".jsonl"),
     )
     output_file: str = option(
-        help="JSON goes here: recall, mrr, ndcg, spearman, of each length", group="data"
+        help="JSON file to write: recall, mrr, ndcg and spearman for each length", group="data"
     )
     dims: str = option(
         "",
-        help="lengths to be measured beside --dim, 64,128 for example; all: of training",
+        help="lengths to measure besides --dim, for example 64,128; all: those of training",
         group="model",
     )
     text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
     text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
     label: str = option("", help="the column of the label", group="data")
     label_map: str = option(
-        "", help="what files call the labels: 0=different,1=same; 1 is that of a match", group="data"
+        "",
+        help="names of the labels in the files, for example 0=different,1=same; 1 means a match",
+        group="data",
     )
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-    overwrite: bool = option(False, help="replace another result that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing result", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_file")
         refuse_other_labels(self.label_map)
         if self.dims != "all" and not all(word.isdecimal() for word in names_in(self.dims)):
-            raise InputError(f"--dims {self.dims} holds what is no length; write 64,128 for example, or all")
+            raise InputError(
+                f"--dims {self.dims} contains something that is not a length; write 64,128, or all"
+            )
 
 
 @dataclass(frozen=True)
 class ExportEmbeddingConfig(Options):
-    """Make a folder that makes vectors without the training code, and prove that it does so alike."""
+    """Export a folder that computes the same vectors without the training code, and check them."""
 
     EXAMPLE = "--model_path output/best --output_dir exported"
 
     model_path: str = option(
-        help="a trained embedding model: its folder, or the OUT of a run for its best one", group="model"
+        help="a trained embedding model: its folder, or the output folder of a run for its best model",
+        group="model",
     )
-    output_dir: str = option(help="the folder to make: model.onnx, embedding.json, vocab.txt", group="data")
+    output_dir: str = option(
+        help="folder to create, with model.onnx, embedding.json and vocab.txt", group="data"
+    )
     quantize: Literal["none", "int8"] = option(
         "none",
-        help="int8: the folder answers with int8 weights, smaller and faster; their drift is told",
+        help="int8: store int8 weights, smaller and faster; the drift of the vectors is reported",
         group="precision",
     )
-    overwrite: bool = option(False, help="replace another export that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing export", group="data")
 
     def __post_init__(self):
         super().__post_init__()

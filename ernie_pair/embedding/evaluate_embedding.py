@@ -1,4 +1,4 @@
-"""An embedding model measured on labelled pairs: how well their texts find each other."""
+"""Evaluate an embedding model on labelled pairs: how well their texts find each other."""
 
 import json
 import logging
@@ -8,6 +8,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 
+from data_tools.base.errors import InputError
 from data_tools.base.options import names_in
 from data_tools.base.progress import CountProgress
 from data_tools.files.json_file import write_json
@@ -49,7 +50,9 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> None:
         found = _measure(config)
         with results.published() as (draft,):
             write_json(draft, found)
-    print("  ".join(f"{name} {value:.4f}" for name, value in found["metrics"].items()))
+    for dim, metrics in found["dims"].items():
+        which = [f"dim {dim}"] if len(found["dims"]) > 1 else []
+        print("  ".join([*which, *(f"{name} {value:.4f}" for name, value in metrics.items())]))
 
 
 def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
@@ -75,11 +78,19 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
 
 
 def _lengths(config: EvaluateEmbeddingConfig, embedder: TextEmbedder) -> List[int]:
-    """Return the lengths to measure, ascending. Raises InputError for one that was not trained for."""
-    settings = embedder.settings
-    words = settings.dims if config.dims == "all" else map(int, names_in(config.dims))
-    chosen = {settings.chosen_dim(dim, config.model_path) for dim in words}
-    return sorted({embedder.dim, *(dim for dim in chosen if dim <= embedder.dim)})
+    """Return the lengths to measure, ascending.
+
+    Raises InputError for a named one that was not trained for, or is above that of the vectors.
+    """
+    settings, full = embedder.settings, embedder.dim
+    if config.dims == "all":
+        return sorted({full, *(dim for dim in settings.dims if dim <= full)})
+    chosen = {settings.chosen_dim(int(word), config.model_path) for word in names_in(config.dims)}
+    if chosen and max(chosen) > full:
+        raise InputError(
+            f"--dims {max(chosen)} is above --dim {full}, the length of the vectors; leave one of them out"
+        )
+    return sorted({full, *chosen})
 
 
 def _vectors_of(embedder: TextEmbedder, asked: RetrievalSet) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A trained embedding model as one of ONNX, and the proof that it answers alike."""
+"""Export a trained embedding model to ONNX, and check that it gives the same vectors."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ COMMANDS = "ernie-pair embed --model_path . --input_file texts.txt --output_dir 
 PYTHON = """\
 from ernie_pair import open_embedder
 
-print(open_embedder(".").embed(["怎么开户", "如何开户"]))"""
+print(open_embedder(".").embed(["怎么注销信用卡", "如何注销信用卡"]))"""
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
 
     Of int8 the cosines with its vectors are logged as well.
 
-    Raises InputError for what cannot be exported or would be lost, CheckpointError where ONNX answers
-    otherwise than the model; then nothing is written.
+    Raises InputError for what cannot be exported or would be lost, CheckpointError if ONNX answers
+    differently from the model; then nothing is written.
     """
     start_console(World())
     quiet_libraries()
@@ -89,7 +89,7 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
-    logger.info("%s is ready to ship: %s", config.model_path, config.output_dir)
+    logger.info("exported %s to %s", config.model_path, config.output_dir)
 
 
 def _results(config: ExportEmbeddingConfig, output_dir: Path) -> Results:
@@ -131,7 +131,12 @@ def _fill(draft: Path, trained: Trained, quantize: str) -> None:
     settings = replace(settings, model_sha256=model_sha256, files=files)
     backend = open_vector_backend(exported_parts(draft, settings), cpu_threads())
     difference = largest_difference(backend, batches, expected)
-    logger.info("largest difference of %s %.3g, of %d batches", ONNX_FILES[0], difference, len(batches))
+    logger.info(
+        "largest difference of %s from the trained model %.3g, in %d batches",
+        ONNX_FILES[0],
+        difference,
+        len(batches),
+    )
     facts: Dict[str, Any] = {"parity": {backend.name: difference}, "model": Path(trained.source.name).name}
     told = f"onnx {difference:.3g}"
     if quantize == "int8":

@@ -36,11 +36,11 @@ def open_embedder(
     options: EmbedderOptions = EmbedderOptions(),  # noqa: B008
     kernels: KernelFlags = KernelFlags(),  # noqa: B008
 ) -> TextEmbedder:
-    """Open the embedding model in ``folder``, trained (on Paddle) or exported (on ONNX Runtime, a CPU).
+    """Open the embedding model in ``folder``: trained (on Paddle) or exported (on ONNX Runtime, CPU only).
 
-    ``folder`` may be the output of a training run, which stands for its best model, or any model folder,
-    which then is asked untrained. ``device``: cpu or gpu. ``kernels``: those of a trained model. Raises
-    InputError when it is no such folder or ``options`` do not fit it, CheckpointError when it is damaged.
+    ``folder`` may be the output of a training run, which stands for its best model, or any model folder that
+    was not trained for embeddings. ``device``: cpu or gpu. ``kernels``: kernels of a trained model. Raises
+    InputError if it is not such a folder or ``options`` do not fit it, CheckpointError if it is damaged.
     """
     if not Path(folder).is_dir():
         raise InputError(f"{folder} is not a folder; give that of an embedding model, or of any model")
@@ -50,7 +50,7 @@ def open_embedder(
         _refuse_change(options, settings, path)
         if settings.is_exported:
             if device != "cpu":
-                raise InputError(f"{path} is an exported model, asked on a CPU; use --device cpu")
+                raise InputError(f"{path} is an exported model, which runs on a CPU; use --device cpu")
             return open_exported_embedder(
                 path, dim=options.dim, threads=options.threads, batch_size=options.batch_size
             )
@@ -82,7 +82,7 @@ def _untrained_settings(source: ModelSource, options: EmbedderOptions) -> Embedd
     spec, dim = source.spec, source.spec.hidden_size
     length = options.max_seq_len or spec.inference_length
     if options.pooling and options.pooling not in POOLINGS:
-        raise InputError(f"--pooling {options.pooling} is none of {', '.join(POOLINGS)}; take one of them")
+        raise InputError(f"--pooling {options.pooling} is not one of {', '.join(POOLINGS)}; use one of them")
     if not SHORTEST_TEXT <= length <= spec.max_positions:
         raise InputError(
             f"--max_seq_len {length} is not from {SHORTEST_TEXT} to the {spec.max_positions} positions of "

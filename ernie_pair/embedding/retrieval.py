@@ -1,4 +1,4 @@
-"""What vectors are judged by: queries that search their matches among many texts.
+"""Retrieval metrics: queries search for their matches among many texts.
 
 The set comes from labelled pairs: the queries are the first texts that have a match (a row of label 1), the
 corpus is every second text, each once. For a query, a text of the corpus that equals it is left out, unless
@@ -34,7 +34,7 @@ class RetrievalSet(NamedTuple):
 
 
 def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
-    """Build the set of labelled pairs, 1 for a match. Raises InputError where no row is one."""
+    """Build the set of labelled pairs, 1 for a match. Raises InputError if no row is one."""
     places: Dict[str, int] = {}
     left, right = (
         np.array([places.setdefault(text, len(places)) for text in side], dtype=np.int64)

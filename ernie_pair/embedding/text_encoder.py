@@ -85,7 +85,7 @@ def build_text_encoder(
 ) -> TextEncoder:
     """Return an encoder of the family of ``source`` with random weights, the same for the same ``seed``.
 
-    Raises InputError when ``source`` makes no model.
+    Raises InputError if ``source`` does not describe a valid model.
     """
     paddle.seed(seed_of(seed))
     try:
@@ -93,12 +93,12 @@ def build_text_encoder(
     except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"{source.name}: {CONFIG} makes no {source.spec.family} model ({reason}); correct it"
+            f"{source.name}: {CONFIG} describes no valid {source.spec.family} model ({reason}); correct it"
         ) from None
 
 
 def load_text_weights(model: TextEncoder, source: ModelSource) -> str:
-    """Give ``model`` the weights of ``source`` where there are any, and return in words what it starts from.
+    """Load the weights of ``source``, if any, into ``model``, and return a description of its start.
 
     A classifier and the heads of pretraining are passed over, a pooler may be absent; anything else must fit
     name by name. Raises CheckpointError otherwise.
@@ -110,5 +110,5 @@ def load_text_weights(model: TextEncoder, source: ModelSource) -> str:
     passed_over = sum(name.startswith(unused) for name in found)
     may_miss = tuple(f"{model.attribute}.{part}" for part in model.unused_parts())
     set_matching(model, found, source.weights, may_miss=may_miss, may_have=(*unused, *may_miss))
-    note = f", {passed_over} weights of other heads are passed over" if passed_over else ""
+    note = f", {passed_over} weights of other heads are ignored" if passed_over else ""
     return f"start from the weights {source.weights}{note}"

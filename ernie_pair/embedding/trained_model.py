@@ -1,4 +1,4 @@
-"""A trained embedding model on Paddle, in dynamic graph."""
+"""A trained embedding model on Paddle, in the dynamic graph."""
 
 import logging
 from typing import Tuple

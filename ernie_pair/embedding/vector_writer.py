@@ -1,4 +1,4 @@
-"""Vectors that are written piece by piece, so that a killed run goes on where it was, to the same bytes.
+"""Write vectors piece by piece, so that a killed run continues where it stopped, with the same bytes.
 
 OUT.part/lock          held by the process that writes
 OUT.part/vectors.npy   the header, and the rows of the pieces that are done; scales.npy beside it, of int8

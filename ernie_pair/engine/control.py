@@ -1,4 +1,4 @@
-"""What is done at the end of a step, decided by the schedule and by whoever is called there."""
+"""The actions at the end of a step, decided by the schedule and by callbacks."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from ernie_pair.engine.schedule import Schedule
 
 @dataclass
 class TrainerControl:
-    """What the loop is about to do after a step; a callback may switch any of it on or off.
+    """What the loop will do after a step; a callback may switch each action on or off.
 
-    The loop logs, evaluates and saves, in this order, and asks anew before each: what is set when its turn
-    has passed is forgotten at the next step. The last step is always saved. ``should_training_stop`` ends
-    the run after the step, saved.
+    The loop logs, evaluates and saves, in this order, and checks each flag again before its turn: one that is
+    set after its turn is discarded at the next step. The last step is always saved. ``should_training_stop``
+    ends the run after the step and saves it.
     """
 
     should_training_stop: bool = False
@@ -20,7 +20,7 @@ class TrainerControl:
     should_save: bool = False
 
     def begin_step(self, step: int, schedule: Schedule) -> None:
-        """Set what ``schedule`` says of this step."""
+        """Set the actions that ``schedule`` gives for this step."""
         self.should_log = schedule.logs_at(step)
         self.should_evaluate = schedule.evaluates_at(step)
         self.should_save = schedule.saves_at(step)

@@ -1,15 +1,15 @@
-"""The floating-point operations of an encoder: what a step has to compute, by its shapes alone.
+"""The floating-point operations of an encoder: what a step has to compute, from its shapes alone.
 
 A product of [m, k] by [k, n] counts 2 m k n; embeddings, norms, softmax and activations count nothing, and
-neither does recomputing. B sequences of S tokens, D hidden, F inner width:
+neither does recompute. B sequences of S tokens, D hidden, F inner width:
 
 - a layer: 2 B S (4 D^2 + 2 D F) for its weights, 4 B S^2 D for scores and their use (PaLM, appendix B)
-- the last layer, of which the heads read R rows alone (the first token of each sequence, the masked tokens):
-  keys and values of all tokens, and of R tokens the rest: query, attention, output and feed-forward
+- the last layer, of which the heads read only R rows (the first token of each sequence, the masked tokens):
+  keys and values of all tokens, and the rest for R tokens: query, attention, output and feed-forward
 - heads: the pooler 2 B D^2, a classifier 2 B D C, masked LM 2 P (D^2 + D V) for P masked tokens
 
-Training takes three times the forward pass: the backward one multiplies twice. It is what has to be computed:
-a path that computes more than the heads read has a lower rate for it.
+Training takes three times the forward pass: the backward pass multiplies twice. Only necessary work counts: a
+path that computes more than the heads read reaches a lower rate.
 """
 
 from typing import NamedTuple, Optional
@@ -18,7 +18,7 @@ FORWARD_PASSES_OF_TRAINING = 3
 
 
 class EncoderSize(NamedTuple):
-    """The sizes that an encoder's products have."""
+    """The sizes of an encoder's products."""
 
     layers: int
     hidden: int
@@ -28,7 +28,7 @@ class EncoderSize(NamedTuple):
 def count_encoder(size: EncoderSize, batch: int, length: int, rows_read: Optional[int] = None) -> int:
     """Return the operations of a forward pass over ``batch`` sequences of ``length`` tokens.
 
-    ``rows_read``: how many rows of the last layer the heads read, of all sequences; None: every one.
+    ``rows_read``: how many rows of the last layer the heads read, of all sequences; None: all.
     """
     if not size.layers:
         return 0

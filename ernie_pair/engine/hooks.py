@@ -1,4 +1,4 @@
-"""What a kind of training adds to the loop: called between steps, by all ranks alike."""
+"""Hooks that a kind of training adds to the loop: called between steps, on all ranks."""
 
 from contextlib import nullcontext
 from typing import Callable, ContextManager, Dict, Protocol
@@ -9,27 +9,27 @@ from ernie_pair.processes.event_lines import EventLines
 
 
 class StopRequests(Protocol):
-    """The ranks' knowledge of signals; see `stop_signals.StopSignals`."""
+    """The stop requests of all ranks; see `stop_signals.StopSignals`."""
 
     @property
     def requested(self) -> bool:
         """Return whether a rank was asked to stop, as of the last step. Equal on every rank."""
 
     def local(self) -> int:
-        """Return what this rank has heard, a number that a job sums up over the ranks in each step."""
+        """Return the requests on this rank as a number, which a job sums over the ranks in each step."""
 
     def set_total(self, total: float) -> None:
-        """Take that sum."""
+        """Set that sum."""
 
     def raise_stopped(self, step: int) -> None:
         """Raise Stopped after ``step``, which is saved."""
 
 
 class Heartbeat(Protocol):
-    """A watcher that is told where the loop is, so as to notice when it is nowhere any more."""
+    """Tracks the position of the loop, to notice when the loop hangs."""
 
     def steps_begin(self) -> None:
-        """Note that the first step of this start is under way."""
+        """Note that the first step of this start has begun."""
 
     def step_done(self, step: int) -> None:
         """Note that a step has ended."""
@@ -39,23 +39,23 @@ class Heartbeat(Protocol):
 
 
 class NoStop:
-    """Stop requests of a run that nobody asks to stop."""
+    """The stop requests of a run that cannot be stopped."""
 
     requested = False
 
     def local(self) -> int:
-        """Return 0: nothing was heard."""
+        """Return 0: no request."""
         return 0
 
     def set_total(self, total: float) -> None:
-        """Ignore what the ranks have heard."""
+        """Ignore the requests of the ranks."""
 
     def raise_stopped(self, step: int) -> None:
         """Do nothing."""
 
 
 class NoHeartbeat:
-    """The heartbeat of a run that nobody watches."""
+    """The heartbeat of a run without a watchdog."""
 
     def steps_begin(self) -> None:
         """Do nothing."""
@@ -73,11 +73,11 @@ def save_nothing(state: TrainState) -> None:
 
 
 class Hooks:
-    """The work of a kind of training between steps; override what is wanted. All ranks call all methods.
+    """The work of a kind of training between steps; override methods as needed. All ranks call all methods.
 
     Set by the engine that runs the loop: ``stop``, ``heartbeat``, ``save``, which writes a checkpoint, and
-    ``lines``, which tells of events on the console.
-    ``control`` is what the loop goes by after each step; it is equal on every rank.
+    ``lines``, which prints events on the console.
+    ``control`` decides the actions of the loop after each step; it is equal on every rank.
     """
 
     def __init__(self) -> None:
@@ -88,32 +88,36 @@ class Hooks:
         self.control = TrainerControl()
 
     def on_start(self, state: TrainState, log) -> None:
-        """React to the start: the log is open and nothing has been done."""
+        """Handle the start: the log is open and no step has been taken."""
 
     def on_step_end(self, state: TrainState) -> None:
-        """React to a step, before it is logged, evaluated and saved as ``control`` says."""
+        """Handle a step, before it is logged, evaluated and saved as ``control`` says."""
 
     def on_epoch_end(self, state: TrainState) -> None:
-        """React to a step that ends an epoch, after ``on_step_end``."""
+        """Handle a step that ends an epoch, after ``on_step_end``."""
 
     def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """React to a logged training line; ``metrics`` are over the steps since the line before."""
+        """Handle a logged training line; ``metrics`` are over the steps since the previous line."""
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """React to an evaluation: that of step 0, of every ``eval_freq`` steps, the last one.
+        """Handle an evaluation: at step 0, every ``eval_freq`` steps, and the last one.
 
-        ``metrics`` is empty where there is no validation data.
+        ``metrics`` is empty if there is no validation data.
         """
 
+    def counts(self) -> Dict[str, object]:
+        """Return what is logged besides the metrics of the last evaluation; see `probability_counts`."""
+        return {}
+
     def export(self, state: TrainState) -> None:
-        """Write what is handed out every ``export_steps``."""
+        """Export the model every ``export_steps`` steps."""
 
     def on_save(self, state: TrainState, folder) -> None:
-        """React to a checkpoint that lies in ``folder``."""
+        """Handle a checkpoint that was written to ``folder``."""
 
     def should_stop(self, state: TrainState) -> bool:
-        """Return whether the run is to end here, saved. Equal on every rank, now as at any later start."""
+        """Return whether to save and end the run here; equal on every rank and at any later start."""
         return False
 
     def on_end(self, state: TrainState) -> None:
-        """React to the end of the loop; a signal or an error is none."""
+        """Handle the regular end of the loop, not a signal or an error."""

@@ -1,11 +1,11 @@
-"""The means of a training line over the steps since the line before it, bit-equal after a resume."""
+"""The means of a training line over the steps since the previous line, bit-identical after a resume."""
 
 import math
 from typing import Dict
 
 from ernie_pair.checkpoint.train_state import Window
 
-# What has a value and no mean: a training line shows it as of its own step.
+# Values without a mean: a training line shows them as of its own step.
 AS_OF_NOW = ("learning_rate", "loss_scale", "skipped_updates", "gpu_memory_gb")
 LARGEST_EXPONENT = 700
 
@@ -13,7 +13,7 @@ LARGEST_EXPONENT = 700
 def add_step(window: Window, metrics: Dict[str, float]) -> Window:
     """Return ``window`` with the metrics of one more step; ``window`` itself stays as it is.
 
-    Values that are not finite, those of a step that was skipped, are left out.
+    Values that are not finite, those of a skipped step, are left out.
     """
     grown = dict(window)
     for name, value in metrics.items():
@@ -37,5 +37,5 @@ def window_means(window: Window, latest: Dict[str, float]) -> Dict[str, float]:
 
 
 def perplexity_of(lm_loss: float) -> float:
-    """Return exp(lm_loss), the loss in nats per token and cut at LARGEST_EXPONENT."""
+    """Return exp(lm_loss); the loss, in nats per token, is capped at LARGEST_EXPONENT."""
     return math.exp(min(lm_loss, LARGEST_EXPONENT))

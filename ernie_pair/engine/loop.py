@@ -1,4 +1,4 @@
-"""The training loop: it knows order and schedule; it knows no framework."""
+"""The training loop: it determines order and schedule, and depends on no framework."""
 
 import time
 from typing import Dict, Iterable, List, Mapping, Protocol
@@ -14,12 +14,12 @@ class Job(Protocol):
     """The step and the evaluation of a kind of training: the only part that knows the framework."""
 
     def step(self, micro_batches: List, number: int, stop: StopRequests) -> Mapping[str, float]:
-        """Move the weights once, in step ``number``, and sum up over the ranks what ``stop`` has heard.
+        """Update the weights once, in step ``number``, and sum the stop requests of ``stop`` over the ranks.
 
-        The metrics hold at least ``loss``, the mean over the whole global batch. A job that can leave
-        a step out holds ``skipped_updates`` too, how many so far: the weights are then as they were.
-        They may be `DeferredMetrics`: then the ranks may meet, and ``stop`` hear of the others, as late as
-        these are read, which all ranks do after the same steps.
+        The metrics hold at least ``loss``, the mean over the whole global batch. A job that can skip
+        a step also holds ``skipped_updates``, how many so far: the weights are then unchanged.
+        They may be `DeferredMetrics`: then the ranks may exchange them, and ``stop`` be updated, only when
+        they are read, which all ranks do after the same steps.
         """
 
     def evaluate(self, split: str) -> Dict[str, float]:
@@ -29,11 +29,11 @@ class Job(Protocol):
 def train(
     job: Job, micro_batches_of_steps: Iterable[List], state: TrainState, schedule: Schedule, log, hooks: Hooks
 ) -> None:
-    """Train until ``schedule.max_steps``, starting wherever ``state`` stands.
+    """Train until ``schedule.max_steps``, starting from ``state``.
 
     ``micro_batches_of_steps`` yields the micro-batches of one step each, already positioned at
-    ``state.consumed_samples``. A training line holds the means over the steps since the line before; see
-    `logging_window`. When a rank was asked to stop, all save after the step they are in and raise Stopped;
+    ``state.consumed_samples``. A training line holds the means over the steps since the previous line; see
+    `logging_window`. If a rank was asked to stop, all save after the current step and raise Stopped;
     the evaluation that was due after it is done by the next start. In the last step a request comes too
     late to change anything. Raises NumbersError when the loss is not finite, as soon as it is read (see
     `readings`): nothing is published from it.
@@ -42,7 +42,7 @@ def train(
         _evaluate(job, state, schedule, log, hooks)
     elif state.evaluation_pending:
         state.evaluation_pending = False
-        # A step without an export waits for its evaluation, which somebody may have asked for.
+        # A step without an export waits for its evaluation, which a callback may have asked for.
         evaluates = schedule.evaluates_at(state.step) or not schedule.exports_at(state.step)
         _run_due(job, state, schedule, log, hooks, evaluates)
     hooks.heartbeat.steps_begin()
@@ -66,7 +66,7 @@ def train(
 
 
 def _ask_hooks(state: TrainState, schedule: Schedule, hooks: Hooks) -> None:
-    """Set what is to be done after this step, and let the hooks change it."""
+    """Set the actions after this step, and let the hooks change them."""
     hooks.control.begin_step(state.step, schedule)
     hooks.on_step_end(state)
     if schedule.ends_an_epoch(state.step):
@@ -74,7 +74,7 @@ def _ask_hooks(state: TrainState, schedule: Schedule, hooks: Hooks) -> None:
 
 
 def _read_for_others(readings: Readings, state: TrainState, schedule: Schedule, hooks: Hooks) -> float:
-    """Read what waits where a hook asks for what needs it, and return the seconds that it took."""
+    """Read the pending metrics if a hook's action needs them, and return the seconds that it took."""
     control, started = hooks.control, time.monotonic()
     is_asked = control.should_log or control.should_evaluate or control.should_save
     if is_asked or hooks.should_stop(state):
@@ -83,7 +83,7 @@ def _read_for_others(readings: Readings, state: TrainState, schedule: Schedule, 
 
 
 def _end_step(job: Job, state: TrainState, readings: Readings, schedule: Schedule, log, hooks: Hooks) -> None:
-    """Do what the schedule, and who is called, want done after a step. Raises Stopped when asked to stop."""
+    """Do what the schedule and the hooks require after a step. Raises Stopped if asked to stop."""
     control, is_last = hooks.control, state.step == schedule.max_steps
     if control.should_log:
         _log_window(state, readings.latest, log, hooks)
@@ -93,7 +93,7 @@ def _end_step(job: Job, state: TrainState, readings: Readings, schedule: Schedul
     else:
         _run_due(job, state, schedule, log, hooks, control.should_evaluate)
     if is_asked_to_stop or is_last or control.should_save or hooks.should_stop(state):
-        hooks.save(state)  # last, so that a run killed before it does all of the above again
+        hooks.save(state)  # last, so that a run killed before it repeats all of the above
     if is_asked_to_stop:
         hooks.stop.raise_stopped(state.step)
 
@@ -101,7 +101,7 @@ def _end_step(job: Job, state: TrainState, readings: Readings, schedule: Schedul
 def _until_done(
     micro_batches_of_steps: Iterable[List], state: TrainState, schedule: Schedule, hooks: Hooks
 ) -> Iterable[List]:
-    """Yield the micro-batches of one step after another, as long as the run is to go on."""
+    """Yield the micro-batches of one step after another, until the run ends."""
     if state.step >= schedule.max_steps or hooks.should_stop(state):
         return
     for micro_batches in micro_batches_of_steps:
@@ -111,7 +111,7 @@ def _until_done(
 
 
 def _log_window(state: TrainState, metrics: Dict[str, float], log, hooks: Hooks) -> None:
-    """Log the means since the last training line, and begin another window."""
+    """Log the means since the last training line, and start a new window."""
     means = window_means(state.window, metrics)
     log.scalars("train", means, state)
     state.window = {}
@@ -121,7 +121,7 @@ def _log_window(state: TrainState, metrics: Dict[str, float], log, hooks: Hooks)
 def _run_due(
     job: Job, state: TrainState, schedule: Schedule, log, hooks: Hooks, should_evaluate: bool
 ) -> None:
-    """Evaluate where that is due, and export where this step is one for it."""
+    """Evaluate and export if that is due at this step."""
     if should_evaluate:
         _evaluate(job, state, schedule, log, hooks)
     if schedule.exports_at(state.step):
@@ -132,5 +132,5 @@ def _evaluate(job: Job, state: TrainState, schedule: Schedule, log, hooks: Hooks
     metrics: Dict[str, float] = {}
     if schedule.has_validation:
         metrics = job.evaluate("valid")
-        log.scalars("valid", metrics, state)
+        log.scalars("valid", {**metrics, **hooks.counts()}, state)
     hooks.on_evaluate(state, metrics)

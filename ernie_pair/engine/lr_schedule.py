@@ -3,7 +3,7 @@
 import logging
 import math
 
-STYLES = ("linear", "cosine", "constant")  # what follows the warm-up
+STYLES = ("linear", "cosine", "constant")  # the decay after the warm-up
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ def learning_rate(
     """Return the learning rate of step ``step`` (1 is the first).
 
     It rises to ``max_lr`` at ``warmup_steps``, falls to ``min_lr`` at ``decay_steps`` and stays there;
-    between them it falls along a line, or along half a wave of the cosine (Loshchilov and Hutter, "SGDR",
+    between them it falls linearly, or along half a cosine wave (Loshchilov and Hutter, "SGDR",
     2017, without restarts). ``style`` constant: it stays at ``max_lr``.
     """
     if step <= warmup_steps:
@@ -36,32 +36,36 @@ def learning_rate(
 
 
 def tell_schedule(rates: dict, max_steps: int, done: int = 0) -> None:
-    """Log the landmarks of a run's learning rate, and warn of a warm-up longer than half of the run.
+    """Log the key points of a run's learning rate, and warn of a warm-up longer than half of the run.
 
-    ``rates``: keyword arguments of ``learning_rate``; ``done``: the steps that were made before this start.
+    ``rates``: keyword arguments of ``learning_rate``; ``done``: the steps taken before this start.
     """
     logger.info("%s", describe_schedule(rates, max_steps, done))
     if 2 * rates["warmup_steps"] > max_steps:
         logger.warning(
-            "warm-up takes %d of the %d steps, more than half of the run; is that meant so?",
+            "warm-up takes %d of the %d steps, more than half of the run; is this intended?",
             rates["warmup_steps"],
             max_steps,
         )
 
 
 def describe_schedule(rates: dict, max_steps: int, done: int = 0) -> str:
-    """Return "learning rate: peak 1e-4 at step 2,000, 1e-5 at 1,980,000, 9.1e-5 at the end, step 200,000"."""
-    peak = max(1, rates["warmup_steps"])
-    landmarks = [f"peak {_short(learning_rate(peak, **rates))} at step {peak:,}"]
-    if rates["decay_steps"] != max_steps and rates.get("style") != "constant":
-        landmarks.append(f"{_short(rates['min_lr'])} at {rates['decay_steps']:,}")
-    landmarks.append(f"{_short(learning_rate(max_steps, **rates))} at the end, step {max_steps:,}")
+    """Return "learning rate: rises to 1e-4 at step 2,000, is 1e-5 at the last step, 200,000"."""
+    peak, decay_steps = max(1, rates["warmup_steps"]), rates["decay_steps"]
+    rises = f"rises to {_short(rates['max_lr'])} at step {peak:,}"
+    landmarks = [rises if peak > 1 else f"starts at {_short(learning_rate(1, **rates))}"]
+    lowest = f"{_short(rates['min_lr'])} at step {decay_steps:,}"
+    if decay_steps < max_steps and rates.get("style") != "constant":
+        landmarks.append(f"falls to {lowest}")
+    landmarks.append(f"is {_short(learning_rate(max_steps, **rates))} at the last step, {max_steps:,}")
+    if decay_steps > max_steps + 1 and rates.get("style") != "constant":
+        landmarks[-1] += f" (it would be {lowest})"
     if 0 < done < max_steps:
-        landmarks.append(f"{_short(learning_rate(done + 1, **rates))} at the next step")
+        landmarks.append(f"is {_short(learning_rate(done + 1, **rates))} at the next step")
     return "learning rate: " + ", ".join(landmarks)
 
 
 def _short(rate: float) -> str:
-    """Write a rate with three digits, 9.1e-5 for 0.000090990: enough to see what is meant."""
+    """Format a rate with three digits, 9.1e-5 for 0.000090990: enough to identify it."""
     digits, power = f"{rate:.2e}".split("e")
     return f"{float(digits):g}e{int(power)}" if rate else "0"

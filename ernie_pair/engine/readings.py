@@ -1,8 +1,8 @@
-"""The metrics of steps between their computation and the moment when somebody looks at them.
+"""The metrics of steps between their computation and the moment when they are read.
 
-A GPU computes while the next steps are being prepared, and looking at a number waits for all that was asked
-of it before. So the metrics of a step may stay where they are until a line, a checkpoint or an evaluation
-wants them; they are then accounted for one step after another, as if each had been looked at at once.
+A GPU computes while the next steps are being prepared, and reading a number waits for all work queued
+before it. So the metrics of a step may stay on the device until a log line, a checkpoint or an evaluation
+needs them; they are then processed step by step, as if each had been read at once.
 """
 
 import math
@@ -19,9 +19,9 @@ MOST_SKIPPED_IN_A_ROW = 50
 
 
 class DeferredMetrics(Mapping[str, float]):
-    """The metrics of a step that are read when somebody looks at them.
+    """The metrics of a step, which are read on first access.
 
-    ``read`` is called then, and calls `set` of these metrics, and of all others that wait.
+    ``read`` is called then, and calls `set` of these metrics, and of all others that are pending.
     """
 
     def __init__(self, read: Callable[[], None]):
@@ -29,7 +29,7 @@ class DeferredMetrics(Mapping[str, float]):
         self._values: Optional[Dict[str, float]] = None
 
     def set(self, values: Dict[str, float]) -> None:
-        """Take the metrics as numbers."""
+        """Set the metrics as numbers."""
         self._values = values
 
     def _known(self) -> Dict[str, float]:
@@ -55,7 +55,7 @@ class _Step(NamedTuple):
 
 
 class Readings:
-    """The steps of a loop whose metrics have not been read yet; what is read goes into ``state``.
+    """The steps of a loop whose metrics have not been read yet; reading them updates ``state``.
 
     ``latest``: the metrics of the last step that was read.
     """
@@ -67,17 +67,17 @@ class Readings:
         self._skipped_in_a_row, self._work = 0, StepWork()
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of the step that ``state`` has just made."""
+        """Add the metrics of the step that ``state`` has just taken."""
         self._steps.append(_Step(self.state.step, self.state.consumed_samples - 1, metrics))
 
     def is_due(self, stop: StopRequests) -> bool:
-        """Return whether they are to be read after this step, by the schedule or for a stop."""
+        """Return whether to read the metrics after this step, because of the schedule or a stop."""
         return self.schedule.reads_at(self.state.step) or stop.requested
 
     def read(self) -> None:
-        """Read all that wait, in the order of the steps.
+        """Read all pending metrics, in the order of the steps.
 
-        Raises NumbersError where a step is not to be kept.
+        Raises NumbersError if a step must not be kept.
         """
         steps, self._steps = self._steps, []
         for step in steps:
@@ -88,12 +88,12 @@ class Readings:
             self.latest = metrics
 
     def take_work(self) -> StepWork:
-        """Return the work of the steps that were read since this was last asked."""
+        """Return the work of the steps that were read since the last call."""
         work, self._work = self._work, StepWork()
         return work
 
     def _check_numbers(self, metrics: Dict[str, float], step: _Step) -> None:
-        """Count what was skipped. Raises NumbersError where the run does not go on."""
+        """Count skipped steps. Raises NumbersError if the run must not continue."""
         state, last = self.state, step.last_sample
         skipped = int(metrics.get("skipped_updates", state.skipped_updates))
         in_a_row = self._skipped_in_a_row + 1 if skipped > state.skipped_updates else 0

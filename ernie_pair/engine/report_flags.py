@@ -1,4 +1,4 @@
-"""The flags of how a run is shown: before it starts, by which other tools, how often its numbers are read."""
+"""The flags for reporting a run: the dry run, other tools to log to, and how often metrics are read."""
 
 from dataclasses import dataclass
 from typing import Tuple
@@ -10,22 +10,23 @@ REPORTERS = ("tensorboard", "wandb", "mlflow")
 
 @dataclass(frozen=True)
 class ReportToFlags(Options):
-    """Where something is shown beside its own files."""
+    """Where results are shown besides their own files."""
 
     report_to: str = option(
         "",
-        help="where curves go beside VisualDL: tensorboard, wandb, mlflow, or several with commas",
+        help="where to log curves besides VisualDL: tensorboard, wandb, mlflow, or several separated by "
+        "commas",
         group="evaluation",
     )
 
     def __post_init__(self):
         super().__post_init__()
-        fault = f" is none of {', '.join(REPORTERS)}; use some of them, with commas"
+        fault = f" is not one of {', '.join(REPORTERS)}; use some of them, separated by commas"
         refuse_unknown_names("report_to", self.reporters, REPORTERS, fault)
 
     @property
     def reporters(self) -> Tuple[str, ...]:
-        """Return the names in ``report_to``, each once; none for an empty one or `none`."""
+        """Return the names in ``report_to``, each once; none if it is empty or `none`."""
         return tuple(name for name in names_in(self.report_to) if name != "none")
 
 
@@ -35,19 +36,19 @@ class ReportFlags(ReportToFlags):
 
     sync_freq: int = option(
         0,
-        help="steps between looks at the loss, which wait for the device and notice what is not finite; "
-        "0: each on a CPU, on a GPU with each training line",
+        help="steps between checks that the loss is finite, each of which waits for the device; 0: every "
+        "step on a CPU, every training log line on a GPU",
         group="evaluation",
         unit="steps",
         at_least=0,
     )
     dry_run: bool = option(
         False,
-        help="print all flags, the steps, the memory and the time of the run, after a few steps in memory; "
-        "nothing is written",
+        help="run a few steps without writing anything, then print all flags and the steps, memory and time "
+        "of the run",
         group="checkpoints",
     )
 
     def sync_freq_on(self, device: str) -> int:
-        """Return the steps between looks at the metrics on ``device``; 0: where something else is due."""
+        """Return the steps between reads of the metrics on ``device``; 0: only if something else is due."""
         return self.sync_freq or int(device == "cpu")

@@ -1,9 +1,9 @@
-"""The tools that show a run beside VisualDL: TensorBoard, Weights & Biases, MLflow.
+"""The tools that show a run besides VisualDL: TensorBoard, Weights & Biases, MLflow.
 
-Each goes by the environment as anywhere else: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI and
-MLFLOW_EXPERIMENT_NAME say where its runs go. A resumed run goes on in the run that it had there: the curves
-of TensorBoard are drawn again from metrics.jsonl, the other two are told what is new. A tool that fails is
-given up with a warning; the run goes on.
+They follow the usual environment variables: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI and
+MLFLOW_EXPERIMENT_NAME. A resumed run continues its earlier run there: the curves of TensorBoard are drawn
+again from metrics.jsonl, the other two receive only new points. A tool that fails is dropped with a warning,
+and the run continues.
 """
 
 import logging
@@ -17,10 +17,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Protocol, Sequ
 from data_tools.base.optional_import import import_optional
 from data_tools.files.atomic_folder import set_aside
 
-PROJECT = "ernie-pair"  # where nobody says another
+PROJECT = "ernie-pair"  # unless the environment gives another
 RUN_TAG = "ernie_pair.run_id"
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
-LONGEST_PARAM = 500  # characters, of MLflow's older servers
+LONGEST_PARAM = 500  # characters, on older servers of MLflow
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 class Reporter(Protocol):
     """A tool that shows one run."""
 
-    draws_again: bool  # does it want the events from before a resume?
+    draws_again: bool  # whether it needs the events from before a resume
 
     def configuration(self, flags: Dict[str, Any]) -> None:
         """Show the settings of the run."""
@@ -37,11 +37,11 @@ class Reporter(Protocol):
         """Show values, all finite, under names such as train/loss."""
 
     def close(self) -> None:
-        """End the run there, for now."""
+        """End the reporting of this start."""
 
 
 def refuse_missing(names: Sequence[str]) -> None:
-    """Raise InputError where the library of a reporter is not installed."""
+    """Raise InputError if the library of a reporter is not installed."""
     for name in names:
         import_optional(PACKAGES[name], name)
 
@@ -58,7 +58,7 @@ def open_reporters(names: Sequence[str], output_dir: Path, run_id: str) -> List[
 
 
 class Guarded:
-    """A reporter whose failures end it and not the run: a log is not worth a day of training."""
+    """A reporter whose failures end the reporter but not the run."""
 
     def __init__(self, name: str, start: Callable[[], Reporter]):
         self.name = name
@@ -80,7 +80,7 @@ class Guarded:
                 self.reporter.scalars(values, step)
 
     def close(self) -> None:
-        """End the run there, for now."""
+        """End the reporting of this start."""
         with self._given_up_on_error():
             if self.reporter is not None:
                 self.reporter.close()
@@ -89,10 +89,10 @@ class Guarded:
     def _given_up_on_error(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # each tool has errors of its own: of its files, its service, its account
+        except Exception as error:  # each tool has its own errors: of its files, its service, its account
             self.reporter = None
             what = " ".join(str(error).split())[:200] or type(error).__name__
-            logger.warning("--report_to %s: %s; the run goes on without it", self.name, what)
+            logger.warning("--report_to %s: %s; the run continues without it", self.name, what)
 
 
 class TensorBoard:
@@ -121,7 +121,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of W&B whose id is ours, so that a resumed one is the same there; its files lie in OUT/wandb."""
+    """A run of W&B whose id is ours, so that a resumed one is the same there; its files are in OUT/wandb."""
 
     draws_again = False
 
@@ -149,7 +149,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow, known by a tag; asked by its client, so that a run of the caller's stays active."""
+    """A run of MLflow, found by a tag; through the client, so an active run of the caller stays active."""
 
     draws_again = False
 
@@ -169,7 +169,7 @@ class MLflow:
             self.run_id = run.info.run_id
 
     def configuration(self, flags: Dict[str, Any]) -> None:
-        """Show the settings of the first start: MLflow lets no parameter change."""
+        """Show the settings of the first start: MLflow does not allow a parameter to change."""
         if self.is_new:
             params = [self.entities.Param(name, str(value)[:LONGEST_PARAM]) for name, value in flags.items()]
             self.client.log_batch(self.run_id, params=params)
@@ -186,7 +186,7 @@ class MLflow:
 
 
 def clear_records(folder: Path, pattern: str) -> Path:
-    """Return ``folder``, this run's alone, made where it is absent and without the records of ``pattern``.
+    """Return ``folder``, used by this run only, created if missing and without the records of ``pattern``.
 
     A link in its place is set aside with a warning. Raises OSError.
     """

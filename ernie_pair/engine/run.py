@@ -1,6 +1,6 @@
 """One run of training, from its output folder to its last line; the same for every kind of training.
 
-A kind of training supplies a job (step, evaluate, state_files, restore), its data and, if it wants, hooks.
+A kind of training supplies a job (step, evaluate, state_files, restore), its data and optional hooks.
 """
 
 import logging
@@ -26,7 +26,7 @@ from typing import (
 import numpy as np
 import yaml
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.base.options import names_in
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.checkpoint.checkpoints import Checkpoints, refuse_unlike_ranks
@@ -49,7 +49,7 @@ from ernie_pair.processes.watchdog import Watchdog
 from ernie_pair.processes.world import World
 from ernie_pair.run_config.kept_config import keep_config
 
-START = "start "  # with which the beginning of a run begins, and its line anyway
+START = "start "  # which begins the line about the start of a run
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +58,13 @@ class ResumableJob(loop.Job, Protocol):
     """A job whose run can be saved and resumed."""
 
     def load_initial_weights(self) -> str:
-        """Take the weights that a new run begins with, and return what they are, for the log."""
+        """Load the initial weights of a new run, and return their description for the log."""
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:
-        """Yield (name, content) of what this rank puts into a checkpoint."""
+        """Yield (name, content) of the files of this rank in a checkpoint."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take weights and optimizer state back. Raises CheckpointError with nothing set."""
+        """Restore weights and optimizer state. Raises CheckpointError, with nothing changed."""
 
 
 class Data(Protocol):
@@ -76,18 +76,18 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run: what it is and how it is kept.
+    """The settings of a run.
 
-    ``flags``: the dataclass of its flags, to be shown, and ``report_to``, where beside VisualDL; see
+    ``flags``: the dataclass of its flags, for display; ``report_to``: where to log besides VisualDL, see
     `reporters`. ``rates``: keyword arguments of ``learning_rate``.
     ``fingerprint``: what must be equal for a resumed run to be the same run, read by ``rules``;
-    ``allow_change``: the names in it that may differ, with commas. ``topology``: what may change.
+    ``allow_change``: the names in it that may differ, separated by commas. ``topology``: what may change.
     ``product_rate``: FLOP/s that products reach on all ranks together, for the log; 0: not known.
-    ``place``: what a thread does to the micro-batches of a step while the one before it is computed, see
+    ``place``: what a thread does with the micro-batches of a step while the previous one is computed, see
     `ReadAhead`; None: there is no thread, and they are made when the step begins. ``device``: cpu or gpu,
-    which decides how long the first step may take. ``command``: whose flags these are, for config.yaml;
-    empty: none is written. ``num_parameters`` and ``phases``, the steps at which steps of another kind begin,
-    are for --dry_run.
+    which determines how long the first step may take. ``command``: the command of these flags, for
+    config.yaml; empty: none is written. ``num_parameters`` and ``phases``, the steps at which the phases
+    begin, are for --dry_run.
     """
 
     flags: Any
@@ -111,7 +111,7 @@ class RunSettings:
 
 
 class Processes(NamedTuple):
-    """The place of this process in the run and among those that share its output folder; and their sum."""
+    """The place of this process in the run and among those that share its output folder; their all-reduce."""
 
     world: World = World()
     local: World = World()
@@ -128,9 +128,9 @@ def run_training(
 ) -> TrainState:
     """Train until the schedule ends, from the newest checkpoint of the output folder or from the start.
 
-    Raises an ErniePairError for whatever a person can fix, and Stopped after a signal.
+    Raises an ErniePairError for whatever the user can fix, and Stopped after a signal.
     """
-    refuse_missing(settings.report_to)  # here, since all ranks are to raise it
+    refuse_missing(settings.report_to)  # here, so that all ranks raise it
     if getattr(settings.flags, "dry_run", False):
         return _tell_plan(job, data, settings, processes)
     checkpoints = Checkpoints(
@@ -150,7 +150,7 @@ def run_training(
 
 
 def _tell_plan(job: ResumableJob, data: Data, settings: RunSettings, processes: Processes) -> TrainState:
-    """Print what `run_training` would do, and return where it would go on; refuse what it would refuse."""
+    """Print what `run_training` would do, and return where it would resume; raise what it would raise."""
     world, all_reduce = processes.world, processes.all_reduce
     refuse_unlike_ranks(all_reduce, world, settings.fingerprint)
 
@@ -167,14 +167,27 @@ def _tell_plan(job: ResumableJob, data: Data, settings: RunSettings, processes: 
     tell_schedule(settings.rates, settings.schedule.max_steps, state.step - state.skipped_updates)
     plan = plan_of(job, data, settings, processes, state, NoStop())
     if world.is_first:
+        _tell_few_samples(settings)
         print_plan(settings.command, settings.flags, plan)
     return state
+
+
+def _tell_few_samples(settings: RunSettings) -> None:
+    """Warn if there are fewer samples than a step takes."""
+    there, taken = settings.samples_per_epoch, settings.schedule.global_batch_size
+    if 0 < there < taken:
+        logger.warning(
+            "the training data hold %s, fewer than the %d of a step, so some are repeated within a step; "
+            "a smaller batch gives more steps per epoch",
+            counted(max(1, round(there)), "sample"),
+            taken,
+        )
 
 
 def _begin_from(
     checkpoint: Optional[Checkpoint], job: ResumableJob, settings: RunSettings, lines: EventLines
 ) -> TrainState:
-    """Let the job take the checkpoint; where there is none, the weights that were given, or fresh ones."""
+    """Restore the job from the checkpoint, or else from the given weights or random ones."""
     if checkpoint is None:
         state, beginning = TrainState(), job.load_initial_weights()
         lines.tell("start", state, beginning[len(START) * beginning.startswith(START) :])
@@ -217,6 +230,8 @@ class _Run:
             samples_per_epoch=settings.samples_per_epoch,
             report_to=settings.report_to,
         )
+        if self.world.is_first:
+            _tell_few_samples(settings)
         self._keep_config(state)
         self.hooks.save = self._save
         try:
@@ -234,7 +249,7 @@ class _Run:
         return state
 
     def _keep_config(self, state: TrainState) -> None:
-        """Write OUT/config.yaml, or add to it what this start does otherwise."""
+        """Write OUT/config.yaml, or add to it what this start does differently."""
         settings = self.settings
         if not (settings.command and self.world.is_first):
             return
@@ -242,7 +257,7 @@ class _Run:
         place = settings.output_dir, settings.command, settings.flags
         try:
             keep_config(*place, state.step, known_by=known_by, layout=settings.topology)
-        except (OSError, yaml.YAMLError) as error:  # the run is worth more
+        except (OSError, yaml.YAMLError) as error:  # the run is more important
             reason = getattr(error, "strerror", None) or error
             logger.warning("%s: config.yaml is not written (%s)", settings.output_dir, reason)
 
@@ -251,7 +266,7 @@ class _Run:
         return nullcontext(steps) if place is None else ReadAhead(steps, place)
 
     def _resume(self) -> TrainState:
-        """Take the newest checkpoint of this run, if there is one."""
+        """Restore the newest checkpoint of this run, if there is one."""
         settings = self.settings
         allowed = names_in(settings.allow_change)
         checkpoint = self.checkpoints.resume(settings.fingerprint, settings.topology, allowed, settings.rules)
@@ -266,14 +281,14 @@ class _Run:
 
 
 def check_position(state: TrainState, global_batch_size: int) -> None:
-    """Refuse a change of the global batch size that the samples seen do not fit.
+    """Refuse a new global batch size that does not fit the samples seen.
 
-    They must be whole steps of the new size, and enough samples must be left for the steps that are to
-    come. Raises InputError.
+    They must be whole steps of the new size, and enough samples must be left for the remaining
+    steps. Raises InputError.
     """
     steps, rest = divmod(state.consumed_samples, global_batch_size)
     if rest or steps > state.step:
         raise InputError(
-            f"--global_batch_size {global_batch_size} cannot go on after {state.consumed_samples} "
+            f"--global_batch_size {global_batch_size} cannot continue after {state.consumed_samples} "
             f"samples in {state.step} steps; take a larger one that divides them"
         )

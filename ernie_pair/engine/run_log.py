@@ -1,12 +1,12 @@
-"""What a run shows: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console, and other tools (`reporters`).
+"""The outputs of a run: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console, other tools (`reporters`).
 
 The caller never asks the rank.
 
 metrics.jsonl holds one object per logged event with floats in full precision; NaN and infinity, for
 which JSON has no number, are the texts "nan", "inf" and "-inf". A "train" event holds means over the
-steps since the one before it (see logging_window.py). The file is the truth: after a resume it is
-cut back to the step that was saved, and the VisualDL curves are drawn again from it, so that no step
-stands twice. What cannot be written is said once, and the run goes on.
+steps since the one before it (see logging_window.py). The file is authoritative: after a resume it is
+truncated to the saved step, and the VisualDL curves are drawn again from it, so that no step
+occurs twice. A write failure is reported once, and the run continues.
 """
 
 import json
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from tqdm import tqdm
 
@@ -35,12 +35,13 @@ from ernie_pair.engine.step_work import StepWork
 from ernie_pair.processes.console import GOOD, PLAIN
 from ernie_pair.processes.event_lines import EventLines, Improvement, improvement_of
 from ernie_pair.processes.world import World
+from ernie_pair.report import probability_counts
 
 RECORDS = "vdlrecords.*.log"
 LARGEST_STEP = 2**63 - 1
-NOT_CURVES = ("split", "step", "consumed_samples")
+NOT_CURVES = ("split", "step", "consumed_samples", probability_counts.NAME)
 NOT_FINITE = ("nan", "inf", "-inf")  # texts, in metrics.jsonl
-# What the machine takes: no two runs agree in it.
+# Measurements of the machine: no two runs agree in them.
 MEASURED = (
     *("samples_per_second", "tokens_per_second", "real_tokens_per_second", "tera_flops_per_second"),
     *("product_share", "data_wait_share", "memory_gb"),
@@ -50,9 +51,9 @@ logger = logging.getLogger("ernie_pair")
 
 
 class RunLog:
-    """The log of one run: its scalars, from where it is resumed on.
+    """The log of one run: its scalars, from the resumed step on.
 
-    ``samples_per_epoch``: how many samples read the training data once; 0 where nobody knows.
+    ``samples_per_epoch``: samples in one pass over the training data; 0 if not known.
     ``product_rate``: see `StepWork.speeds`.
     """
 
@@ -75,7 +76,7 @@ class RunLog:
         self.reporters = open_reporters(report_to, output_dir, run_id)
         for event in kept:
             self._draw(event, [reporter for reporter in self.reporters if reporter.draws_again])
-        self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+        self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         self.bar = tqdm(
             initial=resumed.step, total=max_steps, unit="step", disable=not sys.stderr.isatty(), leave=False
         )
@@ -96,12 +97,12 @@ class RunLog:
             self.writer.add_text(name, text, step=number)
 
     def configuration(self, config) -> None:
-        """Show a dataclass of flags: in VisualDL's text tab as they stand on a command line.
+        """Show a dataclass of flags: in VisualDL's text tab as on a command line.
 
-        An evaluation is from here on better by the ``best_metric`` that they name; see `improvement_of`.
+        From here on, evaluations are compared by its ``best_metric``; see `improvement_of`.
         """
         self.improvement = improvement_of(config)
-        for event in self.kept:  # of the starts before this one
+        for event in self.kept:  # of earlier starts
             self._is_better(event)
         self.kept = []
         for reporter in self.reporters:
@@ -112,8 +113,8 @@ class RunLog:
         )
         self.texts("configuration", [" ".join(words)])
 
-    def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:
-        """Log one event, ``values`` of ``split`` at ``state``.
+    def scalars(self, split: str, values: Mapping[str, Any], state: TrainState) -> None:
+        """Log one event, ``values`` of ``split`` at ``state``: numbers, and counts for `probability_counts`.
 
         Speeds are per second, over the time since the last training event.
         """
@@ -149,7 +150,7 @@ class RunLog:
             self.is_writable = False
 
     def _speeds(self) -> Dict[str, float]:
-        """Return speeds, the share of the time spent waiting for data, and this process's peak of memory."""
+        """Return speeds, the share of time spent waiting for data, and the peak memory of this process."""
         seconds = max(self.seconds, 1e-9)
         speeds, waited = self.work.speeds(seconds, self.product_rate), self.waited / seconds
         self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
@@ -164,30 +165,33 @@ class RunLog:
         }
         for name, value in values.items():
             self.writer.add_scalar(name, value, event["step"])
+        counts = probability_counts.parse_counts(event.get(probability_counts.NAME))
+        if counts is not None:
+            probability_counts.draw_counts(self.writer, event["split"], counts, event["step"])
         for reporter in reporters:
             reporter.scalars(values, event["step"])
 
 
 class RemainingTime:
-    """The time that a run still takes, by the clock since the first step of this start."""
+    """The remaining time of a run, estimated from the time since the first step of this start."""
 
     def __init__(self, max_steps: int):
         self.max_steps, self.steps, self.started = max_steps, 0, time.monotonic()
 
     def tick(self, seconds: float) -> None:
-        """Note that a step that took ``seconds`` has just ended."""
+        """Record that a step that took ``seconds`` has just ended."""
         if not self.steps:
             self.started = time.monotonic() - seconds
         self.steps += 1
 
     def after(self, step: int) -> str:
-        """Return the time from ``step`` to the end as h:mm:ss; evaluations and checkpoints are counted in."""
+        """Return the time from ``step`` to the end as h:mm:ss, including evaluations and checkpoints."""
         seconds = (time.monotonic() - self.started) / max(self.steps, 1) * (self.max_steps - step)
         return str(timedelta(seconds=round(seconds)))
 
 
 class NullLog:
-    """The log of the ranks that say nothing."""
+    """The log of ranks that print nothing."""
 
     def tick(self, seconds: float, waited: float, work: StepWork) -> None:
         """Do nothing."""
@@ -201,7 +205,7 @@ class NullLog:
         """Do nothing."""
         pass
 
-    def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:
+    def scalars(self, split: str, values: Mapping[str, Any], state: TrainState) -> None:
         """Do nothing."""
         pass
 
@@ -211,7 +215,7 @@ class NullLog:
 
 
 class NoCurves:
-    """The writer in place of VisualDL's where that cannot write."""
+    """The writer that replaces VisualDL's if that cannot write."""
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         """Do nothing."""
@@ -221,13 +225,21 @@ class NoCurves:
         """Do nothing."""
         pass
 
+    def add_histogram(self, tag: str, values: Any, step: int, buckets: Any) -> None:
+        """Do nothing."""
+        pass
+
+    def add_pr_curve(self, tag: str, labels: Any, predictions: Any, step: int) -> None:
+        """Do nothing."""
+        pass
+
     def close(self) -> None:
         """Do nothing."""
         pass
 
 
 def _open_curves(folder: Path):
-    """Open VisualDL's writer into ``folder``, which is this run's alone: its records are drawn again."""
+    """Open VisualDL's writer in ``folder``, used by this run only: its records are drawn again."""
     from visualdl import LogWriter  # only the rank that writes needs it
 
     try:
@@ -238,12 +250,12 @@ def _open_curves(folder: Path):
 
 
 def open_log(output_dir: Path, world: World, **settings):
-    """Open the log of this rank: one that writes on the first, one that is silent elsewhere."""
+    """Open the log of this rank: one that writes on the first rank, one that does nothing elsewhere."""
     return RunLog(output_dir, **settings) if world.is_first else NullLog()
 
 
 def read_all_events(path: Path) -> List[Dict]:
-    """Return the events in a metrics.jsonl, in their order; none where there is no such file."""
+    """Return the events in a metrics.jsonl, in order; none if there is no such file."""
     if path.is_symlink() or not path.is_file():
         return []
     return [event for event in map(_event_of, path.read_bytes().split(b"\n")) if event]
@@ -261,9 +273,9 @@ def metrics_in(event: Dict) -> Dict[str, Any]:
 
 
 def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
-    """Drop the events that will come again, and a last line that a kill cut short."""
+    """Drop the events that will be logged again, and a last line that a kill cut short."""
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
-        logger.warning("%s is no file of this run; it is now %s", path, set_aside(path).name)
+        logger.warning("%s is not a file of this run; it is now %s", path, set_aside(path).name)
     if not path.exists():
         return []
     kept = read_events(path, resumed)
@@ -279,7 +291,7 @@ def _comes_again(event: Dict, resumed: TrainState) -> bool:
 
 
 def _event_of(line: bytes) -> Optional[Dict]:
-    """Return the event in a line of metrics.jsonl; None where it is none."""
+    """Return the event in a line of metrics.jsonl; None if the line is not an event."""
     try:
         event = parse_json_object(line)
     except JsonError:

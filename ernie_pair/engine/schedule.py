@@ -14,8 +14,9 @@ class Schedule:
     checkpoint_steps: int
     export_steps: int = 0
     samples_per_epoch: int = 0
-    has_validation: bool = True  # False: there is no data for it, and hooks are asked without metrics
-    sync_freq: int = 1  # steps between readings of the metrics; 0: only where something else is due
+    has_validation: bool = True  # False: there is no data for it, and hooks are called without metrics
+    has_test: bool = False  # whether there is another evaluation after the last step
+    sync_freq: int = 1  # steps between readings of the metrics; 0: only when something else is due
 
     def logs_at(self, step: int) -> bool:
         """Return whether a training line is due: every ``logging_freq`` steps and at the end."""
@@ -24,7 +25,7 @@ class Schedule:
     def evaluates_at(self, step: int) -> bool:
         """Return whether an evaluation is due.
 
-        That is every ``eval_freq`` steps, at each epoch's end where epochs count, and at the end.
+        That is every ``eval_freq`` steps, at the end of each epoch if epochs count, and at the end.
         """
         return step == self.max_steps or _is_multiple(step, self.eval_freq) or self.ends_an_epoch(step)
 
@@ -37,15 +38,15 @@ class Schedule:
         return _is_multiple(step, self.export_steps)
 
     def reads_at(self, step: int) -> bool:
-        """Return whether the metrics of a step, and of those before it, are to be read after it.
+        """Return whether the metrics of a step, and of those before it, must be read after it.
 
-        That is every ``sync_freq`` steps, and wherever something is due that goes by them.
+        That is every ``sync_freq`` steps, and whenever something is due that depends on them.
         """
         due = (self.logs_at, self.evaluates_at, self.saves_at, self.exports_at)
         return _is_multiple(step, self.sync_freq) or any(is_due(step) for is_due in due)
 
     def ends_an_epoch(self, step: int) -> bool:
-        """Return whether an epoch ends in this step; where epochs do not count, none does."""
+        """Return whether an epoch ends in this step; if epochs do not count, none does."""
         if not self.samples_per_epoch:
             return False
         done, before = step * self.global_batch_size, (step - 1) * self.global_batch_size

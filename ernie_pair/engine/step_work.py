@@ -1,4 +1,4 @@
-"""What steps have done, counted, and how fast: tokens, operations, and their share of what products reach."""
+"""Count the work of steps and its speed: tokens, operations, and their share of the product rate."""
 
 from typing import Dict, NamedTuple
 
@@ -8,7 +8,7 @@ TERA = 1e12
 class StepWork(NamedTuple):
     """The work of steps, over all ranks: samples, their tokens without and with padding, operations.
 
-    ``flops`` is by `flops`: what the shapes ask for, however it is computed. 0 where nobody counts.
+    ``flops`` is counted by `flops`: what the shapes require, however it is computed. 0 if it is not counted.
     """
 
     samples: float = 0
@@ -21,7 +21,7 @@ class StepWork(NamedTuple):
         return StepWork(*(mine + theirs for mine, theirs in zip(self, other)))
 
     def speeds(self, seconds: float, product_rate: float = 0) -> Dict[str, float]:
-        """Return the speeds of a training line, of what was counted in ``seconds``.
+        """Return the speeds for a training line, of what was counted in ``seconds``.
 
         ``product_rate``: FLOP/s that products reach on all ranks together; 0: not known.
         """
@@ -37,6 +37,6 @@ class StepWork(NamedTuple):
 
 
 def take_work(metrics: Dict[str, float], samples: int) -> StepWork:
-    """Take the counts of a step out of its metrics, of which they are none, and return them."""
+    """Remove the counts of a step from its metrics, since they are not metrics, and return them."""
     counts = {name: metrics.pop(name) for name in StepWork._fields if name in metrics}
     return StepWork(samples=samples, **counts)

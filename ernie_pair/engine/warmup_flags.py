@@ -11,7 +11,7 @@ from data_tools.base.options import Options, option
 class WarmupFlags(Options):
     """The warm-up, as a share of the run or in steps; a part of `PairConfig` and of `PretrainConfig`."""
 
-    USUAL_RATE = 0.1  # where neither flag is given
+    USUAL_RATE = 0.1  # if neither flag is given
 
     warmup_rate: Optional[float] = option(
         None,
@@ -22,7 +22,7 @@ class WarmupFlags(Options):
     )
     warmup_steps: Optional[int] = option(
         None,
-        help="the warm-up in steps, in place of --warmup_rate",
+        help="warm-up in steps, instead of --warmup_rate",
         group="optimisation",
         unit="steps",
         at_least=0,
@@ -32,22 +32,22 @@ class WarmupFlags(Options):
         super().__post_init__()
         if self.warmup_rate is not None and self.warmup_steps is not None:
             raise InputError(
-                f"--warmup_rate {self.warmup_rate} and --warmup_steps {self.warmup_steps} are two warm-ups; "
-                "leave one of them out"
+                f"--warmup_rate {self.warmup_rate} and --warmup_steps {self.warmup_steps} both set the "
+                "warm-up; leave one of them out"
             )
 
     @property
     def warmup_share(self) -> float:
-        """Return the share of the steps that is spent on warm-up where no steps are given."""
+        """Return the share of the steps spent on warm-up if no steps are given."""
         return self.USUAL_RATE if self.warmup_rate is None else self.warmup_rate
 
     def count_warmup_steps(self, total_steps: int) -> int:
-        """Return the steps of warm-up of a run. Raises InputError where they are all of ``total_steps``."""
+        """Return the warm-up steps of a run. Raises InputError if they are all of ``total_steps``."""
         if self.warmup_steps is None:
             return round(self.warmup_share * total_steps)
         if self.warmup_steps >= total_steps:
             raise InputError(
-                f"--warmup_steps {self.warmup_steps} leaves nothing of the {total_steps} steps of the run; "
+                f"--warmup_steps {self.warmup_steps} covers all {total_steps} steps of the run; "
                 "lower it, or train for longer"
             )
         return self.warmup_steps

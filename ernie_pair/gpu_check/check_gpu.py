@@ -8,7 +8,7 @@ The report, FILE.json:
      "steps": [{"number": 2, "title": ..., "verdict": "failed", "seconds": 48.1, "cases": [
          {"name": ..., "verdict": "failed", "said": why, "seconds": 14.9, "figures": {"tokens/s": 1e5}}]}]}
 
-A verdict is passed, failed, needs (said: what is not here) or not run.
+A verdict is passed, failed, needs (said: what is missing here) or not run.
 """
 
 import json
@@ -38,7 +38,7 @@ from ernie_pair.gpu_check.steps import STEPS, chosen_steps
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.version import __version__
 
-FORMAT, FOLDER = 1, "ernie-pair-check-gpu-"  # of the report; of all that is made meanwhile
+FORMAT, FOLDER = 1, "ernie-pair-check-gpu-"  # of the report; prefix of the temporary folder
 MACHINE_SECONDS = 120.0
 SHOWN = {PASSED: "OK", FAILED: "FAILED", NEEDS: "--", NOT_RUN: "not run"}
 
@@ -47,22 +47,24 @@ SHOWN = {PASSED: "OK", FAILED: "FAILED", NEEDS: "--", NOT_RUN: "not run"}
 class CheckGpuConfig(Options):
     """Check a GPU from its libraries to the speed of a base model, and write a report to attach.
 
-    With --device cpu all that needs no GPU is run, and the rest says what it needs.
+    With --device cpu only the checks that need no GPU are run; the others report what they need.
     """
 
     EXAMPLE = "--output gpu_check.json"
 
     output: str = option(
-        "gpu_check.json", help="FILE.json for the results; a page of them goes to FILE.html", group="data"
+        "gpu_check.json",
+        help="FILE.json for the results; a report page is written to FILE.html",
+        group="data",
     )
-    device: Literal["cpu", "gpu"] = option(default_device(), help="what to check", group="devices")
+    device: Literal["cpu", "gpu"] = option(default_device(), help="device to check", group="devices")
     steps: str = option(
         "",
-        help=f"numbers of 0 to {STEPS[-1].number} with commas between, of what is to run; empty: all",
+        help=f"checks to run: numbers from 0 to {STEPS[-1].number}, separated by commas; empty: all",
         group="evaluation",
     )
     quick: bool = option(False, help="fewer and shorter cases", group="evaluation")
-    overwrite: bool = option(False, help="replace an earlier report", group="data")
+    overwrite: bool = option(False, help="replace an existing report", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -97,7 +99,7 @@ def check_gpu(config: CheckGpuConfig) -> None:
 
 
 def _refuse_unusable(config: CheckGpuConfig) -> None:
-    """Raise InputError, before the work, where the report cannot be written."""
+    """Raise InputError, before any work, if the report cannot be written."""
     refuse_existing(config.outputs, config.overwrite)
     for path in config.outputs:
         if path.is_dir():
@@ -109,7 +111,7 @@ def _refuse_unusable(config: CheckGpuConfig) -> None:
 def _run_check(
     config: CheckGpuConfig, chosen: Sequence[Step], began: float
 ) -> Tuple[List[StepOutcome], Machine]:
-    """Run the steps in a folder that is gone afterwards, as is all that they started."""
+    """Run the steps in a folder that is removed afterwards, as is everything that they started."""
     with tempfile.TemporaryDirectory(prefix=FOLDER) as name, Commands(Path(name)) as commands:
         machine = _read_machine(config.device, commands)
         _say(machine.words)
@@ -122,13 +124,13 @@ def _run_check(
 
 
 def _read_machine(device: str, commands: Commands) -> Machine:
-    """Return the machine; what Paddle knows of it comes from a process of its own, which a GPU may end."""
+    """Return the machine; Paddle is queried in a separate process, which a GPU may crash."""
     try:
         deadline = time.monotonic() + MACHINE_SECONDS
         said = commands.run([device], deadline, module="ernie_pair.gpu_check.runs.machine").said
         return machine_of(json.loads(said.strip().splitlines()[-1]))
     except (ErniePairError, ValueError, IndexError) as error:
-        return machine_without_paddle(hide_private(f"Paddle cannot be asked: {message_of(error)}"))
+        return machine_without_paddle(hide_private(f"Paddle cannot be queried: {message_of(error)}"))
 
 
 def _report(
@@ -136,7 +138,7 @@ def _report(
 ) -> Dict[str, Any]:
     """Return the content of the report."""
     counts = {verdict: sum(step.verdict == verdict for step in outcomes) for verdict in SHOWN}
-    words = {PASSED: "passed", FAILED: "failed", NEEDS: "need what is not here", NOT_RUN: "were not run"}
+    words = {PASSED: "passed", FAILED: "failed", NEEDS: "cannot run here", NOT_RUN: "were not run"}
     shown = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
     failure = first_failure(outcomes)
     return {
@@ -155,11 +157,11 @@ def _report(
 
 
 def _raise_first(outcomes: List[StepOutcome], report: Path) -> None:
-    """Raise the first error of a case, if there is one, of its own kind."""
+    """Raise the first error of a case, if there is one, as the same kind of error."""
     errors = (case.error for step in outcomes for case in step.cases if case.verdict in (FAILED, NOT_RUN))
     error = next((error for error in errors if isinstance(error, ErniePairError)), None)
     if error is not None:
-        raise type(error)(f"{first_failure(outcomes)}; attach {report} to a report of it")
+        raise type(error)(f"{first_failure(outcomes)}; attach {report} to a bug report")
 
 
 def _tell(case: Case, began: float) -> None:

@@ -10,7 +10,7 @@ from ernie_pair.gpu_check.runs.outcome import Figures, Planned
 from ernie_pair.gpu_check.runs.small_data import SmallData
 
 CHECK = "ernie_pair.device.gpu.check_process"
-ON_CPU, FIRST_GPU = -1, 0  # as that module numbers them
+ON_CPU, FIRST_GPU = -1, 0  # the numbers in that module
 DEFECTS = 2  # exit code of a doctor that found some
 DEFECT = "DEFECT"
 
@@ -38,7 +38,7 @@ def plan_kernels(lab: Lab, data: SmallData) -> List[Planned]:
 def _show_gpus(lab: Lab) -> Figures:
     if lab.is_lost:
         raise MachineError(f"there is no GPU to check: {lab.machine.why_no_gpu}")
-    return {"GPUs": len(lab.machine.gpus), "driver": lab.machine.driver or "not known"}
+    return {"GPUs": len(lab.machine.gpus), "driver": lab.machine.driver or "unknown"}
 
 
 def _check(lab: Lab, name: str, number: int) -> Figures:
@@ -53,9 +53,9 @@ def _check(lab: Lab, name: str, number: int) -> Figures:
 
 
 def _answer_in(said: str) -> Dict[str, Any]:
-    """Return the answer in what a process said, after whatever its libraries printed."""
+    """Return the answer in the output of a process, after whatever its libraries printed."""
     place = said.rfind('{"faults"')
-    return json.JSONDecoder().raw_decode(said[place:])[0] if place >= 0 else {"faults": ["it has no answer"]}
+    return json.JSONDecoder().raw_decode(said[place:])[0] if place >= 0 else {"faults": ["no answer"]}
 
 
 def _ask_doctor(lab: Lab) -> Figures:
@@ -63,5 +63,5 @@ def _ask_doctor(lab: Lab) -> Figures:
     asked = lab.run(["doctor", f"--output_dir={lab.folder}"], accepted=(0, DEFECTS))
     found = [line[len(DEFECT) :].strip() for line in asked.said.splitlines() if line.startswith(DEFECT)]
     if asked.process.returncode == DEFECTS:
-        raise InputError("; ".join(found) or "doctor ends with an error of input")
+        raise InputError("; ".join(found) or "doctor reports an input error")
     return {}

@@ -1,6 +1,6 @@
-"""Steps 4 and 5: two processes give the answer of one, and a lost process ends the run.
+"""Steps 4 and 5: two processes give the result of one, and a lost process ends the run.
 
-They take a GPU each; with fewer than two they compute on the CPU, by gloo.
+They use a GPU each; with fewer than two they compute on the CPU, with gloo.
 """
 
 import json
@@ -18,12 +18,12 @@ from ernie_pair.gpu_check.runs.outcome import Figures, Planned
 from ernie_pair.gpu_check.runs.small_data import SmallData
 from ernie_pair.quickstart.commands import Words
 
-STEPS, LONG = 10, 5000  # of a run that is compared, and of one that is killed early
-SAMPLES = 16  # of a step, in every layout
-CLOSE = 1e-4  # largest relative difference of a loss: the sums have another order
+STEPS, LONG = 10, 5000  # of a compared run, and of one that is killed early
+SAMPLES = 16  # per step, in every layout
+CLOSE = 1e-4  # largest relative difference of a loss: the order of the sums differs
 BF16 = {"use_amp": "true", "amp_dtype": "bfloat16"}
 NARROW = {"use_amp": "true", "amp_dtype": "float16", "amp_level": "O2", "init_loss_scaling": 1024}
-# name: (the flags that both take, those of the two processes)
+# name: (the flags of both runs, those of the two processes)
 PRETRAINING: Dict[str, Any] = {
     "data parallel": ({}, {"dp_degree": 2, "micro_batch_size": 8}),
     "sharded optimizer": ({}, {"sharding_degree": 2, "micro_batch_size": 8}),
@@ -33,7 +33,7 @@ PRETRAINING: Dict[str, Any] = {
 QUICK = ("sharded optimizer",)
 STAGE2 = {"stage 2": ({}, {"sharding": "stage2"}), "stage 2, offload": (NARROW, {"sharding": "stage2"})}
 OFFLOAD = {"sharding_offload": "true"}
-LOSS_SECONDS = 120.0  # after a process was killed, until the run has ended
+LOSS_SECONDS = 120.0  # after a process was killed, until the run must have ended
 
 
 def plan_layouts(lab: Lab, data: SmallData) -> List[Planned]:
@@ -117,7 +117,7 @@ class _Runs:
         return ["launch", *words(output, **flags, **self._launcher)]
 
     def lose_a_process(self) -> Figures:
-        """Kill one of two processes; the run has to end by itself, and with an error."""
+        """Kill one of two processes; the run must end by itself, with an error."""
         output = self._output("lost")
         flags = {"dp_degree": 2, "max_steps": LONG, "micro_batch_size": 8, "device": self._device}
         note = output / "ranks" / "00001.json"
@@ -130,12 +130,12 @@ class _Runs:
             if running.wait(lambda: time.monotonic() > killed + LOSS_SECONDS):
                 raise LostProcessError(f"it still runs {LOSS_SECONDS:.0f} s after one of two was killed")
         if running.process.returncode == 0:
-            raise LostProcessError("the run ends with exit code 0 after one of two processes was killed")
+            raise LostProcessError("the run ended with exit code 0 after one of two processes was killed")
         return {"seconds until it ended": round(time.monotonic() - killed, 1)}
 
 
 def _compare(found: List[float], wanted: List[float], most: float) -> Figures:
     largest = relative_difference(found, wanted)
     if not largest <= most:
-        raise NumbersError(f"losses of two processes differ by {largest:.3g} of their size, above {most:g}")
+        raise NumbersError(f"losses of two processes differ by {largest:.3g} (relative), above {most:g}")
     return {"largest relative difference": largest}

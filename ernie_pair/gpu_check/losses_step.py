@@ -1,4 +1,4 @@
-"""Step 2: a tiny pretraining gives on the GPU the losses of the CPU, and half precision nearly the same."""
+"""Step 2: a tiny pretraining run has the same losses on GPU and CPU, and nearly so in half precision."""
 
 import json
 from functools import partial
@@ -66,7 +66,7 @@ class _Runs:
         return compare_losses(losses_of(self._run("fp32")), self._on_cpu())
 
     def compare_kernels(self) -> Figures:
-        """Compare the first losses of the CPU's usual path, which is told, and of Paddle's own kernels."""
+        """Compare the first losses of the CPU's usual path, which is named, and of Paddle's own kernels."""
         found = compare_losses(self._on_cpu(), losses_of(self._run("plain", kernels="plain")))
         manifest = self._run_of_cpu() / "model_last" / "MANIFEST.json"
         return {"path": json.loads(manifest.read_text(encoding="utf-8"))["topology"]["kernels"], **found}
@@ -77,7 +77,7 @@ class _Runs:
         return compare_means(found, self._on_cpu())
 
     def watch_loss_scale(self) -> Figures:
-        """Let the loss scale grow after few finite steps; on a CPU by the machine without a cast."""
+        """Let the loss scale grow after few finite steps; on a CPU by the loss scaler without casts."""
         dtype = "float32" if self._lab.device == "cpu" else "float16"
         events = train_events(self._run("loss scale", amp_dtype=dtype, **MOVING))
         scales = [float(event["loss_scale"]) for event in events]
@@ -92,7 +92,7 @@ def compare_losses(found: Sequence[float], wanted: Sequence[float]) -> Figures:
     largest = relative_difference(found[:FIRST], wanted[:FIRST])
     if not largest <= EXACT:
         raise NumbersError(
-            f"the first {FIRST} losses differ by {largest:.3g} of their size, above {EXACT:g}: "
+            f"the first {FIRST} losses differ by {largest:.3g} (relative), above {EXACT:g}: "
             f"{_shown(found[:FIRST])} against {_shown(wanted[:FIRST])}"
         )
     last = {"last loss": found[-1], "last loss compared with": wanted[-1]}
@@ -108,14 +108,14 @@ def compare_means(found: Sequence[float], wanted: Sequence[float]) -> Figures:
     largest = relative_difference(means, others)
     if not largest <= NEARLY:
         raise NumbersError(
-            f"mean losses of {WINDOW} steps differ by {largest:.3g} of their size, above {NEARLY:g}: "
+            f"mean losses of {WINDOW} steps differ by {largest:.3g} (relative), above {NEARLY:g}: "
             f"{_shown(means)} against {_shown(others)}"
         )
     return {"largest relative difference of means": largest, "last loss": found[-1]}
 
 
 def relative_difference(found: Sequence[float], wanted: Sequence[float]) -> float:
-    """Return the largest |found - wanted| / |wanted|; infinity where there is nothing, or another number."""
+    """Return the largest |found - wanted| / |wanted|; infinity if they are empty, or of different lengths."""
     if not wanted or len(found) != len(wanted):
         return float("inf")
     largest = [abs(one - other) / max(abs(other), 1e-12) for one, other in zip(found, wanted)]

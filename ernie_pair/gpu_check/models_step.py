@@ -1,4 +1,4 @@
-"""Step 6: converter, training of pairs, export; and what each way of asking the model answers."""
+"""Step 6: converter, training of pairs, export, and the predictions of each backend."""
 
 import json
 from functools import partial
@@ -15,7 +15,7 @@ from ernie_pair.quickstart.commands import words_of
 
 STEPS, QUICK_STEPS = 60, 10
 EXACT, NEARLY = 1e-4, 0.05  # largest difference of a probability
-ONNX = ("paddle2onnx", "onnxruntime")  # what an export to ONNX takes, and asking it
+ONNX = ("paddle2onnx", "onnxruntime")  # required to export to ONNX, and to run it
 Asked = List[Tuple[int, List[float]]]  # the class and the probabilities of each pair
 
 
@@ -52,7 +52,7 @@ def plan_models(lab: Lab, data: SmallData) -> List[Planned]:
 
 
 class _Models:
-    """The models of the step, each made once, and what they answer to the test pairs."""
+    """The models of the step, each made once, and their predictions for the test pairs."""
 
     def __init__(self, lab: Lab, data: SmallData):
         self._lab, self._data = lab, data
@@ -60,13 +60,13 @@ class _Models:
         self._steps = QUICK_STEPS if lab.quick else STEPS
 
     def convert(self) -> Figures:
-        """Convert static weights, and return the largest difference of each output that it proves."""
+        """Convert static weights, and return the largest difference of each output."""
         record = json.loads((self._converted() / "conversion.json").read_text(encoding="utf-8"))
         found = {name: max(batches.values()) for name, batches in record["largest_difference"].items()}
         return {f"largest difference, {name}": value for name, value in found.items()}
 
     def train(self) -> Figures:
-        """Train pairs from the converted weights, and return the losses of its first and last step."""
+        """Train on pairs from the converted weights, and return the losses of the first and the last step."""
         losses = losses_of(self._trained())
         return {"first loss": losses[0], "last loss": losses[-1]}
 
@@ -134,9 +134,9 @@ def _read(predictions: Path) -> Asked:
 
 
 def _compare(found: Asked, wanted: Asked, most: float) -> Figures:
-    """Return how far two files of predictions are apart. Raises NumbersError above ``most``."""
+    """Return the difference between two files of predictions. Raises NumbersError above ``most``."""
     if len(found) != len(wanted) or not wanted:
-        raise NumbersError(f"{len(found)} pairs were answered, and {len(wanted)} on the CPU")
+        raise NumbersError(f"{len(found)} pairs were predicted, but {len(wanted)} on the CPU")
     differences = [
         abs(one - other) for (_, mine), (_, theirs) in zip(found, wanted) for one, other in zip(mine, theirs)
     ]

@@ -1,4 +1,4 @@
-"""Step 3: a run that is killed and started again ends with the bits of one that nobody touched."""
+"""Step 3: a run that is killed and started again ends bit-identical to an uninterrupted one."""
 
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from ernie_pair.gpu_check.runs.small_data import SmallData
 from ernie_pair.quickstart.commands import Words
 
 CHECKPOINT = 10  # steps between checkpoints; the kill follows the first
-STEPS = (20, 80, 320)  # of a run: a longer one where the kill came too late for the one before
+STEPS = (20, 80, 320)  # of a run: a longer one if the kill came too late for the previous one
 EQUAL, DIFFERENT = 0, 1  # exit codes of diff-checkpoints
 FP16 = {"use_amp": "true", "amp_dtype": "float16"}
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
@@ -51,7 +51,7 @@ def plan_resumes(lab: Lab, data: SmallData) -> List[Planned]:
 
 
 def _resume(lab: Lab, words: MakeWords, name: str, flags: Dict[str, Any]) -> Figures:
-    """Compare a run that was killed with a whole one. Raises NumbersError where they differ."""
+    """Compare a run that was killed with an uninterrupted one. Raises NumbersError if they differ."""
     folder = lab.folder / "resume" / name.replace(" ", "_")
     for steps in STEPS:
         cut, whole = folder / f"cut{steps}", folder / f"whole{steps}"
@@ -73,7 +73,7 @@ def _resume(lab: Lab, words: MakeWords, name: str, flags: Dict[str, Any]) -> Fig
 
 
 def _is_killed(lab: Lab, words: Words, output: Path) -> bool:
-    """Kill the run by SIGKILL once it has its first checkpoint; returns False where it was over before."""
+    """Kill the run by SIGKILL once it has its first checkpoint; returns False if it was over before."""
     first = output / "checkpoints" / f"step_{CHECKPOINT:08d}"
     with lab.started(words) as running:
         if running.wait(first.exists):

@@ -1,6 +1,6 @@
 """Steps 7 and 8: the speed of pretraining and of training pairs, of a model of ERNIE's size on a GPU.
 
-A run is stopped once it has logged a few lines: what they say is measured, and no checkpoint is written.
+A run is stopped once it has logged a few lines, which are the measurement; no checkpoint is written.
 """
 
 import shutil
@@ -15,12 +15,12 @@ from ernie_pair.gpu_check.runs.outcome import Figures, Planned
 from ernie_pair.gpu_check.runs.small_data import SmallData
 from ernie_pair.quickstart.commands import Words
 
-STEPS_PER_LINE, LINES = 4, 3  # of a run; the first line is that of the start
-ROOMY_GB = 40.0  # memory of a GPU on which the whole batch fits in float32; on less it is halved
-SHAPES = {128: 256, 512: 32}  # tokens of a sample: samples of a batch
-SMALL_SHAPE = 48, 16  # on a CPU, of the narrow model
+STEPS_PER_LINE, LINES = 4, 3  # of a run; the first line includes the start
+ROOMY_GB = 40.0  # GPU memory in which the whole batch fits in float32; with less it is halved
+SHAPES = {128: 256, 512: 32}  # tokens per sample: samples per batch
+SMALL_SHAPE = 48, 16  # on a CPU, for the narrow model
 PAIR_TOKENS, PAIR_BATCH = 64, 64  # LCQMC's longest pairs, and the recipe's batch
-# The figures of a training line, and what they are called here.
+# The figures of a training line, and their names here.
 MEASURED = {
     "tokens_per_second": "tokens/s",
     "samples_per_second": "samples/s",
@@ -33,7 +33,7 @@ MEASURED = {
 
 
 class Way(NamedTuple):
-    """A way to compute: its flags, and the type in which they do."""
+    """A way to compute: its flags, and its type."""
 
     flags: Dict[str, Any]
     dtype: str
@@ -124,12 +124,12 @@ def _pair_speed(lab: Lab, data: SmallData, name: str, way: Way) -> Figures:
     return _measure(lab, f"pairs {name}", words)
 
 
-# Far more steps than are measured; each counts, for the samples of all are drawn at the start.
+# Far more steps than are measured; not too many, because the samples of all are drawn at the start.
 _LONG = {"max_steps": 400, "logging_freq": STEPS_PER_LINE}
 
 
 def _measure(lab: Lab, name: str, words: "partial[Words]") -> Figures:
-    """Return the medians of the lines after the first, and the peak of memory. Raises LostProcessError."""
+    """Return the medians of the lines after the first, and the peak memory. Raises LostProcessError."""
     output: Path = lab.folder / "speed" / "".join(c if c.isalnum() else "_" for c in name)
     with lab.started(words(output), alone=True) as running:
         if not running.wait(lambda: len(train_events(output)) >= LINES):

@@ -1,4 +1,4 @@
-"""The steps of the check, in their order."""
+"""The steps of the check, in order."""
 
 from typing import List
 
@@ -25,8 +25,8 @@ STEPS = (
 
 
 def chosen_steps(numbers: str) -> List[Step]:
-    """Return the steps that ``numbers``, with commas, names; all for ''. Raises InputError for no step."""
+    """Return the steps in ``numbers``, separated by commas; all for ''. Raises InputError for any other."""
     named = names_in(numbers)
     known = {str(step.number): step for step in STEPS}
-    refuse_unknown_names("steps", named, known, f" is no step; use some of {','.join(known)}")
+    refuse_unknown_names("steps", named, known, f" is not a step; use some of {','.join(known)}")
     return [known[number] for number in sorted(named)] if named else list(STEPS)

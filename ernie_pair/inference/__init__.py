@@ -1,1 +1,1 @@
-"""Ask an exported model: token rows, backends, probabilities. Imports no framework of training."""
+"""Predict with an exported model: token rows, backends, probabilities. Imports no training framework."""

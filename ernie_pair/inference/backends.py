@@ -1,8 +1,8 @@
 """An exported model on ONNX Runtime or on Paddle Inference, on the CPU: ids in, logits out.
 
-Neither needs the other; `gpu_backends` has those of a GPU.
+Neither needs the other; `gpu_backends` has those for GPUs.
 
-B batch, S sequence, C classes. ``rules`` of a backend says which batches it answers well.
+B batch, S sequence, C classes. ``rules`` of a backend says which batches suit it.
 """
 
 import os
@@ -19,11 +19,14 @@ from ernie_pair.inference.exported_model import FILES_OF, ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime"}
-MOST_TOKENS, LENGTH_STEP, SHAPES_KEPT = 1024, 8, 8  # of Paddle Inference; the last two in bf16
+MOST_TOKENS, LENGTH_STEP, SHAPES_KEPT = 1024, 8, 8  # for Paddle Inference; the last two in bf16
 STDERR, CPU_PROVIDER = 2, "CPUExecutionProvider"
-BACKEND_HELP = "auto: onnx where it is installed; onnx-int8: where it was exported with --quantize int8"
-THREADS_HELP = "of one forward pass; 0: the cores of this process"
-PRECISION_HELP = "of the products by --backend paddle: bf16, fp16 on a GPU; bf16 where a CPU has AVX512-BF16"
+BACKEND_HELP = "auto: onnx if it is installed; onnx-int8: if the model was exported with --quantize int8"
+THREADS_HELP = "threads of one forward pass; 0: the number of cores of this process"
+PRECISION_HELP = (
+    "precision of matrix products with --backend paddle: bf16 or fp16 on a GPU; bf16 on a CPU with "
+    "AVX512-BF16"
+)
 
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -34,22 +37,22 @@ def open_backend(
 ):
     """Open the model for ``name``: onnx, paddle, onnx-int8, or auto for the first exported and installed.
 
-    ``threads``: of one forward pass. ``precision``: fp32, or bf16, and on a GPU fp16, which Paddle Inference
-    alone computes in; auto then is paddle. ``device``: cpu or gpu. Raises InputError for another precision,
-    when there is no such model, or the device has no such precision; CheckpointError when its files are
+    ``threads``: of one forward pass. ``precision``: fp32, or bf16, and on a GPU fp16, which only Paddle
+    Inference supports; auto then is paddle. ``device``: cpu or gpu. Raises InputError for another precision,
+    when there is no such model, or if the device lacks the precision; CheckpointError when its files are
     damaged.
     """
     if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision} is none of {', '.join(PRECISIONS)}; use one of them")
+        raise InputError(f"--precision {precision} is not one of {', '.join(PRECISIONS)}; use one of them")
     held = [each for each in FILES_OF if exported.holds(each)]
     if not held:
         raise CheckpointError(f"{exported.folder} holds no model; export it again")
     if device == "gpu":
-        from ernie_pair.inference.gpu_backends import open_on_gpu  # it derives its backends from these
+        from ernie_pair.inference.gpu_backends import open_on_gpu  # whose backends derive from these
 
         return open_on_gpu(exported, name, held, threads, precision)
     if precision == "fp16":
-        raise InputError("--precision fp16 needs --device gpu; use fp32, or bf16 by --backend paddle")
+        raise InputError("--precision fp16 needs --device gpu; use fp32, or bf16 with --backend paddle")
     if precision == "bf16":
         name = _bf16_backend(name)
         refuse_no_bf16()
@@ -63,14 +66,14 @@ def open_backend(
 
 
 def _bf16_backend(name: str) -> str:
-    """Return paddle, which computes in bf16. Raises InputError when another backend is asked for."""
+    """Return paddle, which computes in bf16. Raises InputError when another backend is requested."""
     if name not in ("auto", "paddle"):
-        raise InputError(f"--precision bf16 is of --backend paddle, not of {name}; use --precision fp32")
+        raise InputError(f"--precision bf16 is for --backend paddle, not {name}; use --precision fp32")
     return "paddle"
 
 
 def cure_of(held: str, precision: str) -> str:
-    """Return what to do where the model was not exported for Paddle Inference, but for ``held``."""
+    """Return what to do if the model was exported not for Paddle Inference, but for ``held``."""
     if precision != "fp32":
         return f"--precision {precision} takes one; export it with --format both, or use --precision fp32"
     return f"pass --backend {held}"
@@ -80,7 +83,7 @@ class OnnxBackend:
     """ONNX Runtime on the CPU. Raises CheckpointError when the file of the model is damaged."""
 
     name, precision, where = "onnx", "fp32", "cpu"
-    output = "logits"  # of the file; another kind of model calls it otherwise
+    output = "logits"  # of the file; other kinds of models have another name
     rules = BatchRules()
 
     def __init__(self, exported: ExportedModel, threads: int):
@@ -88,7 +91,7 @@ class OnnxBackend:
         (path,) = map(exported.file, FILES_OF[self.name])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        # Threads that wait for their part would spin: 16% more processor time for two of them.
+        # Threads that wait for their part would spin: 16% more processor time with two threads.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             self._session = onnxruntime.InferenceSession(
@@ -96,11 +99,11 @@ class OnnxBackend:
             )
         except InputError:
             raise
-        except Exception as error:  # its own classes, which all derive from Exception alone
+        except Exception as error:  # its own classes, which derive from Exception only
             raise CheckpointError(f"{path}: {_first_line(error)}; export the model again") from None
 
     def _providers(self, onnxruntime) -> List[Any]:
-        """Return what computes, the first that can."""
+        """Return the execution providers, in the order of preference."""
         return [CPU_PROVIDER]
 
     def logits(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
@@ -118,10 +121,10 @@ class Int8Backend(OnnxBackend):
 class PaddleBackend:
     """Paddle Inference on the CPU, by oneDNN. Raises CheckpointError when the files of the model are damaged.
 
-    oneDNN plans a product anew for every shape. Its passes for fully connected layers would do so for 2 s a
-    shape, and keep a copy of all weights for each (12 layers x 768: 340 MB): they are off, and float32 needs
-    no plan. In bf16 a new shape costs one to three passes, and the last SHAPES_KEPT keep their weights: so
-    lengths and numbers of rows are rounded up to few. Paddle Inference holds every activation of a pass
+    oneDNN plans a product again for every shape. Its passes for fully connected layers would do so for 2 s
+    per shape, and keep a copy of all weights for each (12 layers x 768: 340 MB): they are off, and float32
+    needs no plan. In bf16 a new shape costs one to three passes, and the last SHAPES_KEPT keep their weights:
+    so lengths and numbers of rows are rounded up to a few. Paddle Inference keeps every activation of a pass
     (1.3 MB a token there), which ``rules`` bounds.
     """
 
@@ -145,7 +148,7 @@ class PaddleBackend:
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
 
     def _configure(self, config, inference, precision: str) -> BatchRules:
-        """Choose the device in ``config``, and return which batches it answers well there."""
+        """Choose the device in ``config``, and return which batches suit it."""
         config.disable_gpu()
         config.enable_mkldnn()
         config.disable_mkldnn_fc_passes()
@@ -165,7 +168,7 @@ class PaddleBackend:
 
 @contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Send what C++ prints on stderr nowhere: disable_glog_info does not stop the passes for bfloat16."""
+    """Discard what C++ prints on stderr: disable_glog_info does not silence the passes for bfloat16."""
     kept, nowhere = os.dup(STDERR), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, STDERR)

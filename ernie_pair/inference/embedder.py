@@ -1,7 +1,7 @@
-"""Texts as vectors, by whatever computes them: a trained model on Paddle, or an exported one without it.
+"""Texts as vectors, computed by a trained model on Paddle, or by an exported one without it.
 
-`ernie_pair.embedding.open_embedder` opens either; this room knows the exported one alone.
-N texts, B batch, S sequence, D numbers of a vector.
+`ernie_pair.embedding.open_embedder` opens either; this room only knows the exported one.
+N texts, B batch, S sequence, D length of a vector.
 """
 
 from functools import cached_property
@@ -27,13 +27,13 @@ from ernie_pair.model_files.spec import read_spec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 
 BATCH_SIZE = 64
-VECTORS = "vectors"  # what the output of an exported embedding model is called
+VECTORS = "vectors"  # the name of the output of an exported embedding model
 # Takes ids and token types int64 [B, S], and returns vectors float32 [B, D] of any length.
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class EmbeddingModel(NamedTuple):
-    """What computes vectors. ``name`` is how errors call it, ``backend`` what the log calls what computes."""
+    """Computes vectors. ``name`` is its name in errors, ``backend`` that of its backend in the log."""
 
     name: str
     settings: EmbeddingSettings
@@ -44,10 +44,10 @@ class EmbeddingModel(NamedTuple):
 
 
 class TextEmbedder:
-    """An embedding model, loaded once. Not for several threads at a time.
+    """Compute vectors with an embedding model, which is loaded once. Not thread-safe.
 
-    ``dim``: how many numbers of each vector are kept, one of the lengths that the model was trained for; 0:
-    all. Texts longer than ``max_seq_len`` tokens are cut; ``num_cut`` counts them.
+    ``dim``: length of the vectors, one of the lengths that the model was trained for; 0: full length. Texts
+    longer than ``max_seq_len`` tokens are truncated; ``num_cut`` counts them.
     """
 
     def __init__(self, model: EmbeddingModel, dim: int = 0, batch_size: int = BATCH_SIZE):
@@ -57,27 +57,27 @@ class TextEmbedder:
 
     @property
     def max_seq_len(self) -> int:
-        """Return how many tokens of a text are read, [CLS] and [SEP] included."""
+        """Return the maximum number of tokens of a text, including [CLS] and [SEP]."""
         return self.settings.max_seq_len
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of all that a vector depends on; see `fingerprint_of`."""
+        """Return the SHA-256, in hex, of everything that a vector depends on; see `fingerprint_of`."""
         return fingerprint_of(self.model.model_sha256, self.settings, self.dim)
 
     def num_tokens(self, text: str) -> int:
-        """Return how many tokens a text has, [CLS] and [SEP] included; above max_seq_len it is cut."""
+        """Return the number of tokens of a text, including [CLS] and [SEP], before truncation."""
         (ids,) = self.model.tokenizer.encode_batch([text])
         return SPECIALS_PER_TEXT + max(1, len(ids))
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of ``texts``, float32 [N, D], each of length 1, in their order.
+        """Return the vectors of ``texts``, float32 [N, D], with norm 1, in the order of ``texts``.
 
-        Equal calls give equal bits, whatever was asked before. Raises InputError for what is no text,
-        NumbersError for a vector that is not finite or has no direction.
+        Equal calls give bit-identical vectors, regardless of earlier calls. Raises InputError for an item
+        that is not a text, NumbersError for a vector that is not finite or is zero.
         """
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise InputError("texts is to be a list of texts; put a single one into a list")
+            raise InputError("texts must be a list of texts; put a single one into a list")
         rows = encode_single_texts(texts, self.model.tokenizer, self.max_seq_len)
         self.num_cut += rows.num_cut
         vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
@@ -88,7 +88,7 @@ class TextEmbedder:
 
 
 def unit_rows(vectors: np.ndarray, where: str) -> np.ndarray:
-    """Return the rows of float32 [N, D] at length 1. Raises NumbersError for one that has no direction."""
+    """Return the rows of float32 [N, D] with norm 1. Raises NumbersError for a zero or non-finite one."""
     lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
     bad = np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))
     if len(bad):
@@ -102,22 +102,22 @@ def unit_rows(vectors: np.ndarray, where: str) -> np.ndarray:
 def open_exported_embedder(
     folder: Union[str, Path], *, dim: int = 0, threads: int = 0, batch_size: int = BATCH_SIZE
 ) -> TextEmbedder:
-    """Open what `ernie-pair export-embedding` wrote, on ONNX Runtime and a CPU; no framework of training.
+    """Open what `ernie-pair export-embedding` wrote, on ONNX Runtime and a CPU, without a training framework.
 
-    ``threads``: of one forward pass, 0: the cores of this process. Raises InputError when ``folder`` is no
-    such folder or has no vectors of ``dim`` numbers, CheckpointError when a file is not what was exported.
+    ``threads``: of one forward pass, 0: the cores of this process. Raises InputError when ``folder`` is not
+    such a folder or has no vectors of length ``dim``, CheckpointError when a file is not as exported.
     """
     folder = Path(folder)
     settings = read_embedding(folder)
     if settings is None or not settings.is_exported:
         raise InputError(
-            f"{folder} is no exported embedding model; make one with ernie-pair export-embedding"
+            f"{folder} is not an exported embedding model; make one with ernie-pair export-embedding"
         )
     exported = exported_parts(folder, settings)
     for name in settings.files:
-        exported.file(name)  # is what was exported
+        exported.file(name)  # checks its hash
     if not {CONFIG, VOCAB} <= set(settings.files):
-        raise CheckpointError(f"{folder}/{EMBEDDING} names no {CONFIG} or no {VOCAB}; export the model again")
+        raise CheckpointError(f"{folder}/{EMBEDDING} lacks {CONFIG} or {VOCAB}; export the model again")
     spec = read_spec(folder / CONFIG, folder / VOCAB)
     if TOKENIZER not in settings.files and (folder / TOKENIZER).exists():
         raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")
@@ -130,7 +130,7 @@ def open_exported_embedder(
 
 
 def exported_parts(folder: Path, settings: EmbeddingSettings) -> ExportedModel:
-    """Return the exported files of an embedding model, as a backend takes them."""
+    """Return the exported files of an embedding model, in the form that a backend takes."""
     return ExportedModel(folder, (), settings.max_seq_len, 1.0, settings.files)
 
 
@@ -141,13 +141,13 @@ class VectorBackend(OnnxBackend):
 
 
 class Int8VectorBackend(VectorBackend):
-    """The same with int8 weights."""
+    """An exported embedding model with int8 weights, on ONNX Runtime."""
 
     name, precision = "onnx-int8", "int8"
 
 
 def open_vector_backend(exported: ExportedModel, threads: int) -> VectorBackend:
-    """Open the ONNX model of ``exported``, of int8 where it has that. Raises CheckpointError."""
+    """Open the ONNX model of ``exported``, the int8 one if there is one. Raises CheckpointError."""
     is_int8 = INT8_FILES[0] in exported.files
     return (Int8VectorBackend if is_int8 else VectorBackend)(exported, threads)
 

@@ -1,15 +1,16 @@
-"""The file embedding.json, which makes a model folder one of an embedding model.
+"""The file embedding.json, which marks a model folder as an embedding model.
 
     {"format": 1, "pooling": "mean", "dim": 312, "dims": [64, 128, 312], "max_seq_len": 64,
      "temperature": 0.05}
 
-``dims`` are the lengths at which a vector may be cut off, the last of them ``dim``, see Kusupati et al. 2022
-(Matryoshka). An exported model holds besides what it was made of, and the proof that it answers alike:
+``dims`` are the lengths to which a vector may be truncated, the last of them ``dim``, see Kusupati et al.
+2022 (Matryoshka). An exported model also records its files, and the largest difference from the trained
+model:
 
     {..., "model_sha256": "5f0c...", "files": {"model.onnx": SHA-256, ...}, "parity": {"onnx": 3.1e-07}}
 
-One of int8 weights holds model.int8.onnx in place of model.onnx, has a model_sha256 of its own, so that its
-vectors are not taken for those of the float model, and says how far they turned:
+One with int8 weights has model.int8.onnx instead of model.onnx and a model_sha256 of its own, so that its
+vectors are not confused with those of the float model, and records their cosines with these:
 
     {..., "int8": {"texts": 24, "mean_cosine": 0.9991, "least_cosine": 0.9978}}
 """
@@ -24,20 +25,20 @@ from data_tools.base.errors import InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object
 from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES
 from ernie_pair.inference.token_rows import SHORTEST_TEXT
-from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.config_json import CONFIG, EMBEDDING, VOCAB
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 
-EMBEDDING, EMBEDDING_FORMAT = "embedding.json", 1
+EMBEDDING_FORMAT = 1
 EXPORTED = (*ONNX_FILES, *INT8_FILES, VOCAB, CONFIG, TOKENIZER)
 POOLINGS = ("mean", "first_token")
 LONGEST_TEXT = 1 << 20
-CURE = "take the embedding.json of the folder that ernie-pair wrote, or train again"
+CURE = "use the embedding.json of the folder that ernie-pair wrote, or train again"
 Files = Dict[str, str]  # name: SHA-256
 
 
 @dataclass(frozen=True)
 class EmbeddingSettings:
-    """The content of embedding.json; ``model_sha256`` and ``files`` are of an exported model alone."""
+    """The content of embedding.json; only an exported model has ``model_sha256`` and ``files``."""
 
     pooling: str
     dim: int
@@ -49,26 +50,26 @@ class EmbeddingSettings:
 
     @property
     def is_exported(self) -> bool:
-        """Return whether they are those of an exported model."""
+        """Return whether they belong to an exported model."""
         return bool(self.model_sha256)
 
     def chosen_dim(self, asked: int, where: str) -> int:
-        """Return the length of a vector: ``asked``, or all of it for 0. Raises InputError."""
+        """Return the length of a vector: ``asked``, or full length for 0. Raises InputError."""
         if asked and asked not in self.dims:
             known = ", ".join(map(str, self.dims))
             raise InputError(
-                f"--dim {asked}: {where} was trained for vectors of {known} numbers; take one of these"
+                f"--dim {asked}: {where} was trained for vectors of length {known}; use one of these"
             )
         return asked or self.dim
 
     def to_json(self, **more: object) -> str:
-        """Return the text of embedding.json, with ``more`` that is of interest."""
+        """Return the text of embedding.json, with further values ``more``."""
         said = {name: value for name, value in asdict(self).items() if value not in ("", {})}
         return json.dumps({"format": EMBEDDING_FORMAT, **said, **more}, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
-    """Return the settings in ``folder``; None where it has no embedding.json.
+    """Return the settings in ``folder``; None if it has no embedding.json.
 
     Raises InputError when the file is damaged, or of a later format.
     """
@@ -78,7 +79,7 @@ def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
     found = read_json_object(path, CURE)
     if found.get("format") != EMBEDDING_FORMAT:
         raise InputError(
-            f"{path}: format is {found.get('format')!r}, and {EMBEDDING_FORMAT} is known; update ernie-pair"
+            f"{path}: format is {found.get('format')!r}, not {EMBEDDING_FORMAT}; update ernie-pair"
         )
     return _checked(path, {key: found.get(key) for key in EmbeddingSettings.__dataclass_fields__})
 
@@ -106,10 +107,10 @@ def _ascends(dims: list) -> bool:
 
 
 def fingerprint_of(model_sha256: str, settings: EmbeddingSettings, dim: int) -> str:
-    """Return what vectors are known by, in hex: those of another fingerprint are not to be compared.
+    """Return what identifies vectors, in hex: only vectors of the same fingerprint can be compared.
 
     ``model_sha256`` is the hash of the weights, the vocabulary and the sizes; ``dim`` the length in use. An
-    exported model has the fingerprint of the one that it was made of: their answers are proved alike.
+    exported model has the fingerprint of the model that it was made from: their outputs agree.
     """
     known_by = [EMBEDDING_FORMAT, model_sha256, settings.pooling, dim, settings.max_seq_len]
     return hashlib.sha256(json.dumps(known_by).encode()).hexdigest()

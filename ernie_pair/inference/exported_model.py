@@ -3,18 +3,18 @@
 model.pdmodel, model.pdiparams  the model for Paddle Inference
 model.onnx                      the model for ONNX: input_ids, token_type_ids int64 [batch, length]
                                 -> logits float32 [batch, classes]
-model.int8.onnx                 the same with the weights of its products in int8; beside model.onnx alone
+model.int8.onnx                 the same with int8 weights in its products; only beside model.onnx
 vocab.txt, config.json          those of the trained model, and tokenizer_config.json if it has one
-export.json                     how to ask it, and the proof that it answers as the trained model does:
+export.json                     how to use it, and the proof that it agrees with the trained model:
 
     {"format": 4, "target": "classification", "labels": ["0", "1"], "max_seq_len": 128, "temperature": 1.0,
      "threshold": 0.91, "symmetric": "none", "vocab_sha256": ..., "files": {"model.onnx": SHA-256, ...},
      "parity": {"onnx": 3.1e-07}, "int8": {"accuracy": {"onnx": 0.86, "onnx-int8": 0.859}, ...}, ...}
 
-Any of the models may be absent; ``int8`` is there with its file, which came with format 3, and ``bf16``, in
-the same form, where export judged the Paddle model so. ``threshold`` is
-null where the likeliest class is the answer; it and ``symmetric`` came with format 2. ``target`` came with
-format 4: a model without classes has one label, score, and ``label_range``, null where any number may come.
+Any of the models may be missing; ``int8`` exists together with its file, which format 3 introduced, and
+``bf16``, in the same form, if export measured the Paddle model in it. ``threshold`` is
+null if the most probable class is predicted; it and ``symmetric`` came with format 2. ``target`` came with
+format 4: a model without classes has one label, score, and ``label_range``, null if any number is possible.
 """
 
 from dataclasses import dataclass
@@ -52,14 +52,14 @@ class ExportedModel:
     max_seq_len: int
     temperature: float
     files: Dict[str, str]  # name: SHA-256
-    threshold: Optional[float] = None  # of two classes: the probability from which on class 1 is the answer
+    threshold: Optional[float] = None  # of two classes: class 1 from this probability on
     symmetric: str = "none"  # one of SYMMETRIES
     target: str = CLASSIFICATION  # one of TARGETS
-    label_range: Optional[Tuple[float, float]] = None  # of regression, where it is known
+    label_range: Optional[Tuple[float, float]] = None  # for regression, if it is known
 
     @property
     def score_unit(self) -> ScoreUnit:
-        """Return what a score is: a probability of two classes, or a score of a model without classes."""
+        """Return the unit of its scores: a probability for two classes, a score for a model without."""
         return unit_of(self.has_classes, self.label_range)
 
     @property
@@ -79,7 +79,7 @@ class ExportedModel:
     def file(self, name: str) -> Path:
         """Return the path of the file ``name``.
 
-        Raises CheckpointError when it is absent or not what was exported.
+        Raises CheckpointError when it is missing or not as exported.
         """
         path = self.folder / name
         if name not in self.files or not path.is_file() or sha256_of_file(path) != self.files[name]:
@@ -90,7 +90,7 @@ class ExportedModel:
 def read_exported(folder: Path) -> ExportedModel:
     """Read the export.json of a folder.
 
-    Raises InputError when ``folder`` is no exported model, CheckpointError when its manifest is damaged.
+    Raises InputError when ``folder`` is not an exported model, CheckpointError when its manifest is damaged.
     """
     if not folder.is_dir():
         raise InputError(f"--model {folder} is not a folder; give the --output_dir of ernie-pair export")

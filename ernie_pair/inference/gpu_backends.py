@@ -1,6 +1,6 @@
 """An exported model on a GPU: Paddle Inference in float32 or half precision, or ONNX Runtime in float32.
 
-The GPU is the first of those that CUDA_VISIBLE_DEVICES shows.
+The GPU is the first one that CUDA_VISIBLE_DEVICES shows.
 """
 
 from importlib.util import find_spec
@@ -18,26 +18,24 @@ from ernie_pair.kernels.kernel_flags import DTYPES
 from ernie_pair.processes.world import World
 
 CUDA_PROVIDER = "CUDAExecutionProvider"
-# Paddle Inference's words for a precision. Softmax and layer norm stay in float32 by its own rules.
+# Paddle Inference's names of precisions. Softmax and layer norm stay in float32 by its own rules.
 PRECISION_TYPES = {"fp32": "Float32", "bf16": "Bfloat16", "fp16": "Half"}
-FIRST_POOL_MB = 256  # that Paddle takes at once; it takes more as it needs it
-# All activations of a pass are held: of 12 layers x 768 in float32 about 1 MB a token.
+FIRST_POOL_MB = 256  # that Paddle allocates at once; it allocates more when needed
+# All activations of a pass are kept: for 12 layers x 768 in float32 about 1 MB a token.
 MOST_TOKENS = 4096
 
 
 def open_on_gpu(exported: ExportedModel, name: str, held: List[str], threads: int, precision: str):
-    """Open the model for ``name``: onnx, paddle, or auto for the first that is exported and has a GPU.
+    """Open the model for ``name``: onnx, paddle, or auto for the first that is exported and can use a GPU.
 
-    ``held``: what the model was exported for. Raises InputError where the backend, or the GPU, cannot.
+    ``held``: what the model was exported for. Raises InputError if the backend cannot run it, or the GPU.
     """
     if name == "auto":
         name = _choose(exported, held, precision)
     if name == "onnx-int8":
-        raise InputError("--backend onnx-int8 is of the CPU; use --backend paddle, or --device cpu")
+        raise InputError("--backend onnx-int8 runs on the CPU; use --backend paddle, or --device cpu")
     if precision != "fp32" and name != "paddle":
-        raise InputError(
-            f"--precision {precision} is of --backend paddle, not of {name}; use --precision fp32"
-        )
+        raise InputError(f"--precision {precision} is for --backend paddle, not {name}; use --precision fp32")
     if name not in held:
         raise InputError(f"{exported.folder} holds no model for {name}; {cure_of(held[0], precision)}")
     return (GpuPaddleBackend if name == "paddle" else GpuOnnxBackend)(exported, threads, precision)
@@ -65,7 +63,7 @@ def _has_cuda_onnxruntime() -> bool:
 
 
 class GpuPaddleBackend(PaddleBackend):
-    """Paddle Inference on a GPU. Raises InputError where there is none that it can use."""
+    """Paddle Inference on a GPU. Raises InputError if there is none that it can use."""
 
     def _configure(self, config, inference, precision: str) -> BatchRules:
         self.where = start_device("gpu", World())
@@ -80,7 +78,7 @@ class GpuPaddleBackend(PaddleBackend):
 
 
 class GpuOnnxBackend(OnnxBackend):
-    """ONNX Runtime on a GPU, by CUDA. Raises InputError where its build, or its start, has no CUDA."""
+    """ONNX Runtime on a GPU, with CUDA. Raises InputError if its build, or its start, has no CUDA."""
 
     where = "gpu:0, by CUDA"
 
@@ -89,7 +87,7 @@ class GpuOnnxBackend(OnnxBackend):
         if self._session.get_providers()[0] != CUDA_PROVIDER:
             raise InputError(
                 "--device gpu: ONNX Runtime could not start CUDA, of which it needs version 12 and cuDNN 9 "
-                "(its own lines say what is absent); install them, use --backend paddle, or pass --device cpu"
+                "(its own log says what is missing); install them, use --backend paddle, or pass --device cpu"
             )
 
     def _providers(self, onnxruntime) -> List[Any]:
@@ -98,5 +96,5 @@ class GpuOnnxBackend(OnnxBackend):
                 "--device gpu: this ONNX Runtime has no CUDA; pip uninstall onnxruntime && pip install "
                 f"onnxruntime-gpu=={onnxruntime.__version__}, use --backend paddle, or pass --device cpu"
             )
-        # TF32 rounds products to 10 bits: --precision fp32 says that it does not.
+        # TF32 rounds the factors of products to 10 bits, which --precision fp32 must not do.
         return [(CUDA_PROVIDER, {"device_id": "0", "use_tf32": "0"}), CPU_PROVIDER]

@@ -1,4 +1,4 @@
-"""Ask an exported model: texts in, labels and probabilities out. Nothing of the training code is needed."""
+"""Predict with an exported model: texts in, labels and probabilities out, without the training code."""
 
 from pathlib import Path
 from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -11,7 +11,13 @@ from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.ranking import Ranked, rank_texts
 from ernie_pair.inference.scores import scores_of
-from ernie_pair.inference.softmax import decide, probabilities, refuse_threshold, refuse_unrankable
+from ernie_pair.inference.softmax import (
+    decide,
+    probabilities,
+    refuse_threshold,
+    refuse_threshold_out_of_range,
+    refuse_unrankable,
+)
 from ernie_pair.inference.token_rows import (
     Batch,
     EncodedPairs,
@@ -30,15 +36,15 @@ TextPair = Tuple[str, str]
 
 
 class Prediction(NamedTuple):
-    """The predictions of pairs, in their order; the probabilities are calibrated if the model is."""
+    """The predictions for pairs, in their order; the probabilities are calibrated if the model is."""
 
-    classes: np.ndarray  # int64 [pairs]: the likeliest class, or what the threshold says
-    labels: List[str]  # what it is called
+    classes: np.ndarray  # int64 [pairs]: the most probable class, or the one by the threshold
+    labels: List[str]  # its name
     probabilities: np.ndarray  # float32 [pairs, classes]
 
 
 class PairPredictor:
-    """An exported model, loaded once. Not for several threads at a time.
+    """Predict with an exported model, which is loaded once. Not thread-safe.
 
     >>> from ernie_pair import PairPredictor
     >>> predictor = PairPredictor("ship")  # the folder that ernie-pair export made
@@ -48,12 +54,13 @@ class PairPredictor:
     >>> labels == [predictor.class_names[number] for number in classes]
     True
 
-    ``backend``: onnx | paddle | onnx-int8 | auto, see ``open_backend``; ``threads``: of one forward pass, 0:
-    the cores of this process. ``threshold``: of two classes, the probability from which on a pair is of class
-    1; None: the one that was exported, if there is one, otherwise the likelier class. ``symmetric``: average
-    scores (a, b) and (b, a), see `pair_symmetry`, none (a, b) alone, auto as exported. ``precision``: fp32,
-    bf16 or fp16, and ``device``: cpu or gpu, see ``open_backend``. Raises an ErniePairError for a folder that
-    cannot be used so. A model without classes answers ``score`` in place of ``predict``.
+    ``backend``: onnx | paddle | onnx-int8 | auto, see ``open_backend``. ``threads``: threads of one forward
+    pass; 0: the number of cores of this process. ``threshold``: with two classes, the probability at or above
+    which a pair is of class 1; None: the exported threshold if there is one, otherwise the more probable
+    class. ``symmetric``: average scores (a, b) and (b, a), see `pair_symmetry`, none only (a, b), auto as
+    exported. ``precision``: fp32, bf16 or fp16, and ``device``: cpu or gpu, see ``open_backend``. Raises an
+    ErniePairError if the folder cannot be used with these options. For a model without classes use ``score``
+    instead of ``predict``.
     """
 
     def __init__(
@@ -71,21 +78,22 @@ class PairPredictor:
         self.symmetric = self.exported.calibration.chosen_symmetry(symmetric, str(folder))
         self.threshold = self.exported.threshold if threshold is None else threshold
         refuse_threshold(threshold, len(self.class_names), str(folder))
+        refuse_threshold_out_of_range(threshold)
         if TOKENIZER in self.exported.files:
-            self.exported.file(TOKENIZER)  # is what was exported; read_spec reads it
+            self.exported.file(TOKENIZER)  # checks its hash; read_spec reads it
         vocab_file = self.exported.file(VOCAB)
         spec = read_spec(self.exported.file(CONFIG), vocab_file)
-        self._pieces = open_tokenizer(vocab_file, spec, self.exported.max_seq_len)
+        self._tokenizer = open_tokenizer(vocab_file, spec, self.exported.max_seq_len)
         self._backend = open_backend(self.exported, backend, threads or cpu_threads(), precision, device)
         self.backend, self.device = self._backend.name, self._backend.where
 
     @property
     def precision(self) -> str:
-        """Return that of the products: fp32, bf16, or int8."""
+        """Return the precision of matrix products: fp32, bf16, fp16 or int8."""
         return self._backend.precision
 
     def describe(self) -> str:
-        """Return what computes, in words: onnx, paddle, paddle bf16, onnx-int8, and where, if on a GPU."""
+        """Return the backend in words: onnx, paddle, paddle bf16 or onnx-int8, and the device if not cpu."""
         named = self.precision if self.precision not in ("fp32", "int8") else ""
         on_gpu = "" if self.device == "cpu" else f"on {self.device}"
         return " ".join(filter(None, [self.backend, named, on_gpu]))
@@ -93,11 +101,11 @@ class PairPredictor:
     def predict(self, pairs: Sequence[TextPair]) -> Prediction:
         """Predict the class of every pair, in the order of ``pairs``.
 
-        Raises InputError for what is no pair of texts and for a model without classes, NumbersError for
-        logits that are not finite.
+        Raises InputError for an item that is not a pair of texts and for a model without classes,
+        NumbersError for logits that are not finite.
         """
         if not self.exported.has_classes:
-            raise InputError(f"{self.exported.folder} is a model for {self.exported.target}; ask its `score`")
+            raise InputError(f"{self.exported.folder} is a model for {self.exported.target}; use its `score`")
         logits = self.logits(pairs)
         classes, shares = decide(logits, self.exported.temperature, self.threshold)
         names = [self.class_names[number] for number in classes]
@@ -106,8 +114,8 @@ class PairPredictor:
     def score(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return a number for every pair, float64 [N], in the order of ``pairs``.
 
-        Of a model without classes it is the score, of two classes the probability of class 1, calibrated if
-        the model is. Raises InputError for more classes, and whatever ``logits`` raises.
+        For a model without classes this is the score, for two classes the probability of class 1, calibrated
+        if the model is. Raises InputError for more than two classes, and whatever ``logits`` raises.
         """
         self.refuse_unrankable()
         logits, exported = self.logits(pairs), self.exported
@@ -116,16 +124,16 @@ class PairPredictor:
         return scores_of(logits, exported.label_range)
 
     def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[Ranked]:
-        """Return the ``top_k`` candidates that match ``query`` best, the best first: (place, text, score).
+        """Return the ``top_k`` candidates that match ``query`` best, best first: (place, text, score).
 
         >>> from ernie_pair import PairPredictor
         >>> best = PairPredictor("ship").rank("怎么开户", ["再见", "如何开户", "你好"], top_k=2)
         >>> len(best), best[0].score >= best[1].score
         (2, True)
 
-        The score is that of ``score``: of two classes the probability that (query, candidate) is of class 1.
-        Of equals the first one goes first. ``candidates`` may be an iterator of millions: a window of them is
-        in memory at a time. Raises InputError for a model of more than two classes, NumbersError for logits
+        The score is that of ``score``: with two classes, the probability that (query, candidate) is of class
+        1. Ties keep their order. ``candidates`` may be an iterator of millions: only a window of them is in
+        memory at a time. Raises InputError for a model with more than two classes, NumbersError for logits
         that are not finite.
         """
         if not isinstance(query, str):
@@ -133,30 +141,31 @@ class PairPredictor:
         return rank_texts(lambda window: self.score([(query, text) for text in window]), candidates, top_k)
 
     def refuse_unrankable(self) -> None:
-        """Raise InputError for a model of more than two classes."""
+        """Raise InputError for a model with more than two classes."""
         refuse_unrankable(len(self.class_names), str(self.exported.folder))
 
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return the logits of the pairs before temperature and softmax, float32 [N, C].
 
-        Raises InputError for what is no pair of texts, NumbersError for logits that are not finite.
+        Raises InputError for an item that is not a pair of texts, NumbersError for logits that are not
+        finite.
         """
         return score_pairs(self._logits_of_texts, *self._texts_of(pairs), self.symmetric)
 
     def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-        rows = encode_texts(left, right, None, self._pieces, self.exported.max_seq_len)
+        rows = encode_texts(left, right, None, self._tokenizer, self.exported.max_seq_len)
         logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
         for picked in evaluation_batches(rows.lengths, BATCH_SIZE, self._backend.rules):
             batch = self._batch(rows, picked)
             logits[picked] = self.logits_of_ids(batch.input_ids, batch.token_type_ids)[: len(picked)]
         if not np.isfinite(logits).all():
-            raise NumbersError(f"{self.exported.folder} answers with NaN or infinity; export the model again")
+            raise NumbersError(f"{self.exported.folder} returns NaN or infinity; export the model again")
         return logits
 
     def _batch(self, rows: EncodedPairs, picked: np.ndarray) -> Batch:
-        """Return the batch of the ``picked`` rows, in a shape that the backend answers well.
+        """Return the batch of the ``picked`` rows, in a shape that suits the backend.
 
-        Where it takes few shapes, the last row may stand in it more than once.
+        If it takes few shapes, the last row may be repeated.
         """
         rules = self._backend.rules
         length = min(rules.padded(int(rows.lengths[picked].max())), self.exported.max_seq_len)
@@ -171,6 +180,7 @@ class PairPredictor:
 
     def _texts_of(self, pairs: Sequence[TextPair]) -> Tuple[List[str], List[str]]:
         for place, pair in enumerate(pairs):
-            if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+            if not (is_pair and all(isinstance(text, str) for text in pair)):
                 raise InputError(f"pair {place} is {str(pair)[:60]}; give two texts")
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]

@@ -1,4 +1,4 @@
-"""The best of many candidates for a query, in memory that does not follow their number."""
+"""The best of many candidates for a query, in memory that does not grow with their number."""
 
 from heapq import heappush, heapreplace
 from itertools import islice
@@ -12,21 +12,21 @@ CANDIDATES = 4096  # scored at a time
 
 
 class Ranked(NamedTuple):
-    """A candidate and how well it fits the query."""
+    """A candidate and how well it matches the query."""
 
     place: int  # among the candidates, from 0
     text: str
-    score: float  # from 0 to 1
+    score: float  # a probability with two classes, otherwise the score of the model
 
 
 def rank_texts(
     score: Callable[[Sequence[str]], np.ndarray], candidates: Iterable[str], top_k: int
 ) -> List[Ranked]:
-    """Return the ``top_k`` candidates that ``score`` likes most, the best first; of equals the first one.
+    """Return the ``top_k`` candidates with the best ``score``, best first; ties in their order.
 
     ``score``: candidates to numbers, float64 [N]. ``candidates`` may be an iterator of any length: CANDIDATES
-    and top_k of them are held at a time. Raises InputError for a ``top_k`` below 1 and for a candidate that
-    is no text, NumbersError for a score that is NaN.
+    and top_k of them are in memory at a time. Raises InputError for a ``top_k`` below 1 and for a candidate
+    that is not a text, NumbersError for a score that is NaN.
     """
     if top_k < 1:
         raise InputError(f"top_k {top_k} is below 1; ask for at least one")
@@ -45,7 +45,7 @@ def rank_texts(
 
 
 def best_places(scores: np.ndarray, top_k: int) -> List[int]:
-    """Return the places of the ``top_k`` best of scores [N], the best first; of equals the first one."""
+    """Return the positions of the ``top_k`` best of scores [N], best first; ties in their order."""
     return np.argsort(-np.asarray(scores), kind="stable")[:top_k].tolist()
 
 
@@ -65,7 +65,7 @@ def _windows(candidates: Iterable[str]) -> Iterator[Tuple[int, List[str]]]:
 
 
 def _promising(scores: np.ndarray, best: List, top_k: int) -> List[int]:
-    """Return the places of a window that may be among the best, ascending."""
+    """Return the positions of a window that may be among the best, ascending."""
     if len(best) == top_k:
         return np.flatnonzero(scores > best[0][0]).tolist()
     return list(range(len(scores)))

@@ -1,4 +1,4 @@
-"""Logits as probabilities and classes: what evaluation, prediction and an exported model share."""
+"""Logits as probabilities and classes: shared by evaluation, prediction and exported models."""
 
 from typing import NamedTuple, Optional, Sequence
 
@@ -24,7 +24,7 @@ class Decisions(NamedTuple):
 def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[float] = None) -> Decisions:
     """Return the class and the probabilities of each row of logits [N, C], at ``temperature``.
 
-    The class is the likeliest one, or with ``threshold`` 1 where the probability of class 1 reaches it, else
+    The class is the most probable one, or with ``threshold`` 1 if the probability of class 1 reaches it, else
     0.
     """
     class_probabilities = probabilities(logits, temperature)
@@ -37,30 +37,31 @@ def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[flo
 
 
 def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -> None:
-    """Raise InputError for a threshold of a model that has other than two classes."""
+    """Raise InputError for a threshold of a model that does not have two classes."""
     if threshold is not None and num_classes == 1:
         raise InputError(f"--threshold decides between two classes, and {where} gives scores; leave it out")
     if threshold is not None and num_classes != 2:
         raise InputError(
-            f"--threshold is for two classes, {where} has {num_classes}; without it the likeliest is taken"
+            f"--threshold is for two classes, {where} has {num_classes}; "
+            "without it the most probable class is used"
         )
 
 
 def refuse_unrankable(num_classes: int, where: str) -> None:
-    """Raise InputError for a model that has no score by which candidates are ranked; 1: without classes."""
+    """Raise InputError for a model that has no score to rank candidates by; 1: without classes."""
     if num_classes > 2:
         raise InputError(
-            f"{where} has {num_classes} classes, and candidates are ranked by the second of two, or by a "
+            f"{where} has {num_classes} classes, but candidates are ranked by the second of two, or by a "
             "score; train it with labels 0 and 1"
         )
 
 
-def refuse_no_threshold(threshold: Optional[float]) -> None:
-    """Raise InputError for a threshold that is no probability."""
+def refuse_threshold_out_of_range(threshold: Optional[float]) -> None:
+    """Raise InputError for a threshold that is not a probability."""
     if threshold is not None and not 0 <= threshold <= 1:
         raise InputError(f"--threshold {threshold} is not in [0, 1]; use 0.5, for example")
 
 
 def are_names(names: Sequence[str]) -> bool:
-    """Return whether classes have names of their own, other than 0, 1 and so on or LABEL_0, LABEL_1."""
+    """Return whether classes have real names, other than 0, 1 and so on or LABEL_0, LABEL_1."""
     return any(name not in (str(number), f"LABEL_{number}") for number, name in enumerate(names))

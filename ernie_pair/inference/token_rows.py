@@ -1,4 +1,4 @@
-"""Pairs of texts as token ids: what training, evaluation and an exported model share.
+"""Pairs of texts as token ids: shared by training, evaluation and exported models.
 
 A row is [CLS] a [SEP] b [SEP] with token type 0 up to the first [SEP] and 1 after it.
 """
@@ -16,24 +16,24 @@ SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
 SPECIALS_PER_TEXT = 2  # [CLS] a [SEP]
 SHORTEST_TEXT = SPECIALS_PER_TEXT + 1
 SHORTEST_PAIR = SPECIALS_PER_PAIR + 2  # a token of each text
-CHUNK = 4096  # pairs tokenised at a time
+CHUNK = 4096  # pairs tokenized at a time
 WINDOW = 1 << 16  # pairs that are sorted by length together
 
 
 class Batch(NamedTuple):
-    """Rows side by side, int64, padded to the longest of them."""
+    """Rows of a batch, int64, padded to the longest of them."""
 
     input_ids: np.ndarray  # [B, S]
     token_type_ids: np.ndarray  # [B, S]
-    labels: Optional[np.ndarray]  # [B]; of candidates [B, 2]: the label, and the number of the query
-    teacher_logits: Optional[np.ndarray] = None  # float32 [B, C], of distillation
+    labels: Optional[np.ndarray]  # [B]; for ranking [B, 2]: the label, and the number of the query
+    teacher_logits: Optional[np.ndarray] = None  # float32 [B, C], for distillation
 
 
 class BatchRules(NamedTuple):
-    """Which batches a model answers well: their size in tokens, and how their shape is rounded up."""
+    """Which batches suit a model: their size in tokens, and how their shape is rounded up."""
 
-    most_tokens: int = 0  # of a batch, padding included; 0: any number
-    length_step: int = 1  # lengths are multiples of it, but for the longest that the model takes
+    most_tokens: int = 0  # per batch, including padding; 0: any number
+    length_step: int = 1  # lengths are multiples of it, except for the longest that the model takes
     rounds_rows: bool = False  # numbers of rows are powers of two
 
     def padded(self, length: int) -> int:
@@ -45,8 +45,8 @@ class EncodedPairs:
     """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0.
 
     ``ids`` int32 [tokens], ``starts`` int64 [rows + 1], ``heads`` [rows], ``labels`` [rows] or None.
-    ``num_cut`` of them were longer and have been cut; ``bad`` are rows of the file that were left out.
-    ``groups`` int64 [rows]: the query that each is a candidate of, where candidates are ranked.
+    ``num_cut`` of them were longer and have been truncated; ``bad`` are rows of the file that were left out.
+    ``groups`` int64 [rows]: the query that each is a candidate of, if candidates are ranked.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class EncodedPairs:
     ):
         self.ids, self.starts, self.heads, self.labels, self.pad_id = ids, starts, heads, labels, pad_id
         self.lengths, self.num_cut, self.bad = np.diff(starts), num_cut, bad
-        self.orders: Optional[EncodedPairs] = None  # the pairs in both orders, where they are scored so
-        self.teacher_logits: Optional[np.ndarray] = None  # float32 [rows, C], of distillation
+        self.orders: Optional[EncodedPairs] = None  # the pairs in both orders, if both are scored
+        self.teacher_logits: Optional[np.ndarray] = None  # float32 [rows, C], for distillation
         self.groups: Optional[np.ndarray] = None
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class EncodedPairs:
 def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> WordPiece:
     """Read the vocabulary of a model.
 
-    Raises InputError when it and the model do not fit each other, or ``max_seq_len`` exceeds the positions.
+    Raises InputError when it does not fit the model, or ``max_seq_len`` exceeds the positions.
     """
     tokenizer = WordPiece.from_file(vocab_file, spec.lower_case)
     if tokenizer.vocab_size > spec.vocab_size:
@@ -110,9 +110,9 @@ def encode_texts(
     tokenizer: WordPiece,
     max_seq_len: int,
 ) -> EncodedPairs:
-    """Encode the pairs (left[i], right[i]) as token ids, cut to ``max_seq_len`` (see ``kept_lengths``).
+    """Encode the pairs (left[i], right[i]) as token ids, truncated to ``max_seq_len`` (see ``kept_lengths``).
 
-    ``labels`` int64 [N] or None. A text without any token, of a zero-width space for example, becomes [UNK].
+    ``labels`` int64 [N] or None. A text without any token, for example a zero-width space, becomes [UNK].
     """
     rows: List[np.ndarray] = []
     heads: List[int] = []
@@ -132,7 +132,7 @@ def encode_texts(
 
 
 def encode_single_texts(texts: Sequence[str], tokenizer: WordPiece, max_seq_len: int) -> EncodedPairs:
-    """Encode each of ``texts`` as [CLS] text [SEP], all of token type 0, cut to ``max_seq_len`` tokens.
+    """Encode each of ``texts`` as [CLS] text [SEP], all of token type 0, truncated to ``max_seq_len`` tokens.
 
     A text without any token becomes [UNK].
     """
@@ -150,9 +150,9 @@ def encode_single_texts(texts: Sequence[str], tokenizer: WordPiece, max_seq_len:
 
 
 def exchange_texts(batch: Batch) -> Batch:
-    """Return ``batch`` with the two texts of every row in each other's place: [CLS] b [SEP] a [SEP].
+    """Return ``batch`` with the two texts of every row exchanged: [CLS] b [SEP] a [SEP].
 
-    The texts stay as they were cut. All else is as it was.
+    The texts stay truncated as they were; all else is unchanged.
     """
     types, columns = batch.token_type_ids, np.arange(batch.input_ids.shape[1])
     heads = types.argmax(axis=1)[:, None]  # each row has a second text, if only its [SEP]
@@ -182,8 +182,8 @@ def evaluation_batches(
 ) -> List[np.ndarray]:
     """Return batches of row numbers, int64 [at most batch_size] each, that hold every row once.
 
-    Rows of like length stand together; the batches are the same for any number of processes. Rows meet within
-    a WINDOW of the file, so that who reads it window by window gets the same answers.
+    Rows of similar length are together; the batches are the same for any number of processes. They are formed
+    within a WINDOW of the file, so that reading it window by window gives the same predictions.
     """
     batches = []
     for begin in range(0, len(lengths), WINDOW):
@@ -199,7 +199,7 @@ def evaluation_batches(
 def _size_at(lengths: np.ndarray, batch_size: int, rules: BatchRules) -> int:
     """Return how many rows make the next batch: ``batch_size``, or the power of two that most_tokens allows.
 
-    ``lengths`` are those of the next batch_size rows, ascending.
+    ``lengths``: those of the next batch_size rows, ascending.
     """
     size = batch_size
     while rules.most_tokens and size > 1:

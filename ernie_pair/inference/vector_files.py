@@ -1,7 +1,7 @@
-"""Vectors on disk: written by `ernie-pair embed`, memory mapped by whoever searches them.
+"""Vectors on disk: written by `ernie-pair embed`, memory-mapped by searches.
 
-vectors.npy   float16 or int8 [N, D], row i of text i; each of length 1 before it was rounded
-scales.npy    float32 [N], of int8 alone: row i is vectors[i] * scales[i]
+vectors.npy   float16 or int8 [N, D], row i for text i; each of length 1 before rounding
+scales.npy    float32 [N], for int8 only: row i is vectors[i] * scales[i]
 vectors.json  {"format": 1, "fingerprint": "9c1e...", "count": N, "dim": D, "dtype": "float16",
                "files": {"vectors.npy": SHA-256}, ...}
 
@@ -28,16 +28,16 @@ CURE = "make them again with ernie-pair embed"
 
 
 class Packed(NamedTuple):
-    """Vectors as they are stored: ``rows`` [N, D], and of int8 their ``scales`` float32 [N]."""
+    """Vectors as they are stored: ``rows`` [N, D], and for int8 their ``scales`` float32 [N]."""
 
     rows: np.ndarray
     scales: Optional[np.ndarray]
 
 
 def pack_vectors(vectors: np.ndarray, dtype: str) -> Packed:
-    """Return float32 [N, D] as ``dtype`` stores it: float16, or int8 with the largest number of a row at 127.
+    """Return float32 [N, D] as stored in ``dtype``: float16, or int8 with the largest number of a row at 127.
 
-    A number is then off by less than 1/254 of the largest one of its row.
+    The error of a number is then less than 1/254 of the largest one of its row.
     """
     if dtype == "float16":
         return Packed(vectors.astype(DTYPES[dtype]), None)
@@ -48,7 +48,7 @@ def pack_vectors(vectors: np.ndarray, dtype: str) -> Packed:
 
 @dataclass(frozen=True)
 class VectorFile:
-    """The vectors of a folder, memory mapped. ``fingerprint`` is that of the model that made them."""
+    """The vectors of a folder, memory-mapped. ``fingerprint`` is that of the model that made them."""
 
     folder: Path
     fingerprint: str
@@ -59,12 +59,12 @@ class VectorFile:
 
     @cached_property
     def array(self) -> np.ndarray:
-        """Return what vectors.npy holds, [N, D] in ``dtype``, memory mapped. Raises CheckpointError."""
+        """Return the content of vectors.npy, [N, D] in ``dtype``, memory-mapped. Raises CheckpointError."""
         return self._mapped(VECTORS_FILE, DTYPES[self.dtype], (self.count, self.dim))
 
     @cached_property
     def scales(self) -> Optional[np.ndarray]:
-        """Return float32 [N], which the rows of int8 are multiplied with; None for float16."""
+        """Return float32 [N], by which the rows of int8 are multiplied; None for float16."""
         return self._mapped(SCALES_FILE, SCALE_DTYPE, (self.count,)) if self.dtype == "int8" else None
 
     def rows(self, begin: int, end: int) -> np.ndarray:
@@ -73,18 +73,18 @@ class VectorFile:
         return found if self.scales is None else found * self.scales[begin:end, None]
 
     def verify(self) -> None:
-        """Read all files. Raises CheckpointError for one that is not what was written."""
+        """Read all files. Raises CheckpointError for one that is not as written."""
         for name, sha256 in self.files.items():
             path = self.folder / name
             if not path.is_file() or sha256_of_file(path) != sha256:
                 raise CheckpointError(f"{path} is not the file that was written; {CURE}")
 
     def refuse_other_model(self, fingerprint: str, where: str) -> None:
-        """Raise InputError where the model ``where``, of ``fingerprint``, is not the one that made them."""
+        """Raise InputError if the model ``where``, of ``fingerprint``, is not the one that made them."""
         if fingerprint != self.fingerprint:
             raise InputError(
                 f"{self.folder}: its vectors are of another model ({self.fingerprint[:12]}) than {where} "
-                f"({fingerprint[:12]}); {CURE}, or take the model that made them"
+                f"({fingerprint[:12]}); {CURE}, or use the model that made them"
             )
 
     def _mapped(self, name: str, dtype: np.dtype, shape: tuple) -> np.ndarray:
@@ -102,7 +102,7 @@ class VectorFile:
 
 
 def open_vectors(folder: Union[str, Path]) -> VectorFile:
-    """Open the vectors in ``folder``. Raises InputError when there are none, or vectors.json is damaged."""
+    """Open the vectors in ``folder``. Raises InputError if there are none or vectors.json is damaged."""
     path = Path(folder) / VECTORS_JSON
     if not path.is_file():
         raise InputError(f"{folder} holds no {VECTORS_JSON}; make vectors with ernie-pair embed")

@@ -1,1 +1,1 @@
-"""Fused CPU kernels: what one encoder layer costs in one call, beside the plain path of Paddle."""
+"""Fused CPU kernels: one call per encoder layer, as an alternative to the plain path of Paddle."""

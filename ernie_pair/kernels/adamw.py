@@ -1,7 +1,7 @@
 """AdamW over all parameters in one call, with clipping by the global norm.
 
-It reads and writes the state of Paddle's AdamW in place: checkpoints, and whoever looks at the optimizer,
-see no difference, and either goes on from the other.
+It reads and writes the state of Paddle's AdamW in place: checkpoints, and code that reads the optimizer, see
+no difference, and either can continue from the other.
 """
 
 from collections import defaultdict
@@ -23,8 +23,8 @@ Trained = List[Tuple[paddle.Tensor, paddle.Tensor]]  # parameters with their gra
 class FusedAdamW(paddle.optimizer.AdamW):
     """Paddle's AdamW whose ``step`` is one call of the kernels, on ``threads`` threads.
 
-    What the kernels do not know (other dtypes, a parameter that has a regularizer or is not to be clipped)
-    Paddle moves. ``known_norm``: of all gradients, where whoever calls ``step`` has it; for one step.
+    Whatever the kernels do not support (other dtypes, a parameter with a regularizer or without clipping) is
+    updated by Paddle. ``known_norm``: of all gradients, if the caller of ``step`` has it; for one step.
     """
 
     threads = 1
@@ -39,7 +39,7 @@ class FusedAdamW(paddle.optimizer.AdamW):
 
     @paddle.no_grad()
     def step(self) -> None:
-        """Move the parameters that have a gradient."""
+        """Update the parameters that have a gradient."""
         norm, self.known_norm = self.known_norm, None
         trained, settings = gradients_of(self._parameter_list), adam_settings(self)
         is_fit = _are_fit(trained, settings)
@@ -51,9 +51,9 @@ class FusedAdamW(paddle.optimizer.AdamW):
         if settings.clip_norm is not None:
             if norm is None:
                 norm = float(np.sqrt(sum_of_squares([gradient for _, gradient in trained], self.threads)))
-            factor = settings.clip_norm / max(norm, settings.clip_norm)  # a norm that is none stays so
+            factor = settings.clip_norm / max(norm, settings.clip_norm)  # NaN and infinity stay so
         together: Dict[Tuple[float, float], List[int]] = defaultdict(list)
-        for index, slot in enumerate(slots):  # one that had no gradient for a while is some steps behind
+        for index, slot in enumerate(slots):  # one without a gradient for a while is some steps behind
             together[_value(slot.power1), _value(slot.power2)].append(index)
         for powers, members in together.items():
             self._move(settings, powers, factor, [(*trained[i], slots[i]) for i in members])
@@ -82,13 +82,13 @@ class FusedAdamW(paddle.optimizer.AdamW):
 
 
 def gradients_of(parameters) -> Trained:
-    """Return the parameters that train and have a gradient, with it."""
+    """Return the trainable parameters that have a gradient, with it."""
     found = ((p, p.grad) for p in parameters if not p.stop_gradient)
     return [(parameter, gradient) for parameter, gradient in found if gradient is not None]
 
 
 def sum_of_squares(tensors, threads: int) -> float:
-    """Return the sum of the squares of all elements of float32 tensors on the CPU, without gaps."""
+    """Return the sum of the squares of all elements of contiguous float32 tensors on the CPU."""
     count = len(tensors)
     sizes = (c_int64 * count)(*[tensor.size for tensor in tensors])
     return open_kernels().functions.fused_sum_of_squares(count, sizes, pointers_of(tensors), threads)
@@ -102,12 +102,12 @@ def _are_fit(trained: Trained, settings: AdamSettings) -> bool:
 
 
 def _is_usual(parameter) -> bool:
-    """Return whether a parameter is clipped with all others, and has no penalty of its own."""
+    """Return whether a parameter is clipped like all others, and has no regularizer of its own."""
     return getattr(parameter, "need_clip", True) and getattr(parameter, "regularizer", None) is None
 
 
 def _number(tensor) -> c_float:
-    """Return the only number of a float32 tensor on the CPU, to be read and written."""
+    """Return the only element of a float32 tensor on the CPU, to be read and written."""
     return c_float.from_address(tensor.data_ptr())
 
 

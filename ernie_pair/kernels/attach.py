@@ -16,12 +16,12 @@ def why_layers_unfit(layers: Sequence) -> str:
 
 
 def describe_unfit(embeddings: Sequence) -> str:
-    """Return what of these parts the kernels leave to Paddle, in words, or ''."""
+    """Return which of these parts the kernels leave to Paddle, in words, or ''."""
     return "" if all(map(are_fit, embeddings)) else "embeddings by Paddle"
 
 
 def attach_kernels(layers: Sequence, embeddings: Sequence, state: ModelState) -> None:
-    """Let the kernels compute ``layers``, and the ``embeddings`` before them where they can."""
+    """Let the kernels compute ``layers``, and the ``embeddings`` before them if they can."""
     begins = True
     for part in embeddings:
         if are_fit(part):

@@ -1,4 +1,4 @@
-"""The C interface of the compiled kernels, cpp/fused.h, in the words of ctypes."""
+"""The C interface of the compiled kernels, cpp/fused.h, declared with ctypes."""
 
 import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
@@ -71,12 +71,12 @@ FUNCTIONS: List[Tuple[str, Any, Sequence[Any]]] = [
 
 
 def declare_functions(library: ctypes.CDLL) -> None:
-    """Give every function its types. Raises AttributeError when one is not there."""
+    """Declare the types of every function. Raises AttributeError when one is missing."""
     for name, result, arguments in FUNCTIONS:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
 
 
 def pointers_of(tensors: Sequence[Any]) -> Pointers:
-    """Return a C array of where the data of ``tensors`` lie."""
+    """Return a C array of the data addresses of ``tensors``."""
     return (c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])

@@ -9,15 +9,15 @@ from ernie_pair.kernels.kernel_flags import DTYPES, KernelFlags
 from ernie_pair.kernels.levels import LEVEL_ASKED, LEVELS, has_bf16, refuse_bf16
 from ernie_pair.kernels.library import Kernels, open_kernels
 
-OF_THE_CPU = "the fused kernels are of the CPU"
+OF_THE_CPU = "the fused kernels are for the CPU"
 AllReduce = Callable[[np.ndarray], np.ndarray]  # the sum over all processes of a run
-REFUSED = len(LEVELS)  # a place after those of the levels, where none is plain
+REFUSED = len(LEVELS)  # an index after those of the levels: the process raised an error
 
 
 class KernelChoice(NamedTuple):
     """The path of a run: ``fused``, with its level and the precision of products, or ``plain``, and why.
 
-    ``notes``: what else there is to know of the fused one: why it is no faster, what it leaves to Paddle.
+    ``notes``: more about the fused path: why it is not faster, what it leaves to Paddle.
     """
 
     path: str
@@ -40,32 +40,33 @@ class KernelChoice(NamedTuple):
 
     @property
     def is_cast(self) -> bool:
-        """Return whether Paddle's own kernels are to be given products in half precision, on a GPU."""
+        """Return whether Paddle's own kernels compute products in half precision, on a GPU."""
         return not self.is_fused and self.precision != "fp32"
 
-    def describe(self) -> str:
-        """Return the path as a line for the log or a report."""
+    def describe(self, with_notes: bool = True) -> str:
+        """Return the path as a line for the log, or without the notes for a report."""
         if not self.is_fused:
             products = f", products in {self.precision}" if self.is_cast else ""
             return f"plain kernels of Paddle{products}: {self.reason}"
-        return "; ".join([f"fused kernels, {self.level}, products in {self.precision}", *self.notes])
+        told = f"fused kernels, {self.level}, products in {self.precision}"
+        return "; ".join([told, *self.notes]) if with_notes else told
 
     def with_note(self, note: str) -> "KernelChoice":
-        """Return the path with one more note, if ``note`` is none that is empty."""
+        """Return the path with one more note, unless ``note`` is empty."""
         return self._replace(notes=(*self.notes, note)) if note else self
 
 
 def choose_kernels(flags: KernelFlags, device: str, unfit: str = "", casts: bool = False) -> KernelChoice:
     """Return the path of a model on ``device``, cpu or gpu; ``unfit``: why its layers cannot be fused.
 
-    ``casts``: the caller gives a GPU its products in half precision, as who asks a model does.
+    ``casts``: on a GPU the caller casts the products to half precision, as in evaluation and prediction.
 
-    Raises InputError where --kernels fused or --precision asks for what cannot be.
+    Raises InputError if --kernels fused or --precision asks for what is not available.
     """
     if flags.kernels == "plain":
         return KernelChoice("plain", reason="--kernels plain")
     if device == "cpu" and flags.precision == "fp16":
-        raise InputError("--precision fp16 needs a GPU; use fp32, or bf16 where there is AVX512-BF16")
+        raise InputError("--precision fp16 needs a GPU; use fp32, or bf16 if the processor has AVX512-BF16")
     if device == "gpu" and casts and flags.kernels == "auto":
         return KernelChoice("plain", precision=flags.precision, reason=OF_THE_CPU)
     reason = _why_plain(device, unfit)
@@ -90,15 +91,15 @@ def _why_plain(device: str, unfit: str) -> str:
 
 
 def choose_plain(flags: KernelFlags, reason: str, device: str) -> KernelChoice:
-    """Return the plain path, since for ``reason`` the kernels cannot be used.
+    """Return the plain path, with the ``reason`` why the fused kernels cannot be used.
 
-    Raises InputError where the flags insist on them.
+    Raises InputError if the flags require them.
     """
     if flags.precision != "fp32":
-        has_amp = device == "gpu" and hasattr(flags, "use_amp")  # training does, asking does not
-        amp = f"--use_amp true --amp_dtype {DTYPES[flags.precision]} in its place"
+        has_amp = device == "gpu" and hasattr(flags, "use_amp")  # in training, not in prediction
+        amp = f"--use_amp true --amp_dtype {DTYPES[flags.precision]} instead"
         cure = amp if has_amp else "--precision fp32"
-        raise InputError(f"--precision {flags.precision} is of the fused kernels: {reason}; use {cure}")
+        raise InputError(f"--precision {flags.precision} needs the fused kernels: {reason}; use {cure}")
     if flags.kernels == "fused":
         raise InputError(f"--kernels fused: {reason}; use --kernels auto")
     return KernelChoice("plain", reason=reason)
@@ -107,11 +108,11 @@ def choose_plain(flags: KernelFlags, reason: str, device: str) -> KernelChoice:
 def agree_on_path(
     choose: Callable[[], KernelChoice], flags: KernelFlags, device: str, size: int, all_reduce: AllReduce
 ) -> KernelChoice:
-    """Return what ``choose()`` does, where all ``size`` processes of a run choose alike; else the plain path.
+    """Return the path of ``choose()`` if all ``size`` processes of a run agree on it, else the plain path.
 
-    Two kinds of kernels sum gradients in two orders, and weights that are to be equal would drift apart.
-    Every process calls this, and none raises before all have heard of it: InputError of ``choose()``, and in
-    the others too; or where the flags insist on what they cannot share.
+    Two kinds of kernels sum gradients in two orders, so weights that must stay equal would drift apart.
+    Every process calls this, and none raises before all know of it: the InputError of ``choose()``, one in
+    the other processes too, or one if the flags require a path that they do not share.
     """
     if size == 1 or device != "cpu" or flags.kernels == "plain":
         return choose()
@@ -119,7 +120,7 @@ def agree_on_path(
     try:
         choice = choose()
         place = LEVELS.index(choice.level)
-        if choice.precision == "fp32":  # what is above differs in products of bfloat16 alone
+        if choice.precision == "fp32":  # higher levels differ only in products of bfloat16
             place = min(place, LEVELS.index("avx512"))
     except InputError as error:
         refusal, place = error, REFUSED
@@ -127,7 +128,7 @@ def agree_on_path(
     if refusal is not None:
         raise refusal
     if counts[REFUSED]:
-        raise InputError("another process of this run refuses --kernels or --precision; see what it says")
+        raise InputError("another process of this run refuses --kernels or --precision; see its message")
     lowest = LEVELS[int(np.flatnonzero(counts)[0])]
     if choice.precision == "bf16" and has_bf16(lowest) and counts[place] < size:
         raise InputError(

@@ -1,6 +1,6 @@
 """Word, position, token type and task embeddings, their norm and dropout, in one call.
 
-`FusedEmbeddings` stands in for the forward pass of the embeddings of PaddleNLP's ERNIE, ErnieGram, BERT and
+`FusedEmbeddings` replaces the forward pass of the embeddings of PaddleNLP's ERNIE, ErnieGram, BERT and
 RoBERTa. B batch, S sequence, D hidden, V vocabulary.
 """
 
@@ -25,11 +25,11 @@ from ernie_pair.kernels.workspaces import POOL, Workspace
 
 KNOWN = {"ErnieEmbeddings", "ErnieGramEmbeddings", "BertEmbeddings", "RobertaEmbeddings"}
 WHOLE = (paddle.int32, paddle.int64)
-NUM_PARAMETERS = 5  # without the tasks' table
+NUM_PARAMETERS = 5  # without the task table
 
 
 def are_fit(embeddings) -> bool:
-    """Return whether the kernels compute these embeddings."""
+    """Return whether the kernels can compute these embeddings."""
     kind = type(embeddings)
     if kind.__name__ not in KNOWN or not kind.__module__.startswith("paddlenlp."):
         return False
@@ -37,13 +37,13 @@ def are_fit(embeddings) -> bool:
 
 
 def why_changed(embeddings) -> str:
-    """Return why embeddings of a known class are none for the kernels at this moment, in words, or ''."""
+    """Return why the kernels cannot compute embeddings of a known class at the moment, in words, or ''."""
     parts = [("layer_norm", nn.LayerNorm), ("dropout", nn.Dropout)]
     parts += [(name, nn.Embedding) for name in _tables_of(embeddings)]
     for name, kind in parts:
         part = sublayer_of(embeddings, name)
         if part is None or not runs_its_class(part, kind):
-            return f"{name} was replaced or has a hook, and the fused ones would pass it over"
+            return f"{name} was replaced or has a hook, which the fused kernels would ignore"
     return ""
 
 
@@ -53,14 +53,14 @@ def _tables_of(embeddings) -> List[str]:
 
 
 def _parameters_of(embeddings) -> List[paddle.Tensor]:
-    """Return scale and shift of the norm and the tables; the parts are those that `why_changed` looks for."""
+    """Return scale and shift of the norm and the tables; the parts are those that `why_changed` checks."""
     norm = sublayer_of(embeddings, "layer_norm")
     tables = [parameter_of(sublayer_of(embeddings, name), "weight") for name in _tables_of(embeddings)]
     return [parameter_of(norm, "weight"), parameter_of(norm, "bias"), *tables]
 
 
 def _shapes_of(parameters: Sequence) -> List[List[int]]:
-    """Return the shapes that the ``parameters`` of embeddings have where they fit to each other."""
+    """Return the shapes that the ``parameters`` of embeddings have if they fit together."""
     width = parameters[0].shape[-1]
     return [[width], [width], *([table.shape[0], width] for table in parameters[2:])]
 
@@ -73,20 +73,20 @@ class Given(NamedTuple):
     positions: Optional[paddle.Tensor]
 
     def addresses(self) -> List[int]:
-        """Return where they lie."""
+        """Return the addresses of their data."""
         return [0 if tensor is None else tensor.data_ptr() for tensor in self]
 
 
 class FusedEmbeddings:
-    """The forward pass of ``embeddings``, with which that of the model begins."""
+    """The forward pass of ``embeddings``, the first part of the model's forward pass."""
 
     def __init__(self, embeddings, state: ModelState):
         self.embeddings, self.state, self.checked = embeddings, state, CheckedTensors()
 
     def __call__(self, input_ids=None, token_type_ids=None, position_ids=None, **others):
-        """Return the states [B, S, D] of ids int64 [B, S]; what the kernels do not know, Paddle computes.
+        """Return the states [B, S, D] of ids int64 [B, S]; Paddle computes what the kernels do not support.
 
-        Raises InputError for an id that is in no table.
+        Raises InputError for an id that is outside of its table.
         """
         self.state.begin_pass()
         is_asked = any(one is not None and not (isinstance(one, int) and one == 0) for one in others.values())
@@ -103,18 +103,18 @@ class FusedEmbeddings:
         return call.forward(parameters)
 
     def _fit_parameters(self) -> List[paddle.Tensor]:
-        """Return the parameters; [] where the embeddings are, at this moment, none for the kernels."""
+        """Return the parameters; [] if the kernels cannot compute the embeddings at the moment."""
         reason = why_changed(self.embeddings)
         parameters = [] if reason else _parameters_of(self.embeddings)
         if not reason and not self.checked.are_fit(parameters, _shapes_of):
-            reason = "the embeddings are not float32 on the CPU any more"
+            reason = "the embeddings are no longer float32 on the CPU"
         if reason:
             self.state.tell_once(reason)
             return []
         return parameters
 
     def _given(self, ids, types, positions) -> Optional[Given]:
-        """Return copies in the shape of ``ids``; None for what is Paddle's to spread, or to refuse."""
+        """Return copies in the shape of ``ids``; None for what Paddle must broadcast, or refuse."""
         if len(ids.shape) != 2 or 0 in ids.shape:
             return None
         types = paddle.zeros_like(ids) if types is None else types
@@ -125,18 +125,18 @@ class FusedEmbeddings:
                 continue
             if tensor.dtype not in WHOLE or not tensor.place.is_cpu_place() or not _spreads(tensor, ids):
                 return None
-            # A copy: nobody can put another number into it before the backward pass.
+            # A copy: it cannot change before the backward pass.
             given[number] = dense(tensor.astype("int64").expand(ids.shape))
         return Given(*given)
 
     def _positions(self, ids) -> Optional[paddle.Tensor]:
-        """Return the positions of RoBERTa, which count no padding; None: those of all others."""
+        """Return the positions of RoBERTa, which skip padding; None: those of all others."""
         modeling = sys.modules[type(self.embeddings).__module__]
         made = getattr(modeling, "create_position_ids_from_input_ids", None)
         return None if made is None else made(ids, self.embeddings.padding_idx, None)
 
     def _task_id(self, parameters) -> int:
-        """Return the row of the tasks' table that is added, 0 without one. Raises InputError: it has none."""
+        """Return the row of the task table to add, 0 without a table. Raises InputError if it is missing."""
         if len(parameters) == NUM_PARAMETERS:
             return 0
         task_id, size = self.embeddings.task_id, parameters[NUM_PARAMETERS].shape[0]
@@ -166,7 +166,7 @@ class FusedEmbeddings:
 
 
 def _spreads(tensor, ids) -> bool:
-    """Return whether Paddle would spread ``tensor`` over the shape of ``ids``, which stays the larger one."""
+    """Return whether Paddle would broadcast ``tensor`` to the shape of ``ids``, not vice versa."""
     shape, whole = tensor.shape, ids.shape
     own = whole[len(whole) - len(shape) :]
     return len(shape) in (1, 2) and all(size in (1, most) for size, most in zip(shape, own))
@@ -174,14 +174,14 @@ def _spreads(tensor, ids) -> bool:
 
 @paddle.jit.not_to_static
 def run_fused(embeddings, input_ids=None, token_type_ids=None, position_ids=None, **others):
-    """Return what the `FusedEmbeddings` of a layer make of ids; its forward pass, which Paddle may trace."""
+    """Return the output of a layer's `FusedEmbeddings` for ids; its forward pass, which Paddle may trace."""
     return embeddings.fused(input_ids, token_type_ids, position_ids, **others)
 
 
 class OneEmbedding:
     """One pass through the embeddings.
 
-    Its parameters: scale and shift, the tables of words, positions and types, and of tasks if there is one.
+    Its parameters: scale and shift, the word, position and type tables, and the task table if there is one.
     """
 
     def __init__(self, call: EmbeddingCall, given: Given, task_id: int, checked: CheckedTensors):
@@ -189,7 +189,7 @@ class OneEmbedding:
         self.saved: Optional[Workspace] = None
 
     def _addresses(self, tensors) -> List[int]:
-        """Return where words, positions, types, the row of the task, scale and shift lie."""
+        """Return the addresses of words, positions, types, the row of the task, scale and shift."""
         scale, shift, words, places, kinds, *tasks = tensors
         task = tasks[0].data_ptr() + 4 * self.task_id * self.call.hidden if tasks else 0
         tables = [tensor.data_ptr() for tensor in (words, places, kinds)]
@@ -221,7 +221,7 @@ class OneEmbedding:
         call, functions = self.call, open_kernels().functions
         work = POOL.take(functions.fused_embedding_work_bytes(byref(call)))
         gradients = [paddle.empty_like(parameter) for parameter in parameters[:NUM_PARAMETERS]]
-        # Of the tasks' table one row is written.
+        # Only one row of the task table has a gradient.
         gradients += [paddle.zeros_like(parameter) for parameter in parameters[NUM_PARAMETERS:]]
         functions.fused_embedding_backward(
             byref(call),
@@ -239,7 +239,7 @@ class OneEmbedding:
 
 
 class _Function(PyLayer):
-    """`OneEmbedding` as Paddle's autograd sees it."""
+    """`OneEmbedding` as a function of Paddle's autograd."""
 
     @staticmethod
     def forward(ctx, call: OneEmbedding, *parameters):
@@ -255,7 +255,7 @@ class _Function(PyLayer):
 
 
 def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
-    """Raise InputError for an id that is in no table: reading there would end the process, or worse."""
+    """Raise InputError for an id outside of its table: reading there could crash the process, or worse."""
     if given.positions is None and call.length > call.num_positions:
         raise InputError(
             f"{call.length} tokens per pair are more than the {call.num_positions} positions of the model; "

@@ -1,6 +1,6 @@
 """An encoder layer of Paddle, post-norm with gelu or relu, in one call forward and one backward.
 
-`FusedLayer` stands in for the forward pass of a TransformerEncoderLayer, whose parameters stay where they
+`FusedLayer` replaces the forward pass of a TransformerEncoderLayer, whose parameters stay where they
 are. B batch, S sequence, D hidden, Q S or 1.
 """
 
@@ -31,7 +31,7 @@ from ernie_pair.kernels.workspaces import POOL, Workspace
 class FusedLayer:
     """The forward pass of ``layer``, the ``number``-th of a model.
 
-    ``is_recomputed``: keep the input alone for the backward pass, and compute the rest again there.
+    ``is_recomputed``: keep only the input for the backward pass, and compute the rest again there.
     """
 
     def __init__(self, layer, number: int, state: ModelState):
@@ -41,16 +41,16 @@ class FusedLayer:
         self.plain: Forward = partial(type(layer).forward, layer)
 
     def for_first_token(self, plain: Forward) -> "FusedLayer":
-        """Return what computes [B, 1, D], the first token of each sequence alone, as ``plain`` does."""
-        alone = copy.copy(self)  # the packed weights are one and the same
+        """Return a layer that computes only [B, 1, D], the first token of each sequence, like ``plain``."""
+        alone = copy.copy(self)  # the packed weights are shared
         alone.first_token_only, alone.plain = True, plain
         return alone
 
     def __call__(self, src, src_mask=None, cache=None, output_attentions=False):
-        """Return the states [B, Q, D] after the layer, of those before it [B, S, D].
+        """Return the states [B, Q, D] after the layer from those before it [B, S, D].
 
-        ``src_mask``: float32 [B, 1, 1, S], added to the scores. What else TransformerEncoder may ask for is
-        computed by Paddle, and so is a layer that the kernels have ceased to know.
+        ``src_mask``: float32 [B, 1, 1, S], added to the scores. Whatever else TransformerEncoder may ask for
+        is computed by Paddle, and so is a layer that the kernels no longer support.
         """
         if self.begins_pass:
             self.state.begin_pass()
@@ -69,17 +69,17 @@ class FusedLayer:
         return states
 
     def _fit_parameters(self, width: int) -> List[paddle.Tensor]:
-        """Return the parameters; [] where the layer is, at this moment, none for the kernels."""
+        """Return the parameters; [] if the kernels cannot compute the layer at the moment."""
         reason = why_parts_unfit(self.layer)
         parameters = [] if reason else parameters_of(self.layer)
         if not reason and not self.checked.are_fit(parameters, layer_shapes):
-            reason = "its weights are not float32 on the CPU any more"
+            reason = "its weights are no longer float32 on the CPU"
         if reason:
             self.state.tell_once(reason)
             return []
         attention = sublayer_of(self.layer, "self_attn")
         is_wide = width == attention.num_heads * attention.head_dim == parameters[0].shape[0]
-        return parameters if is_wide else []  # where the widths differ, Paddle has the words for it
+        return parameters if is_wide else []  # Paddle raises the error if the widths differ
 
     def _call(self, src, parameters) -> LayerCall:
         layer, attention = self.layer, sublayer_of(self.layer, "self_attn")
@@ -111,10 +111,10 @@ class PackedWeights:
         self.space: Optional[Workspace] = None
 
     def __deepcopy__(self, memo) -> "PackedWeights":
-        return PackedWeights()  # of other weights
+        return PackedWeights()  # the copy has other weights
 
     def of(self, call: LayerCall, epoch: int, parameters) -> Optional[Workspace]:
-        """Return the copies of the weights as they are in this ``epoch``."""
+        """Return the copies of the weights of this ``epoch``."""
         if call.precision == PRECISIONS["fp32"]:
             return None
         if self.epoch != epoch or self.space is None:
@@ -128,7 +128,7 @@ class PackedWeights:
 
 
 class OneCall:
-    """One pass through a layer, forward and, where it is wanted, backward."""
+    """One pass through a layer, forward and, if requested, backward."""
 
     def __init__(
         self, call: LayerCall, packed: Optional[Workspace], is_recomputed: bool, checked: CheckedTensors
@@ -166,7 +166,7 @@ class OneCall:
             raise RuntimeError("the gradients of a fused layer are computed once; use --kernels plain")
         (x_BSD, mask, parameters, saved), self.kept = self.kept, None
         self.checked.refuse_changed(parameters, layer_shapes)
-        if saved is None:  # Philox draws the same again
+        if saved is None:  # dropout by Philox repeats itself
             saved = self.forward(x_BSD, mask, parameters)[1]
         call, functions = self.call, open_kernels().functions
         work = POOL.take(functions.fused_work_bytes(byref(call)))
@@ -189,7 +189,7 @@ class OneCall:
 
 
 class _Function(PyLayer):
-    """`OneCall` as Paddle's autograd sees it."""
+    """`OneCall` as a function of Paddle's autograd."""
 
     @staticmethod
     def forward(ctx, x_BSD, mask, call: OneCall, *parameters):
@@ -211,18 +211,18 @@ class _Function(PyLayer):
 
 
 def dense(tensor) -> paddle.Tensor:
-    """Return ``tensor`` without gaps in memory."""
+    """Return ``tensor``, contiguous in memory."""
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
 def refuse_second_derivatives() -> None:
-    """Raise RuntimeError in a backward pass that is to have a gradient itself (``create_graph``)."""
+    """Raise RuntimeError in a backward pass that needs a gradient itself (``create_graph``)."""
     if paddle.is_grad_enabled():
         raise RuntimeError("the fused kernels have no second derivatives; pass --kernels plain")
 
 
 def _are_known(src, src_mask) -> bool:
-    """Return whether the kernels know such states and such a mask: one that wants no gradient, in float32."""
+    """Return whether the kernels support these states and this mask: float32, a mask without gradient."""
     shape = src.shape
     if len(shape) != 3 or 0 in shape or not is_float32_on_cpu(src):
         return False

@@ -15,13 +15,14 @@ class KernelFlags(Options):
 
     kernels: Literal["auto", "fused", "plain"] = option(
         "auto",
-        help="on a CPU: fused layers, faster, where the model and the processor allow; plain: Paddle's own",
+        help="on a CPU: faster fused layers, where the model and the processor allow; plain: Paddle's own "
+        "layers",
         group="devices",
     )
     precision: Literal["fp32", "bf16", "fp16"] = option(
         "fp32",
-        help="of the products; on a CPU bf16 needs AVX512-BF16; on a GPU half precision is for asking, and "
-        "training has --use_amp",
+        help="precision of matrix products; bf16 on a CPU needs AVX512-BF16; on a GPU, half precision is for "
+        "evaluation and prediction, and training has --use_amp",
         group="precision",
     )
 
@@ -29,6 +30,6 @@ class KernelFlags(Options):
         super().__post_init__()
         if self.precision != "fp32" and self.kernels == "plain":
             raise InputError(
-                f"--precision {self.precision} is not of --kernels plain, which are Paddle's own on a CPU, "
-                "in float32; leave one of them out"
+                f"--precision {self.precision} is not supported by --kernels plain, which on a CPU are "
+                "Paddle's own, in float32; leave one of them out"
             )

@@ -1,7 +1,7 @@
-"""Whether a layer is such as the kernels compute; cheap enough to be asked again at every call.
+"""Check whether the kernels support a layer; cheap enough to be repeated at every call.
 
-The kernels read addresses, and trust what they were told of them. Parts of a model can be replaced, hooked,
-cast and moved at any time: from then on they are Paddle's to compute.
+The kernels read addresses, and trust what was checked about them. Parts of a model can be replaced, hooked,
+cast and moved at any time: from then on Paddle must compute them.
 """
 
 from operator import is_
@@ -24,33 +24,33 @@ def why_unfit(layer) -> str:
     """Return why the kernels cannot compute ``layer``, in words, or ''."""
     reason = why_parts_unfit(layer)
     if not reason and any(p is None or p.dtype != paddle.float32 for p in parameters_of(layer)):
-        reason = "the fused ones need every weight and bias in float32"
+        reason = "the fused kernels need every weight and bias in float32"
     return reason
 
 
 def why_parts_unfit(layer) -> str:
-    """Return why the kernels cannot compute ``layer``, whatever its weights hold, in words, or ''."""
+    """Return why the kernels cannot compute ``layer``, whatever its weights are, in words, or ''."""
     attention = sublayer_of(layer, "self_attn")
     if type(layer) is not nn.TransformerEncoderLayer or type(attention) is not nn.MultiHeadAttention:
-        return f"the fused ones know no layer such as {type(layer).__name__}"
+        return f"the fused kernels do not support {type(layer).__name__} layers"
     if layer.normalize_before:
-        return "the fused ones know no layers whose norms come first"
+        return "the fused kernels do not support pre-norm layers"
     if not activation_of(layer):
         name = getattr(layer.activation, "__name__", "this activation")
-        return f"the fused ones know gelu and relu, and not {name}"
+        return f"the fused kernels support gelu and relu, not {name}"
     changed = _changed_part(layer, attention)
     if changed:
-        return f"{changed} of a layer was replaced or has a hook, and the fused ones would pass it over"
+        return f"{changed} of a layer was replaced or has a hook, which the fused kernels would ignore"
     inner, first, second = (sublayer_of(layer, name) for name in DROPOUTS)
     if inner.p or first.p != second.p or first.training != second.training:
-        return "the fused ones know no dropout inside of the feed-forward, and one rate beside it"
+        return "the fused kernels support no dropout within the feed-forward, and one rate outside of it"
     if epsilon_of(sublayer_of(layer, "norm1")) != epsilon_of(sublayer_of(layer, "norm2")):
-        return "the fused ones know one epsilon for both norms of a layer"
+        return "the fused kernels support one epsilon for both norms of a layer"
     return ""
 
 
 def _changed_part(layer, attention) -> str:
-    """Return the name of the first part whose call would do something else than its class does, or ''."""
+    """Return the name of the first part whose call differs from that of its class, or ''."""
     if not runs_its_class(attention, nn.MultiHeadAttention):
         return "self_attn"
     parts = [(name, sublayer_of(attention, name), nn.Linear) for name in OF_ATTENTION]
@@ -60,7 +60,7 @@ def _changed_part(layer, attention) -> str:
 
 
 def parameters_of(layer) -> List[Any]:
-    """Return the parameters in the order of fused.h; None for one that there is not."""
+    """Return the parameters in the order of fused.h; None for a missing one."""
     attention = sublayer_of(layer, "self_attn")
     parts = [sublayer_of(attention, name) for name in OF_ATTENTION]
     parts += [sublayer_of(layer, name) for name in BESIDE_IT]
@@ -68,17 +68,17 @@ def parameters_of(layer) -> List[Any]:
 
 
 def layer_shapes(parameters: Sequence) -> List[List[int]]:
-    """Return the shapes that the ``parameters`` of a layer have where they fit to each other."""
+    """Return the shapes that the ``parameters`` of a layer have if they fit together."""
     hidden, inner = parameters[0].shape[0], parameters[8].shape[-1]
     square, row = [hidden, hidden], [hidden]
     return [*[square, row] * 4, [hidden, inner], [inner], [inner, hidden], *[row] * 5]
 
 
 class CheckedTensors:
-    """Tensors that were found to be dense float32 arrays of the right shapes on the CPU.
+    """Tensors that were checked to be contiguous float32 arrays of the right shapes on the CPU.
 
-    Looking them all over takes some 50 us. So that is done when one of them is another tensor than the last
-    time, or lies elsewhere: whatever casts, moves or reshapes a parameter gives it other memory.
+    Checking them all takes some 50 us. So it is repeated only if one of them is another tensor than the last
+    time, or at another address: whatever casts, moves or reshapes a parameter gives it other memory.
     """
 
     def __init__(self) -> None:
@@ -86,10 +86,10 @@ class CheckedTensors:
         self._addresses: List[int] = []
 
     def __deepcopy__(self, memo) -> "CheckedTensors":
-        return CheckedTensors()  # of other tensors
+        return CheckedTensors()  # the copy has other tensors
 
     def are_fit(self, tensors: Sequence, shapes_of) -> bool:
-        """Return whether ``tensors`` are such; ``shapes_of(tensors)`` returns the right shapes of all."""
+        """Return whether ``tensors`` are such arrays; ``shapes_of(tensors)`` returns the right shapes."""
         if any(tensor is None for tensor in tensors):
             return False
         addresses = [tensor.data_ptr() for tensor in tensors]
@@ -106,16 +106,16 @@ class CheckedTensors:
         return True
 
     def refuse_changed(self, tensors: Sequence, shapes_of) -> None:
-        """Raise RuntimeError when ``tensors``, with which a forward pass ran, have ceased to be such."""
+        """Raise RuntimeError when ``tensors``, which a forward pass has used, are no longer such arrays."""
         if not self.are_fit(tensors, shapes_of):
             raise RuntimeError("weights were cast or moved before their backward pass; use --kernels plain")
 
 
 def is_plain_array(tensor) -> bool:
-    """Return whether ``tensor`` is a float32 array without gaps in the memory of the CPU."""
+    """Return whether ``tensor`` is a contiguous float32 array in CPU memory."""
     return is_float32_on_cpu(tensor) and tensor.is_contiguous()
 
 
 def is_float32_on_cpu(tensor) -> bool:
-    """Return whether ``tensor`` is a float32 array, with gaps or without, in the memory of the CPU."""
+    """Return whether ``tensor`` is a float32 array, contiguous or not, in CPU memory."""
     return tensor.dtype == paddle.float32 and tensor.is_dense() and tensor.place.is_cpu_place()

@@ -1,6 +1,6 @@
 """The compiled kernels: where they are, whether they work here, and if not, why not.
 
-ERNIE_PAIR_KERNELS_LEVEL, one of LEVELS, lowers, and never raises, what the processor offers.
+ERNIE_PAIR_KERNELS_LEVEL, one of LEVELS, can only lower what the processor offers.
 """
 
 import ctypes
@@ -27,18 +27,18 @@ class Kernels(NamedTuple):
 
     @property
     def functions(self) -> ctypes.CDLL:
-        """Return the library, which must be there."""
+        """Return the library, which must be open."""
         assert self.library is not None, self.reason
         return self.library
 
     @property
     def has_bf16(self) -> bool:
-        """Return whether the products of bfloat16 are the processor's own."""
+        """Return whether the processor itself computes products of bfloat16."""
         return has_bf16(self.level)
 
     @property
     def why_no_bf16(self) -> str:
-        """Return why not, in words, or ''; of a library that is there."""
+        """Return why it does not, in words, or ''; the library must be open."""
         if self.has_bf16:
             return ""
         reason = why_no_bf16(LEVELS[self.functions.fused_processor_level()])
@@ -51,17 +51,17 @@ class Kernels(NamedTuple):
         possible = min(offered, asked_level(), key=LEVELS.index)
         if LEVELS.index(self.level) >= LEVELS.index(possible):
             return ""
-        return f"no {possible}: it was not compiled, or the system keeps its registers back"
+        return f"no {possible}: it was not compiled, or the system does not grant its registers"
 
 
 def open_kernels() -> Kernels:
-    """Return the kernels of this process, opened once. Raises InputError for a level that is none."""
+    """Return the kernels of this process, opened once. Raises InputError for an unknown level."""
     return _open(FOLDER, asked_level())
 
 
-@lru_cache(maxsize=1)  # one level at a time, for it is the library's
+@lru_cache(maxsize=1)  # the library has one level at a time
 def _open(folder: Path, most: str) -> Kernels:
-    """Return the kernels in ``folder``, of the level ``most`` at the most."""
+    """Return the kernels in ``folder``, at most of level ``most``."""
     if most == "none":
         return _none(f"{LEVEL_ASKED}=none is set")
     if platform.machine() != PROCESSOR:
@@ -72,7 +72,7 @@ def _open(folder: Path, most: str) -> Kernels:
     libraries = _paddle_libraries()
     for name in (OPENMP, ONEDNN):
         if not (libraries / name).is_file():
-            return _none(f"this Paddle brings no {name}")
+            return _none(f"this Paddle has no {name}")
     try:
         ctypes.CDLL(str(libraries / OPENMP), mode=ctypes.RTLD_GLOBAL)  # one OpenMP in a process, Paddle's
         library = ctypes.CDLL(str(found))
@@ -81,16 +81,16 @@ def _open(folder: Path, most: str) -> Kernels:
         return _none(f"{found.name} cannot be used ({' '.join(str(error).split())[:200]})")
     version = library.fused_version()
     if version != VERSION:
-        return _none(f"{found.name} is of version {version} of the kernels, and not {VERSION}")
+        return _none(f"{found.name} has version {version} of the kernels, not {VERSION}")
     level = library.fused_open(str(libraries / ONEDNN).encode(), LEVELS.index(most))
     if level == 0:
         is_old = library.fused_processor_level() == 0
-        return _none("this processor has no AVX2" if is_old else f"{ONEDNN} of this Paddle has no products")
+        return _none("this processor has no AVX2" if is_old else f"{ONEDNN} of this Paddle does not work")
     return Kernels(library, LEVELS[level])
 
 
 def _compiled_in(folder: Path) -> Optional[Path]:
-    """Return the compiled file, None without one; that of this Python first, for others may be stale."""
+    """Return the compiled file, or None; that of this Python first, because others may be stale."""
     of_this = [folder / f"_fused{suffix}" for suffix in EXTENSION_SUFFIXES]
     return next((path for path in (*of_this, *sorted(folder.glob("_fused*.so"))) if path.is_file()), None)
 

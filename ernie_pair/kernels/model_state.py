@@ -15,9 +15,8 @@ logger = logging.getLogger(__name__)
 class ModelState:
     """How a model is computed, and which forward pass it is in.
 
-    ``weights_epoch`` counts the moments from which on the weights may be others than before: copies of them
-    in another form are made anew then. Paddle cannot be asked: its optimizers and ``set_value`` leave
-    ``inplace_version`` as it is.
+    ``weights_epoch`` increases whenever the weights may have changed; then packed copies of them are made
+    again. Paddle cannot tell: its optimizers and ``set_value`` do not change ``inplace_version``.
     """
 
     precision: str
@@ -39,7 +38,7 @@ class ModelState:
             self.weights_epoch += 1
 
     def tell_once(self, reason: str) -> None:
-        """Log that Paddle computes a part of the model from now on, and why; a reason is told once."""
+        """Log that Paddle computes a part of the model from now on, and why; each reason once."""
         if reason not in self._told:
             self._told.add(reason)
             logger.warning("a part of the model is left to the plain kernels of Paddle: %s", reason)

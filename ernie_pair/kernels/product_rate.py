@@ -1,4 +1,4 @@
-"""The best rate of products that this process reaches: what the rate of its steps is measured by."""
+"""The best product rate that this process reaches, to which the rate of its steps is compared."""
 
 import time
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ Multiply = Callable[[], object]
 
 
 class ProductRate(NamedTuple):
-    """Floating-point operations of products a second, by the clock and by the processor's time."""
+    """Floating-point operations of products per second, by the wall clock and by CPU time."""
 
     flops_per_second: float
     flops_per_cpu_second: float
@@ -31,10 +31,10 @@ class ProductRate(NamedTuple):
 def product_rate(flags: Any, device: str, threads: int) -> float:
     """Return the FLOP/s of products alone on ``device``, in the precision of a run's flags.
 
-    It is measured once in a process. The ranks of a run measure it at the same time, each in its share of
-    the machine, as they do their steps.
+    It is measured once in a process. The ranks of a run measure at the same time, each with its share of
+    the machine, as in their steps.
     """
-    of_amp = device == "gpu" and flags.use_amp  # on a CPU it scales the loss alone
+    of_amp = device == "gpu" and flags.use_amp  # on a CPU AMP only scales the loss
     dtype = flags.amp_dtype if of_amp else DTYPES[flags.precision]
     return _measured_once(dtype, device, threads).flops_per_second
 
@@ -47,7 +47,7 @@ def _measured_once(dtype: str, device: str, threads: int) -> ProductRate:
 def measure_product_rate(dtype: str, device: str, threads: int) -> ProductRate:
     """Measure the best rate of products of ``dtype`` on ``device``, cpu or gpu; it takes about 0.2 s.
 
-    On a CPU they are those of the fused kernels, or where these cannot be used Paddle's own in float32.
+    On a CPU they are those of the fused kernels, or Paddle's own in float32 if these cannot be used.
     """
     rates = []
     with _dynamic_mode():
@@ -59,7 +59,7 @@ def measure_product_rate(dtype: str, device: str, threads: int) -> ProductRate:
 
 
 def _product(dtype: str, device: str, threads: int, shape: Tuple[int, int, int]) -> Multiply:
-    """Return what computes a product of [m, k] and [k, n]."""
+    """Return a function that computes a product of [m, k] and [k, n]."""
     import paddle
 
     m, k, n = shape

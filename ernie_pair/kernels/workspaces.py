@@ -1,8 +1,8 @@
-"""Memory that the kernels work in: aligned buffers, taken for a call or from forward to backward, used again.
+"""Memory that the kernels work in: aligned buffers, taken for a call or from forward to backward, and reused.
 
 Sizes are rounded up, by a quarter at most, so that batches of many lengths share buffers. All buffers
-together never exceed one and a quarter times what was once in use: of the free ones, what lay unused for
-longest is given back to the system.
+together never exceed one and a quarter times the peak of use: of the free ones, the one unused for
+longest is returned to the system.
 """
 
 from collections import deque
@@ -17,10 +17,10 @@ FREE_AT_LEAST = 1 << 24
 
 
 class Workspace:
-    """A buffer of ``size`` bytes at ``address``; given back by `release`, or when it is forgotten.
+    """A buffer of ``size`` bytes at ``address``; returned by `release`, or when it is garbage collected.
 
-    It may be forgotten anywhere: in another thread, or by the garbage collection in the middle of any line,
-    those of the pool among them. So it then only joins a queue, which is one step, and takes no lock.
+    That may happen anywhere: in another thread, or in the middle of any line, also of the pool itself. So it
+    then only joins a queue, which is atomic and takes no lock.
     """
 
     def __init__(self, pool: "WorkspacePool", buffer: np.ndarray):
@@ -30,7 +30,7 @@ class Workspace:
         self.size = int(buffer.size)
 
     def release(self) -> None:
-        """Give the buffer back to the pool; once is enough."""
+        """Return the buffer to the pool; once is enough."""
         if self._buffer is not None:
             buffer, self._buffer = self._buffer, None
             self._pool.take_back(buffer)
@@ -45,20 +45,20 @@ class WorkspacePool:
 
     def __init__(self) -> None:
         self.most_in_use, self.free_bytes = 0, 0
-        self.forgotten: Deque[np.ndarray] = deque()  # to be counted among the free by whoever comes next
+        self.forgotten: Deque[np.ndarray] = deque()  # to be added to the free ones by the next caller
         self._in_use = 0
-        self._free: List[np.ndarray] = []  # by the time of their return, the oldest first
+        self._free: List[np.ndarray] = []  # in the order of their return, the oldest first
         self._lock = Lock()
 
     @property
     def in_use(self) -> int:
-        """Return the bytes of the workspaces that somebody holds."""
+        """Return the bytes of the workspaces in use."""
         with self._lock:
             self._collect()
             return self._in_use
 
     def take(self, size: int) -> Workspace:
-        """Return a workspace of at least ``size`` bytes, whatever it holds."""
+        """Return a workspace of at least ``size`` bytes, uninitialised."""
         rounded = rounded_size(size)
         with self._lock:
             self._collect()
@@ -75,7 +75,7 @@ class WorkspacePool:
         return Workspace(self, buffer)
 
     def take_back(self, buffer: np.ndarray) -> None:
-        """Keep a buffer for later."""
+        """Keep a buffer for reuse."""
         with self._lock:
             self._collect()
             self._keep(buffer)
@@ -91,7 +91,7 @@ class WorkspacePool:
         self._shrink()
 
     def _shrink(self) -> None:
-        """Forget the oldest free buffers as long as all together exceed what was once in use."""
+        """Free the oldest free buffers while all together exceed the peak of use by over a quarter."""
         most = max(self.most_in_use, FREE_AT_LEAST)
         while self._free and self._in_use + self.free_bytes > most + most // 4:
             self.free_bytes -= self._free.pop(0).size

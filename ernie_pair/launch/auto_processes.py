@@ -1,9 +1,9 @@
 """How many processes with how many threads each, on this machine, for `--processes auto`.
 
 Candidates are one process with all threads, two with half of them each, and so on, as far as the samples of a
-step can be dealt out evenly: the step of the run stays what the flags say, whatever is chosen. A short probe
-times them. The choice is kept in the user's cache, for the same processor, cores, model and flags that decide
-what a step costs, so that the next start of a run takes the same.
+step can be split evenly: the step of the run stays as the flags define it, whatever is chosen. A short probe
+times them. The choice is kept in the user's cache, for the same processor, cores, model and flags that affect
+the cost of a step, so that the next start of a run uses the same.
 """
 
 import os
@@ -24,7 +24,7 @@ from ernie_pair.launch.launch_config import CONFIGS, LaunchConfig, read_launch
 from ernie_pair.launch.probe import SECONDS, Candidate, Choice, measure
 from ernie_pair.processes.stop_signals import StopSignals
 
-# The flags that decide what a step costs, of either half; the sizes are those of the candidates.
+# The flags that affect the cost of a step, in both halves; the sizes are those of the candidates.
 OF_COST = (
     *("max_seq_len", "kernels", "precision", "use_recompute", "use_amp", "amp_dtype", "sharding_degree"),
     *("dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "binary_head"),
@@ -37,8 +37,8 @@ def choose_processes(
 ) -> Tuple[LaunchConfig, List[str]]:
     """Return how to start ``words`` of `ernie-pair launch`, and the flags of what is started.
 
-    ``launch`` and ``flags`` are what `read_launch` makes of them, with the number of processes left open. One
-    line says what was chosen, and why. Raises InputError where no number divides the samples of a step, and
+    ``launch`` and ``flags`` are the result of `read_launch`, with the number of processes left open. One
+    line says what was chosen, and why. Raises InputError if no number divides the samples of a step, and
     Stopped after a signal.
     """
     config: Any = parse_config(CONFIGS[launch.command], flags, f"ernie-pair {launch.command}")
@@ -48,7 +48,7 @@ def choose_processes(
             "--processes auto finds no number of processes that these flags allow on this machine's cores; "
             "give a number, --processes 1 for example, to see why"
         )
-    with StopSignals(), nothing_kept(config.dry_run):  # what is timed ends with this process
+    with StopSignals(), nothing_kept(config.dry_run):  # the timed processes end with this one
         choice = _choose(config, candidates)
     sys.stderr.write(f"--processes auto: {choice.reason}\n")
     chosen = next(one for one in candidates if one.launch.processes == choice.processes)
@@ -63,7 +63,7 @@ def _candidates(words: Sequence[str], config: Any):
             continue
         try:
             launch, flags = read_launch(words, processes, sizes)
-        except InputError:  # --dp_degree or --sharding_degree ask for another number
+        except InputError:  # --dp_degree or --sharding_degree require another number
             continue
         rows, further = sizes.values()
         pairs = "batch_size" in sizes
@@ -80,11 +80,11 @@ def processes_to_try() -> List[Tuple[int, int]]:
 
 
 def sizes_of(config: Any, processes: int) -> Optional[Dict[str, int]]:
-    """Return the flags that deal the step of ``config`` out to ``processes``; None where they do not divide.
+    """Return the flags that split a step of ``config`` over ``processes``; None if they do not divide it.
 
-    ``config``: of training or pretraining, as for the fewest processes that it may have. The samples of a
-    step stay as many; a process takes at most as many at a time as ``config`` says. Micro-batches that
-    --phases name stay as they are.
+    ``config``: of training or pretraining, for the fewest processes that it allows. The samples of a
+    step do not change; a process takes at most as many at a time as ``config`` says. Micro-batches in
+    --phases do not change.
     """
     pairs = hasattr(config, "pairs_per_step")
     samples = config.pairs_per_step(1) if pairs else config.samples_per_step
@@ -102,7 +102,7 @@ def sizes_of(config: Any, processes: int) -> Optional[Dict[str, int]]:
 def _choose(config: Any, candidates: List[Candidate]) -> Choice:
     """Return the fastest of ``candidates``, measured now or at an earlier start."""
     if len(candidates) == 1:
-        return Choice(candidates[0].processes, f"{candidates[0].words}, the one way that the flags allow")
+        return Choice(candidates[0].processes, f"{candidates[0].words}, the only way that the flags allow")
     key = _key_of(config, candidates)
     try:
         cache = user_cache()
@@ -121,7 +121,7 @@ def _choose(config: Any, candidates: List[Candidate]) -> Choice:
 
     try:
         return kept.get(build, len(candidates) * SECONDS)
-    except (OSError, MachineError) as error:  # a home that cannot be written to
+    except (OSError, MachineError) as error:  # a home that is not writable
         return _not_kept(measured[0] if measured else build(), error)
 
 

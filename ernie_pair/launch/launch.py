@@ -1,4 +1,4 @@
-"""Start the processes that a file or flags ask for; this one becomes their launcher."""
+"""Start the processes that a file or flags describe; this process becomes their launcher."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Read what `ernie-pair launch` is told: how many processes, and the flags of what they run.
+"""Read the arguments of `ernie-pair launch`: the number of processes, and the flags of their command.
 
 ernie-pair launch pretrain --gpus 0,1 --input_dir data ...       a command, and flags
 ernie-pair launch pair.yaml --max_steps 1000                     a file, and flags that win over it:
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Literal, Optional, Sequence, Tuple, Type, Union
 
-from data_tools.base.cli import build_config, leave_with_help
+from data_tools.base.cli import build_config, leave_with_help, without_idle
 from data_tools.base.errors import InputError
 from data_tools.base.flag_words import (
     SplitWords,
@@ -45,9 +45,9 @@ from ernie_pair.processes.world import World
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 GPUS = re.compile(r"\d+(,\d+)*")
-NAME = re.compile(r"[a-z0-9]+([-_][a-z0-9]+)*")  # as commands are written; a file has an ending, or a folder
-LAUNCHERS_WORD = re.compile(r"^--nproc[-_]per[-_]node(?==|$)")  # what other launchers call --processes
-TIMED = ("train", "pretrain")  # of which a probe can take steps
+NAME = re.compile(r"[a-z0-9]+([-_][a-z0-9]+)*")  # a command; a file has an extension, or a folder
+LAUNCHERS_WORD = re.compile(r"^--nproc[-_]per[-_]node(?==|$)")  # the name of --processes in other launchers
+TIMED = ("train", "pretrain")  # whose steps a probe can take
 CONFIGS: Dict[str, Type[Options]] = {
     "train": TrainConfig,
     "distill": DistillConfig,
@@ -69,29 +69,34 @@ class LaunchConfig(Options):
 
     file: str = option(
         positional=True,
-        help="a file of a block `launch:` and flags, as ernie-pair config makes it; or the --command itself",
+        help="a file with a `launch:` block and flags, as written by ernie-pair config; or the name of a "
+        "command, such as train",
         group="data",
     )
     command: str = option("train", help="what the processes run", group="devices", choices=CONFIGS)
     processes: Union[int, Literal["auto"]] = option(
         0,
-        help="on each machine, also --nproc_per_node; 0: one for each of --gpus, or one alone; auto: on the "
-        "CPU, as many as a short probe finds fastest for the same step",
+        help="processes on each machine, also --nproc_per_node; 0: one for each of --gpus, or a single one; "
+        "auto: on the CPU, the number that a short probe finds fastest for the same step",
         group="devices",
         unit="processes",
         at_least=0,
     )
     gpus: str = option(
         "",
-        help="of each machine, 0,1 for example; empty: the CPU, or one GPU for one process",
+        help="GPUs of each machine, for example 0,1; empty: the CPU, or one GPU for a single process",
         group="devices",
     )
     nnodes: int = option(
-        1, help="how many machines; start the same on each", group="devices", unit="machines", at_least=1
+        1,
+        help="number of machines; start the same command on each",
+        group="devices",
+        unit="machines",
+        at_least=1,
     )
-    master: str = option("", help="host:port of the first machine, where there are several", group="devices")
+    master: str = option("", help="host:port of the first machine, if there are several", group="devices")
     log_dir: str = option(
-        "", help="what each process prints goes here; empty: OUTPUT_DIR/log, or log", group="devices"
+        "", help="folder for what each process prints; empty: OUTPUT_DIR/log, or log", group="devices"
     )
 
     @property
@@ -106,29 +111,29 @@ class LaunchConfig(Options):
 
     @property
     def is_auto(self) -> bool:
-        """Return whether the number of processes has yet to be chosen."""
+        """Return whether the number of processes is still to be chosen."""
         return self.processes == "auto"
 
     @property
     def is_alone(self) -> bool:
-        """Return whether it is one process that needs no launcher."""
+        """Return whether there is only one process, which needs no launcher."""
         return self.on_each_machine == self.nnodes == 1 and not self.gpus
 
     def __post_init__(self):
         super().__post_init__()
-        if self.gpus and not GPUS.fullmatch(self.gpus):
-            raise InputError(f"--gpus {self.gpus} is no list of numbers; write 0,1 for example")
+        if self.gpus:
+            refuse_bad_gpus(self.gpus)
         if self.gpus and self.processes not in (0, len(self.gpus.split(","))):
             raise InputError(f"--gpus {self.gpus} and --processes {self.processes} differ; give one for each")
         if self.nnodes > 1 and not ADDRESS.fullmatch(self.master):
-            raise InputError(f"--master {self.master!r} is no address; write 10.0.0.1:8090 for example")
+            raise InputError(f"--master {self.master!r} is not an address; write 10.0.0.1:8090 for example")
         if self.is_auto and self.nnodes > 1:
             raise InputError("--processes auto measures one machine, not --nnodes of them; give a number")
         if self.is_auto and self.command not in TIMED:
             raise InputError(f"--processes auto is for {' and '.join(TIMED)}; give {self.command} a number")
 
     def refuse_device(self, device: str) -> None:
-        """Raise InputError where ``device``, an option of what is started, does not fit the GPUs."""
+        """Raise InputError if ``device``, an option of what is started, does not fit the GPUs."""
         if self.gpus and device == "cpu":
             raise InputError(f"--gpus {self.gpus} and --device cpu exclude each other; leave one of them out")
         if device == "gpu" and self.is_auto:
@@ -139,14 +144,26 @@ class LaunchConfig(Options):
             )
 
 
+def refuse_bad_gpus(gpus: str) -> None:
+    """Raise InputError unless ``gpus`` is a list of different numbers, such as 0,1.
+
+    NCCL refuses two processes on one GPU, but only once they have started.
+    """
+    if not GPUS.fullmatch(gpus):
+        raise InputError(f"--gpus {gpus} is not a list of numbers; write 0,1 for example")
+    numbers = [int(number) for number in gpus.split(",")]
+    if len(set(numbers)) < len(numbers):
+        raise InputError(f"--gpus {gpus} names a GPU twice; write each number once")
+
+
 def read_launch(
     words: Sequence[str], processes: int = 0, sizes: Optional[Dict[str, int]] = None
 ) -> Tuple[LaunchConfig, List[str]]:
-    """Read ``FILE [flags]`` or ``COMMAND [flags]`` into how to start, and the words of what is started.
+    """Parse ``FILE [flags]`` or ``COMMAND [flags]`` into how to start, and the words of what is started.
 
-    Flags win over the file. Everything is checked as by the command itself. ``processes`` and ``sizes``,
-    values of flags of what is started, are chosen for --processes auto; without them it stays, and the flags
-    are those of the fewest processes. Raises InputError, for the file with file:line.
+    Flags override the file. Everything is checked as by the command itself. ``processes`` and ``sizes``,
+    values for flags of what is started, are the choice for --processes auto; without them it stays open, and
+    the flags are those for the fewest processes. Raises InputError, with file:line for the file.
     """
     words = [LAUNCHERS_WORD.sub("--processes", word) for word in words]
     first = words[0] if words else ""
@@ -155,9 +172,10 @@ def read_launch(
     if not first or first.startswith("-"):
         raise InputError(f"give a file or one of {', '.join(CONFIGS)} first: ernie-pair launch FILE [flags]")
     block, beside = _entries_of(first)
-    split = _split(words[1:], LaunchConfig, *CONFIGS.values())
-    of_file = {**read_entries(block, hints_of(LaunchConfig)), "file": Given(first, "FILE")}
-    launch = build_config(LaunchConfig, {**of_file, **_command_of(first), **flags_given(split, LaunchConfig)})
+    split = _split(words[1:], LaunchConfig, *CONFIGS.values(), refuse_unknown=False)  # command not known yet
+    of_file = {**read_entries(first, block, hints_of(LaunchConfig)), "file": Given(first, "FILE")}
+    asked = {**of_file, **_command_of(first), **flags_given(split, LaunchConfig)}
+    launch = build_config(LaunchConfig, asked, "ernie-pair launch")
     _refuse_two_commands(first, launch.command)
     launch = replace(launch, processes=processes) if processes else launch
     config, given = _read_started(launch, beside, words[1:], sizes or {})
@@ -169,15 +187,19 @@ def read_launch(
 def _read_started(
     launch: LaunchConfig, beside: List[Entry], words: Sequence[str], sizes: Dict[str, int]
 ) -> Tuple[Any, Dict[str, Given]]:
-    """Return the options of what is started, and what was given of them. Raises InputError."""
+    """Return the options of what is started, and the given values among them. Raises InputError."""
     started = CONFIGS[launch.command]
     split = _split(words, LaunchConfig, started)
-    given = {**read_entries(beside, hints_of(started)), **given_by(split, started)}
+    how = launch.command if launch.file in CONFIGS else f"--command {launch.command}"
+    program = f"ernie-pair launch {how}"
+    of_file = read_entries(launch.file, beside, hints_of(started), program)
+    given = {**of_file, **given_by(split, started, program)}
+    given = without_idle(started, given)  # as words they would count as requested
     given.update({name: Given(str(value), "--processes auto") for name, value in sizes.items()})
     layout = replace(launch, processes=_fewest(given)) if launch.is_auto else launch
     if started is PretrainConfig:
         given.setdefault("dp_degree", _groups(layout, given.get("sharding_degree")))
-    config: Any = build_config(started, given)
+    config: Any = build_config(started, given, program)
     launch.refuse_device(config.device)
     if started is PretrainConfig:
         refuse_unready(config, World(0, layout.on_all_machines), World(0, layout.on_each_machine))
@@ -185,17 +207,18 @@ def _read_started(
 
 
 def _entries_of(first: str) -> Tuple[List[Entry], List[Entry]]:
-    """Return the block `launch:` of a file and the flags beside it; nothing of a command."""
+    """Return the block `launch:` of a file and the flags beside it; nothing for a command."""
     if first in CONFIGS:
         return [], []
     if NAME.fullmatch(first) and not Path(first).exists():
         raise InputError(
-            f"{first} is no command of launch; give one of {', '.join(CONFIGS)}, or a file that ernie-pair "
-            "config makes"
+            f"{first} is not a command of launch; give one of {', '.join(CONFIGS)}, or a file that "
+            "ernie-pair config has written"
         )
     if not Path(first).is_file():
+        what = "a folder" if Path(first).is_dir() else "no such file"
         raise InputError(
-            f"{first}: no such file; ernie-pair config makes one, or give one of {', '.join(CONFIGS)} for it"
+            f"{first}: {what}; ernie-pair config writes a file, or give one of {', '.join(CONFIGS)}"
         )
     return launch_file(first)
 
@@ -216,9 +239,9 @@ def _fewest(given: Dict[str, Given]) -> int:
 
 
 def _groups(launch: LaunchConfig, sharding: Optional[Given]) -> Given:
-    """Return --dp_degree where it is left out: the groups that the processes make.
+    """Return --dp_degree if it is left out: the number of groups that the processes form.
 
-    A sharding group counts once. Raises InputError where it has more processes than there are.
+    A sharding group counts once. Raises InputError if it has more processes than there are.
     """
     degree: Any = read_given(sharding, int) if sharding else 1
     if degree > launch.on_all_machines:
@@ -227,7 +250,7 @@ def _groups(launch: LaunchConfig, sharding: Optional[Given]) -> Given:
 
 
 def shown(words: Sequence[str]) -> str:
-    """Return the words as one line that can be copied into a shell."""
+    """Return the words as one line that can be pasted into a shell."""
     return " ".join(map(shlex.quote, words))
 
 
@@ -235,10 +258,10 @@ def _words_of(name: str, given: Given) -> List[str]:
     return [f"--{name}={given.text}"] if isinstance(given.text, str) else [f"--{name}", *given.text]
 
 
-def _split(words: Sequence[str], *config_classes: Type[Options]) -> SplitWords:
-    """Split words at the flags of several classes. Raises InputError for a flag of none of them."""
+def _split(words: Sequence[str], *config_classes: Type[Options], refuse_unknown: bool = True) -> SplitWords:
+    """Split words into the flags of several classes. Raises InputError for other flags, if asked to."""
     names = [name for config_class in config_classes for name in flag_names(config_class)]
     several: Dict[str, int] = {}
     for config_class in config_classes:
         several.update(flags_of_several(config_class))
-    return split_words(words, names, several)
+    return split_words(words, names, several, refuse_unknown)

@@ -9,7 +9,7 @@ from ernie_pair.launch.launch_config import LaunchConfig
 
 
 def launcher_words(config: LaunchConfig, flags: List[str]) -> List[str]:
-    """Return a command line of `ernie_pair.launcher`, or without it that of a single process."""
+    """Return a command line of `ernie_pair.launcher`, or that of a process without it."""
     return words_around(config, [sys.executable, "-u", "-m", "ernie_pair", config.command, *flags])
 
 

@@ -1,4 +1,4 @@
-"""Steps of the stand-in of training pairs, on rows of the run's own file, timed."""
+"""Timed steps of the stand-in for training on pairs, on rows of the run's own file."""
 
 import time
 from dataclasses import replace
@@ -25,13 +25,13 @@ from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.processes.world import World
 
-READ_ROWS = 512  # of the training pairs, for their lengths
+READ_ROWS = 512  # of the training pairs, to know their lengths
 
 
 def open_steps(config: TrainConfig, world: World) -> Tuple[int, Callable[[], Tuple[float, float]]]:
     """Return the samples in a micro-batch of the stand-in, and a function that takes steps of it.
 
-    The function returns the seconds of a step of one micro-batch, and what a second one adds. Raises
+    The function returns the seconds of a step of one micro-batch, and those that a second one adds. Raises
     InputError for pairs or a model that the run cannot use either.
     """
     source = open_stand_in(config)
@@ -42,12 +42,10 @@ def open_steps(config: TrainConfig, world: World) -> Tuple[int, Callable[[], Tup
     model = build_classifier(source, config.seed, config.dropout, config.pooling)
     freeze(model, small)
     if choose_path(model, config, config.device).is_fused:
-        keep_freed_memory()  # as the run does
+        keep_freed_memory()  # as in the run
     recompute_layers(model, config.use_recompute)
     job = PairJob(small, model, rows, 10**6, join_process_group(world))
-    middle = (len(rows) - batch_rows) // 2 + np.arange(
-        batch_rows
-    )  # of what is sorted by length, as batches are
+    middle = (len(rows) - batch_rows) // 2 + np.arange(batch_rows)  # of rows sorted by length, like batches
     batch = rows.batch(np.argsort(rows.lengths, kind="stable")[middle % len(rows)])
 
     def time_step() -> Tuple[float, float]:

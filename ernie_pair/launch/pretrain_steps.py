@@ -1,4 +1,4 @@
-"""Steps of the stand-in of pretraining, on made-up samples of full length, timed."""
+"""Timed steps of the stand-in for pretraining, on generated samples of full length."""
 
 import time
 from dataclasses import replace
@@ -19,25 +19,25 @@ from ernie_pair.pretrain.data import PretrainData
 from ernie_pair.pretrain.pretrain import build_job
 from ernie_pair.processes.world import World
 
-PASSES = 2  # micro-batches of a step, so that gradients are merged as in the run
+PASSES = 2  # micro-batches per step, so that gradients are merged as in the run
 
 
 def open_steps(config: PretrainConfig, world: World) -> Tuple[int, Callable[[], Tuple[float, float]]]:
     """Return the samples in a micro-batch of the stand-in, and a function that takes a step of it.
 
-    The function returns the seconds of a step of one micro-batch, and of a further one: the first of two adds
-    its gradient alone, and is that. Raises InputError for a model that the run cannot use either.
+    The function returns the seconds of a step of one micro-batch, and of a further one: the first of two only
+    accumulates its gradient, and is that. Raises InputError for a model that the run cannot use either.
     """
     source = open_stand_in(config)
     tokenizer = WordPiece.from_file(source.vocab_file)
     rows = rows_in_pass(config.full_length_micro_batch, config.max_seq_len, source.spec)
     small = replace(config, phases="", micro_batch_size=rows, global_batch_size=PASSES * rows * world.size)
-    nothing: Any = {}  # no datasets: the samples are here
+    nothing: Any = {}  # no datasets: the samples are generated here
     job, _ = build_job(
         small, world, world, source, PretrainData(small, world, [], Blend([Fraction(1)]), tokenizer, nothing)
     )
     if job.program.kernels.is_fused:
-        keep_freed_memory()  # as the run does
+        keep_freed_memory()  # as in the run
     sample = _sample(config, source.spec.vocab_size)
     batch = collate([sample] * rows, pad_id=tokenizer.pad_id, max_seq_len=config.max_seq_len)
     ends: List[float] = []

@@ -1,4 +1,4 @@
-"""A short probe: which number of processes makes the step of a run fastest, on this machine and now?
+"""Measure which number of processes makes the step of a run fastest on this machine.
 
 Each candidate starts its processes as the run would, and they take a few steps of a stand-in of the run.
 """
@@ -19,13 +19,13 @@ from ernie_pair.launch.launcher_words import environment_of, words_around
 from ernie_pair.launch.step_times import StepTimes
 from ernie_pair.processes.child_command import ChildCommand, last_error
 
-SECONDS = 180.0  # for one candidate, of which most is the start of its processes
-CLEARLY_SLOWER = 1.15  # times the best so far: then still more processes are not tried
+SECONDS = 180.0  # per candidate; most of it is the start of its processes
+CLEARLY_SLOWER = 1.15  # than the best so far: then larger numbers of processes are not tried
 MEMORY_SHARE = 0.8  # of the free memory, for all processes
 
 
 class Candidate(NamedTuple):
-    """A way to start a run: processes of ``threads`` that take ``passes`` times ``rows`` in a step each."""
+    """A way to start a run: processes of ``threads`` that take ``passes`` times ``rows`` per step each."""
 
     launch: LaunchConfig
     flags: List[str]
@@ -53,9 +53,9 @@ class Choice(NamedTuple):
 
 
 def measure(candidates: List[Candidate]) -> Choice:
-    """Return the fastest of ``candidates``, which come with ever more processes; each is shown.
+    """Return the fastest of ``candidates``, which are in the order of their processes; each is shown.
 
-    Raises InputError where none could be timed, and Stopped after a signal, within `StopSignals`.
+    Raises InputError if none could be timed, and Stopped after a signal, within `StopSignals`.
     """
     _say(
         f"--processes auto: timing up to {len(candidates)} ways to use the cores, once for runs like this one"
@@ -64,7 +64,7 @@ def measure(candidates: List[Candidate]) -> Choice:
     best, memory = candidates[0], 0
     for candidate in candidates:
         if memory * candidate.processes > MEMORY_SHARE * free_memory():
-            _say(f"  {candidate.words}: not tried, the memory would not do")
+            _say(f"  {candidate.words}: not tried, there is too little memory")
             break
         times = _time(candidate)
         if isinstance(times, str):
@@ -86,7 +86,7 @@ def measure(candidates: List[Candidate]) -> Choice:
 
 
 def _time(candidate: Candidate) -> Union[StepTimes, str]:
-    """Return what a candidate takes, or the reason why that is not known."""
+    """Return the times of a candidate, or the reason why they are not known."""
     with tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
         folder = Path(name)
         answer, launch = folder / "answer.json", replace(candidate.launch, log_dir=str(folder / "log"))
@@ -104,7 +104,7 @@ def _time(candidate: Candidate) -> Union[StepTimes, str]:
 
 
 def _error_in(folder: Path) -> str:
-    """Return the last error that was said, after a colon."""
+    """Return the last error in the output, after a colon."""
     logs = [folder / "said", *sorted((folder / "log").glob("workerlog.*"))]
     errors = list(filter(None, (last_error(log, 0) for log in logs)))
     return f": {errors[-1]}" if errors else ""

@@ -1,7 +1,7 @@
-"""The stand-in of a run that is timed in its place: its widths and lengths, but smaller.
+"""The stand-in that is timed instead of a run: same widths and lengths, but smaller.
 
-It is smaller by one rule for every number of processes, in what none of them gains from: two layers, random
-weights, and as many samples in a forward pass as take about PASS_SECONDS.
+It is smaller in ways that favour no number of processes: two layers, random weights, and as many samples in a
+forward pass as take about PASS_SECONDS.
 """
 
 from dataclasses import replace
@@ -14,11 +14,11 @@ from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 LAYERS = 2
-PASS_SECONDS, THREAD_FLOPS = 0.3, 5e10  # what a thread does in a second, roughly: it need not be exact
+PASS_SECONDS, THREAD_FLOPS = 0.3, 5e10  # operations of a thread per second, roughly: it need not be exact
 
 
 def open_stand_in(config: Union[TrainConfig, PretrainConfig]) -> ModelSource:
-    """Return the model of a run with LAYERS layers at most, and without weights. Raises InputError."""
+    """Return the model of a run with at most LAYERS layers, and without weights. Raises InputError."""
     source = open_model(config.model_name_or_path, model_type=config.model_type or "", from_scratch=True)
     refuse_no_family(source, NAME_FAMILY)
     spec = source.spec.replace(num_hidden_layers=min(LAYERS, source.spec.num_layers))

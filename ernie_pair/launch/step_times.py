@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class StepTimes(NamedTuple):
-    """What steps of a stand-in take, in all processes at once.
+    """The times of steps of a stand-in, in all processes at once.
 
     ``one``: seconds of a step of one micro-batch; ``further``: of each further one; ``rows``: samples in a
     micro-batch; ``memory``: the peak of the first process, in bytes.
@@ -16,6 +16,6 @@ class StepTimes(NamedTuple):
     memory: int
 
     def step_seconds(self, rows: int, passes: int) -> float:
-        """Return what a step of ``passes`` micro-batches of ``rows`` samples takes."""
-        once = max(self.one - self.further, 0.0)  # the sums over the processes, and the optimizer
+        """Return the seconds of a step of ``passes`` micro-batches of ``rows`` samples."""
+        once = max(self.one - self.further, 0.0)  # the all-reduce, and the optimizer
         return once + passes * self.further * rows / self.rows

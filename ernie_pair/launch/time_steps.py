@@ -1,4 +1,4 @@
-"""One of the processes of a probe: takes a few steps of a stand-in of a run, and says what they take.
+"""One process of a probe: runs a few steps of a stand-in, and reports their time and memory.
 
 python -m ernie_pair.launch.time_steps ANSWER COMMAND [flags of COMMAND]
 
@@ -23,7 +23,7 @@ from ernie_pair.processes.stop_signals import stop_with_the_launcher
 from ernie_pair.processes.world import launched_world
 
 WARM_STEPS, STEPS = 2, 5
-# command: (its flags, the module that takes its steps); they load Paddle, each its own half of the package
+# command: (its flags, the module that runs its steps); they load Paddle, each its own half of the package
 TIMED: Any = {
     "train": (TrainConfig, "ernie_pair.launch.pair_steps"),
     "pretrain": (PretrainConfig, "ernie_pair.launch.pretrain_steps"),
@@ -31,13 +31,13 @@ TIMED: Any = {
 
 
 def main() -> None:
-    """Time the steps that ``sys.argv`` describes, and leave the answer."""
+    """Time the steps that ``sys.argv`` describes, and write the answer."""
     answer, command, *flags = sys.argv[1:]
     sys.exit(exit_code_of(lambda: time_steps(Path(answer), command, flags)))
 
 
 def time_steps(answer: Path, command: str, flags: Sequence[str]) -> None:
-    """Write what the steps of ``command`` take in the processes that run this. Raises an ErniePairError."""
+    """Write the times of the steps of ``command`` in the processes of this run. Raises an ErniePairError."""
     config_class, module = TIMED[command]
     world = launched_world()
     stop_with_the_launcher()
@@ -49,7 +49,7 @@ def time_steps(answer: Path, command: str, flags: Sequence[str]) -> None:
     one, further = map(median, zip(*(time_step() for _ in range(STEPS))))
     if world.is_first:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        # Noise must not make a pass cost nothing.
+        # Noise must not make a pass free.
         times = StepTimes(one, max(further, one / 10), rows, memory)
         with published(answer, forced=False) as (draft,):
             draft.write_text(json.dumps(times._asdict()), encoding="utf-8")

@@ -1,5 +1,6 @@
 """`ernie-pair config`: a few questions, most with a default, make the file of `ernie-pair launch`."""
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.yaml_flags import LAUNCH
 from data_tools.files.atomic_files import published
 from data_tools.files.results import followed, refuse_existing
+from data_tools.files.standard_streams import refuse_closed_input
 from ernie_pair.device.device import default_device
-from ernie_pair.launch.launch_config import ADDRESS, GPUS, read_launch
+from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
 from ernie_pair.model_files.config_json import FAMILIES, find_config
 from ernie_pair.model_files.spec import read_family
 from ernie_pair.pair.data.pair_file import refuse_missing
@@ -24,12 +26,12 @@ Understand = Callable[[str], object]
 
 @dataclass(frozen=True)
 class QuestionsConfig(Options):
-    """Answer a few questions to make the file that `ernie-pair launch` starts a training run from."""
+    """Answer a few questions to write a file from which `ernie-pair launch` starts a training run."""
 
     EXAMPLE = "--output_file pair.yaml"
 
-    output_file: str = option("pair.yaml", help="the answers go here", group="data")
-    overwrite: bool = option(False, help="replace that file if it is there", group="data")
+    output_file: str = option("pair.yaml", help="file to write the answers to", group="data")
+    overwrite: bool = option(False, help="replace the file if it exists", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -37,35 +39,36 @@ class QuestionsConfig(Options):
 
 
 def write_launch_file(config: QuestionsConfig) -> None:
-    """Ask for the settings of a training run, and write the file that `ernie-pair launch` starts it from.
+    """Ask for the settings of a training run, and write the file from which `ernie-pair launch` starts it.
 
     The answers come from the terminal, or from a pipe, a line each. Raises InputError.
     """
     path = Path(config.output_file)
     refuse_existing([path], config.overwrite)
+    refuse_closed_input("the questions", "run this on a terminal, or give the answers through a pipe")
     ask = Asker()
     block = _processes(ask)
     answers = {LAUNCH: block, **_training(ask, block), **_places(ask)}
     text = yaml.safe_dump(answers, sort_keys=False, allow_unicode=True)
     with published(followed(path)) as (draft,):
-        draft.write_text(f"# ernie-pair launch {path} [--flags that win]\n{text}", encoding="utf-8")
-        read_launch([str(draft)])  # what single answers do not show
-    sys.stdout.write(f"{path} is written; start it: ernie-pair launch {path}\n")
+        draft.write_text(f"# ernie-pair launch {path} [--flags that override it]\n{text}", encoding="utf-8")
+        read_launch([str(draft)])  # checks the combination of the answers
+    sys.stdout.write(f"{path} is written; start it: ernie-pair launch {shlex.quote(str(path))}\n")
 
 
 class Asker:
     """A dialogue that repeats a question until its answer is understood.
 
-    A wrong answer that comes from a pipe is an error at once.
+    A wrong answer from a pipe is an error at once.
     """
 
     def __init__(self):
         self.is_terminal = sys.stdin.isatty()
 
     def __call__(self, question: str, default: Optional[str], understand: Understand):
-        """Return what ``understand`` makes of the answer, of ``default`` where the answer is empty.
+        """Return the result of ``understand`` for the answer, or for ``default`` if the answer is empty.
 
-        Raises InputError when the answers end, and for a wrong answer that comes from a pipe.
+        Raises InputError when the answers end, and for a wrong answer from a pipe.
         """
         while True:
             sys.stdout.write(f"{question}{'' if default is None else f' [{default}]'}: ")
@@ -98,7 +101,7 @@ def _processes(ask: Asker) -> Dict[str, Any]:
 
 
 def _training(ask: Asker, block: Dict[str, Any]) -> Dict[str, object]:
-    """Ask how a step is made, as the flags of training say it."""
+    """Ask how a step is computed, and return the flags of training for it."""
     flags: Dict[str, object] = {"device": "gpu" if "gpus" in block else "cpu"}
     if "gpus" in block:
         precision = one_of("no", "float16", "bfloat16")
@@ -119,7 +122,7 @@ def _training(ask: Asker, block: Dict[str, Any]) -> Dict[str, object]:
 
 
 def _places(ask: Asker) -> Dict[str, object]:
-    """Ask what is trained, on what, and where the result goes."""
+    """Ask what to train, on what, and where the results go."""
     model = ask("Which model: a folder, or a name such as ernie-gram-zh?", "ernie-gram-zh", _model)
     family = ask("Its family, ernie_gram, ernie, bert and so on?", _family_of(model), one_of(*FAMILIES))
     train = ask("Training pairs: a file, or a set such as lcqmc?", None, _pairs("train"))
@@ -140,7 +143,7 @@ def one_of(*words: str) -> Understand:
 
     def understand(answer: str) -> str:
         if answer not in words:
-            raise InputError(f"{answer!r} is none of {', '.join(words)}; answer with one of them")
+            raise InputError(f"{answer!r} is not one of {', '.join(words)}; answer with one of them")
         return answer
 
     return understand
@@ -150,8 +153,8 @@ def at_least(least: int) -> Understand:
     """Return a function that returns an answer as an int of ``least`` or more, else raises InputError."""
 
     def understand(answer: str) -> int:
-        if not (answer.isascii() and answer.isdigit() and int(answer) >= least):
-            raise InputError(f"{answer!r} is no whole number of {least} or more; answer with one")
+        if not (answer.isascii() and answer.isdecimal() and int(answer) >= least):
+            raise InputError(f"{answer!r} is not a whole number of {least} or more; answer with one")
         return int(answer)
 
     return understand
@@ -159,14 +162,13 @@ def at_least(least: int) -> Understand:
 
 def _gpus(answer: str) -> str:
     numbers = answer.replace(" ", "")
-    if not GPUS.fullmatch(numbers) or len(set(numbers.split(","))) < len(numbers.split(",")):
-        raise InputError(f"{answer!r} is no list of different GPUs; answer with 0,1 for example")
+    refuse_bad_gpus(numbers)
     return numbers
 
 
 def _address(answer: str) -> str:
     if not ADDRESS.fullmatch(answer):
-        raise InputError(f"{answer!r} is no address; answer with 10.0.0.1:8090 for example")
+        raise InputError(f"{answer!r} is not an address; answer with 10.0.0.1:8090 for example")
     return answer
 
 
@@ -189,7 +191,7 @@ def _family_of(model: str) -> str:
 def _pairs(split: str) -> Understand:
     def understand(answer: str) -> str:
         if not answer:
-            raise InputError("it needs an answer; give a file, or a set such as lcqmc")
+            raise InputError("this question needs an answer: a file, or a set such as lcqmc")
         if PairSource(f"{split}_file", answer, split, None).is_file:
             refuse_missing(Path(answer))
         return answer

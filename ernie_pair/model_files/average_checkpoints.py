@@ -17,8 +17,8 @@ from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
 from data_tools.files.json_file import write_json
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, settings_of
-from ernie_pair.model_files.config_json import CONFIG, VOCAB
-from ernie_pair.model_files.hugging_face.paddle_folder import MODEL_STATE
+from ernie_pair.model_files.config_json import CONFIG, EMBEDDING, VOCAB
+from ernie_pair.model_files.hugging_face.paddle_folder import MODEL_STATE, write_own_folder
 from ernie_pair.model_files.model_folder import write_model_folder, write_weights
 from ernie_pair.model_files.source import ModelSource, open_model
 from ernie_pair.model_files.temperature import (
@@ -27,29 +27,29 @@ from ernie_pair.model_files.temperature import (
     read_calibration,
     write_calibration,
 )
-from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
 from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.static_names import is_numbered
-from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, refuse_mismatch
+from ernie_pair.weights.weight_files import Arrays, as_float32, refuse_mismatch
 
 STATIC_WEIGHTS = "static_vars"
-WRITTEN = (CONFIG, VOCAB, TOKENIZER, MODEL_STATE, CALIBRATION)
+WRITTEN = (CONFIG, VOCAB, TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
 
 
 @dataclass(frozen=True)
 class AverageConfig(Options):
-    """Average the weights of checkpoints or model folders of one shape into a new model folder."""
+    """Average the weights of checkpoints or model folders of the same shape into a new model folder."""
 
     EXAMPLE = "output/checkpoints/step_00005000 output/checkpoints/step_00010000 --output_dir averaged"
 
     checkpoints: List[str] = option(
-        help="two or more: checkpoints (OUT/checkpoints/step_...), model folders",
+        help="two or more checkpoints (OUT/checkpoints/step_...) or model folders",
         positional=True,
         group="model",
     )
-    output_dir: str = option(help="the folder to make", group="data")
-    overwrite: bool = option(False, help="replace another averaged model that is there", group="data")
+    output_dir: str = option(help="folder to create", group="data")
+    overwrite: bool = option(False, help="replace an existing averaged model", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -59,9 +59,10 @@ class AverageConfig(Options):
 
 
 def average_checkpoints(config: AverageConfig) -> None:
-    """Write ``output_dir``, a folder that loads wherever the first of the models does.
+    """Write ``output_dir``, a folder of PaddleNLP that loads wherever the first of the models does.
 
-    Raises InputError for models of other words or another family, CheckpointError for other names or shapes.
+    Raises InputError for models that differ in vocabulary, family, classes, pooling or the settings of an
+    embedding model, CheckpointError for other names or shapes.
     """
     sources = [open_model(path, model_type="") for path in config.checkpoints]
     for source in sources[1:]:
@@ -78,7 +79,7 @@ def average_checkpoints(config: AverageConfig) -> None:
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
-    print(f"{len(weights)} arrays, each the mean of {len(sources)}, are now {output_dir}")
+    print(f"wrote {config.output_dir}: {len(weights)} arrays, each the mean of {len(sources)}")
 
 
 def mean_of(sources: Sequence[ModelSource]) -> Arrays:
@@ -95,7 +96,7 @@ def mean_of(sources: Sequence[ModelSource]) -> Arrays:
             is_whole = array.dtype.kind in "ib"
             if is_whole and not np.array_equal(sums.setdefault(name, array), array):
                 raise CheckpointError(
-                    f"{source.weights}: {name} is another table; average models of one kind"
+                    f"{source.weights}: {name} has other values; average models of one kind"
                 )
             if not is_whole:
                 sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
@@ -106,8 +107,7 @@ def mean_of(sources: Sequence[ModelSource]) -> Arrays:
 
 
 def _weights_of(source: ModelSource) -> Arrays:
-    assert source.weights is not None  # a model that is not from scratch has some
-    found = without_ngram_head(read_weights(source.weights))
+    found = without_ngram_head(source.read_weights())
     numbered = next(filter(is_numbered, found), None)
     if numbered is not None:
         raise CheckpointError(
@@ -128,27 +128,45 @@ def _refuse_other_model(source: ModelSource, first: ModelSource) -> None:
         )
     if sha256_of_file(source.vocab_file) != sha256_of_file(first.vocab_file):
         raise InputError(
-            f"{source.vocab_file} is not {first.vocab_file}: their rows are of other words; average models "
-            "of one vocabulary"
+            f"{source.vocab_file} is not {first.vocab_file}: their rows stand for different tokens; average "
+            "models of one vocabulary"
         )
+    found, wanted = _meaning_of(source), _meaning_of(first)
+    for what in wanted:
+        if found[what] != wanted[what]:
+            raise InputError(
+                f"{source.name} and {first.name} differ in {what}: {found[what]} and {wanted[what]}; average "
+                "models of one kind"
+            )
+
+
+def _meaning_of(source: ModelSource) -> Dict[str, object]:
+    """Return {what: value} of all besides shapes and vocabulary that the weights were trained for."""
+    spec, settings = source.spec, source.vocab_file.parent / EMBEDDING
+    return {
+        "labels": spec.labels.to_config(),
+        "pooling": spec.pooling,
+        "lower case": spec.lower_case,
+        EMBEDDING: settings.read_text(encoding="utf-8") if settings.is_file() else "none",
+    }
 
 
 def _results(config: AverageConfig, output_dir: Path, sources: Sequence[ModelSource]) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
-        "checkpoints": [path for source in sources for path in _files_of(source)],
+        "checkpoints": [path for source in sources for path in (source.vocab_file, *source.weight_files)],
     }
     settings: Dict[str, object] = settings_of(config, "checkpoints", "output_dir")
     settings["config.json"] = sources[0].spec.to_config()
     outputs = [output_dir / name for name in WRITTEN]
     return Results(
-        "average-checkpoints", outputs, inputs, settings, config.overwrite, record=output_dir / MADE
+        "average-checkpoints",
+        outputs,
+        inputs,
+        settings,
+        config.overwrite,
+        record=output_dir / MADE,
+        positional=["checkpoints"],
     )
-
-
-def _files_of(source: ModelSource) -> List[Path]:
-    assert source.weights is not None
-    held = sorted(source.weights.iterdir()) if source.weights.is_dir() else [source.weights]
-    return [source.vocab_file, *held]
 
 
 def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
@@ -156,14 +174,19 @@ def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
     if first.weights is not None and first.weights.stem == STATIC_WEIGHTS:  # a checkpoint of pretraining
         write_model_folder(draft, first, weights)
         return
-    write_json(draft / CONFIG, first.spec.to_config())
-    shutil.copyfile(first.vocab_file, draft / VOCAB)
-    tokenizer = first.vocab_file.parent / TOKENIZER
-    if tokenizer.is_file():
-        shutil.copyfile(tokenizer, draft / TOKENIZER)
+    spec, beside = first.spec, first.vocab_file.parent
+    if first.is_hugging_face:  # whose weights have been read under the names of PaddleNLP
+        tokenizer = tokenizer_json(spec.family, spec.lower_case, spec.trained_length)
+        write_own_folder(draft, spec.to_config(), tokenizer, first.vocab_file, weights)
+    else:
+        write_json(draft / CONFIG, spec.to_config())
+        shutil.copyfile(first.vocab_file, draft / VOCAB)
+        write_weights(draft, weights)
+    for name in (TOKENIZER, EMBEDDING):
+        if (beside / name).is_file() and not (draft / name).exists():
+            shutil.copyfile(beside / name, draft / name)
     if all(_is_symmetric(source) for source in sources):
         write_calibration(draft, Calibration(symmetric="average"))
-    write_weights(draft, weights)
 
 
 def _is_symmetric(source: ModelSource) -> bool:

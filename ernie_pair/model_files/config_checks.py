@@ -40,7 +40,7 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if width and heads and width % heads:
         raise InputError(
-            f"{where}: hidden_size {width} is no multiple of num_attention_heads {heads}; correct one of them"
+            f"{where}: hidden_size {width} is not a multiple of num_attention_heads {heads}; correct one"
         )
     task, tasks = config.get("task_id", 0), config.get("task_type_vocab_size", TASKS)
     if config.get("use_task_id") and not is_whole_number(task, 0, tasks - 1):

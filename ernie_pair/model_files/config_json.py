@@ -1,4 +1,4 @@
-"""Read config.json, whatever it was called before, and tell the family of the model."""
+"""Read config.json, also under its older names, and find the family of the model."""
 
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
@@ -7,6 +7,7 @@ from data_tools.base.errors import InputError
 from data_tools.files.json_file import read_json_object
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
+EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see inference.embedding_json
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 # The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
 FAMILIES = {

@@ -28,9 +28,9 @@ from ernie_pair.weights.static_names import is_numbered
 class InterchangeConfig(Options):
     """Convert a model folder from one library to the other; the base of both directions."""
 
-    model_path: str = option(help="the folder of the model, or of a run of pretraining", group="model")
-    output_dir: str = option(help="the folder to make", group="data")
-    overwrite: bool = option(False, help="replace another converted model that is there", group="data")
+    model_path: str = option(help="model folder, or the output folder of a pretraining run", group="model")
+    output_dir: str = option(help="folder to create", group="data")
+    overwrite: bool = option(False, help="replace an existing converted model", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -54,7 +54,7 @@ class FromHuggingFaceConfig(InterchangeConfig):
 def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
     """Write ``output_dir`` for transformers, and print what was written.
 
-    Raises InputError for a family or a setting that transformers has not, CheckpointError for weights that
+    Raises InputError for a family or a setting that transformers lacks, CheckpointError for weights that
     are damaged or not a whole model.
     """
     source = _open_folder(config.model_path)
@@ -72,7 +72,7 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
 def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
     """Write ``output_dir`` for PaddleNLP, and print what was written.
 
-    Heads that PaddleNLP's classes have in another form are left out, which is said. Raises InputError for a
+    Heads that PaddleNLP's classes have in another form are left out, with a message. Raises InputError for a
     model that no family here computes the same, CheckpointError for weights that are damaged or incomplete.
     """
     source = _open_folder(config.model_path)
@@ -86,7 +86,7 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
         arrays, others = split_heads(source.read_weights(), spec.family, spec.num_layers, where)
         if others:
             sys.stderr.write(
-                f"{len(others)} weights are left out, of heads that PaddleNLP has not: {others[0]}\n"
+                f"{len(others)} weights are left out, of heads that PaddleNLP lacks: {others[0]}\n"
             )
         tokenizer = tokenizer_json(spec.family, spec.lower_case, spec.trained_length)
         write_own_folder(draft, spec.to_config(), tokenizer, source.vocab_file, arrays)
@@ -106,7 +106,7 @@ def _parts_of(source: ModelSource) -> ModelParts:
     arrays = without_ngram_head(source.read_weights())
     if any(map(is_numbered, arrays)):
         raise CheckpointError(
-            f"{where} names its weights by the order of making; convert them first: ernie-pair convert "
+            f"{where} numbers its weights in the order of creation; convert them first: ernie-pair convert "
             f"--static_model_path {where} --output_dir DYNAMIC"
         )
     return ModelParts(
@@ -139,7 +139,7 @@ def _publish(
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
-    print(f"{counts[0]} weights of {source.weights} are now {config.output_dir}")
+    print(f"wrote {config.output_dir}: {counts[0]} weights of {source.weights}")
 
 
 def _refuse_loss(output_dir: Path, source: ModelSource, names: Collection[str]) -> None:

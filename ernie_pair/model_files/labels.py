@@ -91,7 +91,7 @@ class Labels:
 
     @property
     def read_as(self) -> List[Any]:
-        """Return what the labels of a file become depends on, as JSON can hold it."""
+        """Return what determines how labels are read, as JSON can hold it."""
         return sorted(self.classes.items())
 
     def to_config(self) -> Dict[str, Any]:
@@ -144,7 +144,7 @@ class Scores(Labels):
 
     @property
     def read_as(self) -> List[Any]:
-        """Return what the labels of a file become depends on, as JSON can hold it."""
+        """Return what determines how labels are read, as JSON can hold it."""
         return [self.target, self.limits]
 
     def to_config(self) -> Dict[str, Any]:
@@ -174,7 +174,7 @@ class Relevance(Labels):
 
     @property
     def read_as(self) -> List[Any]:
-        """Return what the labels of a file become depends on, as JSON can hold it."""
+        """Return what determines how labels are read, as JSON can hold it."""
         return [self.target]
 
     def to_config(self) -> Dict[str, Any]:
@@ -193,7 +193,7 @@ def refuse_no_classes(labels: Labels, where: str, what: str) -> None:
 def parse_label_range(text: str) -> Optional[Tuple[float, float]]:
     """Return the lowest and the highest label that --label_range names; None where it is empty.
 
-    Raises InputError when it is no such range.
+    Raises InputError when it is not such a range.
     """
     if not text:
         return None
@@ -203,13 +203,13 @@ def parse_label_range(text: str) -> Optional[Tuple[float, float]]:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InputError(
-            f"--label_range {text} is no lowest and highest label; write {RANGE_EXAMPLE}, for example"
+            f"--label_range {text} is not a lowest and a highest label; write {RANGE_EXAMPLE}, for example"
         )
     return low, high
 
 
 def parse_label_map(text: str) -> Labels:
-    """Return the labels that --label_map names. Raises InputError when it is no such map."""
+    """Return the labels that --label_map names. Raises InputError when it is not such a map."""
     return Labels.named(_read_map(text))
 
 
@@ -273,9 +273,10 @@ def _read_map(text: str) -> Dict[str, int]:
     for position, (number, equals, name) in enumerate(numbered):
         number, name = number.strip() if equals else str(position), name.strip()
         if not _is_number(number):
-            raise _bad_map(text, f"{number!r} is no class")
+            raise _bad_map(text, f"{number!r} is not a class number")
         if not name or name in spellings:
-            raise _bad_map(text, f"the name {name!r} stands twice" if name else f"class {number} has no name")
+            fault = f"the name {name!r} is given twice" if name else f"class {number} has no name"
+            raise _bad_map(text, fault)
         spellings[name] = int(number)
     _refuse_gaps(text, sorted(set(spellings.values())))
     return spellings
@@ -293,4 +294,4 @@ def _bad_map(text: str, reason: str) -> InputError:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdecimal()

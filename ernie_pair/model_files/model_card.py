@@ -1,4 +1,4 @@
-"""README.md of a model's folder: what it was made of, how good it is, how it is used."""
+"""README.md of a model's folder: what it was made from, how good it is, how to use it."""
 
 import json
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ class ModelCard:
 
 
 def write_card(folder: Path, card: ModelCard) -> None:
-    """Write README.md into a folder that is being made. Raises FileExistsError where there is one."""
+    """Write README.md into a folder that is being made. Raises FileExistsError if there is one."""
     with open(folder / README, "x", encoding="utf-8", errors="backslashreplace") as file:
         file.write(card.text())
 

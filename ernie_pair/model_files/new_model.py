@@ -4,12 +4,13 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict
+from typing import Dict, Literal
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.results import Results, settings_of
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.config_checks import SHORTEST_PAIR, check_config
 from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.source import CONFIG, VOCAB
 from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
@@ -25,36 +26,36 @@ WITH_RELU = ("ernie", "skep", "mobilebert", "roformerv2")
 
 @dataclass(frozen=True)
 class NewModelConfig(Options):
-    """Write the folder of a model of the given size, to train with --from_scratch true."""
+    """Write the folder of a new model of the given size, to be trained with --from_scratch true."""
 
     EXAMPLE = "--vocab_file vocab.txt --output_dir small --hidden_size 312 --num_hidden_layers 4"
 
-    vocab_file: str = option(help="the vocabulary, a token per line", group="data")
-    output_dir: str = option(help="the folder to make", group="data")
+    vocab_file: str = option(help="the vocabulary, one token per line", group="data")
+    output_dir: str = option(help="folder to create", group="data")
     model_type: str = option(
         "ernie",
-        help="the family of the model; ernie and ernie_gram can be pretrained",
+        help="model family; ernie and ernie_gram can be pretrained",
         group="model",
         choices=FAMILIES,
     )
     do_lower_case: bool = option(
-        True, help="is text lower-cased and rid of accents? false: a cased vocabulary", group="model"
+        True, help="lower-case text and strip accents; false: for a cased vocabulary", group="model"
     )
     hidden_size: int = option(768, help="width of the hidden states", group="model", at_least=1)
     num_hidden_layers: int = option(12, help="encoder layers", group="model", unit="layers", at_least=1)
     num_attention_heads: int = option(
-        12, help="heads of each layer; divides hidden_size", group="model", unit="heads", at_least=1
+        12, help="attention heads per layer; must divide hidden_size", group="model", unit="heads", at_least=1
     )
     intermediate_size: int = option(
         3072, help="width inside the feed-forward blocks", group="model", at_least=1
     )
     max_position_embeddings: int = option(
-        513, help="longest sequence", group="model", unit="tokens", at_least=1
+        513, help="maximum sequence length", group="model", unit="tokens", at_least=SHORTEST_PAIR
     )
-    hidden_act: str = option(
-        "", help="activation of the feed-forward blocks; empty: the family's", group="model"
+    hidden_act: Literal["auto", "gelu", "relu"] = option(
+        "auto", help="activation of the feed-forward blocks; auto: the default of the family", group="model"
     )
-    overwrite: bool = option(False, help="replace another model that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing model", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -69,7 +70,7 @@ class NewModelConfig(Options):
 def new_model(config: NewModelConfig) -> None:
     """Write the folder of a new model: config.json, tokenizer_config.json, vocab.txt.
 
-    Raises InputError when the vocabulary cannot be used.
+    Raises InputError when the vocabulary cannot be used, or for sizes that no model has.
     """
     folder = Path(config.output_dir)
     results = Results(
@@ -83,13 +84,16 @@ def new_model(config: NewModelConfig) -> None:
         return
     tokenizer = WordPiece.from_file(config.vocab_file, config.do_lower_case)
     settings = _settings_of(config, tokenizer)
+    check_config(settings, "the new model")  # or no command could open it
     tokenizer_settings = tokenizer_json(config.model_type, config.do_lower_case, max_seq_len=0)
     with results.published() as (vocab, *drafts):
         vocab.write_bytes(Path(config.vocab_file).read_bytes())
         for draft, value in zip(drafts, (tokenizer_settings, settings)):
             draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     replace_config(folder, "new-model", config)
-    size = f"{config.num_hidden_layers} layers x {config.hidden_size}, {tokenizer.vocab_size} tokens"
+    size = (
+        f"{counted(config.num_hidden_layers, 'layer')} x {config.hidden_size}, {tokenizer.vocab_size} tokens"
+    )
     print(f"{folder}: {FAMILIES[config.model_type]}, {size}")
 
 
@@ -102,11 +106,17 @@ def _settings_of(config: NewModelConfig, tokenizer: WordPiece) -> Dict[str, obje
         "initializer_range": initial_range(config.hidden_size),
         "vocab_size": tokenizer.vocab_size,
         **sizes,
-        "hidden_act": config.hidden_act or ("relu" if config.model_type in WITH_RELU else "gelu"),
+        "hidden_act": _activation_of(config),
         "type_vocab_size": 2,
         "pad_token_id": tokenizer.pad_id,
         **_more_settings(config.model_type, config.hidden_size),
     }
+
+
+def _activation_of(config: NewModelConfig) -> str:
+    if config.hidden_act != "auto":
+        return config.hidden_act
+    return "relu" if config.model_type in WITH_RELU else "gelu"
 
 
 def settings_of_width(family: str, width: int) -> Dict[str, object]:

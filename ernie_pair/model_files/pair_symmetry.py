@@ -1,4 +1,4 @@
-"""Pairs scored in both orders, so that which text stands first changes nothing.
+"""Score pairs in both orders, so that the order of the texts does not matter.
 
 With ``average`` the logits of a pair are the mean of those of (a, b) and of (b, a). The two are asked in
 an order that follows from the texts alone, so (b, a) asks the same two questions as (a, b), in the same

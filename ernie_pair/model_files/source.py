@@ -14,6 +14,7 @@ import yaml
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.regular_file import read_regular
+from data_tools.files.atomic_folder import content_of
 from ernie_pair.checkpoint.best_link import best_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.model_files.config_json import (
@@ -95,7 +96,7 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[boo
     if folder.is_dir():
         source = _open_folder(folder, family, from_scratch)
     elif folder.exists() or ("/" in name_or_path and _family_of_built_in(name_or_path) is None):
-        raise InputError(f"--model_name_or_path {name_or_path} is not a folder; give one that holds {CONFIG}")
+        raise InputError(f"{name_or_path} is not a folder; give one that holds {CONFIG}")
     else:
         source = _fetch(ALIASES.get(name_or_path, name_or_path), family, from_scratch)
     if source.spec.unknown_family:
@@ -125,7 +126,7 @@ def refuse_cased(source: ModelSource) -> None:
     """Raise InputError for a model that keeps case: a corpus is lower-cased."""
     if not source.spec.lower_case:
         raise InputError(
-            f"{source.name} keeps case (do_lower_case false), and pretraining knows lower-cased text alone; "
+            f"{source.name} keeps case (do_lower_case false), and pretraining needs lower-cased text; "
             "give another model"
         )
 
@@ -138,6 +139,7 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
     missing = [CONFIG] * (config is None) + [VOCAB] * (not (folder / VOCAB).is_file())
     if config is None or missing:
         cure = f"; a model folder holds {CONFIG} and {VOCAB}"
+        cure += ", and ernie-pair new-model creates one" if from_scratch and config is None else ""
         if missing == [VOCAB] and (folder / FAST_TOKENIZER).is_file():
             cure = f"; have transformers write it: its tokenizer.save_vocabulary({str(folder)!r})"
         raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
@@ -181,7 +183,7 @@ def model_folder_of(given: Path) -> Path:
 
     A run's output_dir stands for its best model if it has one, otherwise for its newest checkpoint; a link
     of a run, OUT/best or OUT/model_last, for what it leads to; any other folder for itself. Raises
-    CheckpointError where all checkpoints of a run are damaged.
+    CheckpointError if all checkpoints of a run are damaged.
     """
     if given.is_symlink():
         given = given.parent / os.readlink(given)
@@ -192,6 +194,11 @@ def model_folder_of(given: Path) -> Path:
         return best
     is_run = any((given / name).is_dir() for name in ("model_last", "checkpoints"))
     return _newest_of_run(given) if is_run else given
+
+
+def files_of_model(given: str) -> List[Path]:
+    """Return what determines the answers of the model that ``given`` stands for; '': no model, no files."""
+    return content_of(str(model_folder_of(Path(given)))) if given else []
 
 
 def find_weights(folder: Path) -> Optional[Path]:
@@ -218,7 +225,7 @@ def _newest_of_run(output_dir: Path) -> Path:
         except CheckpointError as error:
             logger.warning("%s; the checkpoint before it is taken", error.message)
     if steps:
-        raise CheckpointError(f"no usable checkpoint in {output_dir}; give another --model_name_or_path")
+        raise CheckpointError(f"no usable checkpoint in {output_dir}; give another model")
     return output_dir / "model_last"
 
 
@@ -246,14 +253,14 @@ def _fetch(name: str, family: str, from_scratch: Optional[bool]) -> ModelSource:
         known = list(_built_in_configs(wanted))
         way_out = f"pass --model_type {found}" if found else "give one of them"
         raise InputError(
-            f"--model_name_or_path {name} is neither a folder nor a built-in {wanted} model "
-            f"({', '.join(known[:4])}, ...); {way_out}"
+            f"{name} is neither a folder nor a built-in {wanted} model ({', '.join(known[:4])}, ...); "
+            f"{way_out}"
         )
     tokenizer = tokenizer_class(found)
     vocabulary = tokenizer.pretrained_resource_files_map["vocab_file"].get(name)
     weights = _model_class(found).pretrained_resource_files_map["model_state"].get(name)
     if name in SENTENCE_PIECE or not vocabulary or not weights:
-        raise InputError(f"--model_name_or_path {name} has no word pieces or no weights; give another model")
+        raise InputError(f"{name} has no word pieces or no weights; give another model")
     config = {**_built_in_configs(found)[name], "model_type": found}
     if not parse_tokenizer(tokenizer.pretrained_init_configuration.get(name, {}), name).lower_case:
         config["do_lower_case"] = False
@@ -293,7 +300,6 @@ def _download(name: str, address: str) -> Path:
         path = None
     if path is None:
         raise InputError(
-            f"--model_name_or_path {name} cannot be fetched (no network?); give a folder with {CONFIG}, "
-            f"{VOCAB} and weights"
+            f"{name} cannot be fetched (no network?); give a folder with {CONFIG}, {VOCAB} and weights"
         )
     return Path(path)

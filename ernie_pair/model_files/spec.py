@@ -1,4 +1,4 @@
-"""What a model is, read and checked once from its config.json and its tokenizer_config.json.
+"""The description of a model, read and checked once from config.json and tokenizer_config.json.
 
 Every other module asks a ModelSpec; none reads the dictionary of a config.json.
 """
@@ -70,7 +70,7 @@ class ModelSpec:
     def num_labels(self) -> int:
         """Return the classes of a classifier, 2 where config.json does not say; 1 of a model for regression.
 
-        Raises InputError where a classifier has fewer than 2.
+        Raises InputError if a classifier has fewer than 2.
         """
         return num_labels_in(self.config)
 
@@ -88,7 +88,7 @@ class ModelSpec:
     def labels(self) -> Labels:
         """Return the names of the classes, or the scores of a model for regression.
 
-        Raises InputError where the names do not fit their number.
+        Raises InputError if the names do not fit their number.
         """
         return labels_in(self.config)
 

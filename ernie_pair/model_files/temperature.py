@@ -52,13 +52,13 @@ class Calibration:
     def chosen_symmetry(self, asked: str, where: str) -> str:
         """Return how to score pairs: as ``asked``, of which auto is as tuned.
 
-        Raises InputError where the temperature or threshold of ``where`` was tuned the other way.
+        Raises InputError if the temperature or threshold of ``where`` was tuned the other way.
         """
         if asked in ("auto", self.symmetric):
             return self.symmetric
         if asked not in SYMMETRIES:
             raise InputError(
-                f"--symmetric {asked} is none of auto, {', '.join(SYMMETRIES)}; take one of them"
+                f"--symmetric {asked} is not one of auto, {', '.join(SYMMETRIES)}; use one of them"
             )
         if self.is_tuned:
             raise InputError(
@@ -87,11 +87,11 @@ def read_calibration(folder: Path, num_classes: int) -> Calibration:
         "no temperature above 0": is_temperature(calibration.temperature),
         "a temperature, which a model without classes cannot have,": num_classes > 1
         or calibration.temperature == 1.0,
-        "a threshold that is none between 0 and 1": threshold is None or is_threshold(threshold),
+        "a threshold that is not between 0 and 1": threshold is None or is_threshold(threshold),
         f"a threshold, which {num_classes} classes cannot have,": threshold is None or num_classes == 2,
-        f"a symmetric that is none of {', '.join(SYMMETRIES)}": calibration.symmetric in SYMMETRIES,
-        "a file or its hash that is no text": is_texts(texts),
-        "a count of rows that is none": all(is_whole_number(rows, 0) for rows in counts),
+        f"a symmetric that is not one of {', '.join(SYMMETRIES)}": calibration.symmetric in SYMMETRIES,
+        "a file name or hash that is not a text": is_texts(texts),
+        "a row count that is not a whole number": all(is_whole_number(rows, 0) for rows in counts),
     }
     for reason, is_sound in reasons.items():
         if not is_sound:
@@ -123,7 +123,8 @@ def calibration_bytes(calibration: Calibration) -> bytes:
 
 def describe_decision(threshold: Optional[float], is_saved: bool, symmetric: str) -> str:
     """Return a line on how classes are chosen."""
-    source = "the threshold of the model" if is_saved else "--threshold"
-    chosen = "of the likeliest class" if threshold is None else f"of class 1 from {source} {threshold:.4f} on"
-    order = "in the given order" if symmetric == "none" else "as the mean of both orders"
-    return f"a pair is {chosen}; scored {order}"
+    source = "the model's own threshold" if is_saved else "--threshold"
+    by_threshold = "class 1 if its probability is {:.4f} or more ({})"
+    chosen = "its most probable class" if threshold is None else by_threshold.format(threshold, source)
+    order = "in their given order" if symmetric == "none" else "in both orders, of which the mean counts"
+    return f"each pair gets {chosen}; its two texts are scored {order}"

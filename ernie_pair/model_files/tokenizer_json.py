@@ -1,4 +1,4 @@
-"""tokenizer_config.json of a model: is case kept, and how long were the pairs it was trained on?
+"""tokenizer_config.json of a model: whether case is kept, and the length of the training pairs.
 
 {"tokenizer_class": "BertTokenizer", "do_lower_case": false, "model_max_length": 128}
 """

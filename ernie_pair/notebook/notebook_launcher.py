@@ -1,4 +1,4 @@
-"""Several processes from a notebook: a function of a cell is called in each of them.
+"""Start several processes from a notebook, each of which calls a function of a cell.
 
     from ernie_pair import notebook_launcher
 
@@ -17,27 +17,30 @@ import os
 import socket
 import sys
 import tempfile
+from itertools import takewhile
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from ernie_pair.device.cpu_env import THREADS, THREADS_ASKED
 from ernie_pair.device.device import default_device
 from ernie_pair.notebook.processes import PAYLOAD, UNPACKABLE, Ranks, packed
 from ernie_pair.processes.world import launched_world
 
 HERE = "127.0.0.1"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def notebook_launcher(
     function: Callable, args: Sequence = (), num_processes: int = 2, gpus: Optional[str] = None
 ):
-    """Call ``function(*args)`` in ``num_processes`` processes on this machine; return what the first returns.
+    """Call ``function(*args)`` in ``num_processes`` processes on this machine; return the first one's result.
 
-    ``gpus``: '0,1', one for each process; '' for the CPU; None: the first ones where there is a driver. The
-    first process prints into the notebook. When one fails, the others are ended and its error is raised
-    here, with its traceback as the cause. Ctrl-C (interrupt the kernel) lets them save first. Raises
-    InputError for what cannot be started, LostProcessError for a process that was killed.
+    ``gpus``: '0,1', one GPU per process; '' for the CPU; None: the first that CUDA_VISIBLE_DEVICES shows if
+    there is a driver. The first process prints into the notebook. If a process fails, the others are stopped
+    and its error is raised here, with its traceback as the cause. On Ctrl-C (interrupt the kernel) they save
+    first. Raises InputError for arguments that cannot be started, LostProcessError for a process that was
+    killed.
     """
     if launched_world().size > 1:
         raise InputError("this process is one of several already; call the function itself")
@@ -67,12 +70,30 @@ def _devices_of(gpus: Optional[str], count: int) -> List[str]:
     if gpus is None:
         if default_device() == "cpu":
             return []
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
-        return visible.split(",")[:count]
+        return _first_visible(count)
     devices = [device.strip() for device in gpus.split(",")] if gpus else []
     if devices and len(devices) != count:
         raise InputError(f"gpus {gpus} are {len(devices)} for {count} processes; give one for each")
     return devices
+
+
+def _first_visible(count: int) -> List[str]:
+    """Return the first GPUs that the environment shows, one for each process; none if it hides them all."""
+    named = os.environ.get(VISIBLE)
+    if named is None:  # how many there are is not known here: a process without one says so
+        return list(map(str, range(count)))
+    devices = list(takewhile(_is_device, map(str.strip, named.split(","))))
+    if devices and len(devices) < count:
+        raise InputError(
+            f"num_processes {count} is more than the {counted(len(devices), 'GPU')} of {VISIBLE}={named}; "
+            "start fewer, or pass gpus='' for the CPU"
+        )
+    return devices[:count]
+
+
+def _is_device(name: str) -> bool:
+    """Return whether CUDA reads on behind this part of CUDA_VISIBLE_DEVICES: it ends at '' and at -1."""
+    return bool(name) and not name.startswith("-")
 
 
 def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
@@ -86,7 +107,7 @@ def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
         "PADDLE_NNODES": "1",
         "PADDLE_MASTER": endpoints.pop(),
         "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
-        "CUDA_VISIBLE_DEVICES": ",".join(devices),
+        VISIBLE: ",".join(devices),
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "PYTHONIOENCODING": "utf-8",
     }

@@ -1,4 +1,4 @@
-"""One of the processes of `notebook_launcher`: calls the function and leaves its answer.
+"""One process of `notebook_launcher`: calls the function and stores its result.
 
 python -m ernie_pair.notebook.worker FOLDER RANK
 """

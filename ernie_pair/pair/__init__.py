@@ -1,1 +1,1 @@
-"""Sentence-pair classification in dynamic graph."""
+"""Sentence-pair classification in the dynamic graph."""

@@ -57,7 +57,7 @@ def refuse_undefined(metric: str, labels: np.ndarray, num_classes: int, where: s
     absent = sorted(set(range(num_classes)) - set(labels.tolist()))
     if absent and metric in NEED_ALL_CLASSES:
         raise InputError(
-            f"{where} has no pair of class {absent[0]}, so {metric} has no value on it; take a file that has "
+            f"{where} has no pair of class {absent[0]}, so {metric} is undefined on it; take a file that has "
             "all classes, or another metric"
         )
 
@@ -71,8 +71,8 @@ def find_single_class(logits: np.ndarray, labels: np.ndarray) -> Optional[int]:
 def describe_single_class(name: str, rows: int) -> str:
     """Return the warning about a classifier that predicts ``name`` for each of ``rows`` rows."""
     return (
-        f"the classifier answers {name} for all {rows} rows: it tells no class from another; train longer, "
-        "with another learning rate, or from pretrained weights"
+        f"the classifier predicts {name} for all {rows} rows: it has not learned to tell the classes "
+        "apart; train longer, with another learning rate, or from pretrained weights"
     )
 
 

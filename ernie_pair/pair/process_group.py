@@ -66,10 +66,14 @@ class ProcessGroup:
         with all_start(world):
             join_processes()
             self._meeting_place = MeetingPlace(open_store(), world.size, "pair")
-        self._averages_in_backward = dist.get_backend() == "NCCL"
-        if not self._averages_in_backward:
+        self._is_nccl = dist.get_backend() == "NCCL"
+        if not self._is_nccl:
             skip_destructors()
         self._widens = False
+
+    @property
+    def _averages_in_backward(self) -> bool:
+        return self._is_nccl and not self._widens
 
     def barrier(self) -> None:
         """Wait until all ranks have come, however long one of them takes."""
@@ -110,7 +114,6 @@ class ProcessGroup:
         import paddle
 
         self._widens = widens
-        self._averages_in_backward = self._averages_in_backward and not widens
         with self._meeting():
             if self._averages_in_backward:
                 return paddle.DataParallel(model)

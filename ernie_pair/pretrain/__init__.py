@@ -1,1 +1,1 @@
-"""ERNIE 1.0 pretraining in static graph, and the way to a dynamic model."""
+"""ERNIE 1.0 pretraining in the static graph, and conversion to a dynamic model."""

@@ -26,14 +26,14 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.config.fused_flags import LEAST_LENGTH
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.config.vocab_checks import refuse_unfit_model
 from ernie_pair.pretrain.loader import Loader, count_workers
-from ernie_pair.pretrain.vocab_checks import refuse_unfit_model
 from ernie_pair.processes.world import World
 
 MicroBatch = Dict[str, np.ndarray]
 TrainDataset = Union[ErnieDataset, BlendedDataset, None]
-PHASE_SEEDS = 0x7068  # of the seed: those of the phases after the first
-LOOKED_AT = 100_000  # samples, to see how many sentences one holds
+PHASE_SEEDS = 0x7068  # mixed into the seed of the phases after the first
+LOOKED_AT = 100_000  # samples read to estimate how many sentences one holds
 CACHE = "cache"  # below output_dir: the folders of the corpora are never written to
 
 
@@ -53,23 +53,23 @@ class PretrainData:
 
     @contextmanager
     def forked(self) -> Iterator["PretrainData"]:
-        """Start the loader processes now and give the data that uses them; they end with the context.
+        """Yield the data with its loader processes started; they end with the context.
 
-        Elsewhere `updates` starts them when its first batch is asked for.
+        Otherwise `updates` starts them when its first batch is requested.
         """
         with self._loader("train", count_workers(self.config.num_workers)) as loader:
             yield replace(self, loader=loader)
 
     @property
     def fingerprint(self) -> str:
-        """Return the hash of the corpus, or of several their weights and hashes."""
+        """Return the hash of the corpus; for several, their weights and hashes."""
         if len(self.corpora) == 1:
             return self.corpora[0].fingerprint
         return " ".join(f"{part} {c.fingerprint}" for part, c in zip(self.blend.parts, self.corpora))
 
     @property
     def samples_per_epoch(self) -> float:
-        """Estimate how many samples hold as many sentences as the training text of all corpora together."""
+        """Estimate how many samples hold as many sentences as the training text of all corpora."""
         sentences = 0
         for corpus in self.corpora:
             documents = document_ranges(self.config.split, corpus.num_documents)["train"]
@@ -153,11 +153,11 @@ def open_pretrain_data(
 ) -> PretrainData:
     """Open the corpora of ``input_dir`` and map their documents to samples.
 
-    ``tokenizer``: the model's vocabulary; corpora may have been made with its extension by twins. Raises
+    ``tokenizer``: the model's vocabulary; corpora may be encoded with its extension by ## twins. Raises
     InputError when a folder does not hold exactly one corpus, when its ids or the n-grams do not fit the
-    vocabulary, when a split is empty, or when samples are not for the model of ``spec``.
+    vocabulary, when a split is empty, or when the samples do not fit the model of ``spec``.
     """
-    refuse_unfit_model(config, tokenizer, spec)
+    refuse_unfit_model(config, config.max_seq_len, tokenizer, spec)
     sources = read_blend(config.input_dir)
     blend = Blend([source.weight for source in sources])
     cache = Path(config.output_dir) / CACHE
@@ -170,7 +170,7 @@ def open_pretrain_data(
     settings = SampleSettings(
         split=config.split,
         seed=config.seed,
-        sample_map={},  # of each phase
+        sample_map={},  # set for each phase
         rule=config.rule_settings(),
         masking_fn=config.masking_fn,
         binary_head=config.binary_head,
@@ -189,6 +189,6 @@ def open_pretrain_data(
 
 
 def _settings_of_phase(settings: SampleSettings, config: PretrainConfig, number: int) -> SampleSettings:
-    """Return how documents become the samples of a phase, after the first with a seed of its own."""
+    """Return the sample settings of a phase; those after the first have a seed of their own."""
     seed = mix_all(config.seed, PHASE_SEEDS, number) if number else config.seed
     return replace(settings, seed=seed, sample_map=config.map_settings(config.phase_list[number].length))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Sequence, Tuple
 
-from data_tools.base.options import option
+from data_tools.base.options import Options, option
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
@@ -18,14 +18,13 @@ from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.wordpiece import WordPiece
 
 BAR = 40  # characters of the longest bar
+LEGEND = "{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n"
 JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
 
 
 @dataclass(frozen=True)
-class InspectConfig(MaskingFlags):
-    """Show samples of a corpus with their masks marked, and measure them."""
-
-    EXAMPLE = "data/baike --vocab_file vocab.txt --output inspected"
+class Inspected(Options):
+    """A corpus and its vocabulary; a base on its own puts them first of all fields."""
 
     prefix: str = option(
         help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder",
@@ -33,8 +32,16 @@ class InspectConfig(MaskingFlags):
         group="data",
     )
     vocab_file: str = option(help="the vocab.txt of the model, or that of the corpus", group="data")
+
+
+@dataclass(frozen=True)
+class InspectConfig(MaskingFlags, Inspected):
+    """Show samples of a corpus with their masks marked, and measure them."""
+
+    EXAMPLE = "data/baike --vocab_file vocab.txt --output inspected"
+
     output: str = option(
-        "", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone", group="data"
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
     )
     samples: int = option(2000, help="samples to measure", group="data", unit="samples", at_least=1)
     show: int = option(3, help="samples to print", group="data", unit="samples", at_least=0)
@@ -42,7 +49,7 @@ class InspectConfig(MaskingFlags):
         512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
     )
     seed: int = option(1234, help="another seed shows other samples", group="data", at_least=0)
-    overwrite: bool = option(False, help="replace another report in the folder", group="data")
+    overwrite: bool = option(False, help="replace an existing report in the folder", group="data")
 
 
 def inspect_data(config: InspectConfig) -> None:
@@ -57,6 +64,8 @@ def inspect_data(config: InspectConfig) -> None:
     are_there = config.output and results.are_done()
     dataset = _dataset(config, corpus, tokenizer)
     report = mask_report(dataset, tokenizer, range(config.samples), config.max_seq_len)
+    if config.show:
+        print(LEGEND)
     for number in range(min(config.show, config.samples)):
         sample = dataset[number]
         order = ORDER_NAMES[sample.sop_label]
@@ -67,7 +76,7 @@ def inspect_data(config: InspectConfig) -> None:
 
 
 def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: WordPiece) -> ErnieDataset:
-    """Make the first samples of a run over all documents of ``corpus``."""
+    """Return the samples that a run over all documents of ``corpus`` would start with."""
     rows = build_sample_map(
         corpus.docs,
         corpus.lens,
@@ -98,7 +107,7 @@ def report_lines(report: MaskReport, corpus: Corpus, config: InspectConfig) -> I
     yield f"few masks      {report.samples_with_few_masks} samples have less than half of the asked share"
     yield from (f"  sample {few['sample']}: {few['masked']} of {few['tokens']}" for few in report.few_masks)
     yield "masked words   " + ", ".join(f"{word} {count}" for word, count in report.top_masked_words)
-    yield "masked stretches, by their number of words"
+    yield "masked spans, by their number of words"
     yield from _bars([(str(words), count) for words, count in report.ngrams.items()])
     yield "samples by length, tokens"
     yield from _bars([(f"{low}..", count) for low, count in report.lengths.items()])
@@ -118,14 +127,14 @@ def _results(config: InspectConfig, corpus: Corpus) -> Results:
     }
     settings = settings_of(config, "prefix", "vocab_file", "output", "show")
     outputs = [folder / JSON_FILE, folder / PICTURE_FILE]
-    return Results("inspect-data", outputs, inputs, settings, config.overwrite)
+    return Results("inspect-data", outputs, inputs, settings, config.overwrite, positional=["prefix"])
 
 
 def _write(results: Results, report: MaskReport) -> None:
     with results.published() as (text, picture):
         text.write_text(json.dumps(report._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         _draw(picture, report)
-    print("wrote {} and {}".format(*results.outputs))
+    print("wrote {} and {}".format(*results.given))
 
 
 def _draw(path: Path, report: MaskReport) -> None:
@@ -138,7 +147,7 @@ def _draw(path: Path, report: MaskReport) -> None:
     axes[0].bar(lows, list(report.lengths.values()), width, align="edge")
     axes[0].set(title=f"length: {report.padding:.1%} padding", xlabel="tokens", ylabel="samples")
     axes[1].bar(list(report.ngrams), list(report.ngrams.values()))
-    axes[1].set(title="masked stretches", xlabel="words", ylabel="stretches")
+    axes[1].set(title="masked spans", xlabel="words", ylabel="spans")
     axes[2].hist(report.mask_rates, bins=40)
     axes[2].set(title=f"mask rate: {report.mask_rate:.2%} of all tokens", xlabel="share of a sample")
     axes[2].set_ylabel("samples")

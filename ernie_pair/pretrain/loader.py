@@ -1,4 +1,4 @@
-"""Batches made ahead of time by worker processes, in order, the same for any number of them."""
+"""Batches prefetched by worker processes, in order, the same for any number of them."""
 
 import contextlib
 import ctypes
@@ -20,16 +20,16 @@ START_SECONDS = 60.0
 
 logger = logging.getLogger(__name__)
 
-# Of a worker process: what it makes its batches with, and where all of them meet at their start.
+# In a worker process: what makes its batches, and the barrier where all workers meet when they start.
 _make_batch: Callable
 _all_started: threading.Barrier
 
 
 class Loader:
-    """Makes the batches ``collate([dataset[i] for i in indices])``, within its context in worker processes.
+    """Makes the batches ``collate([dataset[i] for i in indices])``; within its context, in worker processes.
 
     All of them are forked when the context is entered, so that the memory-mapped corpus is shared and nothing
-    has to be pickled: enter it before the first kernel runs on a GPU, whose state no fork is to copy.
+    has to be pickled: enter it before the first kernel runs on a GPU, whose state must not be forked.
     """
 
     def __init__(self, dataset, collate: Callable, num_workers: int):
@@ -39,35 +39,46 @@ class Loader:
 
     def __enter__(self) -> "Loader":
         if self.num_workers:
-            self._pool = self._fork()
-            self._inside.callback(self._pool.shutdown, wait=False, cancel_futures=True)
+            self._pool = self._new_pool()
+            with contextlib.ExitStack() as starting:
+                starting.callback(self._pool.shutdown, wait=False, cancel_futures=True)
+                self._fork()
+                self._inside = starting.pop_all()
         return self
 
     def __exit__(self, *reason) -> None:
         self._inside.close()
 
     def batches(self, batches_of_indices: Iterable[Sequence[int]]) -> Iterator:
-        """Yield a batch for each of ``batches_of_indices``, in their order, made ahead of time."""
+        """Yield a batch for each of ``batches_of_indices``, in their order, prefetched."""
         if not self.num_workers:
             yield from map(self.make, batches_of_indices)
             return
-        most = self.num_workers * BATCHES_AHEAD + 1  # the one that is taken, and those that wait meanwhile
+        most = self.num_workers * BATCHES_AHEAD + 1  # the one in use, and those that wait
         with _death_told():
             yield from in_order(
                 lambda indices: self._pool.submit(_work, indices), Future.result, batches_of_indices, most
             )
 
-    def _fork(self) -> ProcessPoolExecutor:
+    def _new_pool(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("fork")
         meeting = context.Barrier(self.num_workers)
-        pool = ProcessPoolExecutor(
+        return ProcessPoolExecutor(
             self.num_workers, context, initializer=_start_worker, initargs=(self.make, os.getpid(), meeting)
         )
-        # A pool forks a worker for a task that finds none idle: tasks that wait for each other need them all.
+
+    def _fork(self) -> None:
+        """Fork all workers. Raises LostProcessError if one dies, or starts too late to meet the others."""
+        # A pool forks a worker only when none is idle: tasks that wait for each other make it fork all.
         with _death_told():
-            for future in [pool.submit(_meet) for _ in range(self.num_workers)]:
-                future.result()
-        return pool
+            try:
+                for future in [self._pool.submit(_meet) for _ in range(self.num_workers)]:
+                    future.result()
+            except threading.BrokenBarrierError:
+                raise LostProcessError(
+                    f"not all {self.num_workers} loader processes have started within {START_SECONDS:.0f} s; "
+                    "lower --num_workers and start again"
+                ) from None
 
 
 @contextlib.contextmanager
@@ -82,7 +93,7 @@ def _death_told() -> Iterator[None]:
 
 
 def count_workers(asked: int) -> int:
-    """Return ``asked``, or the cores of this process where they are fewer, which is logged."""
+    """Return ``asked``, or the number of cores of this process if it is lower, which is logged."""
     cores = cpu_share().threads
     if asked > cores:
         logger.info("--num_workers %d: %d, as many as this process has cores", asked, cores)
@@ -90,10 +101,10 @@ def count_workers(asked: int) -> int:
 
 
 def _start_worker(make: Callable, run: int, meeting: threading.Barrier) -> None:
-    """Set up a worker process; ``run``: the process that forked this one."""
+    """Set up a worker process; ``run``: the process id of its parent."""
     global _make_batch, _all_started
     _make_batch, _all_started = make, meeting
-    os.setpgid(0, 0)  # signals to the whole group, as of Ctrl-C, are for the run itself to obey
+    os.setpgid(0, 0)  # the run itself handles signals to the whole group, such as Ctrl-C
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed run leaves no worker behind

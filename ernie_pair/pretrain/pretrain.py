@@ -1,12 +1,14 @@
-"""One pretraining run from its flags to its last line."""
+"""One pretraining run, from its flags to its last log line."""
 
 import logging
+import shlex
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
+from data_tools.base.errors import counted
 from data_tools.files.nothing_kept import nothing_kept
 from data_tools.samples.mask_report import marked_text
 from data_tools.text.wordpiece import WordPiece
@@ -48,7 +50,7 @@ logger = logging.getLogger(__name__)
 def pretrain(config: PretrainConfig) -> None:
     """Pretrain until ``max_steps``, from the newest checkpoint of ``output_dir`` or from the given weights.
 
-    Raises an ErniePairError for whatever a person can fix.
+    Raises an ErniePairError for whatever the user can fix.
     """
     world = launched_world()
     start_console(world)
@@ -67,7 +69,8 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
     refuse_cased(source)
     tokenizer = WordPiece.from_file(source.vocab_file)
     opened = open_pretrain_data(config, world, tokenizer, source.spec)
-    logger.info("on %s, %d process(es), %s", device, world.size, _describe(opened))
+    processes = counted(world.size, "process", "processes")
+    logger.info("on %s, %s, %s", device, processes, _describe(opened))
     with opened.forked() as data:
         _train(config, world, source, data, stop)
 
@@ -75,7 +78,7 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
 def _train(
     config: PretrainConfig, world: World, source: ModelSource, data: PretrainData, stop: StopSignals
 ) -> None:
-    """Build the job and train; the loader processes are there, so a GPU may be opened."""
+    """Build the job and train; the loader processes have been forked, so a GPU may be opened."""
     open_device()
     local = world if config.share_folder else local_world()
     with all_start(world):
@@ -83,7 +86,7 @@ def _train(
     logger.info(job.program.kernels.describe())
     if job.program.kernels.is_fused:
         keep_freed_memory()
-    stop.listen()  # Paddle has taken the handlers away
+    stop.listen()  # Paddle has replaced the handlers
     settings = _settings_of(config, world, source, data, job.program.kernels.name)
     settings = replace(settings, num_parameters=_count_parameters(job.program))
     if config.device == "gpu":
@@ -103,6 +106,7 @@ def _settings_of(
         checkpoint_steps=config.checkpoint_steps,
         export_steps=config.save_steps,
         has_validation=data.has("valid"),
+        has_test=data.has("test"),
         sync_freq=config.sync_freq_on(config.device),
     )
     return RunSettings(
@@ -134,9 +138,9 @@ def _describe(data: PretrainData) -> str:
 
 
 def build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):
-    """Build the job of this rank, its programs started, and the sums over all ranks.
+    """Build the job of this rank, its programs started, and the all-reduce over all ranks.
 
-    Paddle's static mode is on from here to the end of the process, unless the run is of the dynamic graph.
+    Paddle's static mode is on from here to the end of the process, unless the run uses the dynamic graph.
     """
     from ernie_pair.pretrain.graph.model import ernie_config
     from ernie_pair.pretrain.graph.rank_sums import RankSums
@@ -162,7 +166,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
 
 
 def _count_parameters(program) -> int:
-    """Return the numbers in the parameters, those with two names once; a padded vocabulary counts whole."""
+    """Return the number of parameters; tied ones count once, a padded vocabulary counts entirely."""
     shapes = {parameter.name: parameter.shape for parameter in program.parameters.values()}
     return sum(prod(shape) for shape in shapes.values())
 
@@ -194,7 +198,7 @@ class PretrainHooks(Hooks):
     def __init__(self, config: PretrainConfig, world: World, data: PretrainData, job):
         super().__init__()
         self.config, self.world, self.data, self.job = config, world, data, job
-        self.log: Any = None  # the run's, from its start on
+        self.log: Any = None  # that of the run, once it has started
         self.judged: Tuple[int, Dict[str, float]] = 0, {}  # the step and the metrics of the last validation
 
     def on_start(self, state: TrainState, log) -> None:
@@ -202,7 +206,7 @@ class PretrainHooks(Hooks):
         self.log = log
         train = self.data.datasets["train"]
         assert train is not None  # there is no run without it
-        samples = (train[number] for number in range(SHOWN_SAMPLES))
+        samples = (train[number] for number in range(min(SHOWN_SAMPLES, len(train))))
         log.texts(
             "masked samples",
             (marked_text(self.data.tokenizer, sample, self.data.ngrams) for sample in samples),
@@ -211,13 +215,13 @@ class PretrainHooks(Hooks):
             logger.info("no validation: --split %s leaves no documents for it", self.config.split)
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Keep what the card of an exported model tells; measure the test split once, at the end."""
+        """Keep the metrics for the card of an exported model; measure the test split once, at the end."""
         self.judged = state.step, metrics
         if state.step == self.config.max_steps and self.data.has("test"):
             self.log.scalars("test", self.job.evaluate("test"), state)
 
     def export(self, state: TrainState) -> None:
-        """Write model_STEP/, loadable by from_pretrained, without the head of n-grams that nothing loads."""
+        """Write model_STEP/, loadable by from_pretrained, without the n-gram head, which nothing loads."""
         from ernie_pair.model_files.model_folder import write_model_folder
 
         def publish():
@@ -239,6 +243,7 @@ class PretrainHooks(Hooks):
         return card_of_pretrained(self.config, self.job.source, self.data, step, told)
 
     def on_end(self, state: TrainState) -> None:
-        """Say where the result lies."""
+        """Say where the result is."""
         folder = self.config.output_dir
-        self.lines.tell_end(state, f"{folder}/model_last; see it with: ernie-pair board {folder}")
+        command = f"ernie-pair board {shlex.quote(folder)}"
+        self.lines.tell_end(state, f"{folder}/model_last; see it with: {command}")

@@ -1,4 +1,4 @@
-"""What a run is known by: what must stay for a checkpoint to be gone on from, and what may change.
+"""The fingerprint of a run: what must stay the same to resume from a checkpoint, and what may change.
 
 The keys name the flags that give their values; see `ernie_pair.checkpoint.fingerprint`.
 """
@@ -6,6 +6,7 @@ The keys name the flags that give their values; see `ernie_pair.checkpoint.finge
 from typing import Dict, Iterable, Union
 
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
+from ernie_pair.device.amp_flags import without_idle_amp
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pretrain.config.half_flags import HALF_OPS
@@ -33,12 +34,12 @@ FIXED = (
     "vocabulary",
     "binary_head",
     "ngram_lexicon",
-)  # no --allow_change makes the weights fit these
+)  # even --allow_change cannot make the weights fit other values of these
 WARM_UP = "warm-up steps"
 
 
 def topology_of(config: PretrainConfig, kernels: str, world: World) -> Dict[str, object]:
-    """Return what may change on resume, with a line about it in the log; ``kernels``: which are used."""
+    """Return what may change on resume, which is only logged; ``kernels``: those in use."""
     names = ("reduce_dtype", "fused_ops")
     return {
         "processes": world.size,
@@ -74,24 +75,24 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
 
 
 def _phases_of(config: PretrainConfig) -> str:
-    """Return the lengths and steps of --phases in one spelling; '' where there is one length."""
+    """Return the lengths and steps of --phases in canonical form; '' if there is one length."""
     phases = config.phase_list
     return ",".join(f"{phase.length}:{phase.steps}" for phase in phases) if len(phases) > 1 else ""
 
 
 def _micro_batches_of(config: PretrainConfig) -> Union[int, str]:
-    """Return the samples of a micro-batch, of each phase where they differ."""
+    """Return the micro-batch size, or that of each phase if they differ."""
     sizes = [phase.micro_batch_size for phase in config.phase_list]
     return sizes[0] if len(set(sizes)) == 1 else ",".join(map(str, sizes))
 
 
 def _float32_ops(use_amp: object, amp_dtype: object, ops: Iterable[str]) -> str:
-    """Return --amp_fp32_ops in one spelling; '' where nothing is in half precision."""
+    """Return --amp_fp32_ops in canonical form; '' if nothing is in half precision."""
     return ",".join(sorted(ops)) if use_amp and amp_dtype != "float32" else ""
 
 
 def rules_of(config: PretrainConfig) -> RunRules:
-    """Return how the run of ``config`` reads the fingerprint of a checkpoint."""
+    """Return how a run of ``config`` compares its fingerprint with that of a checkpoint."""
 
     def cure(name: str, old: object) -> str:
         if name == WARM_UP and config.warmup_steps is not None:
@@ -106,8 +107,8 @@ def rules_of(config: PretrainConfig) -> RunRules:
 def _upgrade(saved: Fingerprint) -> Fingerprint:
     """Bring the fingerprint of an earlier version up to date.
 
-    It saved the rate of warm-up, and counted the steps of warm-up by --decay_steps; it knew one precision,
-    one optimizer, no buckets, no n-grams and one phase, and left more ops in float32.
+    Earlier versions saved the warm-up rate, and took the warm-up steps from --decay_steps; they had one
+    precision, one optimizer, no buckets, no n-grams and one phase, and kept more ops in float32.
     """
     in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
     saved = {
@@ -117,7 +118,7 @@ def _upgrade(saved: Fingerprint) -> Fingerprint:
         "phases": "",
         "ngram_lexicon": "",
         "amp_fp32_ops": in_float32,
-        **saved,
+        **without_idle_amp(saved),
     }
     if WARM_UP in saved:
         return saved

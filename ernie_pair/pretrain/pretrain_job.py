@@ -1,4 +1,4 @@
-"""What one step of pretraining is, and what a checkpoint of it holds."""
+"""The job of pretraining: its step, and the content of its checkpoints."""
 
 import json
 from collections import ChainMap
@@ -25,7 +25,7 @@ from ernie_pair.pretrain.graph.dropout_seed import NO_DROPOUT, seed_feed
 from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS
 from ernie_pair.pretrain.graph.rank_sums import LABELLED, RankSums
-from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDS
+from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDS, SKIPPED_UPDATES
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.pretrain.waiting_steps import (
     PlacedBatch,
@@ -68,13 +68,13 @@ class PretrainJob:
         self._num_ngrams = 0 if data.ngrams is None else len(data.ngrams)
         self._num_labels = 3 if self._num_ngrams else 2  # kinds of them
         self._waiting: List[WaitingStep] = []
-        self._stop: StopRequests = NoStop()  # that of the last step
-        # What skips steps decides on the device, and the rate of the next step follows from what it did.
+        self._stop: StopRequests = NoStop()  # of the last step
+        # Steps are skipped on the device, and the rate of the next step depends on whether this one was.
         self._reads_each_step = config.sync_freq_on(config.device) == 1 or bool(program.skips)
-        self._unproven = False  # weights were given, and no validation has yet said whether they fit
+        self._unproven = False  # weights were given, and no validation has shown yet that they fit
 
     def load_initial_weights(self) -> str:
-        """Take the weights of ``source``, if it has any, and return what the run starts from.
+        """Load the weights of ``source``, if it has any, and return what the run starts from.
 
         Raises CheckpointError, with nothing set, when they do not fit.
         """
@@ -86,15 +86,15 @@ class PretrainJob:
         return f"start from the weights {self.source.weights}"
 
     def _starts_with_its_ngrams(self) -> bool:
-        """Tell whether the n-grams that the given weights predict are those of this run."""
+        """Return whether the n-grams that the given weights predict are those of this run."""
         beside = self.source.vocab_file.parent / NGRAMS
         ours = self.data.ngrams
         return ours is not None and beside.is_file() and holds_same_ngrams(beside, ours)
 
     def place(self, micro_batches: List[MicroBatch]) -> List[PlacedBatch]:
-        """Return the micro-batches of a step with what is counted of them, for a GPU in pinned memory.
+        """Return the micro-batches of a step with their counts; for a GPU, in pinned memory.
 
-        It touches nothing of the job: a thread may do it for the next step.
+        It does not change the job: a thread may do it for the next step.
         """
         on_gpu = self.config.device == "gpu"
         feeds = [{name: pin(array) for name, array in b.items()} if on_gpu else b for b in micro_batches]
@@ -105,8 +105,8 @@ class PretrainJob:
     ) -> Mapping[str, float]:
         """Make one step over this rank's micro-batches, or what `place` made of them; return its metrics.
 
-        The losses, in nats, are means over the global batch. What the ranks tell each other about the step
-        they tell when the metrics are read.
+        The losses, in nats, are means over the global batch. The ranks exchange them only when the metrics
+        are read.
         """
         rate = self._learning_rate(number)
         self.program.rate(rate)
@@ -118,7 +118,7 @@ class PretrainJob:
         weights = self._weights_of(weighed_labels(counted[: self._num_labels]))
         feeds: List[Dict[str, Any]] = []
         if self.world.size > 1:
-            self.all_reduce.meet()  # the loader of another may be slow
+            self.all_reduce.meet()  # the loader of another rank may be slow
         for place, batch in enumerate(placed):
             seed = seed_of(self.config.seed, self.world.rank, number, place)
             feeds.append({**batch.feed, **self._on_device({**weights, **seed_feed(seed)})})
@@ -135,7 +135,7 @@ class PretrainJob:
         """Return the feeds that make the loss a mean over the global batch.
 
         fleet averages over ranks, and over as many micro-batches as the program was built for: undo that, and
-        divide by what is really labelled, which of several ranks the program itself sums up.
+        divide by the number of labels, which the program itself sums over several ranks.
         """
         whole = np.full(2, float(self.world.size * self.config.accumulation_steps))
         if self.world.size > 1:
@@ -146,20 +146,20 @@ class PretrainJob:
         return {name: pin(array) for name, array in feed.items()} if self.config.device == "gpu" else feed
 
     def _read(self) -> None:
-        """Set the metrics of all steps that wait, by one copy from the device and one sum over the ranks."""
+        """Set the metrics of all steps not yet read, with one copy from the device and one all-reduce."""
         steps, self._waiting = self._waiting, []
         if steps:
             set_metrics(steps, self.program.records(count_passes(steps)), self._add_up, self._monitored())
 
     def _add_up(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums over the ranks, and let ``stop`` hear what they have heard."""
+        """Return the sums over the ranks, and pass ``stop`` the sum of the stop requests."""
         added = self.all_reduce(np.append(values, self._stop.local()))
         self._stop.set_total(added[-1])
         return added[:-1]
 
     def evaluate(self, split: str) -> Dict[str, float]:
         """Return the mean losses and accuracies over the fixed samples of ``split``, equal on every rank."""
-        self._read()  # its passes are recorded where those of training are
+        self._read()  # evaluation writes to the same records as training
         num_sums = 2 * self._num_labels
         sums, labelled = np.zeros(num_sums), np.zeros(self._num_labels)
         feeds: List[Dict[str, Any]] = []
@@ -178,7 +178,7 @@ class PretrainJob:
         return means
 
     def _count(self, batch: MicroBatch) -> np.ndarray:
-        """Count what is labelled, then tokens, those with padding, operations: float64 [L + 3]."""
+        """Count labels, tokens, tokens including padding, and operations: float64 [L + 3]."""
         ids, masked = batch["input_ids"], len(batch["masked_positions"])
         batch_size, length = ids.shape
         forward = count_pretraining(self.size, batch_size, length, masked, self.vocab_size + self._num_ngrams)
@@ -188,20 +188,20 @@ class PretrainJob:
 
     @property
     def vocab_size(self) -> int:
-        """Return the rows of the vocabulary that files hold; the program may have more."""
+        """Return the rows of the vocabulary in files; the program may have more."""
         return self.source.spec.vocab_size
 
     def weights(self) -> Arrays:
-        """Return the parameters under their structured names, float32; a tied parameter stands once."""
+        """Return the parameters under their structured names, float32; a tied parameter appears once."""
         names = _first_names(self.program.parameters)
         named = {names[key]: array for key, array in self.program.weights().items()}
         return cut_vocabulary(named, self.vocab_size)
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:
-        """Yield (name, content) of what this rank puts into a checkpoint.
+        """Yield (name, content) of what this rank writes to a checkpoint.
 
-        The first rank puts in the model too, each owner its optimizer state. Where every machine has a
-        folder of its own, those that write are the first of each.
+        The first rank also writes the model, each owner its optimizer state. If every machine has a folder of
+        its own, this holds for the ranks of each machine.
         """
         if self.local.is_first:
             yield CONFIG, json.dumps(self.source.spec.to_config(), indent=2).encode()
@@ -218,10 +218,10 @@ class PretrainJob:
             yield OPTIMIZER.format(part=part, parts=parts), cut_vocabulary(named, self.vocab_size)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take weights and optimizer state from ``checkpoint``, all checked before the first is set.
+        """Load weights and optimizer state from ``checkpoint``, checking all of them before setting any.
 
-        The parts of a sharded optimizer are put together and cut anew, for any number of processes. Raises
-        CheckpointError when they are not those of this model.
+        The parts of a sharded optimizer are joined and split again, for any number of processes. Raises
+        CheckpointError when they do not belong to this model.
         """
         found = pad_vocabulary(
             from_safetensors(checkpoint.read(STATIC_WEIGHTS), STATIC_WEIGHTS), self.vocab_size
@@ -237,13 +237,17 @@ class PretrainJob:
         refuse_mismatch(wanted, state, f"{checkpoint.folder}/{ANY_OPTIMIZER}")
         self.program.set_weights(weights)
         self.program.set({key: state[names[key]] for key in self.program.owned_variables(names)})
-        # What skips updates in float32 may be switched on and off (--on_nan): then it starts afresh.
+        # Skipping steps in float32 may be switched on and off (--on_nan): then its state starts fresh. The
+        # steps skipped so far count all the same: the learning rate goes on from there.
         self.program.set({name: shared[name] for name in self._shared_names() if name in shared})
+        self._skipped = checkpoint.state().skipped_updates
+        if self.program.skips:
+            self.program.set({SKIPPED_UPDATES: np.array([self._skipped], np.float32)})
         self._monitored()
 
     def _monitored(self) -> Dict[str, float]:
         values = self.program.monitored()
-        self._skipped = int(values.get("skipped_updates", 0))
+        self._skipped = int(values.get("skipped_updates", self._skipped))
         if self.config.device == "gpu":
             values["gpu_memory_gb"] = paddle.device.cuda.max_memory_allocated() / 1e9
         return values
@@ -254,7 +258,7 @@ class PretrainJob:
         return learning_rate(step - self._skipped, **rates)
 
     def _slot_names(self) -> Dict[str, str]:
-        """Return {variable: name in the file}: the slots of a parameter stand under its structured name."""
+        """Return {variable: name in the file}: the slots of a parameter are under its structured name."""
         owners = _first_names(self.program.parameters)
         return {
             variable: f"{owners[parameter]}/{variable[len(parameter) + 1 :]}"
@@ -263,7 +267,7 @@ class PretrainJob:
         }
 
     def _shared_names(self) -> List[str]:
-        """Return the optimizer state of no parameter that a checkpoint keeps.
+        """Return the names of the state in a checkpoint that belongs to no parameter.
 
         Gradient merge's own variables are back at zero after each step: there is nothing to keep.
         """

@@ -10,7 +10,7 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.conversion_card import COMMANDS, PYTHON
 from ernie_pair.pretrain.data import PretrainData
 
-# Told elsewhere in the card, or of no effect on the model.
+# Shown elsewhere in the card, or without effect on the model.
 NOT_SHOWN = ("model_name_or_path", "input_dir", "output_dir", "fresh_start", "num_workers", "dry_run")
 
 
@@ -26,7 +26,7 @@ def card_of_pretrained(
         title=f"A pretrained {FAMILIES[family]} model",
         facts={
             "base model": source.name,
-            "beginning": _beginning_of(config, source),
+            "initial weights": _initial_weights_of(config, source),
             "learned": f"{step} of {config.max_steps} steps of {config.samples_per_step} samples",
             "text": "{} documents, {} sentences, {} tokens".format(
                 *(sum(sizes) for sizes in zip(*((c.num_documents, len(c), len(c.ids)) for c in corpora)))
@@ -42,10 +42,10 @@ def card_of_pretrained(
     )
 
 
-def _beginning_of(config: PretrainConfig, source: ModelSource) -> str:
+def _initial_weights_of(config: PretrainConfig, source: ModelSource) -> str:
     if source.weights is None:
-        return f"random weights, seed {config.seed}"
-    return f"the weights {source.weights}"
+        return f"random, seed {config.seed}"
+    return str(source.weights)
 
 
 def _files_of(data: PretrainData) -> List[DataFile]:

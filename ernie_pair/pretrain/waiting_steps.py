@@ -1,4 +1,4 @@
-"""Steps of pretraining that were made and have not been read, and what the host has counted of them."""
+"""Steps of pretraining whose numbers have not been read yet, and what the host has counted for them."""
 
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Union
 
@@ -9,22 +9,22 @@ from ernie_pair.engine.readings import DeferredMetrics
 from ernie_pair.pretrain.data import MicroBatch
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM
 
-# Of what a loss and the hits of it are summed up, in the order of the records, each with its labels.
+# What losses and hits are summed over, in the order of the records, each with its labels.
 LABELS = {"lm": "masked_lm_labels", "sop": "next_sentence_labels", "ngram": "ngram_labels"}
 NUM_WORK = 3  # numbers that say what a step has computed
 
 
 class PlacedBatch(NamedTuple):
-    """A micro-batch as it is fed, and what is counted of it: float64 [L + 3], its labels, then its work."""
+    """A micro-batch as it is fed, and its counts: float64 [L + 3], labels first, then work."""
 
     feed: Dict[str, Any]
     counts: np.ndarray
 
 
 class WaitingStep(NamedTuple):
-    """A step that was made and has not been read; its micro-batches have ``counts`` in all.
+    """A step that has not been read yet; ``counts`` is the sum over its micro-batches.
 
-    ``feeds``, one for each pass, are held until then: a GPU may not have read them yet.
+    ``feeds``, one per pass, are kept until then: a GPU may not have read them yet.
     """
 
     metrics: DeferredMetrics
@@ -34,7 +34,7 @@ class WaitingStep(NamedTuple):
 
     @property
     def passes(self) -> int:
-        """Return how many passes the step has."""
+        """Return the number of passes of the step."""
         return len(self.feeds)
 
 
@@ -49,9 +49,9 @@ def set_metrics(
     add_up: Callable[[np.ndarray], np.ndarray],
     monitored: Dict[str, float],
 ) -> None:
-    """Set the metrics of ``steps``, whose passes have left ``rows``, see `PretrainProgram.records`.
+    """Set the metrics of ``steps``, whose passes recorded ``rows``, see `PretrainProgram.records`.
 
-    ``add_up``: float64 [N] -> the sums over the ranks. ``monitored``: what the last of them left besides.
+    ``add_up``: float64 [N] -> the sums over the ranks. ``monitored``: the other values of the last step.
     """
     ends = np.cumsum([step.passes for step in steps])
     parts = [rows[end - step.passes : end] for step, end in zip(steps, ends)]
@@ -76,22 +76,22 @@ def sum_rows(rows: np.ndarray, start: Union[np.ndarray, float] = 0.0) -> np.ndar
 
 
 def count_labels(batch: MicroBatch) -> np.ndarray:
-    """Count labelled tokens and samples and, where there is a lexicon, n-grams: float64 [2 or 3]."""
+    """Count labelled tokens and samples and, with a lexicon, n-grams: float64 [2 or 3]."""
     return np.array([(batch[name] >= 0).sum() for name in LABELS.values() if name in batch], np.float64)
 
 
 def weighed_labels(labelled: np.ndarray) -> np.ndarray:
-    """Return over how many labels the step's two losses are means: of masked tokens and n-grams, of samples.
+    """Return the label counts of the step's two losses: masked tokens and n-grams together, and samples.
 
-    ``labelled``: float64 [2 or 3], see `count_labels`; so is the order of the two.
+    ``labelled``: float64 [2 or 3], see `count_labels`.
     """
     return labelled[:2] + [labelled[2:].sum(), 0]
 
 
 def means_of(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:
-    """Return the losses and accuracies of ``sums`` [4 or 6] over what is ``labelled`` [2 or 3].
+    """Return the losses and accuracies of ``sums`` [4 or 6] over the label counts ``labelled`` [2 or 3].
 
-    The loss is the mean over all masked symbols, tokens and n-grams alike, and that of the sentence order.
+    The loss is the mean over all masked tokens and n-grams, plus that of the sentence order.
     """
     lm_loss, lm_accuracy, sop_loss, sop_accuracy, *of_ngrams = (
         sums / np.maximum(labelled, 1).repeat(2)

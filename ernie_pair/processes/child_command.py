@@ -1,4 +1,4 @@
-"""A command of ernie-pair in a process of its own, which ends when this one does."""
+"""Run a command of ernie-pair in a separate process, which ends with this one."""
 
 import signal
 import subprocess
@@ -69,7 +69,7 @@ class ChildCommand:
         try:
             code = self._process.wait()
         except Stopped as stop:
-            raise Stopped("stopped; run the same command to go on", stop.exit_code) from None
+            raise Stopped("stopped; run the same command to continue", stop.exit_code) from None
         if code:
             raise error_of(code, self._where, last_error(self._log, self._before) if self._log else "")
 
@@ -92,11 +92,11 @@ def error_of(code: int, where: str, said: str) -> BaseException:
     if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
         name = signal.Signals(number).name
-        return Stopped(f"stopped by {name} ({where}); run the same command to go on", exit_code)
+        return Stopped(f"stopped by {name} ({where}); run the same command to continue", exit_code)
     if code < 0:
         return MachineError(
             f"a run was killed by {signal.Signals(number).name} ({where}); memory may be short: free some "
-            "or lower batch_size, and run the same command to go on"
+            "or lower batch_size, and run the same command to continue"
         )
     if code in ERRORS:
         return ERRORS[code](f"{said or f'a run ended with exit code {code}'} ({where})")

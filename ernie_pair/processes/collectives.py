@@ -1,4 +1,4 @@
-"""What the processes of a run tell each other in words: results, and the error that all of them raise.
+"""Messages between the processes of a run: results, and the error that all of them raise.
 
 ``all_reduce`` is the one collective that is needed: float64 [n] -> its sum over the ranks. With one process
 it hands back what it is given.

@@ -2,17 +2,24 @@
 
 import logging
 import os
+import re
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Iterator
 
 from tqdm import tqdm
 
-from ernie_pair.processes.world import World
+from data_tools.files.atomic_files import published
+from data_tools.files.standard_streams import as_called
+from ernie_pair.processes.world import World, local_world
 
 # What a record's ``tone`` may be (logging's ``extra``); without one its level decides.
 GOOD, PLAIN = "good", ""
 _COLOURS = {GOOD: "\033[32m", "warning": "\033[33m", "error": "\033[31m"}
 _RESET = "\033[0m"
+_CODES = re.compile(rb"\033\[[0-9;]*m")
+LAUNCHER = "ERNIE_PAIR_COLOURS_BY"  # the launcher, by its id, that shows the log of its first process
 
 logger = logging.getLogger("ernie_pair")
 
@@ -38,13 +45,40 @@ def shows_colours(stream) -> bool:
     return bool(getattr(stream, "isatty", lambda: False)())
 
 
+@contextmanager
+def log_shown(log: Path) -> Iterator[None]:
+    """Return a context in which the first process that this one starts writes ``log``, which is shown here.
+
+    On a terminal with colours its lines have colours; at the end the file has none.
+    """
+    if not shows_colours(sys.stdout):
+        yield
+        return
+    os.environ[LAUNCHER] = str(os.getpid())
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # the end of the run counts, not that of its colours
+            _remove_colours(log)
+
+
+def _remove_colours(log: Path) -> None:
+    with open(log, "rb") as lines, published(log) as (draft,), open(draft, "wb") as plain:
+        plain.writelines(_CODES.sub(b"", line) for line in lines)
+
+
+def _is_shown_by_launcher() -> bool:
+    """Return whether who started this process shows its lines on a terminal; what it starts is not meant."""
+    return os.environ.get(LAUNCHER) == str(os.getppid()) and local_world().is_first
+
+
 class _AboveTheBar(logging.Handler):
     """A handler that lets a line stand above the progress bar instead of through it."""
 
     def emit(self, record):
         with suppress(OSError):  # whoever read the console has gone; the run stays
-            line = self.format(record)
-            if shows_colours(sys.stderr):
+            line = as_called(self.format(record))
+            if shows_colours(sys.stderr) or _is_shown_by_launcher():
                 line = _coloured(line, record)
             tqdm.write(line, file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""Where the processes of a launched dry run print to: a folder of its launcher, which removes it."""
+"""The log folder of a launched dry run, which its launcher removes."""
 
 import os
 import shutil

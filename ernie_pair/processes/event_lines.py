@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class EventLines:
     """Writes the lines of a run of ``max_steps``: its event, its step, the share done, the epoch, and words.
 
-    ``samples_per_epoch``: how many samples read the training data once; 0 where nobody knows.
+    ``samples_per_epoch``: samples in one pass over the training data; 0 if not known.
     """
 
     max_steps: int = 0

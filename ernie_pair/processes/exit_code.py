@@ -1,4 +1,4 @@
-"""How a child process ended, asked so that an interrupt may come at any moment."""
+"""The exit code of a child process, read safely even when interrupted at any moment."""
 
 import os
 import subprocess

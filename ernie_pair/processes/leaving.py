@@ -1,4 +1,4 @@
-"""The end of a process whose C++ threads outlive Python."""
+"""Exit a process whose C++ threads outlive Python."""
 
 import atexit
 import ctypes

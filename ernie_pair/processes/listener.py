@@ -1,4 +1,4 @@
-"""A socket that a service listens at, and the address by which it is asked."""
+"""The listening socket of a service, and the address to reach it."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Where the processes of a run wait for each other, however long one of them takes.
+"""A barrier for the processes of a run, without a time limit.
 
 gloo gives up on a process that is 30 seconds late, and rank 0 may well be: it writes the checkpoints. So the
 waiting is done at the store at which they have met before, and gloo meets those who are there.

@@ -1,4 +1,4 @@
-"""Gives the sockets of Python's own processes names that the system takes, however long that of TMPDIR is."""
+"""Give the sockets of Python's processes names that the system accepts, however long TMPDIR is."""
 
 import os
 import tempfile
@@ -14,9 +14,9 @@ SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 def shorten_socket_names() -> None:
     """Let `multiprocessing` of this process, and of those that it forks, make sockets in a short folder.
 
-    A manager, such as Paddle starts for gloo, ends with a bare EOFError where the name of its socket is too
+    A manager, such as Paddle starts for gloo, ends with a bare EOFError if the name of its socket is too
     long. All other temporary files stay where they belong. Does nothing where the names fit. Raises
-    InputError where no folder is short and can be written.
+    InputError if no folder is short and can be written.
     """
     usual = tempfile.gettempdir()
     if _fits(usual):

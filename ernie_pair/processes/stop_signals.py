@@ -114,7 +114,7 @@ def raise_stopped(total: int, when: str) -> NoReturn:
         key=SIGNAL_WEIGHTS.__getitem__,
     )
     exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
-    raise Stopped(f"stopped by {number.name} {when}; run the same command to go on", exit_code)
+    raise Stopped(f"stopped by {number.name} {when}; run the same command to continue", exit_code)
 
 
 def stop_with_the_launcher() -> None:

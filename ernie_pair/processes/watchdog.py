@@ -1,4 +1,4 @@
-"""Notices that another rank is lost, or that this one is stuck, and then ends this process.
+"""Notice that another rank is lost or that this one is stuck, and then end this process.
 
 output_dir/ranks/00001.json, written by rank 1 every few seconds:
 
@@ -93,8 +93,10 @@ class Watchdog:
     def paused(self) -> Iterator[None]:
         """Return a context within which something may take far longer than a step."""
         self._is_paused = True
-        yield
-        self._restart()
+        try:
+            yield
+        finally:
+            self._restart()
 
     def _find_the_culprit(self) -> None:
         """End the process by the name of a lost rank; when there is none, the error goes on."""
@@ -141,7 +143,7 @@ class Watchdog:
         In place and of one size: neither a full disk nor a file system that caches names stops it.
         """
         self._record["counter"] += 1
-        text = json.dumps(self._record).encode().ljust(RECORD_BYTES)
+        text = _bytes_of(self._record)
         with contextlib.suppress(OSError):
             descriptor = os.open(self._path(self.world.rank), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
@@ -159,7 +161,7 @@ class Watchdog:
             peer = self._peers.setdefault(rank, _Peer())
             fate = peer.look(self._path(rank), seconds) if rank != self.world.rank else ""
             if fate and not self._is_the_cause_of(peer):
-                advice = "start the same command again to go on from the newest checkpoint"
+                advice = "start the same command again to continue from the newest checkpoint"
                 return f"rank {rank} {fate}; {advice}", peer.hangs
         return None
 
@@ -270,6 +272,17 @@ class _Peer:
     @property
     def hangs(self) -> bool:
         return self._silent_for >= SILENT_SECONDS
+
+
+def _bytes_of(record: Dict[str, Any]) -> bytes:
+    """Return a record as RECORD_BYTES of JSON, with as much of its error as fits."""
+    error = record["error"]
+    while True:
+        # What no UTF-8 encodes, of a file name, becomes an escape that JSON knows.
+        text = json.dumps({**record, "error": error}, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        if len(text) <= RECORD_BYTES or not error:
+            return text.ljust(RECORD_BYTES)
+        error = error[:-1]
 
 
 def _read_record(path: Path) -> Dict:

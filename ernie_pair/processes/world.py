@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.files.hashing import mix_all
 
 UNSET = "unset it, or start with python -m paddle.distributed.launch"
@@ -61,7 +61,7 @@ def whole_number_in(name: str, default: int) -> int:
     """Return the number of a variable of the launcher. Raises InputError when it is none."""
     text = os.environ.get(name, str(default))
     if not re.fullmatch("[0-9]{1,9}", text):
-        raise InputError(f"{name}={text[:40]} in the environment is no whole number; {UNSET}")
+        raise InputError(f"{name}={text[:40]} in the environment is not a whole number; {UNSET}")
     return int(text)
 
 
@@ -74,8 +74,9 @@ def count_accumulation_steps(global_batch_size: int, micro_batch_size: int, data
     if global_batch_size % one_pass:
         nearest = max(1, global_batch_size // one_pass) * one_pass
         raise InputError(
-            f"--global_batch_size {global_batch_size} is not a multiple of {data_ranks} process(es) x "
-            f"--micro_batch_size {micro_batch_size} = {one_pass}; use --global_batch_size {nearest}"
+            f"--global_batch_size {global_batch_size} is not a multiple of "
+            f"{counted(data_ranks, 'process', 'processes')} x --micro_batch_size {micro_batch_size} = "
+            f"{one_pass}; use --global_batch_size {nearest}"
         )
     return global_batch_size // one_pass
 

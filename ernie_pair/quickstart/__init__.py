@@ -1,1 +1,1 @@
-"""The whole line on the embedded sample: as a quickstart with figures, and as a check that takes a minute."""
+"""The whole pipeline on the built-in sample: as a quickstart with figures, and as a self-test of a minute."""

@@ -1,4 +1,4 @@
-"""The commands of the quickstart, from the embedded sample to predictions, as words of `ernie-pair`."""
+"""The commands of the quickstart, from the built-in sample to predictions, as words of `ernie-pair`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +92,7 @@ class SmallLine:
         return words_of("new-model", vocab_file=vocab, output_dir=self.folder / "small", **SMALL_MODEL)
 
     def pretrain(self) -> Words:
-        """Return the command that pretrains it in static graph, by the launcher where it is on GPUs."""
+        """Return the command that pretrains it in the static graph, by the launcher where it is on GPUs."""
         steps = {"max_steps": self.steps, "decay_steps": self.steps}
         on_gpu = {"gpus": self.gpus, "use_amp": "true"} if self.device == "gpu" else {}
         places = {"model_name_or_path": "small", "input_dir": "corpus", "output_dir": "pretrain"}

@@ -43,7 +43,7 @@ def render_table(results: Results, folder: str) -> str:
     """Return the table that ends a quickstart: what was made, where below ``folder``, and its figures."""
     first, last = results["valid_lm_loss"]
     rows = [
-        ("made", f"where, in {folder}", "result"),
+        ("output", f"path in {folder}", "result"),
         ("sample text and pairs", "sample/", ""),
         ("corpus of token ids", "corpus/text_ids.npy", f"{results['tokens']} tokens"),
         ("static ERNIE", "pretrain/model_last", f"validation lm_loss {first:.3f} -> {last:.3f}"),

@@ -1,4 +1,4 @@
-"""The whole line on the embedded sample: text -> ids -> pretraining -> conversion -> pairs -> predictions.
+"""The whole pipeline on the sample: text -> ids -> pretraining -> conversion -> pairs -> predictions.
 
 Run it again: what is done has nothing to do, what was cut short goes on, and what was made of other inputs
 or flags stops it with the difference.
@@ -6,12 +6,14 @@ or flags stops it with the difference.
 
 import json
 import os
+import shlex
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator, List, Literal, NamedTuple, Optional
 
+from data_tools.base.optional_import import refuse_without_training
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.text.sample_pairs import SMALLEST_DATA_SET
@@ -28,21 +30,27 @@ RESULTS = "quickstart.json"
 
 @dataclass(frozen=True)
 class QuickstartConfig(Options):
-    """Run the whole line on the embedded sample, in seven steps. Start it again to go on."""
+    """Run the whole pipeline on the built-in sample, in seven steps. Start it again to continue."""
 
     EXAMPLE = "--output_dir quickstart"
 
     output_dir: str = option("output/quickstart", help="everything goes here", group="data")
     documents: int = option(
-        1000, help="of the sample that is pretrained on", group="data", unit="documents", at_least=1
+        1000, help="documents in the sample to pretrain on", group="data", unit="documents", at_least=1
     )
     pairs: int = option(
-        18000, help="of the sample; fewer are quicker", group="data", unit="pairs", at_least=SMALLEST_DATA_SET
+        18000,
+        help="pairs in the sample; fewer are faster",
+        group="data",
+        unit="pairs",
+        at_least=SMALLEST_DATA_SET,
     )
-    steps: int = option(2400, help="of pretraining", group="optimisation", unit="steps", at_least=1)
-    epochs: int = option(2, help="of training on the pairs", group="optimisation", unit="epochs", at_least=1)
-    seed: int = option(1234, help="of weights, order and masks", group="optimisation", at_least=0)
-    gpus: str = option("0", help="which pretraining uses, on a machine with GPUs", group="devices")
+    steps: int = option(2400, help="pretraining steps", group="optimisation", unit="steps", at_least=1)
+    epochs: int = option(
+        2, help="epochs of fine-tuning on the pairs", group="optimisation", unit="epochs", at_least=1
+    )
+    seed: int = option(1234, help="seed of weights, data order and masks", group="optimisation", at_least=0)
+    gpus: str = option("0", help="GPUs for pretraining, on a machine with GPUs", group="devices")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
     def __post_init__(self):
@@ -64,6 +72,7 @@ class Step(NamedTuple):
 
 def quickstart(config: QuickstartConfig) -> None:
     """Run the seven steps and print what they reached. Raises the error that a step ends with."""
+    refuse_without_training()
     folder = Path(config.output_dir)
     sizes = {"documents": config.documents, "pairs": config.pairs}
     lengths = {"steps": config.steps, "epochs": config.epochs, "seed": config.seed}
@@ -79,12 +88,13 @@ def quickstart(config: QuickstartConfig) -> None:
     with published(folder / RESULTS) as (draft,):
         draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(f"\n{render_table(results, str(folder))}")
-    print(f"\nsee the runs: ernie-pair board {folder}, or ernie-pair plot {folder} --output runs.html")
+    runs = shlex.quote(str(folder))
+    print(f"\nsee the runs: ernie-pair board {runs}, or ernie-pair plot {runs} --output runs.html")
 
 
 def _steps(line: SmallLine) -> Iterator[Step]:
     """Yield the steps in their order: what an evaluation is asked follows from what was trained."""
-    yield Step("write the embedded sample", [line.sample()])
+    yield Step("write the built-in sample", [line.sample()])
     yield Step(
         "prepare the corpus: sentences, vocabulary, token ids; and a small model to start from",
         [*line.corpus(), line.new_model()],

@@ -1,4 +1,4 @@
-"""Does this installation work? What doctor finds, and a tiny run of every part in a temporary folder."""
+"""Check the installation: the findings of doctor, and a tiny run of the main steps in a temporary folder."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ MakeWords = Callable[[], Words]
 
 @dataclass(frozen=True)
 class CheckConfig(Options):
-    """Check the installation: doctor, then text, corpus, pretraining, conversion, pairs, predictions."""
+    """Check the installation: doctor, then text, corpus, pretraining, conversion, pairs and predictions."""
 
     EXAMPLE = "--device cpu"
 
@@ -47,6 +47,7 @@ def check(config: CheckConfig) -> None:
                 break
     if failed is not None:
         raise failed
+    _say("PASSED", f"all {len(parts) + 1} steps")
 
 
 def _parts(folder: Path, device: str) -> List[Tuple[str, MakeWords]]:

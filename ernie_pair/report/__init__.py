@@ -1,1 +1,1 @@
-"""What the reports of all targets are made of: charts and pages."""
+"""The building blocks of all reports: charts, pages, and counts of probabilities."""

@@ -1,4 +1,4 @@
-"""A chart of a report: SVG without fonts, links or dates, so that equal answers give equal bytes."""
+"""A chart of a report: SVG without fonts, links or dates, so that equal results give equal bytes."""
 
 import base64
 import io
@@ -7,7 +7,7 @@ from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-POINTS = 400  # of a curve; more would not be seen
+POINTS = 400  # of a curve; more would not be visible
 BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#16a34a", "#94a3b8"
 SVG_START = "data:image/svg+xml;base64,"
 LONGEST_TEXT = 40  # characters of a name in a chart
@@ -24,7 +24,7 @@ Draw = Callable[..., None]
 
 
 class Chart(NamedTuple):
-    """A chart of the report; ``source`` is what an <img> shows, ``note`` says how to read it."""
+    """A chart of the report; ``source`` is the source of an <img>, ``note`` says how to read it."""
 
     title: str
     source: str
@@ -32,20 +32,20 @@ class Chart(NamedTuple):
 
 
 def few_of(count: int) -> np.ndarray:
-    """Return at most POINTS places below ``count``, the first and the last among them, int64."""
+    """Return at most POINTS indices below ``count``, including the first and the last, int64."""
     return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int))
 
 
 def draw_chart(title: str, draw: Draw, note: str) -> Chart:
-    """Return a chart that ``draw`` draws on the axes that it is given; its legend stands below them."""
+    """Return a chart that ``draw`` draws on the given axes; its legend is below them."""
     svg = draw_picture([("", draw)], 1, "svg")
     return Chart(title, SVG_START + base64.b64encode(svg).decode(), note)
 
 
 def draw_picture(panels: Sequence[Tuple[str, Draw]], columns: int, kind: str) -> bytes:
-    """Return a picture of (title, what draws on its axes), ``columns`` in a row; ``kind``: svg or png.
+    """Return a picture of panels, (title, function that draws on its axes), ``columns`` in a row; svg or png.
 
-    What is drawn with a label stands once in the legend, which is below the panels and hides nothing.
+    Each label appears once in the legend, which is below the panels and hides nothing.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -67,13 +67,13 @@ def draw_picture(panels: Sequence[Tuple[str, Draw]], columns: int, kind: str) ->
 
 
 def svg_in(chart: Chart) -> bytes:
-    """Return the SVG of a chart, as it stands in a file."""
+    """Return the SVG of a chart, as in a file."""
     return base64.b64decode(chart.source[len(SVG_START) :])
 
 
 @cache
 def chart_fonts() -> List[str]:
-    """Return the fonts to draw with: matplotlib's own, and one with Chinese characters where there is one."""
+    """Return the fonts to draw with: matplotlib's own, and one with Chinese characters if there is one."""
     from matplotlib import font_manager
 
     installed = set(font_manager.get_font_names())
@@ -81,7 +81,7 @@ def chart_fonts() -> List[str]:
 
 
 def drawn_text(text: str, otherwise: str) -> str:
-    """Return ``text`` as matplotlib draws it literally, or ``otherwise`` where no font here has it."""
+    """Return ``text`` escaped so that matplotlib draws it literally, or ``otherwise`` if no font has it."""
     is_drawable = text.isprintable() and (text.isascii() or len(chart_fonts()) > 1)
     shown = text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "..."
     return shown.replace("$", r"\$") if is_drawable else otherwise
@@ -100,5 +100,5 @@ def _add_legend(figure, columns: int) -> None:
 
 
 def _bare(svg: bytes) -> bytes:
-    """Return the SVG without the lines before it, which name a document elsewhere."""
+    """Return the SVG without its first lines, which refer to an external document."""
     return svg[svg.index(b"<svg") :]

@@ -1,4 +1,4 @@
-"""The page of a report: a template that extends page.html, which brings the look of all of them."""
+"""The page of a report: a template that extends page.html, the common layout of all reports."""
 
 import json
 import os
@@ -15,7 +15,7 @@ LARGEST_CARD = 1 << 18  # bytes
 
 
 class Table(NamedTuple):
-    """A table of its own on the page; ``rows`` begin with a name, None is an empty cell."""
+    """A separate table on the page; ``rows`` begin with a name, None is an empty cell."""
 
     title: str
     heads: Sequence[str]
@@ -24,26 +24,26 @@ class Table(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a page says of how it was made: its ``flags``, and the model's card in Markdown."""
+    """What a page says about how it was made: its ``flags``, and the model's card in Markdown."""
 
     flags: Mapping[str, object] = {}
     card: str = ""
 
     @property
     def date(self) -> str:
-        """Return when the page is made, in UTC; SOURCE_DATE_EPOCH, where it is set, says it instead."""
+        """Return when the page is made, in UTC, or SOURCE_DATE_EPOCH if it is set."""
         seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
-        moment = time.gmtime(int(seconds) if seconds.isdigit() else time.time())
+        moment = time.gmtime(int(seconds) if seconds.isdecimal() else time.time())
         return time.strftime("%Y-%m-%d %H:%M UTC", moment)
 
     @property
     def versions(self) -> str:
-        """Return the packages that make the numbers, with their versions."""
+        """Return the packages that affect the numbers, with their versions."""
         return ", ".join(f"{package} {version}" for package, version in installed_versions().items())
 
     @property
     def flag_rows(self) -> List[List[str]]:
-        """Return [flag, value] of each flag, as in a file of flags."""
+        """Return [flag, value] of each flag, as in a configuration file."""
         return [[name, json.dumps(value, ensure_ascii=False)] for name, value in self.flags.items()]
 
 
@@ -51,7 +51,7 @@ NOT_SAID = Made()
 
 
 def read_card(folder: Path) -> str:
-    """Return the model card in the folder of a model, '' where there is none that can be read."""
+    """Return the model card in a model folder, '' if there is none that can be read."""
     try:
         return read_regular(folder / README, LARGEST_CARD).decode("utf-8")
     except (OSError, ValueError):
@@ -76,7 +76,7 @@ def render_page(template: Path, **values: object) -> str:
 def metric_cards(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> List[Dict[str, str]]:
     """Return a card {name, value, below} of each metric of ``names``, {key in ``evaluation``: name shown}.
 
-    Its interval stands below its value, where ``evaluation`` has one.
+    Its interval is below its value, if ``evaluation`` has one.
     """
     ranges = evaluation.get("intervals", {})
     return [
@@ -86,14 +86,14 @@ def metric_cards(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> Lis
 
 
 def shown_cell(value: object) -> str:
-    """Return what stands in a cell of a `Table`."""
+    """Return the text in a cell of a `Table`."""
     if isinstance(value, float):
         return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else f"{value:.4g}"
     return "" if value is None else str(value)
 
 
 def shown_number(value, digits: int = 4) -> str:
-    """Return a number with so many digits behind the point, a dash for None."""
+    """Return a number with so many digits after the decimal point, a dash for None."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 

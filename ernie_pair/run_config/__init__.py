@@ -1,1 +1,1 @@
-"""config.yaml in an output folder: every flag of what made it, and what it ran on."""
+"""config.yaml in an output folder: every flag of the command that made it, and its environment."""

@@ -1,4 +1,4 @@
-"""The text of config.yaml: the flags as --config reads them, and under ``about`` what --config passes over.
+"""The text of config.yaml: the flags as --config reads them, and under ``about`` what --config ignores.
 
 # The flags of `ernie-pair train`, and what they ran on. To do the same once more:
 #   ernie-pair train --config output/config.yaml --output_dir another
@@ -22,7 +22,7 @@ from data_tools.files.results import MAKER
 from data_tools.files.standard_streams import as_asked
 from ernie_pair.run_config.facts import facts_now
 
-# They are of one start and say nothing of the next: read from a file, they would set a run aside once more.
+# They apply to one start only: read from a file, they would set a run aside once more.
 OF_ONE_START = ("fresh_start", "allow_change", "dry_run", "overwrite")
 _WIDTH = 1 << 20  # no line is folded
 

@@ -1,4 +1,4 @@
-"""What a command runs on, and how it was called: the facts beside the flags in config.yaml."""
+"""The environment of a command and how it was called: the facts besides the flags in config.yaml."""
 
 import os
 import platform

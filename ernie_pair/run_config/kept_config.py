@@ -58,7 +58,7 @@ def keep_config(
 
 
 def replace_config(folder: Path, command: str, config: Options) -> None:
-    """Write config.yaml beside results that were just made anew, in the place of that of earlier ones."""
+    """Write config.yaml beside results that were just made anew, in place of that of earlier ones."""
     with published(_place_in(folder, command, {})) as (draft,):
         draft.write_text(text_of_config(flags_of(config), about_now(command)), encoding="utf-8")
 
@@ -89,7 +89,9 @@ def _place_in(folder: Path, command: str, known_by: Mapping[str, object]) -> Pat
     """Return the file of this run in ``folder``, or where it is to be."""
     path = find_config(folder, {"command": command, **known_by})
     if path.name != CONFIG_YAML and not os.path.lexists(path):
-        logger.warning("%s is not of this run and stays; its flags go to %s", folder / CONFIG_YAML, path.name)
+        logger.warning(
+            "%s does not belong to this run and stays; its flags go to %s", folder / CONFIG_YAML, path.name
+        )
     return path
 
 
@@ -100,7 +102,7 @@ def _is_of(path: Path, known_by: Mapping[str, object]) -> bool:
 def _change(
     there: Dict[str, Any], flags: Dict[str, Any], about: Dict[str, Any], defaults: Dict[str, Any]
 ) -> Dict[str, Any]:
-    """Return what this start does otherwise than the one before it; {} for nothing."""
+    """Return what this start does differently from the one before it; {} for nothing."""
     before, with_versions = latest_of(there)
     absent = {name: defaults[name] for name in flags if name not in before}
     usual = {name: value for name, value in absent.items() if value is not MISSING}

@@ -1,7 +1,7 @@
-"""ernie-pair index: the texts of a file as a folder in which they are found by what they mean.
+"""ernie-pair index: build an index of the texts of a file, for search by meaning.
 
-All lines are checked before the model works. Vectors are kept chunk by chunk beside the folder, so that a run
-that was killed takes them up; the folder appears when all of it is there.
+All lines are checked before the model runs. Vectors are kept chunk by chunk beside the folder, so that a run
+after a killed one reuses them; the folder appears when it is complete.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Dict, List, Literal, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.progress import CountProgress, Progress
 from data_tools.files.atomic_folder import MADE, content_of, publish_folder, refuse_loss
@@ -35,7 +35,7 @@ from ernie_pair.search.faiss_index import (
     write_index,
 )
 from ernie_pair.search.index_folder import IDS, INDEX_FILE, INDEX_MANIFEST, TEXTS, WRITTEN, IndexManifest
-from ernie_pair.search.models import open_embedding_model
+from ernie_pair.search.models import files_of_model, open_embedding_model
 from ernie_pair.search.text_table import TextTable, TextTableWriter
 from ernie_pair.search.vector_chunks import (
     CHUNK,
@@ -46,48 +46,52 @@ from ernie_pair.search.vector_chunks import (
     working_in,
 )
 
-PROBED, NEAREST = 100, 10  # vectors that are searched for when the index is there, and how many of each
+PROBED, NEAREST = 100, 10  # vectors searched for when the index is built, and how many neighbours of each
 BAD_LINE_CURE = "fix the line, or pass --on_bad_row skip"
-THREADS_HELP = "of one forward pass and of faiss; 0: the cores of this process"
+THREADS_HELP = "threads of one forward pass and of faiss; 0: the number of cores of this process"
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class IndexConfig(Options):
-    """Make an index of texts, in which `ernie-pair search` finds those that match a query."""
+    """Build an index in which `ernie-pair search` finds the texts that match a query."""
 
     EXAMPLE = "--texts_file faq.tsv --model_path embedder --output_dir faq.index"
 
     texts_file: str = option(
-        help="a text on every line; .tsv: id TAB text; .jsonl: id and text; .gz and .zst of these",
+        help="one text per line; .tsv: id TAB text; .jsonl: id and text; also compressed as .gz or .zst",
         group="data",
         stdin=(".txt", ".jsonl"),
     )
-    output_dir: str = option(help="the folder to make", group="data")
+    output_dir: str = option(help="folder to create", group="data")
     model_path: str = option("", help="an embedding model, trained or exported: its folder", group="model")
     vectors: str = option(
-        "", help="in place of a model: the vectors that ernie-pair embed made of these texts", group="data"
+        "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts", group="data"
     )
     kind: Literal["flat", "ivf", "hnsw"] = option(
-        "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of them", group="model"
+        "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of near vectors", group="model"
     )
     precision: Literal["fp32", "fp16", "int8"] = option(
         "fp32",
-        help="of the vectors in the index; fp16 takes half the memory, int8 a quarter",
+        help="precision of the vectors in the index; fp16 takes half the memory, int8 a quarter",
         group="precision",
     )
     dim: int = option(
         0,
-        help="numbers of a vector that are kept, one of the model's lengths; 0: all",
+        help="length of the vectors, one of the model's lengths; 0: full length",
         group="model",
         at_least=0,
     )
     lists: int = option(
-        0, help="lists of ivf; 0: 4 x the root of the texts", group="model", unit="lists", at_least=0
+        0,
+        help="number of lists of ivf; 0: 4 x the square root of the number of texts",
+        group="model",
+        unit="lists",
+        at_least=0,
     )
     links: int = option(
-        32, help="links of a text of hnsw", group="model", unit="links", at_least=2, at_most=512
+        32, help="links per text in hnsw", group="model", unit="links", at_least=2, at_most=512
     )
     ef_construction: int = option(
         80, help="candidates for the links of hnsw", group="model", unit="texts", at_least=1
@@ -96,44 +100,44 @@ class IndexConfig(Options):
     device: Literal["cpu", "gpu"] = option("cpu", help="where the embedding model runs", group="devices")
     threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
     on_bad_row: Literal["stop", "skip"] = option(
-        "stop", help="a line that holds no text: stop with its place, or leave it out", group="data"
+        "stop", help="a line without text: stop and name the line, or skip it", group="data"
     )
-    overwrite: bool = option(False, help="replace another index that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing index", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
         if bool(self.model_path) == bool(self.vectors):
             raise InputError(
-                "give either --model_path or --vectors: what makes the vectors, or where they are"
+                "give either --model_path or --vectors: a model that makes the vectors, or their folder"
             )
         if self.vectors and self.dim:
             raise InputError(
-                f"--dim {self.dim} is of --model_path; --vectors have the length they were made with"
+                f"--dim {self.dim} needs --model_path; --vectors have the length they were made with"
             )
         for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
             value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
             if value != usual and self.kind != kind:
-                raise InputError(f"--{name} {value} is of --kind {kind}; leave it out, or take that kind")
+                raise InputError(f"--{name} {value} is for --kind {kind}; leave it out, or use that kind")
 
     @property
     def shape(self) -> IndexShape:
-        """Return how the index is built."""
+        """Return the settings that the index is built with."""
         return IndexShape(self.kind, self.precision, self.lists, self.links, self.ef_construction)
 
 
 class Vectors(NamedTuple):
-    """The vectors of all texts, chunk by chunk, and what they were made by."""
+    """The vectors of all texts, chunk by chunk, and the model that made them."""
 
     chunks: Chunks
     dim: int
     fingerprint: str
-    max_seq_len: int  # 0 where it is not known
+    max_seq_len: int  # 0 if unknown
 
 
 @with_standard_streams
 def make_index(config: IndexConfig) -> None:
-    """Write ``output_dir``. Raises an ErniePairError; then there is no half of it."""
+    """Write ``output_dir``, entirely or not at all. Raises an ErniePairError."""
     start_console(World())
     require_faiss()
     output_dir = Path(os.path.realpath(config.output_dir))
@@ -150,13 +154,13 @@ def make_index(config: IndexConfig) -> None:
             may_be_lost=lambda folder: config.overwrite,
         )
         remove_chunks(work)
-    logger.info("%s: %s", config.texts_file, config.output_dir)
+    logger.info("the index of %s is in %s", config.texts_file, config.output_dir)
 
 
 def _results(config: IndexConfig, output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
         "texts_file": files_of(config.texts_file),
-        "model_path": content_of(config.model_path),
+        "model_path": files_of_model(config.model_path),
         "vectors": content_of(config.vectors),
     }
     settings = settings_of(config, *inputs, "output_dir", "batch_size")
@@ -174,7 +178,7 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     count = _write_texts(Path(config.texts_file), draft, left_out if config.on_bad_row == "skip" else None)
     _refuse_many_lists(config, count)
     if left_out.count:
-        logger.warning("%d lines are left out, the first: %s", left_out.count, left_out.first)
+        logger.warning("left out: %s, the first: %s", counted(left_out.count, "line"), left_out.first)
     vectors = _vectors_of(config, TextTable(draft, TEXTS), work)
     kind, dim, threads = config.kind, vectors.dim, config.threads or cpu_threads()
     refuse_little_memory(config.shape, count, dim)
@@ -187,7 +191,10 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     write_index(index, draft / INDEX_FILE)
     del index
     recall = recall_of(VectorIndex(draft / INDEX_FILE, kind, count, dim, threads), vectors.chunks, count)
-    logger.info("it finds %.1f%% of the %d nearest of %d texts", 100 * recall, NEAREST, min(PROBED, count))
+    checked, nearest = counted(min(PROBED, count), "text"), min(NEAREST, count)
+    logger.info(
+        "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
+    )
     manifest = IndexManifest(
         kind, config.precision, count, dim, vectors.fingerprint, vectors.max_seq_len, recall
     )
@@ -195,7 +202,7 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
 
 
 def _refuse_many_lists(config: IndexConfig, count: int) -> None:
-    """Raise InputError for more lists than there are texts: faiss finds no centres for them."""
+    """Raise InputError for more lists than texts: faiss cannot find centres for them."""
     if config.lists > count:
         raise InputError(
             f"--lists {config.lists} is above the {count} texts of {config.texts_file}; use "
@@ -204,7 +211,7 @@ def _refuse_many_lists(config: IndexConfig, count: int) -> None:
 
 
 def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
-    """Return the vectors of the texts: those that are there, or those that the model makes now."""
+    """Return the vectors of the texts: existing ones, or those that the model computes now."""
     if config.vectors:
         stored = StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
         return Vectors(stored, stored.dim, stored.fingerprint, stored.max_seq_len)
@@ -218,7 +225,7 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
     with CountProgress(len(table), "text") as progress:
         chunks.make(progress.advance)
     if chunks.taken_up:
-        logger.info("%d of %d vectors were there, of a run that did not end", chunks.taken_up, len(table))
+        logger.info("reused %d of %d vectors, of a run that did not finish", chunks.taken_up, len(table))
     if embedder.num_cut:
         logger.warning("%s", describe_cut(embedder, len(table)))
     return Vectors(chunks, embedder.dim, embedder.fingerprint, embedder.max_seq_len)
@@ -227,7 +234,7 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
 def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
     """Write the tables of texts and ids, and return how many.
 
-    Raises InputError for a bad line that is not left out, an id that stands twice, and a file without texts.
+    Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts.
     """
     lines: List[np.ndarray] = [np.zeros(0, dtype=np.int64)]
     held: List[int] = []
@@ -243,7 +250,7 @@ def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
     numbers = np.concatenate([*lines, np.array(held, dtype=np.int64)])
     if not len(numbers):
         raise InputError(
-            f"{path} holds no text, so there is nothing to index; give a file with a text a line"
+            f"{path} holds no text, so there is nothing to index; give a file with one text per line"
         )
     names = (name for chunk in TextTable(draft, IDS).chunks(CHUNK) for name in chunk)
     refuse_repeated_ids(path, names, numbers)
@@ -251,9 +258,9 @@ def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
 
 
 def recall_of(index: VectorIndex, vectors: Chunks, count: int) -> float:
-    """Return the share of the NEAREST vectors of PROBED ones that ``index`` finds; of itself it is sure.
+    """Return the share of the NEAREST vectors of PROBED ones that ``index`` finds; each finds itself.
 
-    Compared are cosines, so that one of several equal texts is as good as another.
+    Cosines are compared, so that one of several equal texts is as good as another.
     """
     picked = np.linspace(0, count - 1, min(PROBED, count)).astype(np.int64)
     first, probes = 0, []

@@ -1,8 +1,8 @@
 """An index of vectors by faiss: how it is made, written and opened.
 
 flat   every vector is compared: exact, and slower the more there are
-ivf    the vectors of the lists whose centres are nearest (Jégou et al. 2011)
-hnsw   a graph of near vectors is walked (Malkov and Yashunin 2016); needs the most memory, asks the fastest
+ivf    only the lists whose centres are nearest are compared (Jégou et al. 2011)
+hnsw   a graph of near vectors is walked (Malkov and Yashunin 2016); needs the most memory, searches fastest
 
 All vectors have length 1, so their inner product is their cosine.
 """
@@ -19,24 +19,24 @@ from data_tools.base.optional_import import import_optional
 from ernie_pair.device.free_memory import free_memory
 
 KINDS, PRECISIONS = ("flat", "ivf", "hnsw"), ("fp32", "fp16", "int8")
-_CODES = {"fp32": ("Flat", 4), "fp16": ("SQfp16", 2), "int8": ("SQ8", 1)}  # faiss's word, bytes a number
-TRAINED_ON = 64  # vectors for each list, of which faiss wants 39 at least
+_CODES = {"fp32": ("Flat", 4), "fp16": ("SQfp16", 2), "int8": ("SQ8", 1)}  # faiss's name, bytes per number
+TRAINED_ON = 64  # vectors per list; faiss wants at least 39
 FEWEST_PER_LIST = 39
-FOR_RANGES = 1 << 16  # vectors that the ranges of int8 are taken from
+FOR_RANGES = 1 << 16  # vectors that the ranges of int8 are estimated from
 SEED = 1234
 USUAL_BREADTH = 64  # a million texts, 1024 lists: 80% of the nearest ten, where 16 lists gave 59%
-SPARE = 1.2  # of memory, for what is not counted
-Chunks = Callable[[], Iterator[np.ndarray]]  # the vectors in their order, float32 [n, D] at a time
+SPARE = 1.2  # factor of memory, for what is not counted
+Chunks = Callable[[], Iterator[np.ndarray]]  # the vectors in order, float32 [n, D] at a time
 
 
 def require_faiss() -> Any:
-    """Return the module of faiss. Raises InputError where it is not installed."""
+    """Return the module of faiss. Raises InputError if it is not installed."""
     return import_optional("faiss", "search")
 
 
 @dataclass(frozen=True)
 class IndexShape:
-    """How an index is built; ``lists`` of ivf and ``links`` of hnsw, 0: by the number of vectors."""
+    """How an index is built; ``lists`` of ivf and ``links`` of hnsw; 0: chosen by the number of vectors."""
 
     kind: str = "flat"
     precision: str = "fp32"
@@ -45,11 +45,11 @@ class IndexShape:
     ef_construction: int = 80
 
     def lists_for(self, count: int) -> int:
-        """Return the number of lists for ``count`` vectors: 4 sqrt(count), or fewer where lists are short."""
+        """Return the number of lists for ``count`` vectors: 4 sqrt(count), fewer for short lists."""
         return self.lists or self.lists_by(count)
 
     def few_for_lists(self, count: int) -> str:
-        """Return in words that ``count`` vectors are few for the lists that were asked for, or ''."""
+        """Return in words that ``count`` vectors are few for the requested lists, or ''."""
         if self.kind != "ivf" or self.lists < 2 or self.lists * FEWEST_PER_LIST <= count:
             return ""
         return (
@@ -62,32 +62,32 @@ class IndexShape:
         return max(1, min(round(4 * math.sqrt(count)), count // FEWEST_PER_LIST))
 
     def words(self, count: int) -> str:
-        """Return what faiss's index_factory calls it."""
+        """Return the description for faiss's index_factory."""
         codes = _CODES[self.precision][0]
         before = {"flat": "", "ivf": f"IVF{self.lists_for(count)},", "hnsw": f"HNSW{self.links},"}
         return before[self.kind] + codes
 
     def size(self, count: int, dim: int) -> int:
-        """Return about how many bytes it takes in memory, and on disk."""
+        """Return about how many bytes the index takes in memory, and on disk."""
         per_vector = dim * _CODES[self.precision][1]
         per_vector += {"flat": 0, "ivf": 8, "hnsw": 4 * (2 * self.links + 2)}[self.kind]
         sample = 4 * dim * self.sample_size(count)
         return count * per_vector + sample
 
     def sample_size(self, count: int) -> int:
-        """Return how many vectors it is trained on; 0 for a kind that is not."""
+        """Return how many vectors the index is trained on; 0 for a kind that is not trained."""
         of_lists = TRAINED_ON * self.lists_for(count) if self.kind == "ivf" else 0
         of_ranges = FOR_RANGES if self.precision == "int8" else 0
         return min(count, max(of_lists, of_ranges))
 
 
 def refuse_little_memory(shape: IndexShape, count: int, dim: int) -> None:
-    """Raise MachineError where the index will not fit into the memory of this machine."""
+    """Raise MachineError if the index will not fit into the memory of this machine."""
     needed, free = SPARE * shape.size(count, dim), free_memory()
     if needed > free:
         raise MachineError(
             f"the index of {count:,} vectors of {dim} takes about {needed / 1e9:.1f} GB, and "
-            f"{free / 1e9:.1f} GB are free; take --precision fp16 or int8, or fewer --dim"
+            f"{free / 1e9:.1f} GB are free; use --precision fp16 or int8, or a smaller --dim"
         )
 
 
@@ -99,10 +99,10 @@ def build_index(
     threads: int,
     advance: Callable[[int], None] = lambda added: None,
 ) -> Any:
-    """Return faiss's index of ``count`` vectors; ``advance`` hears how many have been added.
+    """Return faiss's index of ``count`` vectors; ``advance`` is called with how many have been added.
 
-    The same vectors give the same bytes, but for hnsw, which several threads build in the order in which they
-    come. A chunk of vectors and the index itself are in memory.
+    The same vectors give the same bytes, except for hnsw, which several threads build in the order in which
+    they run. A chunk of vectors and the index itself are in memory.
     """
     faiss = require_faiss()
     faiss.omp_set_num_threads(threads)
@@ -110,7 +110,7 @@ def build_index(
     if shape.kind == "hnsw":
         index.hnsw.efConstruction = shape.ef_construction
     elif shape.kind == "ivf":
-        index.cp.min_points_per_centroid = 1  # or its C++ warns on the console; `few_for_lists` says it
+        index.cp.min_points_per_centroid = 1  # otherwise its C++ warns; `few_for_lists` says it
     sample_size = shape.sample_size(count)
     if not index.is_trained:
         index.train(_sample(chunks, count, dim, sample_size or count))
@@ -121,7 +121,7 @@ def build_index(
 
 
 def _sample(chunks: Chunks, count: int, dim: int, size: int) -> np.ndarray:
-    """Return ``size`` vectors of all, float32 [size, D], drawn by SEED."""
+    """Return ``size`` of all vectors, float32 [size, D], drawn with SEED."""
     picked = np.sort(np.random.default_rng(SEED).choice(count, size, replace=False))
     sample, first, done = np.empty((size, dim), dtype=np.float32), 0, 0
     for chunk in chunks():
@@ -132,19 +132,19 @@ def _sample(chunks: Chunks, count: int, dim: int, size: int) -> np.ndarray:
 
 
 def write_index(index: Any, path: Path) -> None:
-    """Write the index. Raises OSError where the disk does not take it."""
+    """Write the index. Raises OSError if that fails, for example on a full disk."""
     try:
         require_faiss().write_index(index, str(path))
-    except RuntimeError as error:  # of its C++: it says no more than that
+    except RuntimeError as error:  # from its C++, which gives no more detail
         raise OSError(5, f"faiss could not write it ({_first_line(error)})", str(path)) from None
 
 
 class VectorIndex:
     """An index on disk, opened for search. Its vectors are memory-mapped.
 
-    ``breadth``: of ivf how many lists are looked through (nprobe), of hnsw how many candidates are kept
-    (efSearch); 0: USUAL_BREADTH. Raises CheckpointError for a file that is none of ``count`` vectors of
-    ``dim``.
+    ``breadth``: for ivf how many lists are searched (nprobe), for hnsw how many candidates are kept
+    (efSearch); 0: USUAL_BREADTH. Raises CheckpointError for a file that is not an index of ``count`` vectors
+    of length ``dim``.
     """
 
     def __init__(self, path: Path, kind: str, count: int, dim: int, threads: int, breadth: int = 0):
@@ -168,10 +168,10 @@ class VectorIndex:
             self._index.hnsw.efSearch = breadth or USUAL_BREADTH
 
     def nearest(self, vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
-        """Return the cosines float32 [N, count] and the places int64 [N, count] of the nearest vectors.
+        """Return the cosines float32 [N, count] and the positions int64 [N, count] of the nearest vectors.
 
-        The nearest first; a place is -1 where fewer are found. ``vectors`` float32 [N, D] of length 1. Where
-        the lists of an ivf index that are looked through hold fewer, so are twice as many, and so on.
+        The nearest first; a position is -1 if fewer are found. ``vectors`` float32 [N, D] of length 1. If the
+        searched lists of an ivf index hold fewer, twice as many are searched, and so on.
         """
         self._faiss.omp_set_num_threads(self._threads)
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)

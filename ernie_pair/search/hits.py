@@ -1,4 +1,4 @@
-"""What a search finds, and how a classifier orders it."""
+"""The hits of a search, and their ranking by a classifier."""
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
@@ -12,11 +12,11 @@ class Hit(NamedTuple):
 
     id: str
     text: str
-    score: float  # of the classifier, a probability where it has classes; without one the similarity
+    score: float  # of the classifier, a probability if it has classes; without a classifier the similarity
     similarity: float  # the cosine of the embeddings, from -1 to 1
 
     def content(self, digits: int) -> Dict[str, object]:
-        """Return the hit as JSON holds it, numbers rounded to ``digits``."""
+        """Return the hit as JSON content, numbers rounded to ``digits``."""
         return {
             "id": self.id,
             "text": self.text,
@@ -28,9 +28,9 @@ class Hit(NamedTuple):
 def rerank(
     hits: Sequence[Hit], scores: np.ndarray, top_k: int, threshold: Optional[float] = None
 ) -> List[Hit]:
-    """Return the ``top_k`` hits by their ``scores`` [N], the best first; of equals the one recalled first.
+    """Return the ``top_k`` hits by their ``scores`` [N], the best first; ties in the order of retrieval.
 
-    Those whose score is below ``threshold`` are left out.
+    Hits with a score below ``threshold`` are dropped.
     """
     ordered = [hits[place]._replace(score=float(scores[place])) for place in best_places(scores, top_k)]
     return [hit for hit in ordered if threshold is None or hit.score >= threshold]

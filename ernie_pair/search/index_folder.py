@@ -1,9 +1,9 @@
-"""The folder of an index: written by `ernie-pair index`, read by whatever searches.
+"""The folder of an index: written by `ernie-pair index`, read by all searches.
 
 index.faiss                       the vectors, see `faiss_index`
 texts.utf8, texts.offsets.npy     the texts, see `text_table`; row i is vector i
-ids.utf8, ids.offsets.npy         what they are called
-index.json                        what they were made by, and the hash of each file:
+ids.utf8, ids.offsets.npy         their ids
+index.json                        what they were made with, and the hash of each file:
 
     {"format": 1, "kind": "flat", "precision": "fp32", "texts": 100000, "dim": 312, "fingerprint": ...,
      "max_seq_len": 64, "recall_at_10": 1.0, "files": {"index.faiss": SHA-256, ...}, ...}
@@ -28,7 +28,7 @@ WRITTEN = (*FILES, INDEX_MANIFEST)
 
 @dataclass(frozen=True)
 class IndexManifest:
-    """What index.json says."""
+    """The content of index.json."""
 
     kind: str
     precision: str
@@ -36,10 +36,10 @@ class IndexManifest:
     dim: int
     fingerprint: str  # of the embedding model
     max_seq_len: int  # tokens of a text that it read
-    recall_at_10: float  # share of the ten nearest that it finds
+    recall_at_10: float  # share of the ten nearest that the index finds
 
     def write(self, folder: Path, **more: object) -> None:
-        """Write index.json beside the other files, with ``more`` that is of interest."""
+        """Write index.json beside the other files, with further values ``more``."""
         files = {name: sha256_of_file(folder / name) for name in FILES}
         content = {"format": INDEX_FORMAT, **vars(self), **more, "files": files}
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -48,7 +48,7 @@ class IndexManifest:
 
 @dataclass(frozen=True)
 class IndexFolder:
-    """An index on disk, its files as they were written."""
+    """An index on disk, its files as written."""
 
     folder: Path
     manifest: IndexManifest
@@ -56,18 +56,18 @@ class IndexFolder:
     ids: TextTable
 
     def refuse_breadth(self, breadth: int) -> None:
-        """Raise InputError where ``breadth`` would change nothing: 0 leaves it to the index."""
+        """Raise InputError if ``breadth`` would have no effect; 0 leaves it to the index."""
         if breadth and self.manifest.kind == "flat":
             raise InputError(
-                f"--breadth {breadth}: {self.folder} is a flat index, whose vectors are all compared; leave "
+                f"--breadth {breadth}: {self.folder} is a flat index, which compares all vectors; leave "
                 "the flag out"
             )
 
 
 def open_index_folder(folder: Path) -> IndexFolder:
-    """Open an index, all of whose files are checked by their hashes.
+    """Open an index, and check all of its files by their hashes.
 
-    Raises InputError when ``folder`` is none, CheckpointError when it is damaged.
+    Raises InputError when ``folder`` is not an index, CheckpointError when it is damaged.
     """
     if not folder.is_dir():
         raise InputError(f"--index {folder} is not a folder; give the --output_dir of ernie-pair index")

@@ -1,6 +1,6 @@
 """ernie-pair search: the texts of an index that match a query, a file of queries, or what is typed.
 
-A file gives a line of JSON for each query, and so do queries from a pipe:
+For a file of queries it writes one line of JSON per query, and so it does for queries from a pipe:
 
     {"id": "0", "query": "怎么开户", "hits": [{"id": "a1", "text": "...", "score": 0.98, "similarity": 0.71}]}
 """
@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Literal, Optional, Sequence, TextIO
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.base.options import Options, option
 from data_tools.base.progress import CountProgress
-from data_tools.files.atomic_folder import content_of
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.standard_streams import refuse_closed_input, with_standard_streams
 from data_tools.text.named_texts import NamedText, read_texts
 from ernie_pair.inference.scores import COSINE
 from ernie_pair.processes.console import start_console
@@ -26,14 +25,12 @@ from ernie_pair.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP
 from ernie_pair.search.hits import Hit
 from ernie_pair.search.index_folder import INDEX_MANIFEST
+from ernie_pair.search.models import files_of_model
 from ernie_pair.search.searcher import RECALL_K, PairSearcher
 
 DIGITS, PROMPT = 6, "> "
 TYPED = "-"  # of --query: queries are read from standard input
-BREADTH_HELP = (
-    "of ivf the lists that are looked through, more where these are empty, of hnsw the candidates, flat has "
-    "none; 0: 64"
-)
+BREADTH_HELP = "for ivf: lists to search, more if they are empty; for hnsw: candidates; not for flat; 0: 64"
 SPACES = str.maketrans("\t\r\n", "   ")
 
 logger = logging.getLogger(__name__)
@@ -49,65 +46,69 @@ class SearchConfig(Options):
     model_path: str = option(help="the embedding model that the index was made with", group="model")
     reranker: str = option(
         "",
-        help="a pair classifier that orders what is found, trained or exported; empty: none",
+        help="pair classifier that reranks the texts found, trained or exported; empty: none",
         group="model",
     )
     query: str = option(
         TYPED,
-        help="a query, answered on the console; -: a query on each line of standard input",
+        help="a query, answered on the terminal; -: one query per line of standard input",
         group="data",
     )
     queries_file: str = option(
         "",
-        help="queries, a line each; .tsv: id TAB query; .jsonl: id and text",
+        help="one query per line; .tsv: id TAB query; .jsonl: id and text",
         group="data",
         stdin=(".txt", ".jsonl"),
     )
     answers_file: str = option(
-        "", help="of --queries_file: a line of JSON for each query goes here", group="data", stdout=True
+        "", help="for --queries_file: file to write, one line of JSON per query", group="data", stdout=True
     )
-    top_k: int = option(10, help="most texts of an answer", group="evaluation", unit="texts", at_least=1)
+    top_k: int = option(
+        10, help="maximum number of texts per answer", group="evaluation", unit="texts", at_least=1
+    )
     recall_k: int = option(
         RECALL_K,
-        help="nearest texts that the classifier chooses from",
+        help="nearest texts that the classifier reranks",
         group="evaluation",
         unit="texts",
         at_least=1,
     )
     threshold: Optional[float] = option(
         None,
-        help="leave out what scores less: a probability, of a --reranker without classes its score, without "
-        "a --reranker a cosine; none: nothing",
+        help="drop texts that score less: a probability; with a --reranker without classes, its score; "
+        "without a --reranker, a cosine; none: keep all",
         group="evaluation",
     )
     breadth: int = option(0, help=BREADTH_HELP, group="evaluation", at_least=0)
     long_query: Literal["stop", "cut"] = option(
-        "stop", help="a query that is longer than the embedding model", group="data"
+        "stop",
+        help="a query that is too long for the embedding model: stop with an error, or truncate it",
+        group="data",
     )
     device: Literal["cpu", "gpu"] = option("cpu", help="where the models run", group="devices")
     threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
-    overwrite: bool = option(False, help="replace another result that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing result", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         if not self.query.strip():
             raise InputError("--query is empty; fill it in, or leave it out to be asked for queries")
         if self.query != TYPED and self.queries_file:
-            raise InputError("--query and --queries_file are two ways to ask; give one of them")
+            raise InputError("--query and --queries_file exclude each other; give one of them")
         if bool(self.queries_file) != bool(self.answers_file):
             raise InputError("--queries_file and --answers_file go together; give both, or neither")
         if not self.reranker:
             COSINE.refuse_outside(self.threshold)
         if self.recall_k < self.top_k:
-            raise InputError(
-                f"--recall_k {self.recall_k} is below --top_k {self.top_k}; recall as many as are wanted"
-            )
+            raise InputError(f"--recall_k {self.recall_k} is below --top_k {self.top_k}; use --top_k or more")
 
 
 @with_standard_streams
 def search_texts(config: SearchConfig) -> None:
     """Answer the query, the file or standard input. Raises an ErniePairError."""
     start_console(World())
+    if config.query == TYPED and not config.queries_file:
+        refuse_closed_input("--query -", "give a query")
     results = _results(config)
     if results is not None and results.are_done():
         return
@@ -129,6 +130,7 @@ def search_texts(config: SearchConfig) -> None:
     if results is not None:
         _answer_file(config, searcher, results, count)
     elif config.query != TYPED:
+        _print_heads(config)
         _print_hits(searcher.search(config.query, config.top_k), config)
     else:
         _answer_lines(config, searcher, sys.stdin)
@@ -138,16 +140,17 @@ def _results(config: SearchConfig) -> Optional[Results]:
     if not config.queries_file:
         return None
     inputs: Dict[str, Sequence[Path]] = {
-        name: content_of(getattr(config, name)) for name in ("model_path", "reranker", "queries_file")
+        **{name: files_of_model(getattr(config, name)) for name in ("model_path", "reranker")},
+        "queries_file": files_of(config.queries_file),
     }
-    inputs["index"] = files_of(os.path.join(config.index, INDEX_MANIFEST))  # which has the hash of each file
+    inputs["index"] = files_of(os.path.join(config.index, INDEX_MANIFEST))  # it has the hash of each file
     settings = settings_of(config, *inputs, "answers_file")
     return Results("search", [config.answers_file], inputs, settings, config.overwrite)
 
 
 def _answer_file(config: SearchConfig, searcher: PairSearcher, results: Results, count: int) -> None:
     path = Path(config.queries_file)
-    for row in read_texts(path):  # all of them, before the models work for the first
+    for row in read_texts(path):  # all of them, before the models run for the first
         searcher.refuse_query(row.text, f"{path}:{row.line}: ")
     progress = CountProgress(count, "query")
     with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file, progress:
@@ -155,12 +158,14 @@ def _answer_file(config: SearchConfig, searcher: PairSearcher, results: Results,
         for row, hits in zip(read_texts(path), answers):
             file.write(_line_of(row, hits))
             progress.advance(1)
-    logger.info("%d queries: %s", count, config.answers_file)
+    logger.info("answers to %s: %s", counted(count, "query", "queries"), config.answers_file)
 
 
 def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -> None:
-    """Answer line by line: for a person, or where the answers are read by a program as JSON."""
+    """Answer line by line: for a person, or as JSON if a program reads the answers."""
     is_person = lines.isatty()
+    if is_person:
+        _print_heads(config)
     for number, text in _typed(lines, PROMPT if is_person else ""):
         if not is_person:
             searcher.refuse_query(text, f"standard input:{number}: ")
@@ -170,12 +175,12 @@ def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -
             continue
         try:
             _print_hits(searcher.search(text, config.top_k), config)
-        except InputError as error:  # the next one may do
+        except InputError as error:  # the next query may be fine
             sys.stderr.write(f"{error.message}\n")
 
 
 def _typed(lines: TextIO, prompt: str) -> Iterator:
-    """Yield (number from 1, text) of the lines that are not blank, each asked for with ``prompt``."""
+    """Yield (number from 1, text) of the lines that are not blank, with ``prompt`` before each."""
     number = 0
     while True:
         sys.stderr.write(prompt)
@@ -184,9 +189,10 @@ def _typed(lines: TextIO, prompt: str) -> Iterator:
         try:
             line = lines.readline()
         except UnicodeDecodeError:
-            raise InputError(f"standard input:{number}: not UTF-8; convert it by iconv -t UTF-8") from None
+            raise InputError(f"standard input:{number}: not UTF-8; convert it with iconv -t UTF-8") from None
         if not line:
             return
+        line = line.removeprefix("\ufeff") if number == 1 else line  # as read_texts does with a file's
         if line.strip():
             yield number, line.strip("\r\n")
 
@@ -196,8 +202,14 @@ def _line_of(row: NamedText, hits: List[Hit]) -> str:
     return json.dumps(content, ensure_ascii=False) + "\n"
 
 
+def _print_heads(config: SearchConfig) -> None:
+    """Print the column names on a terminal: a program reads only the hits."""
+    if sys.stdout.isatty():
+        print("{}\tid\ttext".format("score" if config.reranker else "cosine"))
+
+
 def _print_hits(hits: List[Hit], config: SearchConfig) -> None:
     for hit in hits:
         print(f"{hit.score:.4f}\t{hit.id.translate(SPACES)}\t{hit.text.translate(SPACES)}")
-    if not hits:  # an index is never empty, and its lists are looked through until there are hits
+    if not hits:  # an index is never empty, and more lists are searched until there are hits
         logger.info("nothing reaches --threshold %g", config.threshold)

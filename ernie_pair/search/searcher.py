@@ -16,15 +16,15 @@ from ernie_pair.search.index_folder import INDEX_FILE, IndexFolder, open_index_f
 from ernie_pair.search.models import Scorer, open_embedding_model, open_scorer
 from ernie_pair.search.vector_chunks import refuse_bad_vectors
 
-RECALL_K = 50  # texts that are recalled for a query, from which the classifier chooses
-QUERIES = 64  # asked at a time
+RECALL_K = 50  # texts retrieved for a query, which the classifier reranks
+QUERIES = 64  # searched at a time
 
 
 class TextRecall:
-    """An index and the embedding model that made it. Not for several threads at a time.
+    """An index and the embedding model that made it. Not thread-safe.
 
-    ``recall_k``: texts for each query. ``breadth``: see `VectorIndex`. Raises InputError where ``embedder``
-    is not the model that made the index or the index has no breadth, CheckpointError where it is damaged.
+    ``recall_k``: texts for each query. ``breadth``: see `VectorIndex`. Raises InputError if ``embedder``
+    is not the model that made the index or a flat index gets a breadth, CheckpointError if it is damaged.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class TextRecall:
             breadth,
         )
 
-    def recall(self, queries: Sequence[str]) -> List[List[Hit]]:
-        """Return the nearest texts of each query, the nearest first, at most recall_k; longer ones are cut.
+    def recall(self, queries: Sequence[str], top_k: int = 0) -> List[List[Hit]]:
+        """Return the nearest texts of each query, nearest first; longer queries are cut.
 
-        Raises NumbersError for a vector that is not finite.
+        They are recall_k, or ``top_k`` if that is more. Raises NumbersError for a vector that is not finite.
         """
         vectors = self._embedder.embed(queries)
         refuse_bad_vectors(vectors, self._embedder.model.name)
-        cosines, places = self._index.nearest(vectors, self.recall_k)
+        cosines, places = self._index.nearest(vectors, min(max(self.recall_k, top_k), self.count))
         return [
             [self._hit(place, cosine) for place, cosine in zip(row, near) if place >= 0]
             for row, near in zip(places.tolist(), cosines.tolist())
@@ -73,7 +73,7 @@ class TextRecall:
         return Hit(self._folder.ids[place], self._folder.texts[place], cosine, cosine)
 
     def why_refused(self, query: str) -> str:
-        """Return why a query cannot be asked, in a line; '' where it can."""
+        """Return why a query is refused, in a line; '' if it is not."""
         if not query.strip():
             return "the query is empty; fill it in"
         tokens, most = self._embedder.num_tokens(query), self._embedder.max_seq_len
@@ -83,7 +83,7 @@ class TextRecall:
 
 
 class PairSearcher:
-    """An index with the two models that search it, opened once. Not for several threads at a time.
+    """Search an index with its two models, which are opened once. Not thread-safe.
 
     >>> from ernie_pair import PairSearcher
     >>> searcher = PairSearcher("faq.index", model_path="embedder", reranker="ship")
@@ -91,12 +91,12 @@ class PairSearcher:
     >>> len(hits) <= 3 and all(0 <= hit.score <= 1 for hit in hits)
     True
 
-    ``index``: what `ernie-pair index` made, and ``model_path`` the embedding model that it was made with.
-    ``reranker``: a pair classifier of two classes or of none, exported or trained, that scores the
-    ``recall_k`` nearest texts; without one their similarity is the score. ``threshold``: hits with a lower
-    score are left out; a probability, a score of the model, or a cosine.
-    ``cuts``: queries that are longer than the model are cut, not refused. ``breadth``: see `VectorIndex`.
-    Raises an ErniePairError for what cannot be used so.
+    ``index``: a folder made by `ernie-pair index`; ``model_path``: the embedding model that it was made with.
+    ``reranker``: a pair classifier with two classes or with none, exported or trained, that scores the
+    ``recall_k`` nearest texts, or more if a search asks for a larger top_k; without one their similarity is
+    the score. ``threshold``: drop hits with a lower score: a probability, a score of the model, or a cosine.
+    ``cuts``: truncate queries that are too long for the model instead of refusing them. ``breadth``: see
+    `VectorIndex`. Raises an ErniePairError if these cannot be used together.
     """
 
     def __init__(
@@ -122,15 +122,17 @@ class PairSearcher:
         (COSINE if self._scorer is None else self._scorer.unit).refuse_outside(threshold)
 
     def search(self, query: str, top_k: int = 10) -> List[Hit]:
-        """Return the ``top_k`` texts that match ``query`` best, the best first: id, text, score, similarity.
+        """Return the ``top_k`` texts that match ``query`` best, best first: id, text, score, similarity.
 
-        Raises InputError for a query that is empty or longer than the model, NumbersError.
+        A ``top_k`` above recall_k retrieves, and reranks, that many texts.
+        Raises InputError for a query that is empty or too long for the model, NumbersError for scores that
+        are not finite.
         """
         (hits,) = self.search_many([query], top_k)
         return hits
 
     def search_many(self, queries: Iterable[str], top_k: int = 10) -> Iterator[List[Hit]]:
-        """Yield what `search` returns for each query, in their order; QUERIES of them are asked at a time."""
+        """Yield what `search` returns for each query, in order; QUERIES of them are searched at a time."""
         if top_k < 1:
             raise InputError(f"--top_k {top_k} is below 1; ask for at least one")
         rest = iter(queries)
@@ -143,7 +145,7 @@ class PairSearcher:
             yield from self._answers(window, top_k)
 
     def refuse_query(self, query: str, where: str = "") -> None:
-        """Raise InputError for a query that is no text, empty or too long; ``where``: its place, in words."""
+        """Raise InputError for a query that is not a text, empty or too long; ``where``: its location."""
         if not isinstance(query, str):
             raise InputError(f"the query is {str(query)[:60]}; give a text")
         reason = self.texts.why_refused(query)
@@ -151,7 +153,7 @@ class PairSearcher:
             raise InputError(f"{where}{reason}")
 
     def _answers(self, queries: List[str], top_k: int) -> Iterator[List[Hit]]:
-        recalled = self.texts.recall(queries)
+        recalled = self.texts.recall(queries, top_k)
         if self._scorer is None:
             scores = np.array([hit.similarity for hits in recalled for hit in hits], dtype=np.float64)
         else:

@@ -1,4 +1,4 @@
-"""Texts on disk, read one by one: a million of them do not stand in memory.
+"""Texts on disk, read one by one, so that millions of them need no memory.
 
 NAME.utf8          the texts, end to end
 NAME.offsets.npy   int64 [texts + 1]: text i is bytes offsets[i] to offsets[i + 1]
@@ -13,7 +13,7 @@ from data_tools.base.errors import CheckpointError
 from data_tools.files.npy_stream import ArrayFile
 
 TEXT_ENDING, OFFSETS_ENDING = ".utf8", ".offsets.npy"
-BLOCK = 4096  # offsets that are held before they are written
+BLOCK = 4096  # offsets kept in memory before they are written
 CURE = "make the index again"
 
 
@@ -23,7 +23,7 @@ def table_files(name: str) -> Tuple[str, str]:
 
 
 class TextTableWriter:
-    """Writes a table of texts, used with ``with``; it is whole once that has been left without an error."""
+    """Writes a table of texts, used with ``with``; it is complete once the context ends without an error."""
 
     def __init__(self, folder: Path, name: str):
         texts, offsets = table_files(name)
@@ -56,7 +56,7 @@ class TextTableWriter:
 
 
 class TextTable:
-    """The texts of a table, memory-mapped. Raises CheckpointError when its two files do not fit."""
+    """The texts of a table, memory-mapped. Raises CheckpointError when its two files do not match."""
 
     def __init__(self, folder: Path, name: str):
         texts, offsets = (folder / file for file in table_files(name))
@@ -80,7 +80,7 @@ class TextTable:
         return self._texts[begin:end].tobytes().decode("utf-8")
 
     def chunks(self, size: int) -> Iterator[List[str]]:
-        """Yield the texts in their order, ``size`` at a time."""
+        """Yield the texts in order, ``size`` at a time."""
         for first in range(0, len(self), size):
             ends = self._offsets[first : first + size + 1]
             content = self._texts[ends[0] : ends[-1]].tobytes()

@@ -1,4 +1,4 @@
-"""A trained pair classifier on Paddle, as what scores pairs."""
+"""Score pairs with a trained pair classifier on Paddle."""
 
 from pathlib import Path
 from typing import Callable, Sequence, Tuple
@@ -25,10 +25,10 @@ BATCH_SIZE = 64
 def open_trained_scorer(
     folder: str, device: str, threads: int = 0
 ) -> Tuple[Callable[[Sequence[Tuple[str, str]]], np.ndarray], ScoreUnit]:
-    """Open the classifier in ``folder``, or the best one of a run there: what scores pairs, and its unit.
+    """Open the classifier in ``folder``, or the best one of the run there, as a scorer.
 
-    It scores as its calibration says. ``threads``: of one forward pass on a CPU, 0: those of this process.
-    Raises InputError for a folder without one, or one of more than two classes, CheckpointError.
+    It scores according to its calibration. ``threads``: of one forward pass on a CPU, 0: those of this
+    process. Raises InputError for a folder without one, or one with more than two classes, CheckpointError.
     """
     start_device(device, World())
     path = model_folder_of(Path(folder))

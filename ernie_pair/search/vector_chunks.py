@@ -1,14 +1,14 @@
-"""The vectors of many texts, chunk by chunk on disk: a run that is killed takes up those that it has.
+"""The vectors of many texts, chunk by chunk on disk, so that finished ones survive a killed run.
 
 .NAME.vectors/vectors-HASH.npy    float32 [n, D]; HASH is of the embedding model and the texts of the chunk
-.NAME.vectors/vectors-HASH.json   its hash, see `array_cache`
+.NAME.vectors/vectors-HASH.json   the file's hash, see `array_cache`
 .NAME.vectors/run.lock            held by the run that works there
 
-They lie beside the folder NAME that is being made, and are gone once that is there.
+They are beside the folder NAME that is being made, and removed once it exists.
 """
 
 import hashlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Sequence
@@ -28,7 +28,7 @@ from ernie_pair.inference.vector_files import CURE, VECTORS_JSON, open_vectors
 CHUNK = 8192  # texts
 KIND, LOCK = "vectors-", "run.lock"
 LOCK_SECONDS = 3600.0
-LONGEST_ERROR = 1e-3  # of the length of a vector, which is to be 1
+LONGEST_ERROR = 1e-3  # difference from length 1 of a vector
 
 Embed = Callable[[Sequence[str]], np.ndarray]
 
@@ -40,9 +40,9 @@ def work_folder_of(folder: Path) -> Path:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this run; it stays where vectors are left in it.
+    """Lock ``folder`` for this run; it is kept if vectors are left in it.
 
-    Raises MachineError where another run holds it.
+    Raises MachineError if another run holds the lock.
     """
     make_folder(folder)
     busy = f"{folder}: another run makes this index; let it end, or stop it, then run again"
@@ -55,19 +55,19 @@ def working_in(folder: Path) -> Iterator[None]:
 
 
 def remove_chunks(folder: Path) -> None:
-    """Remove what `VectorChunks` wrote in ``folder``, and the folder where nothing else is in it."""
+    """Remove what `VectorChunks` wrote to ``folder``, and the folder if nothing else is in it."""
     if not folder.is_dir():
         return
     remove_arrays(folder, KIND)
     (folder / LOCK).unlink(missing_ok=True)
-    if not any(folder.iterdir()):
+    with suppress(OSError):  # something else is in it, and the index may be published already
         folder.rmdir()
 
 
 class VectorChunks:
-    """The vectors of ``texts``, which yields them CHUNK at a time, by ``embed``.
+    """The vectors of ``texts``, which yields them CHUNK at a time, computed by ``embed``.
 
-    ``fingerprint``: that of the model. Raises NumbersError, from whatever makes them, for vectors that are
+    ``fingerprint``: that of the model. Raises NumbersError, when they are computed, for vectors that are
     not finite or not of length 1.
     """
 
@@ -82,10 +82,10 @@ class VectorChunks:
         self._folder, self._texts, self._embed = folder, texts, embed
         self.dim, self.fingerprint = dim, fingerprint
         self._known: List[KeyedCache] = []
-        self.taken_up = 0  # texts whose vectors an earlier run had made
+        self.taken_up = 0  # texts whose vectors an earlier run computed
 
     def make(self, advance: Callable[[int], None]) -> None:
-        """Make the vectors that are not there; ``advance`` hears the texts of every chunk."""
+        """Compute the missing vectors; ``advance`` is called with the number of texts of every chunk."""
         self._known, self.taken_up = [], 0
         for texts in self._texts():
             cache = self._cache_of(texts)
@@ -117,10 +117,10 @@ class VectorChunks:
 
 
 class StoredVectors:
-    """The vectors of a folder of `ernie-pair embed`, at length 1 again: they were rounded.
+    """The vectors of a folder of `ernie-pair embed`, normalized again, because they were rounded.
 
-    ``texts_file``: what they are the vectors of, ``count`` texts. Raises InputError where they are of another
-    file, CheckpointError for a damaged folder, and NumbersError, from whatever reads them, for a vector that
+    ``texts_file``: the texts of the vectors, ``count`` of them. Raises InputError if they are of another
+    file, CheckpointError for a damaged folder, and NumbersError, when they are read, for a vector that
     is not finite.
     """
 
@@ -149,13 +149,13 @@ class StoredVectors:
 def refuse_bad_vectors(vectors: np.ndarray, where: str, first: int = 0) -> None:
     """Raise NumbersError for vectors [N, D] that are not finite or not of length 1.
 
-    ``first``: the place of the first of them.
+    ``first``: the index of the first of them.
     """
     lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
-    bad = np.flatnonzero(~(np.abs(lengths - 1) < LONGEST_ERROR))  # NaN is in no range
+    bad = np.flatnonzero(~(np.abs(lengths - 1) < LONGEST_ERROR))  # NaN fails every comparison
     if len(bad):
         raise NumbersError(
-            f"{where}: vector {first + bad[0]} is NaN, infinite or of length {lengths[bad[0]]:.4g} in place "
+            f"{where}: vector {first + bad[0]} is NaN, infinite or of length {lengths[bad[0]]:.4g} instead "
             "of 1; embed the texts again with a sound model"
         )
 

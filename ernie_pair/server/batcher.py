@@ -1,9 +1,9 @@
-"""Requests that arrive together are answered by one call of the model.
+"""Requests that arrive together are answered by one call of the model (dynamic batching).
 
-A call costs nearly the same for one pair as for many. So while the model is busy, what arrives collects; and
-right after a call the next one waits a few milliseconds for as many requests as were there just before: those
-that were answered ask again. Who asks alone waits for nobody. One thread runs the model, so the requests
-before it and the pages are answered meanwhile.
+A call costs nearly the same for one pair as for many. So requests collect while the model is busy; and right
+after a call the next one waits a few milliseconds for as many requests as there were just before, because
+clients that got an answer send the next request. A single client waits for nobody. One thread runs the model,
+so the event loop serves pages and takes further requests meanwhile.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ import numpy as np
 
 from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
 
-Answer = Union[Prediction, np.ndarray]  # of a model without classes the scores float64 [pairs]
+Answer = Union[Prediction, np.ndarray]  # of a model without classes: the scores, float64 [pairs]
 
 
 def answer_function(predictor: PairPredictor) -> Callable[[List[TextPair]], Answer]:
-    """Return the method of ``predictor`` that answers pairs: classes, or of a model without them scores."""
+    """Return the method of ``predictor`` that answers pairs: with classes, or without them with scores."""
     return predictor.predict if predictor.exported.has_classes else predictor.score
 
 
@@ -33,12 +33,12 @@ class BusyError(Exception):
 class Batching:
     """How many pairs of several requests join in one call of the model, and how long they wait for it.
 
-    Of a batcher of queries they are queries.
+    For a batcher of queries, read queries for pairs.
     """
 
-    max_batch: int  # pairs of one call; a request that would exceed it waits for the next
-    max_wait: float  # seconds that a call waits for others, once the model is free and a request is there
-    max_waiting: int  # pairs that may stand in the queue
+    max_batch: int  # pairs per call; a request that would exceed it waits for the next
+    max_wait: float  # seconds that a call waits for others, once the model is free and there is a request
+    max_waiting: int  # pairs that may be in the queue
 
 
 @dataclass(eq=False)
@@ -49,17 +49,17 @@ class _Request:
 
 
 def part_of_answer(answer: Answer, mine: slice) -> Answer:
-    """Return the answer to some of the pairs of a call."""
+    """Return the part of a call's answer for some of its pairs."""
     if not isinstance(answer, Prediction):
         return answer[mine]
     return Prediction(answer.classes[mine], answer.labels[mine], answer.probabilities[mine])
 
 
 class MicroBatcher:
-    """A queue of requests, used with ``async with``; ``called`` is told the number of pairs of every call.
+    """A queue of requests, used with ``async with``; ``called`` gets the number of pairs of every call.
 
-    ``predict`` answers a list of pairs, or of whatever is asked; ``part_of`` takes the answers to some of
-    them out of what it returned.
+    ``predict`` answers a list of pairs, or of other questions; ``part_of`` takes the answers to some of
+    them out of its result.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class MicroBatcher:
         self._part_of = part_of
         self._requests: Deque[_Request] = deque()
         self._closing = self._turning_away = False
-        # Requests that may come together: those of the last call, and what waited behind it.
+        # Requests that may arrive together: those of the last call, and those that waited behind it.
         self._expected = 1
         self._answered = float("-inf")  # when the last call ended
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
-        self._news: asyncio.Event  # from __aenter__ on
+        self._news: asyncio.Event  # set by __aenter__
         self._worker: Optional[asyncio.Task] = None
 
     async def __aenter__(self) -> "MicroBatcher":
-        self._news = asyncio.Event()  # here, where the loop runs that it belongs to
+        self._news = asyncio.Event()  # here, in the event loop that it belongs to
         self._worker = asyncio.ensure_future(self._work())
         return self
 
@@ -113,13 +113,13 @@ class MicroBatcher:
         self._news.set()
         try:
             return await request.answer
-        except asyncio.CancelledError:  # whoever asked has left: nothing is computed for them
+        except asyncio.CancelledError:  # the client has disconnected: nothing is computed for it
             with suppress(ValueError):
                 self._requests.remove(request)
             raise
 
     def turn_away(self) -> None:
-        """Answer what waits by BusyError, now and from now on; what the model is at is still answered."""
+        """Answer waiting requests with BusyError, now and from now on; the running call is still answered."""
         self._turning_away = True
         while self._requests:
             _settle(self._requests.popleft().answer, error=BusyError())
@@ -127,7 +127,7 @@ class MicroBatcher:
     async def _work(self) -> None:
         while await self._something_to_do():
             await self._wait_for_more()
-            if self._requests:  # otherwise all of them have left
+            if self._requests:  # otherwise all of them have disconnected
                 await self._answer(self._take())
 
     async def _something_to_do(self) -> bool:
@@ -139,7 +139,7 @@ class MicroBatcher:
     async def _wait_for_more(self) -> None:
         now, max_wait = asyncio.get_running_loop().time, self._batching.max_wait
         if now() - self._answered >= max_wait:
-            return  # the model was idle: nobody is about to ask again
+            return  # the model was idle: no client is about to send its next request
         until = max(self._requests[0].arrived, self._answered) + max_wait
         while self._is_short() and now() < until and not self._closing:
             self._news.clear()
@@ -153,7 +153,7 @@ class MicroBatcher:
         return self.waiting < self._batching.max_batch and len(self._requests) < self._expected
 
     def _take(self) -> List[_Request]:
-        """Remove from the queue, and return, the oldest request and those after it that fit into its call."""
+        """Take the oldest request, and those after it that fit into its call, from the queue."""
         taken = [self._requests.popleft()]
         size = len(taken[0].pairs)
         while self._requests and size + len(self._requests[0].pairs) <= self._batching.max_batch:
@@ -167,7 +167,7 @@ class MicroBatcher:
         loop = asyncio.get_running_loop()
         try:
             answer = await loop.run_in_executor(self._thread, self._predict, pairs)
-        except Exception as error:  # whatever it is, those who wait must hear of it
+        except Exception as error:  # whatever it is, the waiting requests must get it
             for request in requests:
                 _settle(request.answer, error=error)
             return

@@ -1,8 +1,8 @@
-"""Connections of the service: how many at a time, how long one may be silent, and how they end.
+"""Connections of the service: their number, their time limits, and how they are closed.
 
 uvicorn reads and answers requests. What it has no setting for is added here: a connection must send the
-head of a request within HEAD_SECONDS, a client that does not read its answer is cut off, connections stay
-below the limit of open files, and at a stop everyone who is connected is answered first.
+head of a request within HEAD_SECONDS, a client that does not read its answer is disconnected, connections
+stay below the limit of open files, and at shutdown all connected clients are answered first.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from data_tools.base.errors import MachineError
 
-HEAD_SECONDS = 10.0  # for the head of a request to arrive, from the start or from the answer before it
-READ_SECONDS = 10.0  # for a client to take up an answer
+HEAD_SECONDS = 10.0  # for the head of a request to arrive, after connecting or after the previous answer
+READ_SECONDS = 10.0  # for a client to read an answer
 KEEP_ALIVE_SECONDS = 5  # without a byte after an answer
-LAST_REQUESTS_SECONDS = 1.0  # for those who are connected at a stop to send a request
+LAST_REQUESTS_SECONDS = 1.0  # for connected clients to send a request at shutdown
 STEPS_TO_CONNECT = 5  # of the event loop, from accepting a connection to its protocol
-MOST_WAITING = 128  # connections that the system keeps until they are accepted
-OTHER_FILES = 32  # that the process may open besides
-_REASON = b'{"error": "too many connections; ask again in a second"}'
+MOST_WAITING = 128  # connections in the system's backlog until they are accepted
+OTHER_FILES = 32  # other files that the process may open
+_REASON = b'{"error": "too many connections; try again in a second"}'
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(_REASON), _REASON)
@@ -36,21 +36,21 @@ logger = logging.getLogger(__name__)
 
 
 class Room(NamedTuple):
-    """How many connections at a time, and how many the system keeps until they are accepted."""
+    """How many connections at a time, and how many in the system's backlog until they are accepted."""
 
     connections: int
     backlog: int
 
 
 def room_for(wanted: int) -> Room:
-    """Return room for ``wanted`` connections, or for as many as the limit of open files leaves.
+    """Return room for ``wanted`` connections, or for as many as the limit of open files allows.
 
     The limit is raised as far as the system allows. Raises MachineError when it leaves none.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else OTHER_FILES
     backlog = min(MOST_WAITING, max(1, _finite(hard) // 16))
-    # The system's queue is emptied at once, a few times before the first of it is turned away.
+    # The backlog is accepted at once, a few times before the first of its connections is rejected.
     others = in_use + OTHER_FILES + 4 * backlog
     if soft != resource.RLIM_INFINITY and soft < wanted + others:
         soft = min(_finite(hard), wanted + others)
@@ -59,7 +59,7 @@ def room_for(wanted: int) -> Room:
     if left < 1:
         raise MachineError(f"{soft} files may be open at a time, too few for a service; raise ulimit -n")
     if left < wanted:
-        logger.warning("%d connections at a time, no more: %d files may be open (ulimit -n)", left, soft)
+        logger.warning("only %d connections at a time: %d files may be open (ulimit -n)", left, soft)
     return Room(min(wanted, left), backlog)
 
 
@@ -68,11 +68,11 @@ def _finite(limit: int) -> int:
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection of uvicorn with limits of time; at most ``most`` of them are open at a time."""
+    """A connection of uvicorn with time limits; at most ``most`` of them are open at a time."""
 
     most = 1000
 
-    # A TCP server gives a Transport, as H11Protocol itself has it.
+    # A TCP server passes a Transport, as H11Protocol itself expects.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect the head of a request within HEAD_SECONDS; answer 503 and close when there are too many."""
         self.limits: Dict[str, asyncio.TimerHandle] = {}
@@ -85,14 +85,14 @@ class BoundedProtocol(H11Protocol):
         self._expect("a request", HEAD_SECONDS)
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
-        """Stop all limits of time of the connection."""
+        """Stop all time limits of the connection."""
         if not self.is_turned_away:
             self._stop_expecting("a request")
             self._stop_expecting("reading")
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of a request, and stop the limit for its head when that is complete."""
+        """Read a part of a request, and stop the time limit of its head when that is complete."""
         if self.is_turned_away:
             return
         before = self.cycle
@@ -105,16 +105,16 @@ class BoundedProtocol(H11Protocol):
         self._expect("a request", HEAD_SECONDS)
         answered = self.cycle
         super().on_response_complete()
-        if self.cycle is not answered:  # the next one was here already
+        if self.cycle is not answered:  # the next request had already arrived
             self._stop_expecting("a request")
 
     def pause_writing(self) -> None:
-        """Expect the client to take up the answer within READ_SECONDS."""
+        """Expect the client to read the answer within READ_SECONDS."""
         self._expect("reading", READ_SECONDS)
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """Stop the limit for a client that takes up the answer again."""
+        """Stop the time limit of a client that reads its answer again."""
         self._stop_expecting("reading")
         super().resume_writing()
 
@@ -139,9 +139,9 @@ def protocol_for(room: Room) -> type:
 
 
 class PatientServer(uvicorn.Server):
-    """A server that stops when everyone who is connected has an answer, or after ``stop_seconds``.
+    """A server that stops when all connected clients have an answer, or after ``stop_seconds``.
 
-    ``turn_away`` is called then: what still waits is to be answered at once.
+    ``turn_away`` is called after that time: what still waits must be answered at once.
     """
 
     def __init__(self, config: uvicorn.Config, stop_seconds: float, turn_away: Callable[[], None]):
@@ -150,13 +150,14 @@ class PatientServer(uvicorn.Server):
         self.is_asked_to_stop = False
 
     def stop(self) -> None:
-        """Stop in good order, whether it has started yet or not."""
+        """Stop gracefully, whether the server has started yet or not."""
         self.is_asked_to_stop = True
 
     async def startup(self, sockets: Optional[List] = None) -> None:
-        """Start to listen, and keep a signal that comes meanwhile for a stop in good order."""
+        """Start to listen, and keep a signal that arrives meanwhile for a graceful stop."""
         await super().startup(sockets)
-        # A signal that came meanwhile would make uvicorn leave at once, without those who are connected.
+        # After a signal that arrived meanwhile, uvicorn would leave at once, without answering connected
+        # clients.
         self.is_asked_to_stop = self.is_asked_to_stop or self.should_exit
         self.should_exit = self.lifespan.should_exit
 
@@ -165,9 +166,9 @@ class PatientServer(uvicorn.Server):
         return await super().on_tick(counter) or self.is_asked_to_stop
 
     async def shutdown(self, sockets: Optional[List] = None) -> None:
-        """Answer everyone who is connected, then shut down.
+        """Answer all connected clients, then shut down.
 
-        Those who are connected have LAST_REQUESTS_SECONDS to send a request.
+        They have LAST_REQUESTS_SECONDS to send a request.
         """
         loop = asyncio.get_running_loop()
         late = loop.call_later(self.stop_seconds, self.turn_away)
@@ -185,12 +186,12 @@ class PatientServer(uvicorn.Server):
         return any(isinstance(known, BoundedProtocol) and known.is_unused for known in connections)
 
     async def _accept_all(self, sockets: List) -> None:
-        """Take whoever stands in the system's queues, and let nobody join them."""
+        """Accept all connections in the backlog, and stop listening."""
         queues = select.poll()
         for listener in sockets:
             queues.register(listener, select.POLLIN)
         quiet = 0
-        for _ in range(1000):  # whoever goes on and on connecting is not waited for
+        for _ in range(1000):  # clients that keep on connecting are not waited for
             quiet = 0 if queues.poll(0) else quiet + 1
             if quiet > STEPS_TO_CONNECT:
                 break

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 from ernie_pair.server.request import TOP_K
 
-QUESTION = {"pairs": [["怎么开户", "如何开户"], ["你好", "再见"]]}
+QUESTION = {"pairs": [["怎么注销信用卡", "如何注销信用卡"], ["你好", "再见"]]}
 _PAIR = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}
 _BODY = {
     "type": "object",
@@ -23,20 +23,20 @@ _RANK_BODY = {
         "candidates": {"type": "array", "items": {"type": "string"}, "minItems": 1},
         "top_k": _TOP_K,
     },
-    "example": {"query": "怎么开户", "candidates": ["如何开户", "再见"]},
+    "example": {"query": "怎么注销信用卡", "candidates": ["如何注销信用卡", "再见"]},
 }
 _SEARCH_BODY = {
     "type": "object",
     "required": ["query"],
     "properties": {
         "query": {"type": "string"},
-        "top_k": _TOP_K,
+        "top_k": {**_TOP_K, "description": "at most the --recall_k of the service"},
         "threshold": {
             "type": "number",
             "description": "hits that score less are left out: a probability, without classes a score",
         },
     },
-    "example": {"query": "怎么开户"},
+    "example": {"query": "怎么注销信用卡"},
 }
 
 
@@ -50,7 +50,7 @@ class Answer(BaseModel):
         None, description="the name of the class of each pair; absent without classes", examples=[["1", "0"]]
     )
     classes: Optional[List[int]] = Field(
-        None, description="the number of that class; absent without classes", examples=[[1, 0]]
+        None, description="the index of that class; absent without classes", examples=[[1, 0]]
     )
     scores: Union[List[List[float]], List[float]] = Field(
         description="the probability of each class, in the order of `labels` of /health; without classes "
@@ -63,13 +63,13 @@ class Answer(BaseModel):
 class Place(BaseModel):
     """A candidate and how well it matches the query."""
 
-    place: int = Field(description="among the candidates, from 0")
+    place: int = Field(description="its position in the given `candidates`, counted from 0")
     text: str = Field(description="the candidate")
-    score: float = Field(description="the probability that it matches the query")
+    score: float = Field(description="how well it matches the query: a probability, without classes a score")
 
 
 class Ranking(BaseModel):
-    """The best candidates, the best first; of equals the first one."""
+    """The best candidates, the best first; ties in the given order."""
 
     ranking: List[Place] = Field(description="at most top_k of them")
     milliseconds: float = Field(description="from the request to the answer, the queue included")
@@ -78,14 +78,14 @@ class Ranking(BaseModel):
 class Found(BaseModel):
     """A text of the index that may answer the query."""
 
-    id: str = Field(description="what the file of texts calls it, or its line from 0")
+    id: str = Field(description="its id in the file of texts, or its line number from 0")
     text: str = Field(description="the text")
-    score: float = Field(description="the probability that it matches the query")
-    similarity: float = Field(description="the cosine of the embeddings, by which it was recalled")
+    score: float = Field(description="how well it matches the query: a probability, without classes a score")
+    similarity: float = Field(description="the cosine of the embeddings, by which it was retrieved")
 
 
 class Hits(BaseModel):
-    """The best texts of the index, the best first."""
+    """The best texts of the index, best first."""
 
     hits: List[Found] = Field(description="at most top_k of them, those below the threshold left out")
     milliseconds: float = Field(description="from the request to the answer, the queue included")
@@ -103,12 +103,12 @@ class Health(BaseModel):
     status: str = Field(description="ok or stopping")
     backend: str = Field(description="onnx, paddle or onnx-int8")
     precision: str = Field(description="of the products: fp32, bf16, or int8")
-    target: str = Field(description="what the model is for: classification or regression")
+    target: str = Field(description="what the model is for: classification, regression or ranking")
     label_range: Optional[List[float]] = Field(description="the lowest and the highest score, where known")
-    labels: List[str] = Field(description="the names of the classes; score, where there are none")
+    labels: List[str] = Field(description="the names of the classes; score if there are none")
     max_seq_len: int = Field(description="tokens per pair; longer pairs are cut")
     temperature: float = Field(description="what the logits are divided by")
-    threshold: Optional[float] = Field(description="the probability from which on a pair is of class 1")
+    threshold: Optional[float] = Field(description="pairs of this probability or more are of class 1")
     symmetric: str = Field(description="average: both orders of a pair are scored; none: the given one")
     waiting_pairs: int = Field(description="pairs in the queue")
     indexed_texts: Optional[int] = Field(
@@ -117,13 +117,13 @@ class Health(BaseModel):
 
 
 _REFUSALS = {
-    400: "The body is not JSON.",
+    400: "The body is empty, or not JSON.",
     408: "The body did not arrive in time.",
     413: "Too many bytes, pairs, candidates or characters.",
-    421: "The Host header is none that the service answers to.",
-    422: "JSON, but not what is asked for.",
+    421: "The service does not accept the Host header.",
+    422: "JSON, but not of the expected form.",
     500: "The model failed.",
-    503: "Too many pairs are waiting, or the service is stopping; ask again after Retry-After seconds.",
+    503: "Too many pairs are waiting, or the service is stopping; try again after Retry-After seconds.",
 }
 
 
@@ -149,10 +149,10 @@ POST_DOCUMENTATION: Dict[str, Dict[str, Any]] = {
 ROUTE_DOCUMENTATION: Dict[str, Dict[str, Any]] = {
     "/": {"summary": "A page to try two sentences, to rank and to search"},
     "/health": {
-        "summary": "Is the service up, and what does it serve?",
+        "summary": "The state of the service, and what it serves",
         "response_model": None,
         "responses": {
-            200: {"model": Health, "description": "It answers."},
+            200: {"model": Health, "description": "It is running."},
             503: {"model": Health, "description": "It is stopping."},
         },
     },
@@ -161,5 +161,5 @@ ROUTE_DOCUMENTATION: Dict[str, Dict[str, Any]] = {
 
 
 def curl_line(address: str) -> str:
-    """Return a command that asks the service at ``address``."""
-    return f"""curl {address}/predict -d '{{"pairs": [["怎么开户", "如何开户"]]}}'"""
+    """Return a command that sends a request to the service at ``address``."""
+    return f"""curl {address}/predict -d '{{"pairs": [["怎么注销信用卡", "如何注销信用卡"]]}}'"""

@@ -1,7 +1,7 @@
-"""Which names the service answers to: a page of another site must not reach it through a name of its own.
+"""The host names that the service accepts: a page of another site must not reach it through that site's name.
 
-A site that gives its name the address of this machine (DNS rebinding) makes a browser here send it what the
-service answers. Such a request carries that site's name as its Host; an address as the Host carries none.
+A site whose name resolves to the address of this machine (DNS rebinding) can make a browser here send it the
+answers of the service. Such a request has that site's name as its Host; an address as the Host is safe.
 """
 
 import ipaddress
@@ -13,10 +13,10 @@ MISDIRECTED = 421
 
 
 class HostCheck:
-    """ASGI middleware that refuses requests whose Host is a name, and none of ``hosts``.
+    """ASGI middleware that refuses requests whose Host is a name other than ``hosts``.
 
-    Allowed are addresses, localhost, ``hosts`` with any port, and no Host at all, as no browser sends it. The
-    status of a refusal is 421.
+    Allowed are addresses, localhost, ``hosts`` with any port, and a missing Host, which browsers never
+    send. A refusal has status 421.
     """
 
     def __init__(self, app, hosts: Sequence[str]):

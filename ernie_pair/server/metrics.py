@@ -1,4 +1,4 @@
-"""The numbers that /metrics tells Prometheus."""
+"""The numbers that /metrics reports to Prometheus."""
 
 import math
 from collections import defaultdict, deque
@@ -13,7 +13,7 @@ NAMESPACE = "ernie_pair"
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 QUANTILES = (0.5, 0.99)
-LATEST = 2048  # answers of an endpoint whose times the quantiles are of
+LATEST = 2048  # answers of an endpoint that its quantiles cover
 
 
 class Numbers:
@@ -28,7 +28,7 @@ class Numbers:
             registry=here,
         )
         self._errors = Counter(
-            f"{NAMESPACE}_errors", "Those of them that were answered with 4xx or 5xx.", registry=here
+            f"{NAMESPACE}_errors", "Requests that were answered with 4xx or 5xx.", registry=here
         )
         self._pairs = Counter(f"{NAMESPACE}_pairs", "Pairs that were answered.", registry=here)
         self._seconds = Histogram(
@@ -42,7 +42,7 @@ class Numbers:
         ProcessCollector(registry=here)
 
     def answered(self, endpoint: str, status: int, pairs: int, seconds: float) -> None:
-        """Count a request that is done, with its HTTP status, the pairs it took and its time."""
+        """Count a finished request, with its HTTP status, its pairs and its time."""
         self._requests.labels(str(status)).inc()
         self._seconds.observe(seconds)
         if status == 200:
@@ -80,7 +80,7 @@ class EndpointTimes(Collector):
         self._sums[endpoint] += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the summary, as prometheus_client asks for it."""
+        """Yield the summary, when prometheus_client asks for it."""
         words = f"Time to an answer of status 200; the quantiles are those of the latest {LATEST}."
         found = Metric(f"{NAMESPACE}_endpoint_seconds", words, "summary")
         for endpoint, latest in sorted(self._latest.items()):
@@ -93,5 +93,5 @@ class EndpointTimes(Collector):
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the least of ascending numbers, at least one, that ``share`` of them do not exceed."""
+    """Return the smallest of ascending numbers, at least one, that ``share`` of them do not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

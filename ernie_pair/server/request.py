@@ -1,8 +1,8 @@
-"""The body of a request as what it asks, or a refusal in one line.
+"""Parse the body of a request, or refuse it with a one-line error.
 
-POST /predict  {"pairs": [["怎么开户", "如何开户"], ["你好", "再见"]]}
-POST /rank     {"query": "怎么开户", "candidates": ["如何开户", "再见"], "top_k": 1}
-POST /search   {"query": "怎么开户", "top_k": 3, "threshold": 0.5}
+POST /predict  {"pairs": [["怎么注销信用卡", "如何注销信用卡"], ["你好", "再见"]]}
+POST /rank     {"query": "怎么注销信用卡", "candidates": ["如何注销信用卡", "再见"], "top_k": 1}
+POST /search   {"query": "怎么注销信用卡", "top_k": 3, "threshold": 0.5}
 """
 
 import asyncio
@@ -15,8 +15,9 @@ from ernie_pair.inference.predictor import TextPair
 EXAMPLE = '{"pairs": [["text a", "text b"]]}'
 RANK_EXAMPLE = '{"query": "text", "candidates": ["text a", "text b"]}'
 SEARCH_EXAMPLE = '{"query": "text", "top_k": 3}'
+BODIES = {"/predict": EXAMPLE, "/rank": RANK_EXAMPLE, "/search": SEARCH_EXAMPLE}
 BODY_SECONDS = 10.0  # for a body to arrive
-TOP_K = 10  # where a request does not say how many it wants
+TOP_K = 10  # if a request does not say how many it wants
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,12 @@ class Limits:
     """The limits of one request."""
 
     max_body: int  # bytes
-    max_pairs: int  # of one request; as many candidates
-    max_chars: int  # of one text
+    max_pairs: int  # per request; candidates likewise
+    max_chars: int  # per text
 
 
 class RankQuestion(NamedTuple):
-    """A query and the texts that are ranked by how well they match it; the best ``top_k`` are wanted."""
+    """A query and the texts to rank by how well they match it; the best ``top_k`` are returned."""
 
     query: str
     candidates: List[str]
@@ -37,15 +38,18 @@ class RankQuestion(NamedTuple):
 
     @property
     def pairs(self) -> List[TextPair]:
-        """Return the query beside each candidate."""
+        """Return the query paired with each candidate."""
         return [(self.query, text) for text in self.candidates]
 
 
 class SearchQuestion(NamedTuple):
-    """A query for the index; the best ``top_k`` answers with a score of ``threshold`` or more are wanted."""
+    """A query for the index; the best ``top_k`` texts with a score of ``threshold`` or more are returned.
+
+    ``top_k``: None if the request does not say it; then TOP_K, or fewer if fewer are retrieved.
+    """
 
     query: str
-    top_k: int
+    top_k: Optional[int]
     threshold: Optional[float]
 
 
@@ -58,11 +62,11 @@ class RefusedError(Exception):
 
 
 async def read_body(chunks: AsyncIterator[bytes], announced: str, limits: Limits) -> bytes:
-    """Read the whole body, ``announced`` being its content-length, empty where there is none.
+    """Read the whole body; ``announced``: its content-length, empty if there is none.
 
     Raises RefusedError: 413 when it is above the limit, 408 when it does not arrive within BODY_SECONDS.
     """
-    if announced.isdigit() and int(announced) > limits.max_body:
+    if announced.isdecimal() and int(announced) > limits.max_body:
         raise _too_large(limits)
     try:
         return await asyncio.wait_for(_join(chunks, limits), BODY_SECONDS)
@@ -86,7 +90,7 @@ def _too_large(limits: Limits) -> RefusedError:
 def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
     """Return the pairs of texts in the body of /predict.
 
-    Raises RefusedError: 400 for what is no JSON, 413 for too much, 422 for anything else.
+    Raises RefusedError: 400 if it is not JSON, 413 if it is too large, 422 for anything else.
     """
     pairs = _list_in(_object_in(body, EXAMPLE), "pairs", EXAMPLE, limits)
     for place, pair in enumerate(pairs):
@@ -95,7 +99,7 @@ def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
 
 
 def rank_question_of(body: bytes, limits: Limits) -> RankQuestion:
-    """Return what the body of /rank asks. Raises RefusedError as `pairs_of` does."""
+    """Return the question in the body of /rank. Raises RefusedError as `pairs_of` does."""
     given = _object_in(body, RANK_EXAMPLE)
     query = _query_in(given, RANK_EXAMPLE, limits)
     candidates = _list_in(given, "candidates", RANK_EXAMPLE, limits)
@@ -107,22 +111,25 @@ def rank_question_of(body: bytes, limits: Limits) -> RankQuestion:
 
 
 def search_question_of(body: bytes, limits: Limits) -> SearchQuestion:
-    """Return what the body of /search asks. Raises RefusedError as `pairs_of` does.
+    """Return the question in the body of /search. Raises RefusedError as `pairs_of` does.
 
-    Where a threshold may lie depends on the model, which is not asked here.
+    Which thresholds and top_k are valid depends on the model and the index, and is not checked here.
     """
     given = _object_in(body, SEARCH_EXAMPLE)
     threshold = given.get("threshold")
     if threshold is not None and not is_number(threshold):
-        raise RefusedError(422, "threshold is no number; leave it out for none")
-    return SearchQuestion(_query_in(given, SEARCH_EXAMPLE, limits), _top_k_in(given), threshold)
+        raise RefusedError(422, "threshold is not a number; leave it out for none")
+    top_k = _top_k_in(given) if "top_k" in given else None
+    return SearchQuestion(_query_in(given, SEARCH_EXAMPLE, limits), top_k, threshold)
 
 
 def _object_in(body: bytes, example: str) -> Dict[str, Any]:
+    if not body.strip():
+        raise RefusedError(400, f"the body is empty; send {example}")
     try:
         question = parse_json(body)
     except JsonError as error:
-        raise RefusedError(400, f"the body is not JSON ({error}); send {example}") from None
+        raise RefusedError(400, f"the body cannot be read: {error}; send {example}") from None
     return question if isinstance(question, dict) else {}
 
 
@@ -146,7 +153,7 @@ def _query_in(question: Dict[str, Any], example: str, limits: Limits) -> str:
 def _top_k_in(question: Dict[str, Any]) -> int:
     top_k = question.get("top_k", TOP_K)
     if not is_whole_number(top_k, 1):
-        raise RefusedError(422, "top_k is no whole number from 1 on; correct it")
+        raise RefusedError(422, "top_k is not a whole number of 1 or more; correct it")
     return top_k
 
 

@@ -25,26 +25,28 @@ from ernie_pair.search.searcher import RECALL_K, TextRecall
 from ernie_pair.server.batcher import answer_function
 
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
-MODEL_SECONDS = 5  # for the call of the model that is in work when the time to stop is over
+MODEL_SECONDS = 5  # for the running call of the model when the time to stop is over
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ServeConfig(Options):
-    """Answer pairs over HTTP with an exported model: POST /predict, /rank, /search; / is a page to try them.
+    """Serve an exported model over HTTP: POST /predict, /rank, /search; / is a page to try them.
 
-    curl 127.0.0.1:8000/predict -d '{"pairs": [["text a", "text b"]]}' asks it; /openapi.json documents it.
+    The page at / shows a request of each kind to paste; /openapi.json documents the service.
     """
 
     EXAMPLE = "--model exported --port 8000"
 
     model: str = option(help="the folder that ernie-pair export made", group="model")
     host: str = option(
-        "127.0.0.1", help="the address to listen at; 0.0.0.0: all, for anyone who gets there", group="devices"
+        "127.0.0.1",
+        help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines",
+        group="devices",
     )
     port: int = option(
-        8000, help="the port to listen at; 0: any free one", group="devices", at_least=0, at_most=65535
+        8000, help="port to listen on; 0: any free port", group="devices", at_least=0, at_most=65535
     )
     backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
         "auto", help=BACKEND_HELP, group="devices"
@@ -60,7 +62,7 @@ class ServeConfig(Options):
     )
     threshold: Optional[float] = option(
         None,
-        help="of two classes: answer 1 from this probability on; none: as exported",
+        help="for two classes: predict 1 at this probability or above; none: as exported",
         group="evaluation",
         at_least=0,
         at_most=1,
@@ -71,14 +73,14 @@ class ServeConfig(Options):
         group="evaluation",
     )
     index: str = option(
-        "", help="an index for /search, which ernie-pair index made; empty: no /search", group="model"
+        "", help="index for /search, made by ernie-pair index; empty: no /search", group="model"
     )
     embedding_model: str = option(
-        "", help="of --index: the embedding model that it was made with", group="model"
+        "", help="for --index: the embedding model that it was made with", group="model"
     )
     recall_k: int = option(
         RECALL_K,
-        help="of --index: nearest texts that the model chooses from",
+        help="for --index: nearest texts that the model reranks",
         group="evaluation",
         unit="texts",
         at_least=1,
@@ -86,44 +88,49 @@ class ServeConfig(Options):
     breadth: int = option(0, help=BREADTH_HELP, group="evaluation", at_least=0)
     max_wait_ms: float = option(
         5.0,
-        help="how long a request waits for others that asked just before to join its forward pass",
+        help="how long a request waits for others to share its forward pass, when requests have just been "
+        "answered",
         group="devices",
         unit="ms",
         at_least=0,
         at_most=60000,
     )
     max_batch: int = option(
-        64, help="pairs that requests may join up to", group="devices", unit="pairs", at_least=1
+        64,
+        help="maximum pairs of several requests in one forward pass",
+        group="devices",
+        unit="pairs",
+        at_least=1,
     )
     max_pairs: int = option(
-        256, help="most pairs, or candidates, of one request", group="data", unit="pairs", at_least=1
+        256, help="maximum pairs or candidates in one request", group="data", unit="pairs", at_least=1
     )
     max_chars: int = option(
-        2000, help="most characters of one text", group="data", unit="characters", at_least=1
+        2000, help="maximum characters per text", group="data", unit="characters", at_least=1
     )
-    max_body_kb: int = option(1024, help="most kilobytes of one request", group="data", unit="KB", at_least=1)
+    max_body_kb: int = option(1024, help="maximum size of a request", group="data", unit="KB", at_least=1)
     max_waiting: int = option(
         4096,
-        help="most pairs in the queue; beyond it requests are turned away",
+        help="maximum pairs in the queue; further requests are rejected",
         group="devices",
         unit="pairs",
         at_least=1,
     )
     max_connections: int = option(
         1000,
-        help="most connections at a time, as far as ulimit -n allows",
+        help="maximum concurrent connections, as far as ulimit -n allows",
         group="devices",
         unit="connections",
         at_least=1,
     )
     allowed_hosts: str = option(
         "",
-        help="names by which it may be asked, with commas between, besides addresses; *: any",
+        help="host names that requests may use, separated by commas, besides IP addresses; *: any",
         group="devices",
     )
     stop_seconds: float = option(
         30.0,
-        help="at SIGTERM, how long those who are connected are still answered",
+        help="after SIGTERM, how long open connections are still answered",
         group="devices",
         unit="seconds",
         at_least=0,
@@ -147,7 +154,7 @@ class ServeConfig(Options):
 
 
 def serve(config: ServeConfig) -> None:
-    """Answer until SIGTERM or SIGINT, then finish the requests in work.
+    """Serve until SIGTERM or SIGINT, then finish the requests in progress.
 
     Raises an ErniePairError for a model, a library or a port that cannot be used.
     """
@@ -178,7 +185,7 @@ def _texts_of(config: ServeConfig, predictor: PairPredictor) -> Optional[TextRec
     embedder = open_embedding_model(config.embedding_model, 0, "cpu", threads)
     texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth)
     texts.recall(["你好"])  # as above
-    logger.info("/search looks through the %d texts of %s", texts.count, config.index)
+    logger.info("/search searches the %d texts of %s", texts.count, config.index)
     return texts
 
 
@@ -211,13 +218,13 @@ def _serve(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(config.stop_seconds) + MODEL_SECONDS,
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not a line for each bad request
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request
     server = PatientServer(settings, config.stop_seconds, app.state.turn_away)
-    # For a signal before uvicorn listens to it; and uvicorn raises the one that stopped it once more.
+    # For a signal before uvicorn handles signals; and uvicorn raises the one that stopped it again.
     signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     address = address_of(listener)
     if config.host not in LOOPBACK:
-        logger.warning("%s can be asked by anyone who reaches it: there is no password", address)
+        logger.warning("%s can be used by anyone who reaches it: there is no password", address)
     if predictor.exported.has_classes:
         is_saved = config.threshold is None
         logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
@@ -228,6 +235,6 @@ def _serve(
 
 
 def _hosts_of(config: ServeConfig) -> List[str]:
-    """Return the names by which the service may be asked."""
+    """Return the host names that requests may use for the service."""
     given = [name.strip() for name in config.allowed_hosts.split(",")]
     return [config.host, socket.gethostname(), *filter(None, given)]

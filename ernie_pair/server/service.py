@@ -1,4 +1,4 @@
-"""The answers to requests: a method per route, each a question in the queue of the model."""
+"""The answers to requests: a method per route, each of which puts a question into the queue of the model."""
 
 import asyncio
 import logging
@@ -21,6 +21,7 @@ from ernie_pair.search.searcher import TextRecall
 from ernie_pair.server.batcher import Batching, BusyError, MicroBatcher, answer_function
 from ernie_pair.server.metrics import CONTENT_TYPE, Numbers
 from ernie_pair.server.request import (
+    TOP_K,
     Limits,
     RankQuestion,
     RefusedError,
@@ -32,26 +33,26 @@ from ernie_pair.server.request import (
 )
 
 PAGE = Path(__file__).with_name("page.html")
-# The page brings everything with it, and talks to this service alone.
+# The page needs no other file, and connects only to this service.
 PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-CLIENT_LEFT = 499  # nobody is told; the metrics count it
+CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
 
 logger = logging.getLogger(__name__)
 
 
 class Reply(NamedTuple):
-    """The content of an answer, and how many pairs the model was asked for it."""
+    """The content of an answer, and how many pairs the model scored for it."""
 
     content: Dict[str, object]
     pairs: int
 
 
 class Service:
-    """The answers of one predictor, and of one index where there is one, to requests."""
+    """Answers requests with one predictor, and with one index if there is one."""
 
     def __init__(
         self,
@@ -66,23 +67,23 @@ class Service:
         self._running = AsyncExitStack()
 
     async def __aenter__(self) -> "Service":
-        """Start the queues: of the model, and in front of it that of the index."""
+        """Start the queues: that of the model, and before it that of the index."""
         await self._running.enter_async_context(self.batcher)
         if self.texts is not None:
             await self._running.enter_async_context(self.recall)
         return self
 
     async def __aexit__(self, *exception) -> None:
-        """Answer what is waiting, then stop; who has been recalled is still scored."""
+        """Answer what is waiting, then stop; queries whose texts have been retrieved are still scored."""
         await self._running.aclose()
 
     def turn_away(self) -> None:
-        """Answer what waits by 503, now and from now on."""
+        """Answer waiting requests with 503, now and from now on."""
         self.recall.turn_away()
         self.batcher.turn_away()
 
     def _recall(self, queries: List[str]) -> List[List[Hit]]:
-        assert self.texts is not None  # or nothing is ever asked
+        assert self.texts is not None  # otherwise there are no queries
         return self.texts.recall(queries)
 
     async def predict(self, request: Request) -> JSONResponse:
@@ -103,6 +104,7 @@ class Service:
     async def search(self, request: Request) -> JSONResponse:
         """Answer {"query": a, "top_k": k, "threshold": t} with the best texts of the index, the best first.
 
+        A k above the texts that the service retrieves for a query, --recall_k, is refused.
         The answer is {"hits": [{"id": ..., "text": ..., "score": 0.98, "similarity": 0.71}, ...],
         "milliseconds": ...}.
         """
@@ -125,7 +127,7 @@ class Service:
         except RefusedError as refused:
             status, content = refused.status, error_content(refused)
         except BusyError:
-            status, content = 503, error_content("too many pairs are waiting; ask again in a second")
+            status, content = 503, error_content("too many pairs are waiting; try again in a second")
         except ClientDisconnect:
             status, content = CLIENT_LEFT, error_content("the client has left")
         except Exception:
@@ -152,15 +154,21 @@ class Service:
         return Reply({"ranking": ranking}, len(question.candidates))
 
     async def _found(self, question: SearchQuestion) -> Reply:
-        if self.texts is None:
-            raise RefusedError(404, "the service has no index; start it with --index and --embedding_model")
+        assert self.texts is not None  # otherwise there is no such route
         self._refuse_threshold(question.threshold)
+        most = self.texts.recall_k
+        if question.top_k is not None and question.top_k > most < self.texts.count:
+            raise RefusedError(
+                422,
+                f"top_k {question.top_k} is above the {most} texts that this service retrieves; ask for "
+                "fewer, or start it with a larger --recall_k",
+            )
         reason = self.texts.why_refused(question.query)
         if reason:
             raise RefusedError(413, reason)
         (hits,) = await self.recall.ask([question.query])
         scores = await self._scores([(question.query, hit.text) for hit in hits])
-        found = rerank(hits, scores, question.top_k, question.threshold)
+        found = rerank(hits, scores, question.top_k or TOP_K, question.threshold)
         return Reply({"hits": [hit.content(DIGITS) for hit in found]}, len(hits))
 
     async def _scores(self, pairs: List[TextPair]) -> np.ndarray:
@@ -180,7 +188,7 @@ class Service:
             raise RefusedError(422, error.message.replace("--threshold", "threshold", 1)) from None
 
     async def _unless_left(self, request: Request, answer: Awaitable[Reply]) -> Reply:
-        """Wait for ``answer``. Raises ClientDisconnect, and gives the answer up, when the client leaves."""
+        """Wait for ``answer``. Raises ClientDisconnect, and cancels it, when the client disconnects."""
         waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(_left(request))
         try:
             await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -227,5 +235,5 @@ async def _left(request: Request) -> None:
 
 
 def error_content(reason) -> Dict[str, str]:
-    """Return the content of a refusal."""
+    """Return the content of an error response."""
     return {"error": str(reason)}

@@ -1,4 +1,4 @@
-"""Is every number of some arrays finite?"""
+"""Check that all numbers of arrays are finite."""
 
 from typing import Dict, Optional
 
@@ -8,7 +8,7 @@ from ernie_pair.weights.bf16 import BFLOAT16, is_bfloat16_finite
 
 
 def first_not_finite(arrays: Dict[str, np.ndarray]) -> Optional[str]:
-    """Return the name of an array that holds NaN or infinity; of the type uint16 they are bfloat16."""
+    """Return the name of an array that holds NaN or infinity; arrays of uint16 are bfloat16."""
     return next((name for name, array in arrays.items() if not _all_finite(array)), None)
 
 

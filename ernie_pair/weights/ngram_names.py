@@ -1,4 +1,4 @@
-"""The names of the weights that predict n-grams: they are of pretraining alone, and of one lexicon."""
+"""The names of the weights that predict n-grams, which belong to pretraining and to one lexicon."""
 
 from ernie_pair.weights.weight_files import Arrays
 
@@ -6,5 +6,5 @@ NGRAM_HEAD = "cls.ngrams."
 
 
 def without_ngram_head(arrays: Arrays) -> Arrays:
-    """Return ``arrays`` {structured name: array} without the head of n-grams."""
+    """Return ``arrays`` {structured name: array} without the n-gram head."""
     return {name: array for name, array in arrays.items() if not name.startswith(NGRAM_HEAD)}

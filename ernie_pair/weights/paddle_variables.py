@@ -1,7 +1,7 @@
-"""Reading what Paddle's C++ save ops write: a file per variable, as `save_vars` and `save_persistables` do.
+"""Read the files of Paddle's C++ save ops, one per variable, from `save_vars` and `save_persistables`.
 
 u32 version 0, u64 levels of detail (0 for a parameter), u32 version 0, i32 size of the description,
-the description (protobuf: 1 kind of number, 2 the shape), the numbers; all little-endian. Every
+the description (protobuf: 1 type of the numbers, 2 the shape), the numbers; all little-endian. Every
 length is checked against the file before it is used, and the file must end where the numbers end.
 """
 
@@ -15,16 +15,16 @@ import numpy as np
 
 from data_tools.base.errors import CheckpointError
 
-# Paddle's VarType numbers; bfloat16 (22) is kept as its two bytes, as Paddle's pickles do.
+# Paddle's VarType numbers; bfloat16 (22) is kept as its two bytes, as in Paddle's pickles.
 KINDS = {1: "<i2", 2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8", 20: "u1", 21: "i1", 22: "<u2"}
 LONGEST_DESCRIPTION, MOST_DIMENSIONS = 1024, 16
 _HEADER = struct.Struct("<IQIi")
 
 
 def read_variables(folder: Path, wanted: Callable[[str], bool]) -> Dict[str, np.ndarray]:
-    """Read the files in ``folder`` whose name is ``wanted``: {name: array}; a file is called as its variable.
+    """Read the files in ``folder`` whose name is ``wanted``: {name: array}; a file has its variable's name.
 
-    Raises CheckpointError naming the first file that is none, or is cut short or too long.
+    Raises CheckpointError naming the first file that is not a variable, or is truncated or too long.
     """
     names = sorted(path.name for path in folder.iterdir() if wanted(path.name))
     if not names:
@@ -33,7 +33,7 @@ def read_variables(folder: Path, wanted: Callable[[str], bool]) -> Dict[str, np.
 
 
 def read_variable(path: Path) -> np.ndarray:
-    """Read the array in one file; bfloat16 comes as uint16. Raises CheckpointError."""
+    """Read the array in one file; bfloat16 is returned as uint16. Raises CheckpointError."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise CheckpointError(f"{path} is not a file; a folder of parameters holds nothing else")
     content = path.read_bytes()
@@ -48,13 +48,13 @@ def _parse(content: bytes) -> np.ndarray:
         raise ValueError(f"{len(content)} bytes hold no header")
     version, levels, tensor_version, length = _HEADER.unpack_from(content)
     if version or levels or tensor_version:
-        raise ValueError(f"versions {version} and {tensor_version}, {levels} levels, where all are 0")
+        raise ValueError(f"versions {version} and {tensor_version}, {levels} levels, all of them must be 0")
     if not 0 <= length <= min(LONGEST_DESCRIPTION, len(content) - _HEADER.size):
         raise ValueError(f"a description of {length} bytes")
     begin = _HEADER.size + length
     kind, shape = _description(content[_HEADER.size : begin])
     if kind not in KINDS:
-        raise ValueError(f"numbers of kind {kind}")
+        raise ValueError(f"numbers of type {kind}")
     dtype, count = np.dtype(KINDS[kind]), math.prod(shape)
     if len(content) - begin != count * dtype.itemsize:
         raise ValueError(
@@ -64,7 +64,7 @@ def _parse(content: bytes) -> np.ndarray:
 
 
 def _description(message: bytes) -> Tuple[int, Tuple[int, ...]]:
-    """Return the kind of number and the shape; the shape stands packed, or a number at a time."""
+    """Return the type of the numbers and the shape; the shape is packed, or one field per dimension."""
     kind, shape, place = -1, [], 0
     while place < len(message):
         tag, place = _varint(message, place)

@@ -22,8 +22,8 @@ def match_parameters(
     """Match the arrays of a file with the parameters of a model, by structured names, all or nothing.
 
     ``parameters``: {structured name: parameter}; two names of one (tied) parameter are aliases and
-    the file, ``where``, may use either. Names that start with ``may_miss`` may be absent from it,
-    names in it that start with ``may_have`` are passed over; empty: none. Returns {parameter.name:
+    the file, ``where``, may use either. Names that start with ``may_miss`` may be missing from it,
+    names in it that start with ``may_have`` are ignored; empty: none. Returns {parameter.name:
     array}. Raises CheckpointError naming what is missing, unknown or of another shape.
     """
     chosen: Arrays = {}

@@ -1,12 +1,12 @@
-"""What others call the parameters of an ERNIE, in the names of this package.
+"""Map other names of the parameters of an ERNIE to those of this package.
 
-Ours are PaddleNLP's structured names (ernie.encoder.layers.0.linear1.weight, cls.predictions.*). Met
-in files are besides:
+Ours are PaddleNLP's structured names (ernie.encoder.layers.0.linear1.weight, cls.predictions.*). Files
+also use:
 
-    an encoder by itself     the same, without the family in front
+    an encoder without heads the same, without the family in front
     older PaddleNLP          cls.predictions.decoder_weight
     ERNIE's own programs     word_embedding, encoder_layer_0_multi_head_att_query_fc.w_0, ...
-    Paddle's static graph    linear_12.w_0, numbered in the order of making (`static_names`)
+    Paddle's static graph    linear_12.w_0, numbered in the order of creation (`static_names`)
 """
 
 import re
@@ -47,10 +47,10 @@ _ENDINGS = {"w": "weight", "b": "bias", "scale": "weight", "bias": "bias"}
 
 
 def structured_names(found: Arrays, parameters: Mapping[str, Parameter], where: str) -> Arrays:
-    """Bring ``found`` under the names of ``parameters``, {structured name: parameter}, as far as known.
+    """Rename ``found`` to the names of ``parameters``, {structured name: parameter}, as far as known.
 
-    A name that is not known stays as it is. Raises CheckpointError when numbered names do not fit the order
-    in which this model is made.
+    An unknown name stays as it is. Raises CheckpointError when numbered names do not fit the order
+    in which this model is built.
     """
     family = next(iter(parameters)).split(".")[0]
     if "embeddings.word_embeddings.weight" in found:
@@ -74,7 +74,7 @@ def _of_ernies_program(name: str, family: str) -> str:
 
 
 def _parts_of(name: str) -> Tuple[str, str, str]:
-    """Split 'encoder_layer_3_ffn_fc_0.w_0' into '3', 'ffn_fc_0', 'weight'; what is not in it is ''."""
+    """Split 'encoder_layer_3_ffn_fc_0.w_0' into '3', 'ffn_fc_0', 'weight'; missing parts are ''."""
     parts = _PARTED.fullmatch(name)
     if not parts:
         return "", "", ""

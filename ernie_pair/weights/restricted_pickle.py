@@ -1,8 +1,8 @@
 """A pickle of named arrays, read without trusting it.
 
-Unpickling runs whatever the file asks for, so only the few constructors that an array needs are let through.
-They take bounded arguments: a file of 300 bytes can hold lists that share lists, which are 2^50 items to
-whoever walks through them.
+Unpickling runs whatever the file asks for, so only the few constructors that an array needs are allowed.
+They take bounded arguments: a file of 300 bytes can hold lists that share lists, which have 2^50 items when
+traversed.
 """
 
 import io
@@ -23,15 +23,15 @@ ALLOWED = {
     ("_codecs", "encode"),
     ("collections", "OrderedDict"),
 }
-MOST_ITEMS = 10_000  # in the arguments of a constructor, those inside others included
-PLAIN_KEYS = (str, bytes, int)  # their hash takes no walk
+MOST_ITEMS = 10_000  # in the arguments of a constructor, including nested ones
+PLAIN_KEYS = (str, bytes, int)  # their hash is not recursive
 PLAIN_VALUES = (np.ndarray, np.generic, bool, int, float)
 
 
 def load_plain_pickle(content: bytes) -> Dict[str, Any]:
-    """Return the dictionary that ``content`` is the pickle of.
+    """Return the dictionary that is pickled in ``content``.
 
-    Raises CheckpointError for what asks for more than arrays need, any other exception for damage.
+    Raises CheckpointError if it asks for more than arrays need, any other exception if it is damaged.
     """
     loaded = PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
     if not isinstance(loaded, dict):
@@ -40,9 +40,9 @@ def load_plain_pickle(content: bytes) -> Dict[str, Any]:
 
 
 def as_arrays(values: Dict[str, Any], most_bytes: int) -> Dict[str, np.ndarray]:
-    """Return ``values`` as arrays of together at most ``most_bytes``, shared ones counted once.
+    """Return ``values`` as arrays of at most ``most_bytes`` together, shared ones counted once.
 
-    Raises CheckpointError naming a value that is no array of numbers.
+    Raises CheckpointError naming a value that is not an array of numbers.
     """
     for name, value in values.items():
         if not isinstance(value, PLAIN_VALUES) or np.asarray(value).dtype.hasobject:
@@ -55,23 +55,23 @@ def as_arrays(values: Dict[str, Any], most_bytes: int) -> Dict[str, np.ndarray]:
 
 
 class PlainUnpickler(pickle._Unpickler):
-    """Python's own unpickler in Python, because that in C cannot be asked before it calls something.
+    """Python's own unpickler in Python, because the one in C has no hook before it calls something.
 
-    Raises CheckpointError for a name outside of ALLOWED, for other opcodes than arrays need, and for
+    Raises CheckpointError for a name outside of ALLOWED, for opcodes that arrays do not need, and for
     arguments larger than any of theirs.
     """
 
     dispatch = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module, name):
-        """Return what a pickle names, if it is in ALLOWED. Raises CheckpointError otherwise."""
+        """Return the object of this name, if it is in ALLOWED. Raises CheckpointError otherwise."""
         if (module, name) not in ALLOWED:
             raise CheckpointError(f"blocked global {module}.{name}")
         return super().find_class(module, name)
 
 
 def _checked(code: bytes, check) -> None:
-    """Let ``check`` see the unpickler before it does what ``code`` asks for."""
+    """Let ``check`` inspect the unpickler before it executes ``code``."""
     load = pickle._Unpickler.dispatch[code[0]]
 
     def load_checked(unpickler):
@@ -87,11 +87,11 @@ def _refuse(stack: list) -> None:
 
 def _refuse_keys(keys: list) -> None:
     if not all(isinstance(key, PLAIN_KEYS) for key in keys):
-        raise CheckpointError("a key that is no name")
+        raise CheckpointError("a key that is not a name")
 
 
 def _refuse_large(stack: list) -> None:
-    """Raise CheckpointError when the uppermost value has more items than any array needs."""
+    """Raise CheckpointError when the topmost value has more items than any array needs."""
     waiting, seen = [stack[-1]], 0
     while waiting:
         value = waiting.pop()

@@ -1,7 +1,7 @@
-"""Names that Paddle makes up (embedding_0.w_0, linear_12.b_0) -> structured ones, by the order of making.
+"""Paddle's generated names (embedding_0.w_0, linear_12.b_0) -> structured names, by the order of creation.
 
-The numbers run through a whole process, so they may begin anywhere and have gaps; within a kind they
-rise in the order in which the layers were made, and that order is the model's own.
+The numbers count through a whole process, so they may begin anywhere and have gaps; within a kind they
+increase in the order in which the layers were created, which is the model's own.
 """
 
 import re
@@ -11,12 +11,12 @@ from data_tools.base.errors import CheckpointError
 from ernie_pair.weights.weight_files import Arrays, is_state
 
 TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
-KINDS = ("embedding", "linear", "layer_norm")  # what an ERNIE is made of
+KINDS = ("embedding", "linear", "layer_norm")  # the kinds of layers in an ERNIE
 _NAME = re.compile(r"([a-z][a-z_]*)_(\d+)\.([wb])_0")
 
 
 class Parameter(Protocol):
-    """What is asked of a parameter of Paddle's, in either graph."""
+    """The attributes that are needed of a parameter of Paddle's, in either graph."""
 
     name: str
     shape: Sequence[int]
@@ -27,30 +27,32 @@ class Module(NamedTuple):
 
     kind: str
     number: int
-    names: Dict[str, str]  # w, b -> what the parameter is called
+    names: Dict[str, str]  # w, b -> the parameter's name
 
 
 def is_numbered(name: str) -> bool:
-    """Return whether ``name`` is one that Paddle makes up, like linear_12.b_0."""
+    """Return whether ``name`` is one that Paddle generates, like linear_12.b_0."""
     return _NAME.fullmatch(name) is not None
 
 
 def names_by_order(
     found: Arrays, parameters: Mapping[str, Parameter], decoder_bias: str, where: str
 ) -> Arrays:
-    """Bring ``found`` under structured names by the order of its layers.
+    """Rename ``found`` to structured names by the order of its layers.
 
     The n-th layer of a kind in it is the n-th of that kind in the model. Some versions of PaddleNLP count
-    the decoder of the masked tokens among the linear layers, some make it otherwise; it is told by its
-    bias, one number per token. Its weight, which the tie with the embedding replaced, is passed over, also
-    where it is all that is left of the decoder, as is the state of the optimizer. The heads, which are made
-    last, may be absent: both or one of them. Raises CheckpointError when the file holds more or fewer layers
-    of a kind than the model.
+    the masked-token decoder among the linear layers, others create it differently; it is recognized by its
+    bias, one number per token. Its weight, which is tied to the embedding, is ignored, even
+    if it is all that is left of the decoder, and so is the state of the optimizer. The heads, which are
+    created last, may be missing: both or one of them. Raises CheckpointError when the file holds more or
+    fewer layers of a kind than the model.
     """
     arrays = {name: array for name, array in found.items() if not is_state(name)}
     strange = [name for name in arrays if not is_numbered(name)]
     if strange:
-        raise CheckpointError(f"{where}: {strange[0]} is no name of an ERNIE's parameter; give other weights")
+        raise CheckpointError(
+            f"{where}: {strange[0]} is not the name of an ERNIE parameter; give other weights"
+        )
     ours = {parameter.name: name for name, parameter in reversed(list(parameters.items()))}
     file, words = _modules(arrays), _word_shape(_modules(arrays), arrays)
     decoder = _decoder_of(file, arrays, words, where)
@@ -68,7 +70,7 @@ def names_by_order(
 
 
 def _missing_heads(model: List[Module], theirs: List[Module], ours: Dict, has_decoder: bool) -> tuple:
-    """Return which heads a file of ``theirs`` does not hold, as beginnings of structured names."""
+    """Return which heads a file of ``theirs`` lacks, as prefixes of structured names."""
     missing = () if has_decoder else (TOKEN_HEAD,)
     linear = [_structured(module, ours) for module in model if module.kind == "linear"]
     without_order = [name for name in linear if not name.startswith((*missing, ORDER_HEAD))]
@@ -90,26 +92,26 @@ def _modules(names: Iterable[str]) -> List[Module]:
 
 
 def _decoder_of(modules: List[Module], arrays: Arrays, embedding: tuple, where: str) -> Optional[Module]:
-    """Return the decoder of the masked tokens; None for an encoder without that head."""
+    """Return the masked-token decoder; None for an encoder without that head."""
     candidates = [m for m in modules if _is_decoder(m, arrays, embedding)]
     if len(candidates) > 1:
         raise CheckpointError(
-            f"{where}: {len(candidates)} layers look like the decoder of {embedding[0]} tokens, where one is "
+            f"{where}: {len(candidates)} layers look like the decoder of {embedding[0]} tokens, but one is "
             "wanted; give the weights of a whole ERNIE of pretraining"
         )
     return candidates[0] if candidates else None
 
 
 def _word_shape(modules: List[Module], arrays: Arrays) -> tuple:
-    """Return the shape of the first embedding, that of the words; (0, 0): there is none."""
+    """Return the shape of the first embedding, the word embedding; (0, 0): there is none."""
     return next((arrays[m.names["w"]].shape for m in modules if m.kind == "embedding"), (0, 0))
 
 
 def _is_replaced_weight(module: Module, arrays: Arrays, embedding: tuple) -> bool:
     """Return whether ``module`` is the weight of a decoder without its bias.
 
-    Paddle saves it although the tied embedding stands in its place, also of a program whose heads were
-    taken away by their names.
+    Paddle saves it although it is tied to the embedding, also for a program whose heads were
+    removed by their names.
     """
     return (
         module.kind == "linear"
@@ -131,7 +133,7 @@ def _is_decoder(module: Module, arrays: Arrays, embedding: tuple) -> bool:
 def _refuse_other_layers(kind: str, theirs: List[Module], wanted: List[Module], where: str) -> None:
     if [sorted(m.names) for m in theirs] != [sorted(m.names) for m in wanted]:
         raise CheckpointError(
-            f"{where} holds {len(theirs)} layers of the kind {kind} ({_listed(theirs)}), where "
+            f"{where} holds {len(theirs)} layers of the kind {kind} ({_listed(theirs)}), but "
             f"config.json makes {len(wanted)}; give weights of this config"
         )
 

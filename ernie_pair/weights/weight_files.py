@@ -1,7 +1,7 @@
-"""Named arrays in files: safetensors of our own, foreign pickles through an allow-list, Paddle's variables.
+"""Named arrays in files: our own safetensors, foreign pickles through an allow-list, Paddle's variables.
 
 A `.pdparams` file is a pickle of {name: ndarray}. Unpickling runs whatever the file asks for, so
-only the few constructors that an array needs are let through.
+only the few constructors that an array needs are allowed.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 import numpy as np
-from safetensors import SafetensorError  # type: ignore[attr-defined]  # its stub leaves it out
+from safetensors import SafetensorError  # type: ignore[attr-defined]  # its stub lacks it
 from safetensors import deserialize as open_safetensors
 
 from data_tools.base.errors import CheckpointError
@@ -45,10 +45,10 @@ logger = logging.getLogger(__name__)
 def safetensors_parts(arrays: Arrays, metadata: Optional[Dict[str, str]] = None) -> List[memoryview]:
     """Return the file of {name: array}, as parts to write one after another; arrays are not copied.
 
-    ``metadata``: what its header says besides, which other libraries read.
+    ``metadata``: additional entries of its header, which other libraries read.
 
-    The same bytes as the library's, which copies every array twice. The length of the header as a
-    little-endian uint64, the header in JSON, the wide types before the narrow, names in order; see
+    The bytes are the same as the library's, which copies every array twice. The length of the header as a
+    little-endian uint64, the header in JSON, wide types before narrow ones, names in order; see
     https://github.com/huggingface/safetensors#format.
     """
     rank = {kind: place for place, kind in enumerate(NAMES_OF_TYPES)}
@@ -73,7 +73,7 @@ def to_safetensors(arrays: Arrays) -> bytes:
 
 
 def from_safetensors(data: bytes, where: str) -> Arrays:
-    """Read {name: array} from the bytes of a safetensors file; bfloat16 comes as uint16.
+    """Read {name: array} from the bytes of a safetensors file; bfloat16 is returned as uint16.
 
     Raises CheckpointError naming ``where``.
     """
@@ -92,7 +92,7 @@ def from_safetensors(data: bytes, where: str) -> Arrays:
 def read_weights(path: Path) -> Arrays:
     """Read `.safetensors`, a pickle of arrays (`.pdparams`, `.pdopt`), or a folder of Paddle's variables.
 
-    Of a folder the parameters alone are read, not the state of an optimizer that lies among them.
+    From a folder only the parameters are read, not the optimizer state among them.
     Raises CheckpointError when the file is missing, damaged, or asks for more than arrays.
     """
     if path.is_dir():
@@ -124,9 +124,9 @@ def is_state(name: str) -> bool:
 
 
 def as_float32(arrays: Arrays, where: str) -> Arrays:
-    """Return ``arrays`` in float32, bfloat16 being uint16; log what was cast from other types.
+    """Return ``arrays`` in float32, where uint16 is bfloat16; log what was cast from other types.
 
-    Raises CheckpointError naming what is no floating-point number, or holds NaN or infinity.
+    Raises CheckpointError naming what is not a floating-point number, or holds NaN or infinity.
     """
     wide: Arrays = {}
     cast: Counter = Counter()
@@ -146,16 +146,16 @@ def _widened(name: str, array: np.ndarray, where: str) -> np.ndarray:
         return bfloat16_to_float32(array)
     if array.dtype.kind != "f":
         raise CheckpointError(
-            f"{where}: {name} is of {array.dtype}, which no weight is; give a parameter file"
+            f"{where}: {name} is of {array.dtype}, which is not a type of weights; give a parameter file"
         )
     with np.errstate(over="ignore"):
         return array.astype(WIDE, copy=False)
 
 
 def refuse_mismatch(wanted: Dict[str, tuple], found: Arrays, where: str) -> None:
-    """Refuse arrays whose names or shapes are not the wanted ones; nothing is set before this passes.
+    """Raise CheckpointError if names or shapes differ from the wanted ones; call it before setting any.
 
-    ``wanted``: {name: shape}. Raises CheckpointError listing up to five names of each kind.
+    ``wanted``: {name: shape}. The error lists up to five names of each kind.
     """
     problems = [
         _list_names("missing", [name for name in wanted if name not in found]),

@@ -1,1 +1,1 @@
-"""GPUs: which there are, what this build of Paddle has for them, where it finds CUDA, whether it computes."""
+"""GPUs: the visible ones, Paddle's support for them, where it finds CUDA, and whether they compute."""

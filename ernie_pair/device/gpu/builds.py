@@ -1,4 +1,4 @@
-"""Which build of Paddle is installed, as its files say: it is not imported, and CUDA need not be there."""
+"""Which build of Paddle is installed, read from its files without importing it or needing CUDA."""
 
 import ast
 from importlib.util import find_spec
@@ -7,30 +7,30 @@ from typing import Dict, NamedTuple, Optional, Tuple
 
 from ernie_pair.device.gpu.capability import Capability
 
-# (version, CUDA): the compute capabilities that the build holds machine code for, read from its binaries.
-# Its kernels have no PTX, which the driver would translate for later cards.
+# (version, CUDA): the compute capabilities that the build has machine code for, read from its binaries.
+# Its kernels have no PTX, which the driver would compile for later cards.
 CAPABILITIES: Dict[Tuple[str, str], Tuple[Capability, ...]] = {
     ("2.6.2", "11.8"): ((6, 1), (7, 0), (7, 5), (8, 0), (8, 6)),
 }
 
 
 class Build(NamedTuple):
-    """A build of Paddle: ``cuda`` is the version that it was made for, '' for a CPU build."""
+    """A build of Paddle: ``cuda`` is the version that it was built for, '' for a CPU build."""
 
     version: str
     cuda: str
-    brings_libraries: bool  # whether it finds the CUDA libraries of its own requirements by itself, as 3.x
+    brings_libraries: bool  # whether it finds the CUDA libraries of its own requirements by itself, like 3.x
     folder: Path  # of the package
 
     @property
     def capabilities(self) -> Optional[Tuple[Capability, ...]]:
-        """Return the compute capabilities that it has machine code for; None: not known."""
+        """Return the compute capabilities that it has machine code for; None: unknown."""
         return CAPABILITIES.get((self.version, self.cuda))
 
     def runs_on(self, capability: Capability) -> Optional[bool]:
-        """Return whether it has code for a card of ``capability``; None: not known.
+        """Return whether it has code for a card of ``capability``; None: unknown.
 
-        Machine code runs on cards of its own major capability, from its own minor one on.
+        Machine code runs on cards of the same major capability and the same or a higher minor one.
         """
         if self.capabilities is None:
             return None
@@ -47,7 +47,7 @@ def installed_build() -> Optional[Build]:
     """Return the build of Paddle that would be imported; None: there is none."""
     try:
         spec = find_spec("paddle")
-    except (ValueError, ModuleNotFoundError):  # a module without a spec stands for it, or a finder hides it
+    except (ValueError, ModuleNotFoundError):  # a module without a spec replaces it, or a finder hides it
         spec = None
     if spec is None or spec.origin is None:
         return None
@@ -63,7 +63,7 @@ def installed_build() -> Optional[Build]:
 
 
 def _constants(path: Path) -> Dict[str, str]:
-    """Return {name: text} of the texts that a Python file gives names to, without running it."""
+    """Return {name: text} of the string constants in a Python file, without running it."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""The compute capability of a GPU: who tells it, and the least one that computes in a type."""
+"""The compute capability of a GPU, and the lowest one that supports a type."""
 
 import ctypes
 from functools import lru_cache
@@ -11,7 +11,7 @@ MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 Capability = Tuple[int, int]
 
-# The first whose units compute in the type.
+# The lowest whose units compute in the type.
 LEAST_CAPABILITY: Dict[str, Capability] = {
     "float32": (0, 0),
     "float16": (7, 0),
@@ -27,9 +27,9 @@ def words_of(capability: Capability) -> str:
 
 @lru_cache(maxsize=1)
 def gpu_capability() -> Optional[Capability]:
-    """Return the compute capability of the first visible GPU, as (8, 0); None where there is none.
+    """Return the compute capability of the first visible GPU, as (8, 0); None if there is none.
 
-    NVIDIA's driver is asked, by its own interface: flags are read before Paddle is loaded.
+    It asks NVIDIA's driver directly: flags are read before Paddle is loaded.
     """
     try:
         driver = ctypes.CDLL(LIBRARY)
@@ -47,7 +47,7 @@ def gpu_capability() -> Optional[Capability]:
 
 
 def paddle_capability(number: Optional[int] = None) -> Capability:
-    """Return the compute capability of a visible GPU as Paddle tells it; None: of its current one."""
+    """Return the compute capability of a visible GPU as reported by Paddle; None: of its current one."""
     import paddle
 
     major, minor = paddle.device.cuda.get_device_capability(number)
@@ -55,9 +55,9 @@ def paddle_capability(number: Optional[int] = None) -> Capability:
 
 
 def refuse_old_gpu(found: Capability, dtype: str, flag: str, cure: str) -> None:
-    """Raise InputError for a GPU of the capability ``found`` where it is too old for ``dtype``.
+    """Raise InputError if a GPU of the capability ``found`` is too old for ``dtype``.
 
-    Paddle would warn and compute in float32. ``flag``: what asks for the type; ``cure``: what to do without.
+    Paddle would warn and compute in float32. ``flag``: what requires the type; ``cure``: what to do instead.
     """
     least = LEAST_CAPABILITY[dtype]
     if found < least:

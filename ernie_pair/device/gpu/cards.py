@@ -1,24 +1,24 @@
-"""Which GPUs this process may use, and the refusal of those that the build of Paddle has no code for."""
+"""Which GPUs this process may use, and an error for those that the build of Paddle has no code for."""
 
 import os
 from typing import Dict, NamedTuple, Optional
 
-from data_tools.base.errors import InputError, MachineError
+from data_tools.base.errors import InputError, MachineError, counted
 from data_tools.base.installation import install_command
 from ernie_pair.device.gpu.builds import Build, installed_build
 from ernie_pair.device.gpu.capability import Capability, paddle_capability, words_of
 
-# NVIDIA's driver on Linux; under WSL2 the device of Windows' own, which other makers' cards have too.
+# NVIDIA's driver on Linux; under WSL2 Windows' own device, which cards of other vendors have too.
 DRIVER, DRIVER_OF_WINDOWS = "/dev/nvidiactl", ("/dev/dxg", "/usr/lib/wsl/lib/libcuda.so.1")
-CHOSEN = "FLAGS_selected_gpus"  # what Paddle's launcher gives to each process
-BACKEND = "PADDLE_DISTRI_BACKEND"  # what processes speak by, where the build of Paddle is not to choose
+CHOSEN = "FLAGS_selected_gpus"  # set by Paddle's launcher for each process
+BACKEND = "PADDLE_DISTRI_BACKEND"  # overrides Paddle's choice of the backend between processes
 INDEX = "https://www.paddlepaddle.org.cn/packages/stable"
 HOPPER = 9
 NO_CODE = "no kernel image"  # CUDA error 209
 
 
 class Card(NamedTuple):
-    """A GPU: ``number`` is its place among the visible ones, as in gpu:0."""
+    """A GPU: ``number`` is its index among the visible ones, as in gpu:0."""
 
     number: int
     name: str
@@ -29,7 +29,7 @@ class Card(NamedTuple):
 
 
 def has_driver() -> bool:
-    """Return whether an NVIDIA driver is loaded; asks no library."""
+    """Return whether an NVIDIA driver is loaded; needs no library."""
     return os.path.exists(DRIVER) or all(map(os.path.exists, DRIVER_OF_WINDOWS))
 
 
@@ -41,7 +41,7 @@ def count_cards() -> int:
 
 
 def peak_gpu_memory() -> int:
-    """Return the bytes of GPU memory that this process has had at most."""
+    """Return the peak of the GPU memory of this process, in bytes."""
     import paddle
 
     return int(paddle.device.cuda.max_memory_allocated())
@@ -60,7 +60,7 @@ def card_at(number: int) -> Card:
 
 
 def choose_card(rank: int) -> Card:
-    """Return the GPU that the launcher gave to this process, the first one without a launcher.
+    """Return the GPU that the launcher assigned to this process, or the first one without a launcher.
 
     Raises InputError when there is none for it, or none that this build of Paddle has code for.
     """
@@ -74,11 +74,11 @@ def choose_card(rank: int) -> Card:
     if count == 0:
         raise InputError(f"--device gpu, but {why_no_card()}, or pass --device cpu")
     if not chosen.isdecimal():
-        raise InputError(f"{CHOSEN}={chosen[:40]} in the environment is no GPU's number; unset it")
+        raise InputError(f"{CHOSEN}={chosen[:40]} in the environment is not the number of a GPU; unset it")
     if int(chosen) >= count:
         raise InputError(
-            f"rank {rank} is to run on GPU {chosen}, but {count} are visible, counted from 0; start at most "
-            f"{count} process(es) on this machine, or look at CUDA_VISIBLE_DEVICES"
+            f"rank {rank} should run on GPU {chosen}, but {count} are visible, counted from 0; start at most "
+            f"{counted(count, 'process', 'processes')} on this machine, or check CUDA_VISIBLE_DEVICES"
         )
     card = card_at(int(chosen))
     refuse_without_code(card, installed_build())
@@ -86,41 +86,38 @@ def choose_card(rank: int) -> Card:
 
 
 def why_no_card() -> str:
-    """Return why the GPU build of Paddle sees no GPU, and what to look at."""
+    """Return why the GPU build of Paddle sees no GPU, and what to check."""
     if has_driver():
-        return (
-            "Paddle sees no GPU beside the NVIDIA driver that is loaded; look at nvidia-smi and at "
-            "CUDA_VISIBLE_DEVICES"
-        )
+        return "an NVIDIA driver is loaded, but Paddle sees no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES"
     return "no NVIDIA driver is loaded; install it (nvidia-smi shows it)"
 
 
 def refuse_without_code(card: Card, build: Optional[Build]) -> None:
-    """Raise InputError where ``build`` is known to have no code for ``card``."""
+    """Raise InputError if ``build`` is known to have no code for ``card``."""
     if build is None or build.runs_on(card.capability) is not False:
         return
     has = ", ".join(map(words_of, build.capabilities or ()))
     raise InputError(
-        f"{card} cannot run Paddle {build.version} for CUDA {build.cuda}, which has code for {has} alone; "
+        f"{card} cannot run Paddle {build.version} for CUDA {build.cuda}, which only has code for {has}; "
         f"{cure_without_code(card.capability)}, or pass --device cpu"
     )
 
 
 def cure_without_code(capability: Capability) -> str:
-    """Return which build of Paddle has code for a card that PyPI has none for, and where it belongs."""
+    """Return which build of Paddle has code for a card that PyPI has none for, and where to install it."""
     if capability[0] < HOPPER:
         return "use another GPU (CUDA_VISIBLE_DEVICES)"
     of_3 = f"Paddle 3 (paddlepaddle-gpu from {INDEX}/cu126/ or later)"
     if capability[0] == HOPPER:
         of_3 = f"paddlepaddle-gpu==2.6.2.post120 from {INDEX}/cu120/, or {of_3}"
-    return f"install {of_3} into an environment of its own, made with [train] (docs/en/gpus-and-clusters.md)"
+    return f"install {of_3} into a separate environment, made with [train] (docs/en/gpus-and-clusters.md)"
 
 
 def open_card(card: Card) -> None:
     """Run a first kernel on ``card``, Paddle's current device.
 
-    This is what tells whether a build whose code is not known has any for the card. Raises InputError where
-    it has none, MachineError for whatever else CUDA refuses (the driver, a full card). Does nothing in static
+    This shows whether a build whose capabilities are unknown has code for the card. Raises InputError if
+    it has none, MachineError for whatever else CUDA reports (the driver, a full card). Does nothing in static
     mode, where the first program does the same.
     """
     import paddle
@@ -134,13 +131,11 @@ def open_card(card: Card) -> None:
         if NO_CODE in str(error):
             cure = cure_without_code(card.capability)
             raise InputError(f"Paddle has no code for {card}; {cure}, or pass --device cpu") from None
-        raise MachineError(
-            f"{card} does not compute: {reason}; see ernie-pair doctor and nvidia-smi"
-        ) from None
+        raise MachineError(f"{card} cannot compute: {reason}; see ernie-pair doctor and nvidia-smi") from None
 
 
 def summary_of(error: BaseException) -> str:
-    """Return the line of an error of Paddle that says what is wrong; the last of what it says."""
+    """Return the line of a Paddle error that says what is wrong; otherwise its last line."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith(("---", "[", "(at "))]
     return said[-1][:300] if said else type(error).__name__

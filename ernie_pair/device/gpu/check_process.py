@@ -1,4 +1,4 @@
-"""A check of the GPU in a process of its own, with a time limit: CUDA may end the process, or hang it.
+"""Check the GPU in a separate process with a time limit, because CUDA may kill or hang the process.
 
 python -m ernie_pair.device.gpu.check_process NAME NUMBER
 """
@@ -15,11 +15,11 @@ from ernie_pair.device.gpu.capability import paddle_capability
 from ernie_pair.device.gpu.kernels import compare_kernels
 from ernie_pair.device.gpu.libraries import libraries_that_fail, load_libraries
 
-LONGEST = 300  # characters of what a process said before it ended
+LONGEST = 300  # characters of the last output of a process
 
 
 class Finding(NamedTuple):
-    """What a check found: ``faults``, none when all is well, and what there is to tell."""
+    """The result of a check: ``faults``, empty when all is well, and ``facts`` to report."""
 
     faults: List[str]
     facts: Dict[str, Any]
@@ -50,9 +50,9 @@ CHECKS: Dict[str, Callable[[int], Finding]] = {"libraries": check_libraries, "ke
 
 
 def run_check(name: str, number: int = 0, seconds: float = 120) -> Finding:
-    """Return the finding of CHECKS[name] on the GPU ``number``, made by a process of its own.
+    """Return the finding of CHECKS[name] on the GPU ``number``, from a separate process.
 
-    One that ends before it has answered, or needs more than ``seconds``, is a fault of one line.
+    If it ends without an answer, or takes more than ``seconds``, that is a fault of one line.
     """
     words = [sys.executable, "-m", "ernie_pair.device.gpu.check_process", name, str(number)]
     try:
@@ -67,18 +67,18 @@ def run_check(name: str, number: int = 0, seconds: float = 120) -> Finding:
 
 
 def _end_of(done: "subprocess.CompletedProcess[str]") -> str:
-    """Return how a process ended that has not answered, and what it said last."""
+    """Return how a process ended that has not answered, and its last output."""
     code = done.returncode
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    # A library that is not found is the cause; Paddle's own last lines tell of the signal.
+    # A library that is not found is the cause; Paddle's own last lines are about the signal.
     of_library = [line for line in said if "cannot open" in line or "ould not load" in line]
     errors = [line for line in said if "rror" in line]
-    return f"the process {how}: {(of_library or errors or said or ['it said nothing'])[-1][:LONGEST]}"
+    return f"the process {how}: {(of_library or errors or said or ['no output'])[-1][:LONGEST]}"
 
 
 def main() -> None:
-    """Run one check, and write its finding to the standard output, which nothing else reaches."""
+    """Run one check, and write its finding to standard output, which nothing else can write to."""
     answer = os.dup(1)
     os.dup2(2, 1)
     finding = CHECKS[sys.argv[1]](int(sys.argv[2]))

@@ -1,12 +1,12 @@
 """Links in paddle/libs to the CUDA libraries of the nvidia-* packages, so that Paddle finds them.
 
-The GPU build of Paddle 2.6 brings no CUDA, and opens libcudnn.so and its kin by name: in paddle/libs first
-(RUNPATH of its compiled core), which works for every process, notebooks and `python -m
-paddle.distributed.launch` included. The packages hold libcudnn.so.8 in folders of their own. A library finds
-its neighbours where its link lies, so all of them are linked, by their own name and without a version.
+The GPU build of Paddle 2.6 includes no CUDA, and opens libcudnn.so and others by name: in paddle/libs first
+(RUNPATH of its compiled core), which works for every process, including notebooks and `python -m
+paddle.distributed.launch`. The packages have libcudnn.so.8 in folders of their own. A library finds
+its neighbours next to its link, so all of them are linked, by their own name and without a version.
 
-Which links are ours stands in a file beside them: a link that this command has not made, or that no longer
-leads where it did, is somebody else's.
+A file beside the links records which are ours: a link that this command has not made, or that no longer
+has the recorded target, belongs to somebody else.
 """
 
 import json
@@ -24,10 +24,10 @@ from data_tools.files.atomic_files import published
 from ernie_pair.device.gpu.builds import Build, installed_build
 
 NOTE = ".ernie-pair-links.json"
-# Of what the packages hold; the loader of OpenCL is the system's own.
+# Among the files of the packages; the OpenCL loader is the system's own.
 LIBRARY = re.compile(r"(?P<name>lib(?!OpenCL\b)[\w.+-]+?\.so)(\.[0-9.]+)?")
 
-Links = Dict[str, str]  # name: what the link says
+Links = Dict[str, str]  # name: its target
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class LinkCudaConfig(Options):
     EXAMPLE = "--remove true"
 
     remove: bool = option(
-        False, help="take away the links that this command has made, and make none", group="devices"
+        False, help="remove the links that this command has made, and create none", group="devices"
     )
 
 
 class Plan(NamedTuple):
-    """What is to be done in a folder: links to make and to take away, and names that somebody else has."""
+    """The changes to a folder: links to make and to remove, and names that others occupy."""
 
     make: Links
     remove: List[str]
@@ -50,9 +50,9 @@ class Plan(NamedTuple):
 
 
 def link_cuda(config: LinkCudaConfig) -> None:
-    """Make the links, take away those of an earlier time that lead elsewhere, and say what was done.
+    """Make the links, remove earlier ones with other targets, and report what was done.
 
-    Raises InputError without Paddle, or where its GPU build has none of the packages; OSError when the
+    Raises InputError without Paddle, or if its GPU build has none of the packages; OSError when the
     folder cannot be written.
     """
     build = installed_build()
@@ -66,7 +66,7 @@ def link_cuda(config: LinkCudaConfig) -> None:
         )
     plan = _make_links(build.libraries, wanted)
     for name in plan.foreign:
-        print(f"left      {build.libraries / name}, which this command has not made")
+        print(f"left      {build.libraries / name}, which this command did not make")
     here = len(wanted) - len(plan.foreign)
     print(f"links     {here} in {build.libraries}: {len(plan.make)} made, {len(plan.remove)} removed")
     if not wanted and not config.remove:
@@ -80,13 +80,13 @@ def is_linked(build: Build) -> bool:
 
 
 def unmade_links(build: Build) -> List[str]:
-    """Return the names of the links that `link_cuda` would make for ``build``, or take away."""
+    """Return the names of the links that `link_cuda` would make or remove for ``build``."""
     plan = plan_links(build.libraries, wanted_links(build))
     return [*plan.make, *plan.remove]
 
 
 def wanted_links(build: Build) -> Links:
-    """Return the links that ``build`` needs: those of the packages for its CUDA, none where it needs none."""
+    """Return the links that ``build`` needs: those to the packages for its CUDA, none if it needs none."""
     if not build.cuda or build.brings_libraries:
         return {}
     package = re.compile(rf"nvidia-.+-cu{_major(build)}")
@@ -105,7 +105,7 @@ def wanted_links(build: Build) -> Links:
 
 
 def plan_links(folder: Path, wanted: Links) -> Plan:
-    """Return what is to be done in ``folder`` so that it holds ``wanted``."""
+    """Return the changes to ``folder`` after which it holds ``wanted``."""
     ours = _ours(folder)
     plan = Plan({}, [], [])
     for name, target in wanted.items():
@@ -121,7 +121,7 @@ def plan_links(folder: Path, wanted: Links) -> Plan:
 
 
 def _make_links(folder: Path, wanted: Links) -> Plan:
-    """Do what ``plan_links`` says, in an order that leaves nothing unknown behind when it is cut short."""
+    """Carry out ``plan_links``, in an order that leaves nothing unrecorded when it is interrupted."""
     plan, ours = plan_links(folder, wanted), _ours(folder)
     if not plan.make and not plan.remove:
         return plan
@@ -133,7 +133,7 @@ def _make_links(folder: Path, wanted: Links) -> Plan:
     for name, target in list(plan.make.items()):
         try:
             os.symlink(target, folder / name)
-        except FileExistsError:  # meanwhile, by the same command started twice or by somebody else
+        except FileExistsError:  # made meanwhile, by the same command started twice or by somebody else
             if _link_text(folder / name) != target:
                 plan.foreign.append(name)
                 del plan.make[name]
@@ -141,7 +141,7 @@ def _make_links(folder: Path, wanted: Links) -> Plan:
 
 
 def _ours(folder: Path) -> Links:
-    """Return the links that this command has made in ``folder``, as they stand there."""
+    """Return the links that this command has made in ``folder``, as recorded there."""
     try:
         noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -156,12 +156,12 @@ def _ours(folder: Path) -> Links:
 
 
 def _link_text(path: Path) -> Optional[str]:
-    """Return what a link says; None where there is none."""
+    """Return the target of a link; None if it is not a link."""
     return os.readlink(path) if path.is_symlink() else None
 
 
 def _target(library: Path, folder: Path) -> str:
-    """Return what a link in ``folder`` says: it stays right where an environment is moved as a whole."""
+    """Return the target for a link in ``folder``: it stays valid if an environment is moved as a whole."""
     packages = folder.parents[1]
     return os.path.relpath(library, folder) if packages in library.parents else str(library)
 

@@ -1,4 +1,4 @@
-"""The kernels that a training step lives on, run once each and compared with numpy in float64.
+"""Run each kernel that a training step needs once, and compare it with numpy in float64.
 
 H rows, W columns, V vocabulary; B batch, S sequence, N heads, D per head.
 """
@@ -8,8 +8,8 @@ from typing import Callable, Dict, Iterator, List, NamedTuple
 
 import numpy as np
 
-# The largest difference from numpy, as a share of the largest number there. Sums of some hundred products, in
-# float32 without TF32 (which would miss its line), and in half precision.
+# The largest difference from numpy, relative to the largest number. For sums of some hundred products, in
+# float32 without TF32 (which would exceed its limit), and in half precision.
 LIMITS = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 LEAST_CAPABILITY = {"float32": 0, "float16": 0, "bfloat16": 8}  # major
 ATTENTION_CAPABILITY = 8
@@ -19,17 +19,17 @@ Arrays = Dict[str, np.ndarray]
 
 
 class KernelResult(NamedTuple):
-    """A kernel, compared: ``error`` is the largest difference over the largest number."""
+    """A kernel's comparison: ``error`` is the largest difference over the largest number."""
 
     kernel: str
     dtype: str
     error: float
     limit: float
-    failure: str = ""  # what Paddle raised
+    failure: str = ""  # the error that Paddle raised
 
     @property
     def is_right(self) -> bool:
-        """Return whether it ran and its answer is numpy's."""
+        """Return whether it ran and agrees with numpy."""
         return not self.failure and self.error <= self.limit
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class KernelResult(NamedTuple):
 def compare_kernels(capability=None) -> List[KernelResult]:
     """Run every kernel on Paddle's current device, in each type that it has, and compare with numpy.
 
-    ``capability``: (major, minor) of the GPU; None: a CPU, which computes in float32 alone. To be called in
+    ``capability``: (major, minor) of the GPU; None: a CPU, which only computes in float32. Call it in
     dynamic mode, TF32 off.
     """
     major = 0 if capability is None else capability[0]
@@ -73,7 +73,7 @@ def _compare(kernel: Callable, dtype: str) -> KernelResult:
 
 
 def _drawn(rng, dtype: str, *shape: int):
-    """Return normal numbers that the type can hold: a tensor and the same as float64."""
+    """Return normal random numbers that the type can hold: a tensor and the same as float64."""
     import paddle
 
     tensor = paddle.to_tensor(rng.standard_normal(shape).astype(np.float32)).astype(dtype)
@@ -108,7 +108,7 @@ def layer_norm(rng, dtype: str):
 
 
 def embedding_gradient(rng, dtype: str):
-    """Add the gradients of B x S looked-up rows of W into a table [V, W]."""
+    """Sum the gradients of B x S looked-up rows of W in a table [V, W]."""
     import paddle
 
     ids = rng.integers(0, V, (B, S))
@@ -122,7 +122,7 @@ def embedding_gradient(rng, dtype: str):
 
 
 def gather_gradient(rng, dtype: str):
-    """Add the gradients of rows that were gathered, one twice, into [H, W]."""
+    """Sum the gradients of gathered rows, one gathered twice, in [H, W]."""
     import paddle
 
     picked = np.append(rng.integers(0, H, 9), [3, 3])
@@ -136,7 +136,7 @@ def gather_gradient(rng, dtype: str):
 
 
 def adamw(rng, dtype: str):
-    """Move a weight [H, W] once by AdamW."""
+    """Update a weight [H, W] once by AdamW."""
     import paddle
 
     drawn, before = _drawn(rng, dtype, H, W)
@@ -151,7 +151,7 @@ def adamw(rng, dtype: str):
 
 
 def flash_attention(rng, dtype: str):
-    """Attend over [B, S, N, D] by the library of fused attention."""
+    """Attend over [B, S, N, D] with the flash attention library."""
     from paddle.nn.functional.flash_attention import flash_attention as attend
 
     (query, query_64), (key, key_64), (value, value_64) = (_drawn(rng, dtype, B, S, N, D) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Prints the GPUs that are visible, as --gpus takes them: 0,1. For scripts.
+"""Print the visible GPUs in the form of --gpus: 0,1. For scripts.
 
 python -m ernie_pair.device.gpu.visible
 """
@@ -12,7 +12,7 @@ from ernie_pair.device.paddle_patches.launcher import visible_gpus
 
 
 def main() -> None:
-    """Print them, and exit with 2 where there are none."""
+    """Print them, and exit with 2 if there are none."""
     sys.exit(exit_code_of(_print_visible))
 
 

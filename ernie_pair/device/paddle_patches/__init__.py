@@ -1,1 +1,1 @@
-"""Private names of Paddle 2.6.2 and repairs of its faults: what a newer Paddle has to be compared with."""
+"""Private names of Paddle 2.6.2 and fixes of its bugs, to be checked again for a newer Paddle."""

@@ -1,14 +1,14 @@
-"""What Paddle's compiled core is made for, how it computes, and operators that are not its own.
+"""What Paddle's compiled core was built for, how it computes, and operators that are not its own.
 
 Names, as in Paddle 2.6.2: `paddle.base.core`, its `__file__`, `set_num_threads`, `ProcessGroupGloo`,
 `ProcessGroupNCCL` and `load_op_meta_info_and_register_op`, which `paddle.base.framework.OpProtoHolder` makes
-known to Python. Upstream offers the number of threads to its predictors alone
-(`set_cpu_math_library_num_threads`), and operators by `paddle.utils.cpp_extension`, which asks for ninja,
+known to Python. Upstream only lets its predictors set the number of threads
+(`set_cpu_math_library_num_threads`), and adds operators by `paddle.utils.cpp_extension`, which needs ninja,
 setuptools and Python's headers.
 
-`get_cublas_switch`, `set_cublas_switch` and `set_cudnn_switch`, which builds for GPUs alone have: whether
-float32 products may be computed in TF32, with 10 bits of a factor in place of 23. Paddle turns it on when it
-is loaded, and looks at it in every product.
+`get_cublas_switch`, `set_cublas_switch` and `set_cudnn_switch`, which only builds for GPUs have: whether
+float32 products may be computed in TF32, with 10 bits of a factor instead of 23. Paddle turns it on when it
+is loaded, and checks it in every product.
 """
 
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from typing import Iterator
 
 
 def set_math_threads(count: int) -> None:
-    """Let the math of this process take ``count`` threads."""
+    """Let the math of this process use ``count`` threads."""
     import paddle
 
     paddle.base.core.set_num_threads(count)
@@ -38,9 +38,9 @@ def core_library() -> Path:
 
 
 def register_operators(library: Path) -> None:
-    """Let static programs have the operators of ``library``.
+    """Make the operators of ``library`` available to static programs.
 
-    Raises RuntimeError or OSError where it is none.
+    Raises RuntimeError or OSError if it is not a library of operators.
     """
     import paddle
 

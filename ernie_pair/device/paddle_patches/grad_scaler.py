@@ -1,7 +1,7 @@
-"""Paddle's loss scale of the dynamic graph, on a CPU too and told from outside what is finite.
+"""Paddle's loss scaling of the dynamic graph, made to work on a CPU and to be told what is finite.
 
 Names, as in Paddle 2.6.2: `paddle.amp.grad_scaler._dygraph_tracer`, by which the constructor refuses a CPU
-("AmpScaler can only be enabled on CUDAPlace, XPUPlace and CustomPlace"), though the kernels are there; of the
+("AmpScaler can only be enabled on CUDAPlace, XPUPlace and CustomPlace"), although it has the kernels; of the
 scaler `_scale` and `_cache_founf_inf`, which Paddle 3 spells `_cache_found_inf`.
 """
 
@@ -24,13 +24,13 @@ class AnyDeviceGradScaler(paddle.amp.GradScaler):
             super().__init__(**settings)
 
     def scale(self, loss: paddle.Tensor) -> paddle.Tensor:
-        """Return the scaled loss. Paddle's would switch itself off where the type is not float16."""
+        """Return the scaled loss. Paddle's version turns itself off if the type is not float16."""
         return loss * self._scale
 
     def judge(self, is_finite: bool) -> None:
         """Let the scale grow or shrink after a step whose gradients were finite, or were not."""
         self._cache_founf_inf = self._cache_found_inf = not is_finite
-        with contextlib.redirect_stdout(io.StringIO()):  # Paddle prints each time it shrinks
+        with contextlib.redirect_stdout(io.StringIO()):  # Paddle prints each time that it shrinks
             self.update()
 
     @property

@@ -1,6 +1,6 @@
 """Numbers about gradients.
 
-Names, as in Paddle 2.6.2: `paddle.nn.clip._squared_l2_norm`, of which `ClipGradByGlobalNorm` is made.
+Names, as in Paddle 2.6.2: `paddle.nn.clip._squared_l2_norm`, which `ClipGradByGlobalNorm` uses.
 """
 
 import paddle

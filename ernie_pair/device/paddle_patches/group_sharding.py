@@ -1,10 +1,10 @@
 """Paddle's group sharding of stage 2, with what it does not offer: owners, and the buffer of its offload.
 
 Names, as in Paddle 2.6.2: `GroupShardedStage2._world_size_scaling` (float16 gradients are divided by the
-number of processes in the backward pass, others in the update; where both kinds occur, as at O2, whose norms
+number of processes in the backward pass, others in the update; if both kinds occur, as at O2, whose norms
 stay float32, it does both or, with offload, neither); `GroupShardedOptimizerStage2` with `param2rank`,
 `offload_params`, `offload_param2align` and `_optim`; of that optimizer `_parameter_list`, `_param_groups`.
-Its module `group_sharded_stage2` sums gradients in their own type, by the name `dist`.
+Its module `group_sharded_stage2` sums gradients in their own type, under the name `dist`.
 """
 
 from contextlib import contextmanager
@@ -18,9 +18,9 @@ HALVES = (paddle.float16, paddle.bfloat16)
 
 
 class Offloaded(NamedTuple):
-    """What a process keeps in the CPU's memory: one flat ``buffer``, in which ``masters`` lie in a row.
+    """What a process keeps in CPU memory: one flat ``buffer``, with the ``masters`` one after another.
 
-    Behind each master is a gap of so many numbers.
+    Each master is followed by a gap of so many numbers.
     """
 
     optimizer: paddle.optimizer.Optimizer
@@ -32,7 +32,7 @@ class Offloaded(NamedTuple):
 def shard(model, optimizer, offload: bool):
     """Return (forward, sharded optimizer).
 
-    It is told of one process, so gradients are added up: each process takes its part of the loss instead.
+    It is set up for one process, so gradients are summed: each process takes its share of the loss instead.
     """
     from paddle.distributed.sharding import group_sharded_parallel
 
@@ -47,9 +47,9 @@ def owners_of(sharded) -> Dict[str, int]:
 
 
 def offloaded_of(sharded) -> Offloaded:
-    """Return the flat buffer of this process, which from now on is what its optimizer moves.
+    """Return the flat buffer of this process, which from now on is what its optimizer updates.
 
-    Paddle lets it do so in the first update: too late for the loss scale of that update.
+    Paddle sets this in the first update: too late for the loss scale of that update.
     """
     buffer, masters = sharded.offload_params.buffer, list(sharded.offload_params._params)
     sharded._optim._parameter_list = sharded._optim._param_groups = [buffer]
@@ -59,7 +59,7 @@ def offloaded_of(sharded) -> Offloaded:
 
 @contextmanager
 def sums_in_float32() -> Iterator[None]:
-    """Sum gradients in half precision in float32 in this context, and round the sum once."""
+    """Sum half-precision gradients in float32 within this context, and round the sum once."""
     from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage2
 
     with replaced(group_sharded_stage2, "dist", _WideSums(group_sharded_stage2.dist)):

@@ -1,61 +1,69 @@
-"""Four habits of Paddle's launcher, turned off while it runs.
+"""Four behaviours of Paddle's launcher, turned off while it runs.
 
 Names, as in Paddle 2.6.2, all below `paddle.distributed.launch`: `controllers.controller.Controller` with
 `save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log), `utils.process_context.ProcessContext._start`
-(backup_env.N.json, for lists that the kernel would not pass on), `job.container.Container.__str__` (the
+(backup_env.N.json, for lists that the kernel would not accept), `job.container.Container.__str__` (the
 environment on the console), `_log_handler` and `outfile` of the same, `job.pod.Pod` with `stop` and
 `exit_code`, `context.device.Device`, `context.args_envs.parse_args`, `main.launch`. PADDLE_LOG_LEVEL, in the
-environment, wins over --log_level.
+environment, overrides --log_level.
 """
 
 import os
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
 
 from ernie_pair.device.paddle_patches.replaced import replaced
 
 
 def start_launcher() -> None:
-    """Start the processes that ``sys.argv`` asks for; exits with the code of the launcher."""
+    """Start the processes that ``sys.argv`` requests; exits with the code of the launcher."""
     from paddle.distributed.launch.main import launch
 
     launch()
 
 
 def asked_gpus() -> Optional[str]:
-    """Return what --gpus of ``sys.argv``, or the environment, asks for."""
+    """Return the GPUs that --gpus of ``sys.argv``, or the environment, requests."""
     from paddle.distributed.launch.context.args_envs import parse_args
 
     return os.environ.get("PADDLE_DEVICES") or parse_args()[0].devices
 
 
 def asked_processes() -> int:
-    """Return what --nproc_per_node of ``sys.argv`` asks for; 0: nothing."""
+    """Return the --nproc_per_node of ``sys.argv``; 0: not given."""
     from paddle.distributed.launch.context.args_envs import parse_args
 
     return int(parse_args()[0].nproc_per_node or 0)
 
 
 def asked_machines() -> Tuple[int, str]:
-    """Return (how many machines --nnodes of ``sys.argv`` asks for at least, --master or nothing)."""
+    """Return (the fewest machines that --nnodes of ``sys.argv`` requests, --master or nothing)."""
     from paddle.distributed.launch.context.args_envs import parse_args
 
     asked = parse_args()[0]
     return int(str(asked.nnodes).partition(":")[0]), asked.master or ""
 
 
-def keep_launcher_quiet() -> None:
-    """Have the launcher tell of warnings and errors alone, unless --log_level asks for more.
+def asked_log() -> Path:
+    """Return the log of the first process, which the launcher shows; --log_dir sets its folder."""
+    from paddle.distributed.launch.context.args_envs import parse_args
 
-    Its thirty lines about its own flags stand before those of the run otherwise.
+    return Path(os.environ.get("PADDLE_LOG_DIR") or parse_args()[0].log_dir, "workerlog.0")
+
+
+def keep_launcher_quiet() -> None:
+    """Have the launcher log only warnings and errors, unless --log_level asks for more.
+
+    Otherwise its thirty lines about its own flags come before those of the run.
     """
-    sys.argv[1:1] = ["--log_level", "WARNING"]  # of two the later one counts: the user's
+    sys.argv[1:1] = ["--log_level", "WARNING"]  # the later of two counts: the user's
 
 
 def visible_gpus() -> List[str]:
-    """Return the GPUs that the launcher sees, as --gpus names them."""
+    """Return the GPUs that the launcher sees, in the form of --gpus."""
     from paddle.distributed.launch.context.device import Device
 
     return Device.parse_device().labels
@@ -80,8 +88,8 @@ def private_environment() -> Iterator[None]:
 def own_exit_code() -> Iterator[None]:
     """Have the launcher end with the code of a process that failed by itself, in this context.
 
-    It is 128 + N for signal N. Paddle's own is that of the first process which has one, and those that it
-    stops have one too.
+    It is 128 + N for signal N. Paddle's own is that of the first process which has one, including those that
+    it stops itself.
     """
     from paddle.distributed.launch.job.pod import Pod
 
@@ -97,9 +105,9 @@ def own_exit_code() -> Iterator[None]:
 
 @contextmanager
 def last_lines_shown() -> Iterator[None]:
-    """Have the launcher show, in this context, what its first process has said while it was being stopped.
+    """Have the launcher show, in this context, the output of its first process while it was being stopped.
 
-    Paddle's own looks into that log no more, and how far a run was when it stopped is never seen.
+    Paddle's own no longer reads that log then, so it would never show how far the run was when it stopped.
     """
     from paddle.distributed.launch.job.pod import Pod
 
@@ -119,7 +127,7 @@ def last_lines_shown() -> Iterator[None]:
 
 
 def _exit_code_of(pod) -> int:
-    """Return the code of a ``Pod``: one that a process gave itself before that of a signal."""
+    """Return the code of a ``Pod``: that of a process that ended by itself before that of a signal."""
     ended = getattr(pod, "failed_by_themselves", None) or pod.containers
     codes = [container.exit_code for container in ended if container.exit_code]
     given = [code for code in codes if code > 0] or [128 - code for code in codes]

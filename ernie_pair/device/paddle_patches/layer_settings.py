@@ -1,4 +1,4 @@
-"""Settings of Paddle's layers that only private names of Paddle 2.6.2 tell, or other ones in Paddle 3."""
+"""Settings of Paddle's layers that are only available under private names, which differ in Paddle 3."""
 
 from paddle.nn import functional as F
 
@@ -6,12 +6,12 @@ ACTIVATIONS = ("gelu", "relu")
 
 
 def epsilon_of(norm) -> float:
-    """Return what a LayerNorm adds to the variance."""
+    """Return the epsilon that a LayerNorm adds to the variance."""
     return float(norm._epsilon)
 
 
 def padding_id_of(embedding) -> int:
-    """Return the id whose row of an Embedding is zero and does not train; -1: none."""
+    """Return the id whose row of an Embedding is zero and is not trained; -1: none."""
     padding_id = embedding._padding_idx
     return -1 if padding_id is None else int(padding_id)
 
@@ -19,6 +19,6 @@ def padding_id_of(embedding) -> int:
 def activation_of(layer) -> str:
     """Return which of ACTIVATIONS an encoder layer has, '' for another.
 
-    From 3.2 on the functions of Paddle are called otherwise than they are imported: `_gelu`.
+    From 3.2 on, Paddle's functions have a different name than the one they are imported by: `_gelu`.
     """
     return next((name for name in ACTIVATIONS if layer.activation is getattr(F, name)), "")

@@ -1,8 +1,8 @@
-"""The state of an optimizer of the dynamic graph, by Paddle's names of it.
+"""The state of an optimizer of the dynamic graph, under Paddle's names.
 
-Names, as in Paddle 2.6.2, of `paddle.optimizer.Optimizer`: `_accumulators_holder` (what `set_state_dict` was
-given before the first step has made the accumulators), `_master_weights`, `_multi_precision`, `_name`; and
-how a float32 copy is called.
+Names, as in Paddle 2.6.2, of `paddle.optimizer.Optimizer`: `_accumulators_holder` (the argument of
+`set_state_dict` before the first step creates the accumulators), `_master_weights`, `_multi_precision`,
+`_name`; and the name of a float32 copy.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -13,7 +13,7 @@ from paddle.base.layer_helper import LayerHelper
 
 
 def state_of(optimizer) -> Dict[str, Any]:
-    """Return {Paddle's name: tensor} of all slots, with what is kept for those that are not made yet."""
+    """Return {Paddle's name: tensor} of all slots, including what is kept for those not created yet."""
     return {**optimizer._accumulators_holder, **optimizer.state_dict()}
 
 
@@ -23,19 +23,19 @@ def masters_of(optimizer) -> Dict[str, paddle.Tensor]:
 
 
 def new_master(parameter, array: np.ndarray) -> paddle.Tensor:
-    """Return a float32 copy of ``parameter`` that holds ``array``, with the name that Paddle gives to it."""
+    """Return a float32 copy of ``parameter`` that holds ``array``, under the name that Paddle uses."""
     master = paddle.to_tensor(array)
     master.name = f"{parameter.name}_fp32_master_0"
     return master
 
 
 def keeps_masters(optimizer) -> bool:
-    """Return whether the optimizer keeps float32 copies of parameters in 16 bits."""
+    """Return whether the optimizer keeps float32 copies of 16-bit parameters."""
     return bool(optimizer._multi_precision)
 
 
 def slot_name(optimizer, parameter, slot: str) -> str:
-    """Return Paddle's name of a slot; another optimizer of the same model has other ones."""
+    """Return Paddle's name of a slot; it differs for another optimizer of the same model."""
     owner = masters_of(optimizer).get(parameter.name, parameter)
     return f"{owner.name}_{optimizer._name}_{slot}_0"
 
@@ -50,19 +50,19 @@ class AdamSlots(NamedTuple):
 
 
 def adam_slots(optimizer, parameters) -> List[AdamSlots]:
-    """Return the state of ``parameters``; it is made where it was not there yet, of what was restored."""
-    optimizer.helper = LayerHelper("AdamW")  # as its own step has it
+    """Return the state of ``parameters``; it is created if missing, from what was restored."""
+    optimizer.helper = LayerHelper("AdamW")  # as in its own step
     optimizer._create_accumulators(paddle.static.default_main_program().global_block(), parameters)
     names = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
     return [AdamSlots(*(optimizer._get_accumulator(name, p) for name in names)) for p in parameters]
 
 
 def lay_powers_on_cpu(optimizer, parameters) -> None:
-    """Lay the powers of the betas where AdamW makes them, in the CPU's memory; `set_state_dict` does not.
+    """Move the beta powers to CPU memory, where AdamW creates them; `set_state_dict` does not.
 
-    On a GPU AdamW takes another kernel where they lie there.
+    With powers on the GPU, AdamW would use another kernel.
     """
-    optimizer.helper = LayerHelper("AdamW")  # as its own step has it
+    optimizer.helper = LayerHelper("AdamW")  # as in its own step
     optimizer._create_accumulators(paddle.static.default_main_program().global_block(), parameters)
     for parameter in parameters:
         for name in ("beta1_pow_acc", "beta2_pow_acc"):
@@ -71,7 +71,7 @@ def lay_powers_on_cpu(optimizer, parameters) -> None:
 
 
 class AdamSettings(NamedTuple):
-    """The settings of an AdamW of Paddle's."""
+    """The settings of Paddle's AdamW."""
 
     beta1: float
     beta2: float
@@ -79,7 +79,7 @@ class AdamSettings(NamedTuple):
     weight_decay: float
     is_decayed: Optional[Callable[[str], bool]]  # by the parameter's name; None: all are
     clip_norm: Optional[float]
-    is_usual: bool  # numbers throughout, one group of parameters, no clipping but by the global norm
+    is_usual: bool  # constant numbers, one group of parameters, no clipping except by the global norm
 
     @property
     def betas(self) -> Tuple[float, float]:

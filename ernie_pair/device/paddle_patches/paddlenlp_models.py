@@ -1,19 +1,19 @@
-"""What PaddleNLP's models do not offer.
+"""What is missing in PaddleNLP's models.
 
 Names, as in PaddleNLP 2.8.1: `PretrainedModel._init_weights`, which it applies to the layers of its models;
-`relative_positions_embeddings` of `NeZhaAttention`, which is a plain attribute there and no buffer.
+`relative_positions_embeddings` of `NeZhaAttention`, which is a plain attribute there and not a buffer.
 """
 
 from paddle import nn
 
 
 def init_like(encoder: nn.Layer, layer: nn.Layer) -> None:
-    """Draw the weights of ``layer`` in the way of ``encoder``, a model of PaddleNLP."""
+    """Initialize the weights of ``layer`` like those of ``encoder``, a model of PaddleNLP."""
     layer.apply(encoder._init_weights)
 
 
 def share_positions(encoder: nn.Layer) -> None:
-    """Give all layers of a NeZha one table, which PaddleNLP makes anew for each: 64 MiB at 64 per head."""
+    """Give all layers of a NeZha one table, which PaddleNLP creates for each: 64 MiB at 64 per head."""
     attentions = [layer.attention for layer in encoder.encoder.layer]
     table = _Positions(attentions[0].relative_positions_embeddings)
     for attention in attentions:
@@ -22,7 +22,7 @@ def share_positions(encoder: nn.Layer) -> None:
 
 
 class _Positions(nn.Layer):
-    """NeZha's table of relative positions: it goes along in an export, and no forward pass copies it."""
+    """NeZha's table of relative positions: it is included in an export, and no forward pass copies it."""
 
     def __init__(self, table):
         super().__init__()

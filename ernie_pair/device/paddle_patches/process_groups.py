@@ -1,14 +1,14 @@
-"""What the processes of a run share beside `paddle.distributed`.
+"""What the processes of a run share besides `paddle.distributed`.
 
-Names, as in Paddle 2.6.2: `paddle.base.core.create_or_get_global_tcp_store`, at which `init_parallel_env`
-lets the processes meet; `paddle.distributed.parallel.sync_params_buffers`, with which `paddle.DataParallel`
+Names, as in Paddle 2.6.2: `paddle.base.core.create_or_get_global_tcp_store`, by which `init_parallel_env`
+connects the processes; `paddle.distributed.parallel.sync_params_buffers`, with which `paddle.DataParallel`
 begins; `fused_allreduce_gradients` of `paddle.distributed.fleet.utils.hybrid_parallel_util`, which the
-documentation of `no_sync` names for gradients that are added up by hand; `core.eager.set_master_grads`, by
-which `paddle.amp.decorate(master_grad=True)` makes half gradients float32 after a backward pass.
+documentation of `no_sync` names for gradients that are summed manually; `core.eager.set_master_grads`, by
+which `paddle.amp.decorate(master_grad=True)` casts half-precision gradients to float32 after a backward pass.
 
-In Paddle 3 the collectives of static programs take the contexts of `core.CommContextManager`, by the number
-of their ring; `init_parallel_env` makes none for them on CPUs. `paddle.distributed.parallel` has
-`_print_modified_flags`, with which it writes the settings that differ from Paddle's own, ours too.
+In Paddle 3 the collectives of static programs use the contexts of `core.CommContextManager`, by the number
+of their ring; `init_parallel_env` creates none for them on CPUs. `paddle.distributed.parallel` has
+`_print_modified_flags`, with which it prints the settings that differ from Paddle's defaults, including ours.
 """
 
 import paddle
@@ -18,7 +18,7 @@ from ernie_pair.device.paddle_patches.static_programs import WORLD_RING
 
 
 def join_processes() -> None:
-    """Let the processes of the run know each other, without a list of Paddle's flags on the console."""
+    """Connect the processes of the run, without printing a list of Paddle's flags."""
     from paddle.distributed import parallel
 
     with replaced(parallel, "_print_modified_flags", lambda flags: None):
@@ -26,20 +26,20 @@ def join_processes() -> None:
 
 
 def open_store():
-    """Return the store at which the processes met: ``add(key, number)`` returns the sum so far."""
+    """Return the store by which the processes are connected: ``add(key, number)`` returns the sum so far."""
     from paddle.base import core
 
     return core.create_or_get_global_tcp_store()
 
 
 def connect_static_programs(num_processes: int):
-    """Let the static programs of several processes speak by gloo.
+    """Let the static programs of several processes communicate by gloo.
 
-    Static mode must be on. Returns the store at which they met where gloo waits for a late process for 30
-    seconds alone, as in Paddle 3, and None where it waits on.
+    Static mode must be on. Returns the store that connects them if gloo waits only 30 seconds for a late
+    process, as in Paddle 3, and None if it waits longer.
     """
     if paddle.__version__.startswith("2."):
-        # In dynamic mode Paddle makes a group that static programs do not see.
+        # In dynamic mode Paddle creates a group that static programs cannot use.
         join_processes()
         return None
     store = open_store()
@@ -49,14 +49,14 @@ def connect_static_programs(num_processes: int):
 
 
 def share_weights(model) -> None:
-    """Make the weights of ``model`` those of the first process, on all."""
+    """Broadcast the weights of ``model`` from the first process to all."""
     from paddle.distributed.parallel import sync_params_buffers
 
     sync_params_buffers(model)
 
 
 def average_gradients(model, widens: bool = False) -> None:
-    """Make the gradients of ``model`` the means over all processes; ``widens``: half ones become float32."""
+    """Average the gradients of ``model`` over all processes; ``widens``: half ones become float32."""
     from paddle.base import core
     from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
 

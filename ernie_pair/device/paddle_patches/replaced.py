@@ -1,4 +1,4 @@
-"""Replace a name of Paddle's for a while: nothing in this folder is replaced for good."""
+"""Replace a name of Paddle temporarily: nothing in this folder is replaced permanently."""
 
 from contextlib import contextmanager
 from typing import Iterator
@@ -6,13 +6,13 @@ from typing import Iterator
 
 @contextmanager
 def replaced(owner, name: str, value) -> Iterator[None]:
-    """Let ``owner``, a module or a class, have ``value`` under ``name`` within this context.
+    """Replace ``name`` of ``owner``, a module or a class, by ``value`` within this context.
 
-    Raises AttributeError when it has no such name of its own: then Paddle is another one, and a repair that
-    repairs nothing would not be noticed.
+    Raises AttributeError when it has no such name of its own: then Paddle has changed, and a patch without
+    effect would not be noticed.
     """
     if name not in vars(owner):
-        raise AttributeError(f"{owner.__name__} has no {name}; see what this Paddle calls it")
+        raise AttributeError(f"{owner.__name__} has no {name}; look up its name in this Paddle")
     known = vars(owner)[name]
     setattr(owner, name, value)
     try:

@@ -1,11 +1,11 @@
-"""What static fleet does in ``minimize`` beside what its strategy says.
+"""What static fleet does in ``minimize`` beyond its strategy.
 
 Names, as in Paddle 2.6.2, below `paddle.distributed.fleet.meta_optimizers`: `AMPOptimizer._init_wrapped_opt`,
-which passes no type but float16 on, and tells the optimizer of several processes (`_set_distributed`), for
+which passes no type but float16 on, and informs the optimizer of several processes (`_set_distributed`), for
 which it then adds a check of infinities per gradient; `common.CollectiveHelper._init_communicator`, which
-knows NCCL alone. Of `paddle.static.amp.decorator`: `update_role_var_grad`, which moves the mark of what is
+supports only NCCL. Of `paddle.static.amp.decorator`: `update_role_var_grad`, which moves the mark of what is
 all-reduced from a float32 gradient to the half one that it is cast from; the optimizer's method
-`_append_cast_to_master_grad_op`, which casts gradients once they have been summed. The mark is the attribute
+`_append_cast_to_master_grad_op`, which casts gradients after they have been summed. The mark is the attribute
 `op_role_var` of an op, a list of parameter, gradient, parameter, gradient.
 """
 
@@ -26,11 +26,11 @@ Pairs = List[Tuple]  # (parameter, gradient)
 
 @contextmanager
 def amp_by(decorate: Callable) -> Iterator[None]:
-    """Replace fleet's AMP in this context by ``decorate(optimizer)``, which returns what Paddle's does."""
+    """Replace fleet's AMP in this context by ``decorate(optimizer)``, with the same kind of result."""
 
     def init_wrapped_opt(self) -> None:
         if self.wrapped_opt is None:
-            # Not told that there are several processes, it looks for infinities in all gradients at once.
+            # Without knowing of several processes, it checks all gradients for infinities at once.
             self.wrapped_opt = decorate(self.inner_opt)
 
     with replaced(AMPOptimizer, "_init_wrapped_opt", init_wrapped_opt):
@@ -39,7 +39,7 @@ def amp_by(decorate: Callable) -> Iterator[None]:
 
 @contextmanager
 def without_nccl() -> Iterator[None]:
-    """Have fleet exchange no ids of NCCL in this context: the processes know each other already, by gloo."""
+    """Have fleet exchange no ids of NCCL in this context: the processes are already connected by gloo."""
     with replaced(common.CollectiveHelper, "_init_communicator", lambda *args, **settings: None):
         yield
 
@@ -48,7 +48,7 @@ def without_nccl() -> Iterator[None]:
 def sums_in_float32() -> Iterator[None]:
     """Have fleet's AMP mark float32 gradients to be summed in this context: half ones are cast beforehand.
 
-    Each is cast where it is made, so that its sum can begin while the backward pass goes on.
+    Each is cast where it is computed, so that its sum can begin while the backward pass continues.
     """
     optimizer = decorator.OptimizerWithMixedPrecision
     unmoved = replaced(decorator, "update_role_var_grad", lambda program, pairs: None)
@@ -62,7 +62,7 @@ def _widened(self, pairs: Pairs) -> Pairs:
 
 
 def _cast(block, parameter, gradient):
-    """Cast ``gradient`` right after its last op, which hands the mark on; returns the float32 one."""
+    """Cast ``gradient`` right after its last op, which passes the mark on; returns the float32 one."""
     index = max(i for i, op in enumerate(block.ops) if gradient.name in op.output_arg_names)
     made_by = block.ops[index]
     role = made_by.attr("op_role")

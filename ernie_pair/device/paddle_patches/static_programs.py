@@ -1,17 +1,17 @@
-"""Changing the ops of a static program, and running it again and again, for which Paddle has no public way.
+"""Change the ops of a static program and run it repeatedly, for which Paddle has no public interface.
 
 Names, as in Paddle 2.6.2: `Block._remove_op`, `Block._remove_var`, `Block._insert_op`,
 `Block._insert_op_without_sync`, `Block._var_recursive`, `Program._sync_with_cpp`, `OpDesc._set_float32_attr`
-and its kin, `paddle.base.framework.Operator`, `paddle.base.core.VarDesc.VarType.LOD_TENSOR`,
-`paddle.base.core.LoDTensor`. What Python holds of a program and what C++ runs are two; ``sync`` follows the
+and similar, `paddle.base.framework.Operator`, `paddle.base.core.VarDesc.VarType.LOD_TENSOR`,
+`paddle.base.core.LoDTensor`. Python and C++ each have their own copy of a program; ``sync`` follows the
 last change. Of the executor: `_executor_cache` with its `get_program_and_executor`, which finds what it has
-prepared by a hash over the whole program, made anew for every run, `_feed_data`, and what `_run_impl` does
-between the two: the rate of `lr_scheduler` goes into its variable `_var_name`.
+prepared by a hash over the whole program, computed again for every run, `_feed_data`, and what `_run_impl`
+does between the two: it writes the rate of `lr_scheduler` to its variable `_var_name`.
 
-What Paddle 3.0 and 3.1 call otherwise, where they build the programs of 2.6: `c_allreduce_sum` and
+What differs in Paddle 3.0 and 3.1, when they build the programs of 2.6: `c_allreduce_sum` and
 `c_broadcast`, with X, Out and `use_calc_stream`, are `all_reduce`, with `reduce_type`, and `broadcast`, with
-x and out; `truncated_gaussian_random` cuts at its own `a` and `b`, not at two standard deviations.
-`paddle.base.framework.OpProtoHolder` knows which ops there are.
+x and out; `truncated_gaussian_random` truncates at its own `a` and `b`, not at two standard deviations.
+`paddle.base.framework.OpProtoHolder` knows which ops exist.
 """
 
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -26,32 +26,32 @@ CUT = 2.0  # standard deviations
 
 
 def remove_ops(block, is_unwanted: Callable) -> None:
-    """Remove the ops of ``block`` of which ``is_unwanted(op)``; the program is to be synced."""
+    """Remove the ops of ``block`` for which ``is_unwanted(op)``; sync the program afterwards."""
     for index in reversed(range(len(block.ops))):
         if is_unwanted(block.ops[index]):
             block._remove_op(index, sync=False)
 
 
 def insert_op(block, index: int, **about):
-    """Put an op, described as for ``append_op``, before the one at ``index``; returns it."""
+    """Insert an op, described as for ``append_op``, before the one at ``index``; returns it."""
     return block._insert_op(index, **about)
 
 
 def find_variable(block, name: str):
-    """Return the variable of this name of ``block`` or of one around it."""
+    """Return the variable of this name of ``block`` or of an enclosing one."""
     return block._var_recursive(name)
 
 
 def replace_op(block, index: int, **about) -> None:
-    """Put an op, described as for ``append_op``, in the place of another; the program is to be synced."""
+    """Replace an op by another, described as for ``append_op``; sync the program afterwards."""
     block._remove_op(index, sync=False)
     block._insert_op_without_sync(index, **about)
 
 
 def insert_described(block, index: int, kind: str, inputs: Names, outputs: Names, attrs: Dict) -> None:
-    """Put an op before the one at ``index``; the program is to be synced.
+    """Insert an op before the one at ``index``; sync the program afterwards.
 
-    It may stand in an inner block and write variables of an outer one, which `replace_op` does not find.
+    It may be in an inner block and write variables of an outer one, which `replace_op` does not find.
     """
     desc = block.desc._insert_op(index)
     desc.set_type(kind)
@@ -71,10 +71,10 @@ def insert_described(block, index: int, kind: str, inputs: Names, outputs: Names
 
 
 def declare_written(main: paddle.static.Program, inner, name: str) -> None:
-    """Let the op of ``main`` that runs the block ``inner`` say that it writes the outer variable ``name``.
+    """Declare that the op of ``main`` that runs the block ``inner`` writes the outer variable ``name``.
 
-    What reads the variable then waits for it. Nothing is to do where ``inner`` is the outermost block; the
-    program is to be synced.
+    Ops that read the variable then wait for it. Nothing is needed if ``inner`` is the outermost block; sync
+    the program afterwards.
     """
     for op in main.global_block().ops:
         if op.type == "conditional_block" and op.attr("sub_block").id == inner.idx:
@@ -93,7 +93,7 @@ def describe_sum(source, total) -> Dict[str, Any]:
 
 
 def describe_broadcast(variable, root: int, **attrs) -> Dict[str, Any]:
-    """Return the op, as for ``append_op``, that makes ``variable`` that of rank ``root``."""
+    """Return the op, as for ``append_op``, that broadcasts ``variable`` from rank ``root``."""
     if _has_op("c_broadcast"):
         return _describe(
             "c_broadcast", "X", variable, "Out", variable, root=root, use_calc_stream=True, **attrs
@@ -118,14 +118,14 @@ def is_sum(op) -> bool:
 
 
 def is_broadcast(op) -> bool:
-    """Return whether ``op`` makes a variable that of one rank."""
+    """Return whether ``op`` broadcasts a variable from one rank."""
     return op.type in ("c_broadcast", "broadcast")
 
 
 def cut_normals(startup: paddle.static.Program) -> None:
-    """Let the truncated normals of ``startup`` be cut at two standard deviations, as in Paddle 2.6.
+    """Truncate the normals of ``startup`` at two standard deviations, as in Paddle 2.6.
 
-    So they are the same numbers in every version. The program is to be synced.
+    So they are the same numbers in every version. Sync the program afterwards.
     """
     for op in startup.global_block().ops:
         if op.type == "truncated_gaussian_random" and "a" in op.attr_names:
@@ -135,23 +135,23 @@ def cut_normals(startup: paddle.static.Program) -> None:
 
 
 def remove_variables(block, names: Iterable[str]) -> None:
-    """Remove those of ``names`` that ``block`` has; the program is to be synced."""
+    """Remove those of ``names`` that ``block`` has; sync the program afterwards."""
     for name in set(names).intersection(block.vars):
         block._remove_var(name, sync=False)
 
 
 def sync(program: paddle.static.Program) -> None:
-    """Let Python and C++ hold the same of ``program``."""
+    """Bring the program in Python and in C++ to the same state."""
     program._sync_with_cpp()
 
 
 def is_tensor(variable) -> bool:
-    """Return whether a variable of a program holds numbers, and is no reader, scope or list."""
+    """Return whether a variable of a program is a tensor, not a reader, scope or list."""
     return variable.type == paddle.base.core.VarDesc.VarType.LOD_TENSOR
 
 
 class HeldProgram:
-    """A program on a scope, run again and again with feeds of the same names, and nothing fetched."""
+    """A program on a scope, run repeatedly with feeds of the same names, without fetching anything."""
 
     def __init__(self, executor: paddle.static.Executor, program: paddle.static.Program, scope):
         self.executor, self.program, self.scope = executor, program, scope
@@ -180,9 +180,9 @@ class HeldProgram:
 
 
 def pin(array: np.ndarray):
-    """Return a copy of ``array`` as a tensor of a scope, in pinned memory: a GPU reads it by itself.
+    """Return a copy of ``array`` as a tensor of a scope, in pinned memory, which a GPU reads asynchronously.
 
-    Whoever feeds it keeps it until the GPU has.
+    The caller that feeds it keeps it until then.
     """
     tensor = paddle.base.core.LoDTensor()
     tensor.set(np.ascontiguousarray(array), paddle.CUDAPinnedPlace())

@@ -1,7 +1,7 @@
-"""The numbers of a static variable, where they lie: np.array(variable) copies them twice.
+"""The values of a static variable without a copy: np.array(variable) copies them twice.
 
 Names, as in Paddle 2.6.2, of the tensor in a scope: `_to_dlpack`, `_place`, `_dtype`, `_is_initialized`.
-Upstream has no `__dlpack__` on it, the method by which numpy asks for memory.
+Upstream has no `__dlpack__` on it, the method that numpy calls for the memory.
 """
 
 import numpy as np
@@ -25,17 +25,17 @@ class _Exporter:
 
 
 def view_array(variable) -> np.ndarray:
-    """Return a read-only view, which changes with the variable; of device memory and 16 bits, a copy."""
+    """Return a read-only view, which changes with the variable; of GPU memory or 16-bit types, a copy."""
     if variable._place().is_cpu_place() and dtype_of(variable) in SHAREABLE:
         return np.from_dlpack(_Exporter(variable))
     return np.asarray(variable)
 
 
 def dtype_of(variable):
-    """Return the type of the numbers of ``variable``, as `paddle.float32` is one."""
+    """Return the dtype of ``variable``, of the kind of `paddle.float32`."""
     return variable._dtype()
 
 
 def place_of(variable, usual):
-    """Return where ``variable`` lies: the CPU's memory, or ``usual``, the place of the program."""
+    """Return the place of ``variable``: the CPU, or ``usual``, the place of the program."""
     return paddle.CPUPlace() if variable._is_initialized() and variable._place().is_cpu_place() else usual

@@ -1,1 +1,1 @@
-"""Teach an encoder to make vectors: contrastive learning on pairs, or on texts alone."""
+"""Train an encoder for vectors: contrastive learning on pairs, or on texts alone."""

@@ -38,7 +38,7 @@ class ContrastiveBatch(NamedTuple):
 class StepRules(NamedTuple):
     """How texts make steps: ``batch_size`` pairs a micro-batch of a process.
 
-    ``hard_negatives`` at most go with each pair; ``bucket``: pairs of like length stand together.
+    ``hard_negatives`` at most go with each pair; ``bucket``: pairs of similar length stand together.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""The loss of a step: each anchor is to find its positive among all candidates of the global batch.
+"""The loss of a step: each anchor should find its positive among all candidates of the global batch.
 
 It is the mean over the anchors of -log softmax(cosines / temperature) at the positive: InfoNCE, as in SimCSE
 (Gao et al. 2021), and with hard negatives its supervised form. With several lengths (Matryoshka,

@@ -22,40 +22,41 @@ from ernie_pair.pair.config.run_flags import RunFlags
 
 @dataclass(frozen=True)
 class ContrastiveFlags(LayerFlags):
-    """What is learned, and of what; a part of `EmbeddingConfig`."""
+    """The objective and its data; a part of `EmbeddingConfig`."""
 
     objective: Literal["pairs", "simcse"] = option(
         "pairs",
-        help="pairs: texts of label 1 belong together; simcse: a text and itself under another dropout",
+        help="pairs: the two texts of a pair with label 1 belong together; simcse: a text belongs to itself "
+        "under different dropout",
         group="optimisation",
     )
     pooling: Literal["mean", "first_token"] = option(
-        "mean", help="which hidden states make the vector", group="model"
+        "mean", help="hidden states that form the vector", group="model"
     )
     dims: str = option(
         "",
-        help="lengths at which vectors may be cut off (Matryoshka), 64,128 for example; empty: none",
+        help="lengths to which vectors may be truncated (Matryoshka), for example 64,128; empty: none",
         group="model",
     )
     temperature: float = option(
-        0.05, help="what cosines are divided by before the softmax", group="optimisation", above=0
+        0.05, help="divisor of the cosines before the softmax", group="optimisation", above=0
     )
     hard_negatives: int = option(
         1,
-        help="of each pair that many texts of label 0, or of --negatives_file, are negatives of the step",
+        help="hard negatives per pair in a step: texts of label 0, or from --negatives_file",
         group="optimisation",
         unit="texts",
         at_least=0,
     )
     gradient_accumulation_steps: int = option(
         1,
-        help="forward passes of --batch_size pairs in one step; the negatives are those of the whole step",
+        help="forward passes of --batch_size pairs in one step; negatives come from the whole step",
         group="optimisation",
         unit="batches",
         at_least=1,
     )
     grad_clip: float = option(
-        0.0, help="largest global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
+        0.0, help="maximum global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
     )
 
     @property
@@ -63,7 +64,9 @@ class ContrastiveFlags(LayerFlags):
         """Return the lengths in ``dims``, ascending, each once. Raises InputError for what is no length."""
         words = names_in(self.dims)
         if not all(word.isdecimal() and 0 < int(word) < 10**6 for word in words):
-            raise InputError(f"--dims {self.dims} holds what is no length; write 64,128,312 for example")
+            raise InputError(
+                f"--dims {self.dims} contains something that is not a length; write 64,128,312 for example"
+            )
         return tuple(sorted({int(word) for word in words}))
 
 
@@ -79,18 +82,22 @@ class EmbeddingConfig(
     RunFlags,
     OutputConfig,
 ):
-    """The settings of training an embedding model; its data are those of the command or the trainer."""
+    """Settings for training an embedding model; the data are given to the command or the trainer."""
 
     model_type: Optional[str] = option(
-        None, help="the family of the model; none: as its config.json says", group="model", choices=FAMILIES
+        None, help="model family; none: taken from config.json", group="model", choices=FAMILIES
     )
     dropout: float = option(
         0.1, help="dropout of hidden states and attention weights", group="model", at_least=0, below=1
     )
     label_map: str = option(
-        "", help="what files call the labels: 0=different,1=same; 1 is that of a match", group="data"
+        "",
+        help="names of the labels in the files, for example 0=different,1=same; 1 means a match",
+        group="data",
     )
-    bucket: bool = option(True, help="batches of texts of like length, which pads little", group="data")
+    bucket: bool = option(
+        True, help="batch texts of similar length together, to reduce padding", group="data"
+    )
     max_seq_len: int = option(
         64,
         help="tokens per text, [CLS] and [SEP] included",
@@ -103,7 +110,7 @@ class EmbeddingConfig(
     )
     best_metric: str = option(
         "recall_at_10",
-        help="of the dev pairs; chooses the best model",
+        help="metric on the dev pairs that chooses the best model",
         group="evaluation",
         choices=METRICS,
     )
@@ -133,13 +140,13 @@ class EmbeddingConfig(
             )
 
     def pairs_per_step(self, processes: int) -> int:
-        """Return the global batch size: the pairs of one step, of all ``processes``."""
+        """Return the global batch size: the number of pairs in one step, over all ``processes``."""
         return self.batch_size * self.gradient_accumulation_steps * processes
 
 
 @dataclass(frozen=True)
 class TrainEmbeddingConfig(EmbeddingConfig):
-    """Train an encoder to make vectors of texts that belong together alike. Start it again to resume."""
+    """Train an encoder whose vectors are close for texts that belong together. Start it again to resume."""
 
     EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
 
@@ -147,12 +154,13 @@ class TrainEmbeddingConfig(EmbeddingConfig):
         help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder", group="model"
     )
     train_file: str = option(
-        help="labelled pairs, a file or a set such as lcqmc; for simcse .txt with a text per line too",
+        help="labelled pairs: a file, or a set such as lcqmc; for simcse also a .txt file with one text per "
+        "line",
         group="data",
     )
     dev_file: str = option(
-        help="labelled pairs: the first texts search their matches among all second ones", group="data"
+        help="labelled pairs; each first text searches for its match among all second texts", group="data"
     )
     negatives_file: str = option(
-        "", help="pairs (a text of the training, a hard negative of it); labels are not read", group="data"
+        "", help="pairs of a training text and a hard negative for it; labels are ignored", group="data"
     )

@@ -1,11 +1,11 @@
-"""What an embedding model learns from and is judged by: from files, sets or Python objects to batches."""
+"""Training and evaluation data of an embedding model: from files, sets or Python objects to batches."""
 
 import logging
 from functools import partial
 from pathlib import Path
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.lines import LineRules
 from data_tools.text.named_texts import LeftOut, is_text_file, read_texts
@@ -96,8 +96,8 @@ def _open_texts(config: EmbeddingConfig, given: GivenData, world: World):
     name = _name_of(given.train)
     if config.objective == "simcse":
         if _is_given(given.negatives):
-            raise InputError("--negatives_file is of --objective pairs; leave one of them out")
-        texts, sha256 = read_any_texts(config, given.train)
+            raise InputError("--negatives_file is for --objective pairs; leave one of them out")
+        texts, sha256 = read_any_texts(config, given.train, world)
         return texts_alone(texts, name), {"train_file": sha256}
     source = source_of(config, "train", given.train, labelled=True)
     pairs = _read(config, "train", source, world)
@@ -110,19 +110,26 @@ def _open_texts(config: EmbeddingConfig, given: GivenData, world: World):
     return texts_of_pairs(pairs, negatives, name), hashes
 
 
-def read_any_texts(config: EmbeddingConfig, given: Given):
-    """Return texts and their SHA-256: of a text file, of both columns of pairs, or of a list of texts."""
+def read_any_texts(config: EmbeddingConfig, given: Given, world: World):
+    """Return texts and their SHA-256: of a text file, of both columns of pairs, or of a list of texts.
+
+    What --on_bad_row skip leaves out is logged.
+    """
     if isinstance(given, (str, Path)) and is_text_file(str(given)):
         path = Path(given)
         left_out = LeftOut() if config.on_bad_row == "skip" else None
         rows = read_texts(path, left_out, rules=LineRules(encoding=config.encoding, has_flag=True))
-        return [row.text.strip() for row in rows], sha256_of_file(path)
+        texts = [row.text.strip() for row in rows]
+        if left_out is not None and left_out.count:
+            told = counted(left_out.count, "line")
+            logger.warning("%s: left out: %s, the first: %s", path, told, left_out.first)
+        return texts, sha256_of_file(path)
     if not isinstance(given, (str, Path)) and not hasattr(given, "itertuples"):
         given = list(given)
         if given and all(isinstance(one, str) for one in given):
             return given, sha256_of_texts(given)
     source = source_of(config, "train", given, labelled=False)
-    pairs = source.read()
+    pairs = _read(config, "train", source, world)
     return [*pairs.left, *pairs.right], source.sha256()
 
 
@@ -169,7 +176,7 @@ def _describe(config: EmbeddingConfig, given: GivenData, texts: TrainingTexts, n
             *(name, count, len(texts.texts), with_negatives, used),
         )
     if num_cut:
-        logger.info("%s: %d texts are longer than --max_seq_len and are cut", name, num_cut)
+        logger.info("%s: cut to --max_seq_len: %s", name, counted(num_cut, "text"))
 
 
 def _is_given(given: Optional[Given]) -> bool:

@@ -1,8 +1,9 @@
-"""What a run of an embedding model is known by: what must stay on resume, and what may change."""
+"""The fingerprint of an embedding run: what must stay the same on resume, and what may change."""
 
 from typing import Dict
 
 from ernie_pair.checkpoint.fingerprint import RunRules
+from ernie_pair.device.amp_flags import without_idle_amp
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
 from ernie_pair.model_files.source import ModelSource
@@ -19,7 +20,7 @@ FLAGS = (
     *("objective", "pooling", "temperature", "hard_negatives", "bucket", "best_metric", "eval_batch_size"),
     *(name for name in SAME_STEP if name not in OF_PAIRS_ALONE),
 )
-RULES = RunRules(FIXED, cure=cure_of)
+RULES = RunRules(FIXED, without_idle_amp, cure_of)
 
 
 def fingerprint_of(

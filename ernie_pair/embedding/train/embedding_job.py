@@ -45,7 +45,7 @@ class DevTexts(NamedTuple):
 
 
 class WaitingStep(NamedTuple):
-    """A step that was made and has not been read.
+    """A step whose numbers have not been read yet.
 
     ``on_device``: float32 [2] loss and right anchors, the same on every rank; ``squares`` of this rank's part
     of the gradient's norm. ``counts`` are sums of this rank: tokens, padded tokens, operations.

@@ -17,6 +17,7 @@ from ernie_pair.embedding.train.train_embedding import EmbeddingRun, open_initia
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.data.in_memory_pairs import held
+from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.processes.console import start_missing_console
 from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
@@ -34,7 +35,7 @@ class EmbeddingResult(NamedTuple):
 
 
 class EmbeddingTrainer:
-    """An encoder that learns from ``train_dataset`` to make vectors, and is chosen by ``eval_dataset``.
+    """Train a text encoder on ``train_dataset``, and choose the best model on ``eval_dataset``.
 
         from ernie_pair import EmbeddingConfig, EmbeddingTrainer
 
@@ -43,12 +44,12 @@ class EmbeddingTrainer:
         print(trainer.train().metrics["recall_at_10"])
         print(trainer.embed(["怎么开户", "如何开户"]).shape)
 
-    ``model``: a name or a folder as the command takes it. A dataset: labelled pairs, 1 for texts that belong
-    together, as a file, a set, a list of (text, text, label) or of dictionaries, a Hugging Face dataset or a
-    DataFrame; with ``objective="simcse"`` a list of texts, or a file of them, does for training.
-    ``negatives``: (text, hard negative of it). ``callbacks``: see PairCallback; ``state`` is that of the last
-    run, see TrainerState. In a process of `paddle.distributed.launch` all make the same
-    calls. Whatever the user can fix raises an ErniePairError such as InputError.
+    ``model``: a name or a folder, as for the command. A dataset: labelled pairs, with label 1 for texts that
+    belong together, as a file, a named set, a list of (text, text, label) or of dictionaries, a Hugging Face
+    dataset or a DataFrame; with ``objective="simcse"`` a list of texts or a text file is enough for training.
+    ``negatives``: pairs (text, hard negative of it). ``callbacks``: see PairCallback. ``state``: the
+    TrainerState of the last run. Under `paddle.distributed.launch` all processes must make the same calls.
+    Raises an ErniePairError, such as InputError, for whatever the user can fix.
     """
 
     def __init__(
@@ -75,10 +76,10 @@ class EmbeddingTrainer:
         self._embedder: Optional[TextEmbedder] = None
 
     def train(self) -> EmbeddingResult:
-        """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing, if that is done.
+        """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing if it is finished.
 
-        With ``dry_run`` the plan of the run is printed, and nothing is written.
-        Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt.
+        With ``dry_run``, print the plan of the run and write nothing.
+        Ctrl-C finishes the current step, saves, and raises KeyboardInterrupt.
         """
         return call_with_signals(self._train, is_launched=self.world.size > 1)
 
@@ -111,7 +112,7 @@ class EmbeddingTrainer:
 
     @property
     def embedder(self) -> TextEmbedder:
-        """Return what makes vectors: after `train` the best model, before it the one that was given."""
+        """Return the embedder: the best model after `train`, the given model before it."""
         if self._embedder is None:
             config = self.config
             kernels = KernelFlags(config.kernels, config.precision if config.device == "cpu" else "fp32")
@@ -126,17 +127,19 @@ class EmbeddingTrainer:
         return self._embedder
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of ``texts``, float32 [N, D], each of length 1; see `TextEmbedder.embed`."""
+        """Return the vectors of ``texts``, float32 [N, D], with norm 1; see `TextEmbedder.embed`."""
         return self.embedder.embed(texts)
 
     def evaluate(self, eval_dataset: Optional[Given] = None) -> Dict[str, float]:
         """Return how well the texts of labelled pairs find their matches; see `measure_retrieval`.
 
-        Each process computes it by itself.
+        Each process computes it on its own.
         """
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         if given is None:
             raise InputError("there is no eval_dataset; give it to EmbeddingTrainer")
         source = source_of(self.config, "dev", given, labelled=True)
-        asked = build_retrieval_set(source.read(), source.name)
+        pairs = source.read()
+        tell_rejected(source.name, pairs.bad, len(pairs), None)
+        asked = build_retrieval_set(pairs, source.name)
         return measure_retrieval(self.embed(asked.texts), asked)

@@ -6,7 +6,7 @@ from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Dict, NamedTuple, Sequence, Tuple
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
@@ -116,7 +116,7 @@ class EmbeddingRun:
         self.config, self.start, self.data, self.world = config, start, data, world
         self.process_group = group = join_process_group(world)
         group.barrier()  # reading and tokenising take each process its own time
-        logger.info("on %s, %d process(es)", device, world.size)
+        logger.info("on %s, %s", device, counted(world.size, "process", "processes"))
         logger.info("%s", freeze(start.model, config))
         self.kernels = choose_path(start.model, config, config.device, group.size, group.all_reduce)
         if config.device == "cpu":
@@ -240,11 +240,11 @@ def _card_of(run: EmbeddingRun, step: int, metrics: Dict[str, float]) -> ModelCa
         title=f"An embedding model of the family {start.model.family}",
         facts={
             "base model": start.source.name,
-            "beginning": start.beginning,
+            "initial weights": start.beginning.removeprefix("start from ").removeprefix("the weights "),
             "numbers of a vector": ", ".join(map(str, start.settings.dims)),
             "pooling": start.settings.pooling,
             "tokens per text": str(config.max_seq_len),
-            "computed by": run.kernels.describe(),
+            "computed by": run.kernels.describe(with_notes=False),
             "chosen": f"step {step}, the best {config.best_metric} so far",
         },
         data=run.data.files,

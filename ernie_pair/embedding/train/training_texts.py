@@ -8,7 +8,7 @@ from typing import Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts
 from ernie_pair.pair.data.pair_file import Pairs
@@ -64,7 +64,7 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
     """Return the texts of labelled pairs: rows of label 1 belong together, those of 0 are hard negatives.
 
     ``negatives``: rows of a text and a hard negative of it besides. What is a match of an anchor is no
-    negative of it. Raises InputError where nothing belongs together, or no row of ``negatives`` is of use.
+    negative of it. Raises InputError if nothing belongs together, or no row of ``negatives`` is of use.
     """
     places: Dict[str, int] = {}
     left, right = (_places_of(side, places) for side in (pairs.left, pairs.right))
@@ -89,7 +89,9 @@ def texts_alone(texts: Iterable[str], where: str) -> TrainingTexts:
     """Return texts that each belong to themselves, each once. Raises InputError for fewer than two."""
     every = list(dict.fromkeys(texts))
     if len(every) < 2:
-        raise InputError(f"{where} has {len(every)} text(s); a step compares several, give a file of more")
+        raise InputError(
+            f"{where} has {counted(len(every), 'text')}; a step compares several, give a file of more"
+        )
     places = np.arange(len(every), dtype=np.int64)
     return TrainingTexts(every, places, places)
 

@@ -1,4 +1,4 @@
-"""The vectors of every text of an evaluation, the same to the last bit for any number of processes."""
+"""The vectors of every text of an evaluation, bit-identical for any number of processes."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Commands of ernie-pair in processes of their own, below a limit, of which none outlives the check."""
+"""Run commands of ernie-pair in separate processes with a time limit; none outlives the check."""
 
 import contextlib
 import itertools
@@ -16,16 +16,16 @@ from data_tools.base.errors import LostProcessError
 from ernie_pair.processes.child_command import ERRORS, BrokenRunError, error_of, last_error
 from ernie_pair.processes.exit_code import exit_code_of
 
-MARK = "ERNIE_PAIR_CHECK"  # in the environment of every process of the check: whose it is
+MARK = "ERNIE_PAIR_CHECK"  # in the environment of every process of the check: identifies the check
 LOOK_SECONDS, KILL_SECONDS = 0.005, 20.0
-SHOWN_WORDS, LONGEST_LINE = 2, 300  # of a command, in an error; characters of what it said last
+SHOWN_WORDS, LONGEST_LINE = 2, 300  # of a command, in an error; characters of its last line of output
 _TELLING = re.compile(r"[Ee]rror|cannot|[Ff]ailed")
 
 
 class Commands:
-    """The commands of one check, as a context: at its end everything that they started is killed.
+    """The commands of one check, as a context: at its end all processes that they started are killed.
 
-    ``folder``: where what they say goes, and their temporary files. Usable from several threads.
+    ``folder``: for their output, and their temporary files. Thread-safe.
     """
 
     def __init__(self, folder: Path):
@@ -43,7 +43,7 @@ class Commands:
         self.stop()
 
     def stop(self) -> None:
-        """Kill all that runs; nothing starts any more."""
+        """Kill all running processes; nothing can be started afterwards."""
         self._is_over = True
         kill_marked(self._mark)
 
@@ -55,9 +55,9 @@ class Commands:
         environment: Optional[Dict[str, str]] = None,
         module: str = "ernie_pair",
     ) -> Iterator["Running"]:
-        """Start `python -m MODULE WORDS`; leaving kills it and all that it started.
+        """Start `python -m MODULE WORDS`; leaving the context kills it and all that it started.
 
-        ``deadline``: of time.monotonic(), beyond which it is not waited for.
+        ``deadline``: in time.monotonic(), after which it is not waited for.
         """
         number = next(self._numbers)
         mark, log = f"{self._mark}-{number}-", self._folder / "log" / f"{number}.txt"
@@ -71,7 +71,7 @@ class Commands:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
-                start_new_session=True,  # a Ctrl-C is for the check, which then kills this
+                start_new_session=True,  # Ctrl-C goes to the check, which then kills this
             )
         name = " ".join(map(str, words[:SHOWN_WORDS])) or module
         running = Running(process, name, mark, log, deadline, lambda: self._is_over)
@@ -90,7 +90,7 @@ class Commands:
     ) -> "Running":
         """Run a command to its end. Raises the error that it ends with, or LostProcessError at ``deadline``.
 
-        ``accepted``: the exit codes that are no error.
+        ``accepted``: the exit codes that are not errors.
         """
         with self.started(words, deadline, environment, module) as running:
             running.wait()
@@ -115,11 +115,11 @@ class Running:
 
     @property
     def said(self) -> str:
-        """Return what it printed so far, on either stream."""
+        """Return its output so far, of both streams."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until it ends, or until ``until`` is true, and return whether that came first.
+        """Wait until it ends, or until ``until`` is true, and return whether the latter came first.
 
         Raises LostProcessError at the deadline.
         """
@@ -140,7 +140,7 @@ class Running:
         if code in accepted:
             return
         error = error_of(code, self.name, last_error(self.log, 0))
-        if code < 0 or code not in ERRORS:  # a bug, or a signal: what it said last tells more than we can
+        if code < 0 or code not in ERRORS:  # a bug, or a signal: its last output tells more than we can
             ended = f"signal {-code}" if code < 0 else f"exit code {code}"
             error = BrokenRunError(f"{self.name} ended with {ended}: {_last_line(self.said)}")
         raise error
@@ -152,7 +152,7 @@ class Running:
 
 
 def kill_marked(mark: str) -> None:
-    """Send SIGKILL to the processes whose mark begins so, until none is left. Raises LostProcessError."""
+    """Kill (SIGKILL) processes whose mark has this prefix, until none is left. Raises LostProcessError."""
     deadline = time.monotonic() + KILL_SECONDS
     while True:
         found = marked_processes(mark)
@@ -167,7 +167,7 @@ def kill_marked(mark: str) -> None:
 
 
 def marked_processes(mark: str) -> List[int]:
-    """Return the processes that run with a mark that begins so, whoever their parent is by now."""
+    """Return the processes whose mark has this prefix, whoever their parent is by now."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in os.listdir("/proc"):
@@ -181,7 +181,7 @@ def marked_processes(mark: str) -> List[int]:
 
 
 def _last_line(said: str) -> str:
-    """Return the last line that tells of an error, else the last line."""
+    """Return the last line that mentions an error, else the last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
-    return (telling or lines or ["it said nothing"])[-1][:LONGEST_LINE]
+    return (telling or lines or ["no output"])[-1][:LONGEST_LINE]

@@ -1,4 +1,4 @@
-"""Where the runs of the check take place: a folder, a device, commands with a limit, things made once."""
+"""Where the runs of the check take place: a folder, a device, commands with a limit, shared results."""
 
 import json
 import threading
@@ -16,27 +16,27 @@ WORDS_OF_COUNT = {1: "a GPU", 2: "two GPUs"}
 
 
 class Lab:
-    """The place of one check. Its methods may be called from several threads."""
+    """The environment of one check. Thread-safe."""
 
     def __init__(self, folder: Path, device: str, machine: Machine, quick: bool, commands: Commands):
         self.folder, self.device, self.machine, self.quick = folder, device, machine, quick
-        self.deadline = 0.0  # of the step that is under way, on time.monotonic()
+        self.deadline = 0.0  # of the current step, in time.monotonic()
         self._commands = commands
         self._made: Dict[str, Future] = {}
         self._lock = threading.Lock()
 
     @property
     def lanes(self) -> int:
-        """Return how many cases may run side by side where no time is measured."""
+        """Return how many cases may run in parallel if no time is measured."""
         return max(1, min(MOST_LANES, self.machine.cores))
 
     @property
     def is_lost(self) -> bool:
-        """Return whether a GPU is to be checked and there is none."""
+        """Return whether a GPU should be checked and there is none."""
         return self.device == "gpu" and not self.machine.gpus
 
     def lacks(self, gpus: int = 1, dtype: str = "float32") -> str:
-        """Return what a case lacks here that takes ``gpus`` GPUs with units for ``dtype``, or ''."""
+        """Return what is missing here for a case with ``gpus`` GPUs that support ``dtype``, or ''."""
         if self.device == "cpu" or len(self.machine.gpus) < gpus:
             return WORDS_OF_COUNT[gpus]
         least = LEAST_CAPABILITY[dtype]
@@ -52,7 +52,7 @@ class Lab:
     ) -> Running:
         """Run `ernie-pair WORDS`, or another module, to its end. Raises the error that it ends with.
 
-        It has the cores of a lane. ``accepted``: the exit codes that are no error.
+        It has the cores of a lane. ``accepted``: the exit codes that are not errors.
         """
         return self._commands.run(words, self.deadline, self._share(), module, accepted)
 
@@ -61,14 +61,14 @@ class Lab:
         return self._commands.started(words, self.deadline, {} if alone else self._share())
 
     def stop(self) -> None:
-        """Kill all that runs; nothing starts any more."""
+        """Kill all running processes; nothing can be started afterwards."""
         self._commands.stop()
 
     def _share(self) -> Dict[str, str]:
         return {"OMP_NUM_THREADS": str(max(1, self.machine.cores // self.lanes))}
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` returns; who asks for the same name again gets the same, or the same error."""
+        """Return the result of ``make``; another call with the same name gets the same, or the same error."""
         with self._lock:
             is_first = name not in self._made
             made = self._made.setdefault(name, Future())
@@ -90,7 +90,7 @@ def train_events(output: Path) -> List[Dict[str, Any]]:
     for line in lines:
         try:
             events.append(json.loads(line))
-        except ValueError:  # the last line, half written
+        except ValueError:  # the last line, partly written
             break
     return [event for event in events if event["split"] == "train"]
 
@@ -101,7 +101,7 @@ def losses_of(output: Path) -> List[float]:
 
 
 def error_in_logs(output: Path, error: ErniePairError) -> ErniePairError:
-    """Return ``error`` of a launched run with what one of its processes said of it, if one did."""
+    """Return ``error`` of a launched run with the error message of one of its processes, if there is one."""
     for log in sorted((output / "log").glob("workerlog.*")):
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         said = [line[len("error: ") :] for line in lines if line.startswith("error: ")]

@@ -1,8 +1,8 @@
-"""What the check runs on, in words that name no user, folder or host.
+"""The machine that the check runs on, in words that name no user, folder or host.
 
 python -m ernie_pair.gpu_check.runs.machine DEVICE
 
-prints what Paddle knows as JSON, from a process of its own: Paddle takes memory of every GPU that it sees.
+prints what Paddle knows as JSON, in a separate process: Paddle takes memory of every GPU that it sees.
 """
 
 import json
@@ -35,7 +35,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts of a machine; ``gpus`` are those that Paddle sees, none where the check is of the CPU."""
+    """The facts of a machine; ``gpus`` are those that Paddle sees, none if the check is for the CPU."""
 
     gpus: Tuple[Gpu, ...]
     driver: str
@@ -47,7 +47,7 @@ class Machine:
     system: str
     python: str
     versions: Dict[str, str]
-    why_no_gpu: str = ""  # what Paddle said where it sees none
+    why_no_gpu: str = ""  # Paddle's reason if it sees none
 
     @property
     def words(self) -> str:
@@ -59,11 +59,11 @@ class Machine:
         return f"{shown}; {self.cores} cores of {self.processor}, {self.memory_gb:.0f} GB; {cuda}"
 
     def least_capability(self, count: int = 1) -> Capability:
-        """Return the lowest compute capability among the first ``count`` GPUs; (0, 0) without as many."""
+        """Return the lowest compute capability of the first ``count`` GPUs; (0, 0) if there are fewer."""
         return min(gpu.capability for gpu in self.gpus[:count]) if len(self.gpus) >= count else (0, 0)
 
     def facts(self) -> Dict[str, Any]:
-        """Return what the report says of it."""
+        """Return the part of the report about it."""
         return {**asdict(self), "words": self.words}
 
 
@@ -74,7 +74,7 @@ def machine_of(facts: Dict[str, Any]) -> Machine:
 
 
 def machine_without_paddle(reason: str) -> Machine:
-    """Return the machine as far as it is known without Paddle, which for ``reason`` cannot be asked."""
+    """Return the machine as far as it is known without Paddle, which cannot be queried for ``reason``."""
     return Machine(gpus=(), cuda="", cudnn="", why_no_gpu=reason, **_bare_facts())
 
 
@@ -91,7 +91,7 @@ def _bare_facts() -> Dict[str, Any]:
 
 
 def ask_paddle(device: str) -> Dict[str, Any]:
-    """Return what Paddle knows, as JSON can hold it: the GPUs, and what it was built for."""
+    """Return what Paddle knows, as JSON content: the GPUs, and what it was built for."""
     import paddle
 
     is_cuda = paddle.is_compiled_with_cuda()
@@ -114,7 +114,7 @@ def _gpus() -> Tuple[List[Dict[str, Any]], str]:
             of = paddle.device.cuda.get_device_properties(number)
             memory = round(of.total_memory / 1e9, 1)
             found.append({"name": of.name, "capability": [of.major, of.minor], "memory_gb": memory})
-    except (RuntimeError, OSError, ValueError) as error:  # a driver that does not fit, a lost GPU
+    except (RuntimeError, OSError, ValueError) as error:  # an unsuitable driver, a lost GPU
         return [], (str(error).strip().splitlines() or ["no reason was given"])[-1][:200]
     return found, "" if found else "Paddle sees no GPU"
 

@@ -1,4 +1,4 @@
-"""What the check found: cases with a verdict, words and figures, and the steps that they are of."""
+"""The results of the check: cases with a verdict, a text and figures, and their steps."""
 
 import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
@@ -8,9 +8,9 @@ Figures = Dict[str, Any]  # name: a number, or words
 
 
 class Planned(NamedTuple):
-    """A case that is to be run; ``needs``: what this machine lacks for it, in words, or ''.
+    """A case to run; ``needs``: what this machine lacks for it, in words, or ''.
 
-    ``run`` returns its figures, and raises an ErniePairError where it fails.
+    ``run`` returns its figures, and raises an ErniePairError if it fails.
     """
 
     name: str
@@ -26,10 +26,10 @@ class Case(NamedTuple):
     said: str
     seconds: float
     figures: Figures
-    error: Optional[BaseException] = None  # that it failed with
+    error: Optional[BaseException] = None  # the error of a failed case
 
     def facts(self) -> Dict[str, Any]:
-        """Return what the report says of it."""
+        """Return the part of the report about it."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -54,7 +54,7 @@ class StepOutcome(NamedTuple):
         return next((verdict for verdict in (FAILED, NOT_RUN, PASSED) if verdict in found), NEEDS)
 
     def facts(self) -> Dict[str, Any]:
-        """Return what the report says of it."""
+        """Return the part of the report about it."""
         return {
             "number": self.number,
             "title": self.title,
@@ -65,13 +65,13 @@ class StepOutcome(NamedTuple):
 
 
 def _as_json(value: Any) -> Any:
-    """Return a figure as JSON has it: what is no number, infinite ones included, as a text."""
+    """Return a figure as JSON content: a text for what is not a number, or infinite."""
     is_number = isinstance(value, (int, float)) and math.isfinite(value)
     return value if is_number else str(value)
 
 
 def first_failure(steps: List[StepOutcome]) -> Optional[str]:
-    """Return the first case that failed, in words; None where none did."""
+    """Return the first case that failed, in words; None if none did."""
     for step in steps:
         for case in step.cases:
             if case.verdict in (FAILED, NOT_RUN):

@@ -1,4 +1,4 @@
-"""Take out of a text what tells whose machine it is of: folders, the user, the host, addresses."""
+"""Remove from a text whatever identifies the machine: folders, the user, the host, addresses."""
 
 import getpass
 import os
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Dict
 
 FOLDER, SHORTEST_NAME = "<folder>", 3  # characters: a shorter one is part of ordinary words
-# A path of which the last part may stay, the name of a file: below a folder that was known and taken out, or
-# absolute and of two parts and more.
+# A path whose last part, a file name, may stay: below a known folder that was replaced, or
+# absolute and of two or more parts.
 _PART = r"[^\s/:;,'\"()\[\]]"
 _BELOW = re.compile(rf"{FOLDER}(?:/{_PART}+)*/({_PART}*)")
 _PATH = re.compile(rf"(?<![\w.>/])~?(?:/{_PART}+)+/({_PART}*)")
-# Of a network or of mail; ==11.11.3.6 is a version.
+# Of a network or an email; ==11.11.3.6 is a version.
 _ADDRESS = re.compile(r"(?<!==)\b\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+)?|\b[\w.+-]+@[\w-]+\.[\w.]+")
 
 
@@ -29,7 +29,7 @@ def hide_private(text: str) -> str:
 
 
 def private_words() -> Dict[str, str]:
-    """Return {what is private here: what stands in its place}, the longest first."""
+    """Return {private text: its replacement}, the longest first."""
     places = {str(Path.home()), os.getcwd(), sys.prefix, tempfile.gettempdir()}
     places.add(str(Path(__file__).resolve().parents[3]))
     host = socket.gethostname()

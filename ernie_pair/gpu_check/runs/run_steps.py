@@ -1,4 +1,4 @@
-"""The cases of the steps, run one after another or side by side, each with its verdict."""
+"""Run the cases of the steps, one after another or in parallel, each with its verdict."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,7 +16,7 @@ Tell = Callable[[Case], None]
 
 
 class Step(NamedTuple):
-    """A step: its number and title, the seconds that all of it may take, and what makes its cases.
+    """A step: its number and title, its time limit in seconds, and the function that makes its cases.
 
     ``is_timed``: its cases run one by one, with all cores.
     """
@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 
 def run_step(step: Step, lab: Lab, data: SmallData, tell: Tell) -> StepOutcome:
-    """Run the cases of a step, and ``tell`` each as it ends. A case that fails holds up no other."""
+    """Run the cases of a step, and ``tell`` each as it ends. A failed case does not stop the others."""
     began = time.monotonic()
     planned = step.plan(lab, data)
     lab.deadline = began + step.limit
@@ -45,7 +45,7 @@ def run_step(step: Step, lab: Lab, data: SmallData, tell: Tell) -> StepOutcome:
             cases[ended.name] = ended
             tell(ended)
     except BaseException:
-        lab.stop()  # a thread waits for a command, which would wait for its end
+        lab.stop()  # a thread waits for a command, which would have to end first
         raise
     finally:
         executor.shutdown(cancel_futures=True)
@@ -54,7 +54,7 @@ def run_step(step: Step, lab: Lab, data: SmallData, tell: Tell) -> StepOutcome:
 
 
 def _left_out(planned: Planned, step: Step, lab: Lab) -> Optional[Case]:
-    """Return the case where it cannot be run here, else None."""
+    """Return the case if it cannot be run here, else None."""
     if lab.is_lost and step.number > 0:
         reason = f"there is no GPU to check: {lab.machine.why_no_gpu}"
         return Case(planned.name, NOT_RUN, hide_private(reason), 0.0, {})
@@ -66,7 +66,7 @@ def _run(planned: Planned) -> Case:
     try:
         figures = planned.run()
     except Exception as error:
-        # What is no error of ours is a fault of the check itself, or of what a run left: it fails the case.
+        # An error that is not ours is a bug of the check itself, or of what a run left: the case fails.
         ours = isinstance(error, ErniePairError)
         said = message_of(error) if ours else f"{type(error).__name__}: {error}"
         said, kind = hide_private(" ".join(said.split())), type(error) if ours else BrokenRunError

@@ -1,4 +1,4 @@
-"""The data that the check makes itself: the embedded sample, corpora and models, each made when asked for."""
+"""The data that the check makes itself: the built-in sample, corpora and models, each made when needed."""
 
 from pathlib import Path
 from typing import Any, Dict, List
@@ -7,16 +7,16 @@ from ernie_pair.gpu_check.runs.lab import Lab
 from ernie_pair.quickstart.commands import PRETRAINING, TRAINING, SmallLine, words_of
 
 NEVER = 10**6  # of a frequency in steps
-BASE_VOCABULARY = 18_000  # tokens, as ERNIE 1.0 has them: the head of the masked tokens costs by them
-FIRST_STEPS = 2  # on the CPU, whose weights all runs begin with: no two devices draw the same
-# Every step is a line of metrics.jsonl, and nothing but steps takes time.
+BASE_VOCABULARY = 18_000  # tokens, as in ERNIE 1.0: they determine the cost of the masked-token head
+FIRST_STEPS = 2  # on the CPU, whose weights all runs start from: devices draw different random numbers
+# Every step is a line of metrics.jsonl, and only steps take time.
 EVERY_STEP: Dict[str, Any] = {"logging_freq": 1, "eval_freq": NEVER, "checkpoint_steps": NEVER}
 TINY_PRETRAINING: Dict[str, Any] = {**PRETRAINING, **EVERY_STEP, "split": "1,0,0", "from_scratch": "false"}
 TINY_TRAINING: Dict[str, Any] = {**TRAINING, **EVERY_STEP, "epochs": 1000}
 
 
 class SmallData:
-    """The data of a check; each method makes what it returns, once, and raises the error of a command."""
+    """The data of a check; each method makes its result once, and raises the error of a command."""
 
     def __init__(self, lab: Lab):
         self._lab = lab
@@ -51,7 +51,7 @@ class SmallData:
         return self._lab.once("small model", make)
 
     def start(self) -> Path:
-        """Return the folder of that model with the weights that all runs begin with."""
+        """Return the folder of that model with the weights that all runs start from."""
 
         def make() -> Path:
             steps = {"max_steps": FIRST_STEPS, "save_steps": FIRST_STEPS, "from_scratch": "true"}
@@ -107,12 +107,12 @@ class SmallData:
         return self._lab.once("base vocabulary", make)
 
     def pretrain_words(self, output: Path, **flags) -> List[str]:
-        """Return the words of a run of pretraining from the common start, a line for each step."""
+        """Return the words of a pretraining run from the common start, with a log line for each step."""
         paths = {"model_name_or_path": self.start(), "input_dir": self.corpus(), "output_dir": output}
         return words_of("pretrain", **{**TINY_PRETRAINING, **paths, "device": self._lab.device, **flags})
 
     def train_words(self, output: Path, **flags) -> List[str]:
-        """Return the words of a run of pair training from the common start, a line for each step."""
+        """Return the words of a pair training run from the common start, with a log line for each step."""
         files = {"train_file": self.pairs / "train.tsv", "dev_file": self.pairs / "dev.tsv"}
         paths = {"model_name_or_path": self.start(), "output_dir": output, **files}
         return words_of("train", **{**TINY_TRAINING, **paths, "device": self._lab.device, **flags})

@@ -1,4 +1,4 @@
-// The kernels of processors that multiply tiles of bfloat16 (AMX). A compiler older than they are makes none of them.
+// The kernels of processors that multiply tiles of bfloat16 (AMX). Compilers too old for them build none.
 #ifdef __AMX_BF16__
 #define FUSED_HALF
 #define FUSED_TILES

@@ -9,10 +9,10 @@
 
 namespace {
 
-// The sizes of one head. Queries are the first `queries` places of the sequence.
+// The sizes of one head. Queries are the first `queries` positions of the sequence.
 struct Head {
   int64_t queries, length, width;      // Q, S, D / H
-  int64_t padded_length, padded_width;  // to whole vectors
+  int64_t padded_length, padded_width;  // rounded up to whole vectors
 
   Head(int64_t queries, int64_t length, int64_t width)
       : queries(queries), length(length), width(width), padded_length(round_up(length, 16)),
@@ -21,7 +21,7 @@ struct Head {
   int64_t bit_words() const { return words_of_bits(length); }  // of one row of probabilities
 };
 
-// One head's part of rows that hold all heads: `step` is the distance of two rows.
+// One head's part of rows that hold all heads: `step` is the distance between two rows.
 template <class T>
 struct Rows {
   T *at;
@@ -35,7 +35,7 @@ inline void gather(const Head &head, int64_t rows, Rows<const T> from, float *to
       store(to + i * head.padded_width + j, Whole(), load(from.at + i * from.step + j, first(head.width - j)));
 }
 
-// to [width, padded_length] of from [length, padded_width]; what is beyond the length is zero.
+// to [width, padded_length] = the transpose of from [length, padded_width]; beyond the length it is zero.
 inline void transpose(const Head &head, const float *from, float *to) {
   for (int64_t j = 0; j < head.width; j++) {
     for (int64_t i = 0; i < head.length; i++) to[j * head.padded_length + i] = from[i * head.padded_width + j];
@@ -84,7 +84,7 @@ struct HeadForward {
   Rows<T> context;
 };
 
-// scores [Q, padded_length] -> probabilities, kept; `dropped` gets what dropout leaves of them, and may be the scores.
+// scores [Q, padded_length] -> probabilities, kept; `dropped` gets them after dropout, and may alias the scores.
 template <class T, class D>
 inline void probabilities_of(const Head &head, const HeadForward<T> &of, float *scores, D *dropped) {
   for (int64_t i = 0; i < head.queries; i++, scores += head.padded_length, dropped += head.padded_length) {
@@ -98,7 +98,7 @@ inline void probabilities_of(const Head &head, const HeadForward<T> &of, float *
   }
 }
 
-// The rows of one head, without gaps; of_queries: [Q, padded_width]; of_keys: [S, padded_width]; turned: [width,
+// The rows of one head, contiguous; of_queries: [Q, padded_width]; of_keys: [S, padded_width]; turned: [width,
 // padded_length]; scores: [Q, padded_length].
 template <class T>
 struct HeadWork {
@@ -136,11 +136,11 @@ struct HeadBackward {
   const uint32_t *bits;
   float upscale;
   Rows<T> d_q, d_k, d_v;
-  float *sum_q, *sum_k, *sum_v;  // [width]: the gradients of the biases are added up here
+  float *sum_q, *sum_k, *sum_v;  // [width]: the gradients of the biases are accumulated here
 };
 
-// The gradient of the scores of one query from that of its probabilities, which it may replace; `dropped` gets the
-// probabilities as dropout left them.
+// The gradient of the scores of one query from that of its probabilities, in place if they alias; `dropped` gets the
+// probabilities after dropout.
 template <class T, class D>
 inline void softmax_row_backward(const Head &head, const T *probabilities, const uint32_t *bits, float upscale,
                                  float *gradient, D *of_scores, D *dropped) {
@@ -159,7 +159,7 @@ inline void softmax_row_backward(const Head &head, const T *probabilities, const
   }
 }
 
-// The same of all queries.
+// The same for all queries.
 template <class T, class D>
 inline void softmax_backward(const Head &head, const HeadBackward<T> &of, float *gradient, D *of_scores, D *dropped) {
   const int64_t length = head.padded_length;

@@ -1,4 +1,4 @@
-// The kernels of processors with AVX2 and FMA: float32 alone.
+// The kernels of processors with AVX2 and FMA: float32 only.
 #include "lanes_avx2.h"
 //
 #include "float_kernels.h"

@@ -1,4 +1,4 @@
-// The kernels of processors that multiply bfloat16 (AVX512_BF16). A compiler older than they are makes none of them.
+// The kernels of processors that multiply bfloat16 (AVX512_BF16). Compilers too old for them build none.
 #ifdef __AVX512BF16__
 #define FUSED_HALF
 #include "half_kernels.h"

@@ -1,4 +1,4 @@
-// What all kernels use: a sweep over a row, the products of oneDNN, workspaces, and exp and the normal distribution.
+// What all kernels use: a loop over a row, the products of oneDNN, workspaces, exp and the normal distribution.
 // Included after one of lanes_*.h.
 #pragma once
 #include <stddef.h>
@@ -10,7 +10,7 @@ namespace {
 
 #define ALWAYS inline __attribute__((always_inline))
 
-// body(column, mask) for every sixteen columns of a row, the rest at its end included.
+// body(column, mask) for every sixteen columns of a row, including the remainder at its end.
 template <class Body>
 ALWAYS void sweep(int64_t count, Body body) {
   int64_t column = 0;
@@ -20,8 +20,8 @@ ALWAYS void sweep(int64_t count, Body body) {
 
 ALWAYS int64_t round_up(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
 
-// As long as it lives, this thread takes for zero what is too small for a normal float: such numbers cost a hundred times
-// as much, and moments and probabilities that fade away become such. It holds whatever the caller has set.
+// Flushes denormal floats to zero in this thread while it lives: they cost a hundred times as much, and decaying moments
+// and probabilities become denormal. It holds whatever the caller has set.
 class TinyIsZero {
  public:
   TinyIsZero() : before(_mm_getcsr()) { _mm_setcsr(before | 0x8040); }  // flush results, and inputs, to zero
@@ -33,7 +33,7 @@ class TinyIsZero {
   const unsigned before;
 };
 
-// body(number) for all numbers below `count`, shared out among threads in runs of neighbours.
+// body(number) for all numbers below `count`, split among the threads in contiguous ranges.
 template <class Body>
 inline void share_out(int64_t count, int threads, Body body) {
 #pragma omp parallel num_threads(threads)
@@ -44,7 +44,7 @@ inline void share_out(int64_t count, int threads, Body body) {
   }
 }
 
-// Hands out the parts of a workspace, each aligned to 64 bytes. From NULL it counts the bytes.
+// Hands out the parts of a workspace, each aligned to 64 bytes. With base NULL it only counts the bytes.
 class Space {
  public:
   explicit Space(const void *base) : start((uintptr_t)base), next(start) {}
@@ -60,7 +60,7 @@ class Space {
   uintptr_t start, next;
 };
 
-// c [m, n] = a b, or c += a b with `add`; `lda` and so on: the distance of two rows. T: a is [k, m]; b is [n, k].
+// c [m, n] = a b, or c += a b with `add`; `lda` etc.: the distance between two rows. T: a is [k, m]; b is [n, k].
 template <bool turn_a = false, bool turn_b = false>
 ALWAYS void product(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, bool add,
                     float *c, int64_t ldc) {
@@ -83,7 +83,8 @@ ALWAYS void add_to(float *sums, int64_t column, M mask, Lanes values) {
   store(sums + column, mask, load(sums + column, mask) + values);
 }
 
-// e^x within 2 units in the last place, from -87.3; below, zero. Cephes' reduction by ln 2 in two parts, and its polynomial.
+// e^x within 2 units in the last place, from -87.3; below, zero. Cephes' reduction by ln 2 in two parts, and its
+// polynomial.
 ALWAYS Lanes exponential(Lanes of) {
   const Lanes x = larger(fill(-87.3f), of);  // NaN stays NaN
   const Lanes power = rounded(x * fill(1.44269504f));
@@ -99,8 +100,8 @@ ALWAYS Lanes exponential(Lanes of) {
   return choose(positive(fill(-87.3f) - of), zero(), times_power_of_two(p, power));
 }
 
-// The normal distribution below x, and e^(-x^2/2), which its density is but for a factor. Abramowitz and Stegun 7.1.26,
-// whose error is below 1.5e-7.
+// The normal distribution below x, and e^(-x^2/2), its density up to a factor. Abramowitz and Stegun 7.1.26, whose
+// error is below 1.5e-7.
 ALWAYS void normal(Lanes x, Lanes &below, Lanes &bell) {
   bell = exponential(x * x * fill(-0.5f));
   const Lanes t = fill(1.0f) / add_product(absolute(x), fill(0.3275911f * 0.70710678f), fill(1.0f));

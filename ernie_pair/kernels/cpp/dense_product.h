@@ -16,7 +16,7 @@ constexpr int64_t TILE_ROWS = 256, TILE_COLUMNS = 1024;
 inline int64_t columns_of_tiles(const Dense &of) { return (of.n + TILE_COLUMNS - 1) / TILE_COLUMNS; }
 inline int64_t tiles_of(const Dense &of) { return (of.m + TILE_ROWS - 1) / TILE_ROWS * columns_of_tiles(of); }
 
-// A part of the result, for one thread.
+// A tile of the result, for one thread.
 struct Tile {
   int64_t row, column, rows, columns;
 
@@ -57,7 +57,7 @@ inline void convert_in_parallel(const float *from, int64_t count, Half *to) {
 #ifdef FUSED_TILES
 inline int64_t right_halves(const Dense &of) { return packed_halves(of.k, of.n); }
 
-// In a parallel region, as the other two are.
+// In a parallel region, like the other two.
 inline void narrow_right(const Dense &of, const float *b, Half *to) {
 #pragma omp for schedule(static)
   for (int64_t j = 0; j < of.n; j += PANEL) pack_panel(b, of.n, of.k, of.n, j, to + j / PANEL * panel_halves(of.k));

@@ -1,5 +1,5 @@
-// Dropout by Philox 4x32-10 (Salmon et al. 2011): what is dropped follows from (seed, site, row, column) alone, so there is
-// no generator whose state would have to be kept.
+// Dropout by Philox 4x32-10 (Salmon et al. 2011): it depends only on (seed, site, row, column), so there is no
+// generator state to keep.
 #pragma once
 #include "basics.h"
 
@@ -40,7 +40,7 @@ inline void draw_bits(const Dropout &dropout, uint32_t row, int64_t count, uint3
 
 ALWAYS uint32_t bits_at(const uint32_t *bits, int64_t column) { return bits[column >> 5] >> (column & 16); }
 
-// What dropout leaves of sixteen values of a row. bits NULL: all of them.
+// Dropout of sixteen values of a row. bits NULL: keeps all of them.
 ALWAYS Lanes drop(Lanes values, const uint32_t *bits, int64_t column, float upscale) {
   return bits ? keep(mask_of(bits_at(bits, column) & 0xffff), values * fill(upscale)) : values;
 }

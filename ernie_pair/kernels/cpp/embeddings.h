@@ -10,7 +10,7 @@
 namespace {
 
 constexpr uint32_t EMBEDDING_SITE = 0xffff0000u;
-constexpr int64_t NORM_ROWS = 256;  // of a block, whose sums of gradients are added up in order
+constexpr int64_t NORM_ROWS = 256;  // of a block; the sums of gradients of the blocks are added in order
 
 struct EmbeddingSaved {
   NormState norm;  // of all rows
@@ -87,7 +87,7 @@ struct EmbeddingWork {
 
 inline size_t embedding_work_bytes(const fused_embedding *of) { return EmbeddingWork(*of, nullptr).bytes; }
 
-// The gradients of the rows before the norm. In a parallel region.
+// The gradients of the rows before the norm. Call it in a parallel region.
 inline void embedding_norm_backward(const fused_embedding &of, const EmbeddingSaved &saved, const float *scale,
                                     const float *dy, const EmbeddingWork &work) {
   const int64_t D = of.hidden, rows = (int64_t)of.batch * of.length, bit_words = words_of_bits(D);
@@ -110,7 +110,7 @@ inline void embedding_norm_backward(const fused_embedding &of, const EmbeddingSa
   }
 }
 
-// Add the rows up by word, position and type, a part of the columns. In the order of the rows, whoever does it.
+// Sum the rows by word, position and type, for a part of the columns. In the order of the rows on any number of threads.
 template <class M>
 inline void scatter_columns(const fused_embedding &of, const EmbeddingInputs &in, const EmbeddingWork &work, int64_t column,
                             M mask, const EmbeddingGradients &to) {

@@ -1,12 +1,12 @@
 // An encoder layer, post-norm, forward and backward.
 //
-// The rows are worked on in blocks of whole sequences, from the first product to the last: what one product leaves is
-// still in the cache when the next reads it. T is what products read and what is kept for the backward pass: float, or
-// Half with sums, norms, softmax and the residual in float32. Blocks follow from the shape alone, and so do the sums over
+// The rows are processed in blocks of whole sequences, from the first product to the last: the result of one product is
+// still in the cache when the next reads it. T is the type that products read and the backward pass keeps: float, or
+// Half with sums, norms, softmax and the residual in float32. Blocks depend only on the shape, and so do the sums over
 // them: the number of threads changes nothing.
 //
-// M = B S rows go in, R come out. Queries, and what attention makes of them, are of the first Q places of each sequence:
-// of all, or of the first where nothing else comes out. Of chosen rows the attention is whole, and the rest is theirs alone.
+// M = B S rows go in, R come out. Queries, and their attention, are computed for the first Q positions of each sequence:
+// all, or only the first if nothing else comes out. With chosen rows, only what follows the attention is limited to them.
 #pragma once
 #include <omp.h>
 #include <string.h>
@@ -28,11 +28,11 @@ constexpr bool is_half() {
   return sizeof(T) == 2;
 }
 
-// What a layer is, in the words of the kernels.
+// The shape of a layer.
 struct Shape {
   int64_t batch, length, hidden, heads, inner, queries, rows, query_rows, out_rows;
-  const int32_t *chosen;      // the rows that come out; NULL: the queries
-  int64_t sequences, blocks;  // of a block; in all
+  const int32_t *chosen;      // the rows that come out; NULL: all queries
+  int64_t sequences, blocks;  // per block; in total
 
   explicit Shape(const fused_layer &of)
       : batch(of.batch), length(of.length), hidden(of.hidden), heads(of.heads), inner(of.inner),
@@ -43,7 +43,7 @@ struct Shape {
   bool is_whole() const { return queries == length; }
 };
 
-// The sequences of a block, and their rows: first and count of those that go in, ask and come out.
+// The sequences of a block, and its rows: first and count of the inputs, the queries and the outputs.
 struct Block {
   int64_t first, count, row, rows, query_row, query_rows, out_row, out_rows;
 
@@ -68,7 +68,7 @@ struct Block {
   }
 };
 
-// What goes from forward to backward.
+// What the forward pass keeps for the backward pass.
 template <class T>
 struct Saved {
   T *x;                       // [M, D]; in float32 it is the input itself
@@ -77,7 +77,7 @@ struct Saved {
   T *probabilities, *context;  // [B, H, Q, padded S], [R, D]
   T *middle;                  // [R, D]: between the two halves of the layer; in float32 the same as `residual`
   float *residual;            // [R, D]
-  T *before, *after;          // [R, F]: of the activation; before relu nothing is kept
+  T *before, *after;          // [R, F]: the activation; for relu nothing is kept before it
   NormState norm1, norm2;     // of R rows
   uint32_t *attention_bits, *bits1, *bits2;
   size_t bytes;
@@ -113,11 +113,11 @@ struct Saved {
   }
 };
 
-// The gradients that the products of the parameters' gradients read, and the sums of each block over its rows.
+// The gradients that the weight gradients are computed from, and the sums of each block over its rows.
 template <class T>
 struct Gradients {
   T *q, *k, *v;  // in the rows of Saved
-  T *out, *down;  // [R, D]: of what the products with these weights gave
+  T *out, *down;  // [R, D]: of the results of the products with these weights
   T *up;         // [R, F]
   float *sums;   // [blocks, sum_width]
   int64_t sum_width;
@@ -172,7 +172,7 @@ inline size_t thread_work_bytes(const Shape &shape) {
   return block > gradient ? block : gradient;
 }
 
-// A layer at work: forward, or backward of the same.
+// A layer call, forward or backward.
 template <class T>
 class EncoderLayer {
  public:
@@ -231,17 +231,17 @@ class EncoderLayer {
   const Saved<T> saved;
 
   const T *rows_of_x() const { return is_half<T>() ? saved.x : (const T *)x; }
-  // The row of the input that a row of the output is made of.
+  // The input row of an output row.
   int64_t row_in(int64_t out_row) const {
     if (shape.chosen) return shape.chosen[out_row];
     return shape.is_whole() ? out_row : out_row * shape.length;
   }
-  // From one row of the input that is a query to the next.
+  // The distance between two input rows that are queries.
   int64_t query_step() const { return (shape.is_whole() ? 1 : shape.length) * shape.hidden; }
   Dropout attention_dropout() const { return {layer.seed, layer.layer * 4, layer.attention_dropout}; }
   Dropout hidden_dropout(uint32_t which) const { return {layer.seed, layer.layer * 4 + which, layer.hidden_dropout}; }
 
-  // But for the bits of its rows.
+  // Without the dropout bits of its rows.
   Norm norm_of(int bias, int scale, int shift) const {
     return {shape.hidden, parameters[bias], parameters[scale], parameters[shift], nullptr, hidden_dropout(0).upscale(),
             layer.epsilon};
@@ -353,7 +353,7 @@ class EncoderLayer {
     return layer.hidden_dropout > 0 ? all + row * words_of_bits(shape.hidden) : nullptr;
   }
 
-  // dy -> the gradient of `residual` in space.narrow; of the block's rows in d.
+  // dy -> the gradient of `residual` in space.narrow; those of the block's rows in d.
   void feed_forward_backward(const Block &block, const Gradients<T> &d, float *sums, const float *dy, float *dx,
                              const BlockWork<T> &space) const {
     const int64_t D = shape.hidden, F = shape.inner, start = block.out_row;
@@ -391,7 +391,7 @@ class EncoderLayer {
     });
   }
 
-  // The gradient of the context of every query of a block, from that of the rows that came out, in space.narrow.
+  // The gradient of the context of every query of a block, from that of the output rows, in space.narrow.
   const float *context_gradient(const Block &block, const BlockWork<T> &space) const {
     if (!shape.chosen) return space.narrow;
     const size_t row_bytes = (size_t)shape.hidden * sizeof(float);
@@ -444,8 +444,7 @@ class EncoderLayer {
                      work);
   }
 
-  // The products of all rows that the gradients of the weights are, shared out among the threads of a parallel region in
-  // squares of D x D.
+  // The weight gradients, products over all rows, split among the threads of a parallel region in squares of D x D.
   void weight_gradients(const Gradients<T> &d, float *const *gradients, void *work) const {
     const int64_t D = shape.hidden, F = shape.inner, M = shape.rows, R = shape.out_rows;
     struct Square { const T *a; int64_t a_step; const T *b; int64_t b_step; float *c; int64_t c_step, height, width, depth; };

@@ -1,4 +1,4 @@
-// Fills a FloatKernels. Included once a level, after its lanes.
+// Fills a FloatKernels. Included once per level, after its lanes.
 #pragma once
 #include "dense_product.h"
 #include "embeddings.h"

@@ -1,13 +1,13 @@
 /* The C interface of the fused CPU kernels: plain arrays in, nothing of Paddle.
  *
- * It is called through ctypes by the dynamic graph and by a thin custom operator by the static graph. All arrays
- * are row-major and without gaps; float is IEEE float32. B batch, S sequence length, D hidden, H heads, F inner
+ * It is called through ctypes by the dynamic graph and through a thin custom operator by the static graph. All arrays
+ * are row-major and contiguous; float is IEEE float32. B batch, S sequence length, D hidden, H heads, F inner
  * width of the feed-forward, V vocabulary, N rows. R is the number of rows that a layer returns: B S, or B with
  * first_token_only, or out_rows.
  *
  * Functions that return an int status return 0, or 1 when oneDNN refused a product.
- * On one processor a result depends on the arguments and on fused_level() alone, to the last bit: not on the number of
- * threads. Products are oneDNN's, which asks the processor for itself, but for bfloat16 on AMX. What is too small for a normal float32 is zero.
+ * On one processor a result depends only on the arguments and on fused_level(), to the last bit: not on the number of
+ * threads. Products are oneDNN's, which checks the processor itself, except for bfloat16 on AMX. Denormals are zero.
  */
 #ifndef ERNIE_PAIR_FUSED_H
 #define ERNIE_PAIR_FUSED_H
@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-/* Raised with every change of this file, so that an operator and a library of two versions never meet. */
+/* Incremented with every change of this file, so that an operator and a library of two versions never meet. */
 #define FUSED_VERSION 5
 
 enum { FUSED_NONE = 0, FUSED_AVX2 = 1, FUSED_AVX512 = 2, FUSED_AVX512_BF16 = 3, FUSED_AMX_BF16 = 4 };
@@ -68,17 +68,17 @@ typedef struct {
 FUSED_API int fused_version(void);
 /* What this processor offers: FUSED_NONE to FUSED_AMX_BF16. */
 FUSED_API int fused_processor_level(void);
-/* Open oneDNN's library and choose the kernels, at most those of `most`. Returns the level in use; FUSED_NONE:
- * the library cannot be opened or has no products that work, and nothing else here may be called. */
+/* Open oneDNN's library and choose the kernels, at most level `most`. Returns the level in use; FUSED_NONE:
+ * the library cannot be opened or its products do not work, and no other function may be called. */
 FUSED_API int fused_open(const char *onednn, int most);
 FUSED_API int fused_level(void);
 
-/* Bytes of the three workspaces of a layer. All are to be aligned to 64. */
-FUSED_API size_t fused_packed_bytes(const fused_layer *layer); /* the weights, as the products want them; 0 in float32 */
+/* Bytes of the three workspaces of a layer. All must be aligned to 64. */
+FUSED_API size_t fused_packed_bytes(const fused_layer *layer); /* the weights, packed for the products; 0 in float32 */
 FUSED_API size_t fused_saved_bytes(const fused_layer *layer);  /* from forward to backward */
 FUSED_API size_t fused_work_bytes(const fused_layer *layer);   /* within one call, of either */
 
-/* Fill `packed` from the parameters: to be called whenever they have changed. */
+/* Fill `packed` from the parameters: call it whenever they have changed. */
 FUSED_API void fused_layer_pack(const fused_layer *layer, const float *const *parameters, void *packed);
 /* x [B, S, D], mask [B, S] to be added to the attention scores or NULL -> y [R, D]. */
 FUSED_API int fused_layer_forward(const fused_layer *layer, const float *x, const float *mask,

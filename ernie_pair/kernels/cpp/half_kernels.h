@@ -1,5 +1,5 @@
-// The kernels of bfloat16. The level that includes this says by FUSED_HALF that it has them, and by FUSED_TILES that it
-// multiplies in tiles: what the compiler offers by itself depends on flags that the user may have set for all files.
+// The kernels of bfloat16. The level that includes this defines FUSED_HALF if it has them, and FUSED_TILES if it
+// multiplies in tiles: the compiler's own macros depend on flags that the user may have set for all files.
 #pragma once
 #include "lanes_avx512.h"
 //

@@ -24,7 +24,7 @@ const LayerKernels &layer_kernels(const fused_layer *layer) {
   return layer->precision == FUSED_FLOAT32 ? float_kernels().layer : half_kernels().layer;
 }
 
-// Compares the refused products before and after a call: a call of another thread may fail this one, and never clear it.
+// Compares the refused products before and after a call: a call of another thread may fail this one, but never clear it.
 class Refusals {
  public:
   int status() const { return count() == before ? 0 : 1; }
@@ -34,7 +34,7 @@ class Refusals {
   const unsigned before = count();
 };
 
-// Both products, tried on [1 2; 3 4] times itself: an old or another library may refuse or differ.
+// Both products, tested on [1 2; 3 4] times itself: another version of the library may refuse them or differ.
 bool float_products_work() {
   const float a[4] = {1, 2, 3, 4};
   float c[4] = {0, 0, 0, 0};
@@ -55,8 +55,8 @@ bool has_tiles() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16) && (d & AMX_TILE);
 }
 
-// The registers of tiles are large, and Linux gives them to a process that asks, for all its threads. It refuses where it is
-// too old, and where a thread has a stack for signals that is too small to save them.
+// The tile registers are large, and Linux grants them to a process on request, for all its threads. It refuses if it is
+// too old, or if the alternate signal stack of a thread is too small to save them.
 bool are_tiles_granted() {
   constexpr int ASK_FOR_STATE = 0x1023, TILE_DATA = 18;  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
   return syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;

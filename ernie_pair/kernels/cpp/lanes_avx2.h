@@ -1,4 +1,4 @@
-// Sixteen lanes of float32 or of 32-bit words in two AVX2 registers. See lanes_avx512.h, its twin.
+// Sixteen lanes of float32 or of 32-bit words in two AVX2 registers. See lanes_avx512.h, its counterpart.
 #pragma once
 #include <immintrin.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@ struct Lanes { __m256 low, high; };
 struct Words { __m256i low, high; };
 struct Whole {};
 struct Mask { __m256i low, high; };
-struct Half { uint16_t bits; };  // never computed with here
+struct Half { uint16_t bits; };  // not used in computations here
 
 constexpr int COLUMNS = 1;
 
@@ -111,7 +111,7 @@ inline void multiply_half(__m256i a, __m256i factor, __m256i &high, __m256i &low
 }
 inline void multiply(Words a, uint32_t factor, Words &high, Words &low) {
   const __m256i f = _mm256_set1_epi32((int)factor);
-  Words h, l;  // `high` or `low` may be `a`
+  Words h, l;  // `high` or `low` may alias `a`
   multiply_half(a.low, f, h.low, l.low);
   multiply_half(a.high, f, h.high, l.high);
   high = h;

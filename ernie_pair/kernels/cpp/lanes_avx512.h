@@ -1,5 +1,5 @@
-// Sixteen lanes of float32 or of 32-bit words in one AVX-512 register: the ground that every kernel stands on.
-// lanes_avx2.h is its twin.
+// Sixteen lanes of float32 or of 32-bit words in one AVX-512 register: the basis of every kernel.
+// lanes_avx2.h is its counterpart.
 #pragma once
 #include <immintrin.h>
 #include <stdint.h>
@@ -8,11 +8,11 @@ namespace {
 
 struct Lanes { __m512 v; };
 struct Words { __m512i v; };
-struct Whole {};  // the mask of all lanes, known when the code is compiled
+struct Whole {};  // the mask of all lanes, known at compile time
 struct Mask { __mmask16 m; };
 struct Half { uint16_t bits; };  // bfloat16
 
-constexpr int COLUMNS = 4;  // vectors of columns that the small products hold in registers beside 6 rows
+constexpr int COLUMNS = 4;  // vectors of columns that the small products hold in registers next to 6 rows
 
 inline Mask first(int64_t count) { return {count >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1)}; }
 inline Mask mask_of(uint32_t bits) { return {(__mmask16)bits}; }
@@ -30,7 +30,7 @@ inline Lanes larger(Lanes a, Lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Lanes absolute(Lanes a) { return {_mm512_abs_ps(a.v)}; }
 inline Lanes root(Lanes a) { return {_mm512_sqrt_ps(a.v)}; }
 inline Lanes rounded(Lanes a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
-// a * 2^power, of whole powers from -126 to 127
+// a * 2^power, for whole powers from -126 to 127
 inline Lanes times_power_of_two(Lanes a, Lanes power) { return {_mm512_scalef_ps(a.v, power.v)}; }
 
 inline Lanes keep(Whole, Lanes a) { return a; }

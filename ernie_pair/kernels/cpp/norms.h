@@ -1,4 +1,4 @@
-// Layer norm of a row, joined with what stands before it: bias, dropout and the residual.
+// Layer norm of a row, fused with what precedes it: bias, dropout and the residual.
 #pragma once
 #include <math.h>
 
@@ -6,7 +6,7 @@
 
 namespace {
 
-// What a norm of one row is made with; bits NULL: no dropout.
+// The parameters of the norm of one row; bits NULL: no dropout.
 struct Norm {
   int64_t width;
   const float *bias, *scale, *shift;
@@ -14,9 +14,9 @@ struct Norm {
   float upscale, epsilon;
 };
 
-// Of one row, from forward to backward.
+// Of one row, kept from forward to backward.
 struct NormState {
-  float *sum;         // [D]: what was normed
+  float *sum;         // [D]: the input of the norm
   float *statistics;  // [2]: its mean, and one over its standard deviation
 };
 
@@ -51,12 +51,12 @@ ALWAYS void norm_forward(const Norm &norm, const float *x, const float *residual
   });
 }
 
-// Sums over rows that the gradients of a norm's parameters are; bias NULL: there is none.
+// The gradients of a norm's parameters, sums over rows; bias NULL: there is none.
 struct NormGradients {
   float *scale, *shift, *bias;
 };
 
-// dy -> d_residual, and in `d_x` (of T, or NULL) what goes on below dropout; the parameters' gradients are added up.
+// dy -> d_residual, and in `d_x` (of T, or NULL) the gradient before dropout; the parameters' gradients are accumulated.
 template <class T>
 ALWAYS void norm_backward(const Norm &norm, NormState state, const float *dy, float *d_residual, T *d_x,
                           NormGradients gradients) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t PIECE = 1 << 15;  // elements that one thread takes at a time
 
-// The pieces of many tensors, numbered through: piece -> tensor and first element.
+// The pieces of many tensors, numbered consecutively: piece -> tensor and first element.
 struct Pieces {
   int64_t count;
   const int64_t *sizes;
@@ -31,7 +31,7 @@ struct Pieces {
   }
 };
 
-// Decoupled weight decay (Loshchilov and Hutter 2019), in the form that Paddle gives it.
+// Decoupled weight decay (Loshchilov and Hutter 2019), in Paddle's form.
 inline void adamw_step(const fused_adamw *of, int64_t count, const int64_t *sizes, const float *rates,
                        const float *decays, float *const *parameters, const float *const *gradients,
                        float *const *moments1, float *const *moments2) {

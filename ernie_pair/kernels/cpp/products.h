@@ -1,4 +1,4 @@
-// The matrix products of the oneDNN library that Paddle's wheel carries: plain C, row-major, sums in float32.
+// The matrix products of the oneDNN library in Paddle's wheel: plain C, row-major, sums in float32.
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-// Products that are too small for oneDNN: those of one head of one sequence. Six rows of the result stand in registers.
+// Products that are too small for oneDNN: those of one head of one sequence. Six rows of the result are in registers.
 #pragma once
 #include "basics.h"
 

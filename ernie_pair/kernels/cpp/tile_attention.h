@@ -6,7 +6,7 @@
 namespace {
 
 // scores [Q, padded_length]; rows [Q or S, padded_width]; dropped and of_scores [Q, padded_length]; context [Q, width];
-// right: a factor in tiles; turned: what multiply_turned needs.
+// right: a factor in tiles; turned: workspace of multiply_turned.
 template <>
 struct HeadWork<Half> {
   float *scores, *rows;

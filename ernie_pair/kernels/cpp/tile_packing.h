@@ -1,10 +1,10 @@
-// Factors brought into tiles; see tiles.h.
+// Packing factors into tiles; see tiles.h.
 #pragma once
 #include "tiles.h"
 
 namespace {
 
-// Up to sixteen numbers of a row as bfloat16, then zeros; none where the row is not `there`.
+// Up to sixteen numbers of a row as bfloat16, then zeros; only zeros if the row is not `there`.
 ALWAYS __m256i sixteen(bool there, const float *from, int64_t count) {
   if (!there || count <= 0) return _mm256_setzero_si256();
   return narrowed(load(from, first(count)));
@@ -59,7 +59,7 @@ inline void pack_panel(const T *b, int64_t step, int64_t depth, int64_t columns,
                                        sixteen(row + 1 < depth, b + (row + 1) * step + column, columns - column)));
 }
 
-// The same of what w [columns, depth] is when it is turned.
+// The same for the transpose of w [columns, depth].
 template <class T>
 inline void pack_turned_panel(const T *w, int64_t step, int64_t depth, int64_t columns, int64_t j, Half *to) {
   for (int64_t k = 0; k < depth; k += STEP)
@@ -72,7 +72,7 @@ inline void pack_turned_panel(const T *w, int64_t step, int64_t depth, int64_t c
     }
 }
 
-// 32 rows of the left factor that a [depth, columns] is when it is turned, from column j on, in tiles.
+// 32 rows of the left factor that is the transpose of a [depth, columns], from column j on, in tiles.
 inline void pack_turned_rows(const Half *a, int64_t step, int64_t depth, int64_t columns, int64_t j, Half *to) {
   for (int64_t k = 0; k < depth; k += STEP)
     for (int64_t column = j; column < j + 2 * TILE; column += TILE) {
@@ -97,14 +97,14 @@ inline void pack_turned_right(const T *w, int64_t step, int64_t depth, int64_t c
   for (int64_t j = 0; j < columns; j += PANEL, to += panel_halves(depth)) pack_turned_panel(w, step, depth, columns, j, to);
 }
 
-constexpr int64_t MOST_DEPTH = 1024;  // of turned products at once: both packed factors stay in the cache
+constexpr int64_t MOST_DEPTH = 1024;  // of transposed products at once: both packed factors stay in the cache
 
 ALWAYS int64_t depth_at_once(int64_t depth) { return depth < MOST_DEPTH ? depth : MOST_DEPTH; }
 inline int64_t turned_work_halves(int64_t height, int64_t width, int64_t depth) {
   return packed_halves(depth_at_once(depth), height) + packed_halves(depth_at_once(depth), width);
 }
 
-// c [height, width] = the turned a [depth, height] times b [depth, width].
+// c [height, width] = the transposed a [depth, height] times b [depth, width].
 inline void multiply_turned(int64_t height, int64_t width, int64_t depth, const Half *a, int64_t a_step, const Half *b,
                             int64_t b_step, float *c, int64_t c_step, Half *work) {
   Half *left = work, *right = work + packed_halves(depth_at_once(depth), height);

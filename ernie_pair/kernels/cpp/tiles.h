@@ -1,7 +1,7 @@
 // Products of bfloat16 on the tile registers of AMX: sixteen rows of 64 bytes each, sums in float32.
 //
-// A factor on the right is kept in tiles beforehand: panels of 32 columns, each of steps of 32 rows, each of two tiles of
-// 16 columns; a tile holds a pair of rows in each of its rows, which is how the processor reads it. Beyond the matrix
+// A factor on the right is packed into tiles beforehand: panels of 32 columns, each of steps of 32 rows, each of two
+// tiles of 16 columns; a row of a tile holds a pair of rows, which is how the processor reads it. Beyond the matrix
 // there are zeros. Factors on the left are read as they are.
 #pragma once
 #include <string.h>
@@ -13,13 +13,13 @@ namespace {
 constexpr int64_t TILE = 16, STEP = 32, PANEL = 32;
 constexpr int64_t TILE_HALVES = TILE * STEP;  // 1 KB
 
-// The compiler's tile loads do not say that they read memory: what they read is to be written before this.
+// The compiler's tile loads are not declared to read memory: what they read must have been written before this.
 ALWAYS void settle_memory() { __asm__ volatile("" ::: "memory"); }
 
-// How the tile registers are cut. Tiles 0 to 3: the sums, two by two; 4 and 5: of the left factor; 6 and 7: of the right one.
+// The layout of the tile registers. Tiles 0 to 3: the sums, two by two; 4 and 5: the left factor; 6 and 7: the right one.
 class TileSizes {
  public:
-  // For sums of so many rows and columns, up to 32. It costs as much as some products: nothing where they are as before.
+  // For sums of so many rows and columns, up to 32. It costs as much as some products, so it does nothing if unchanged.
   ALWAYS void use(int64_t rows, int64_t columns) {
     if (rows == rows_now && columns == columns_now) return;
     rows_now = rows;
@@ -54,11 +54,11 @@ class TileSizes {
 // Up to 32 rows of a factor on the left.
 struct LeftRows {
   const Half *at;
-  int64_t row_step, column_step;  // from row to row, and from 32 columns to the next
-  const Half *rest;               // [32, 32]: the last columns, then zeros, where they are no whole step; NULL: they are
+  int64_t row_step, column_step;  // between rows, and between blocks of 32 columns
+  const Half *rest;               // [32, 32]: the last columns, then zeros, if they are not a whole step; NULL: they are
 };
 
-// c = a b, or c += a b, of up to 32 rows and columns; `steps`: the whole ones.
+// c = a b, or c += a b, of up to 32 rows and columns; `steps`: the number of whole steps.
 template <bool TWO_ROWS, bool TWO_COLUMNS>
 ALWAYS void multiply_in_tiles(int64_t steps, const LeftRows &a, const Half *b, bool add, float *c, int64_t ldc) {
   const int64_t bytes = ldc * (int64_t)sizeof(float);
@@ -117,7 +117,7 @@ ALWAYS int64_t packed_halves(int64_t depth, int64_t columns) {
   return panel_halves(depth) * (round_up(columns, PANEL) / PANEL);
 }
 
-constexpr int64_t ROWS_AT_ONCE = 256;  // of the left factor: they stay in the cache while every panel meets them
+constexpr int64_t ROWS_AT_ONCE = 256;  // of the left factor: they stay in the cache while all panels use them
 
 // c [m, n] = a b, or c += a b; a is [m, k], b in tiles.
 inline void multiply_packed(int64_t m, int64_t n, int64_t k, const Half *a, int64_t lda, const Half *b, bool add, float *c,

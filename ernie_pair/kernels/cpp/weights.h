@@ -1,5 +1,5 @@
-// The weights of a layer as the products read them: in float32 the parameters themselves; in Half copies, which are made
-// whenever the parameters may have changed.
+// The weights of a layer as the products read them: in float32 the parameters themselves; in Half copies, which are
+// packed whenever the parameters may have changed.
 #pragma once
 #include "fused.h"
 #ifdef FUSED_TILES
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Of [height, width], in rows.
+// A matrix [height, width], stored in rows.
 template <class T>
 struct Weight {
   const T *at;
@@ -20,19 +20,19 @@ struct Weight {
   void multiply(int64_t m, const T *a, int64_t lda, float *c, int64_t ldc) const {
     product(m, width, height, a, lda, at, step, false, c, ldc);
   }
-  // c [m, height] = a times the turned w, or c += that
+  // c [m, height] = a times the transposed w, or c += that
   void multiply_back(int64_t m, const T *a, int64_t lda, bool add, float *c, int64_t ldc) const {
     product<false, true>(m, height, width, a, lda, at, step, add, c, ldc);
   }
 };
 
-// Of one thread, for a part of up to `side` rows and columns.
+// The workspace of one thread, for a part of up to `side` rows and columns.
 template <class T>
 inline size_t weight_gradient_work_bytes(int64_t, int64_t) {
   return 0;
 }
 
-// c [height, width] = the turned a [depth, height] times b [depth, width].
+// c [height, width] = the transposed a [depth, height] times b [depth, width].
 template <class T>
 inline void weight_gradient(int64_t height, int64_t width, int64_t depth, const T *a, int64_t a_step, const T *b,
                             int64_t b_step, float *c, int64_t c_step, void *) {
@@ -60,7 +60,7 @@ struct Weights<float> {
 
 #if defined(FUSED_TILES)
 
-// In tiles, one after another, for both ways.
+// In tiles, one after another, for both directions.
 template <>
 struct Weight<Half> {
   Half *tiles, *turned;
@@ -70,7 +70,7 @@ struct Weight<Half> {
   Weight(Space &space, int64_t height, int64_t width)
       : tiles(space.take<Half>(packed_halves(height, width))), turned(space.take<Half>(packed_halves(width, height))),
         height(height), width(width) {}
-  // In a parallel region.
+  // Call it in a parallel region.
   void pack(const float *from) const {
 #pragma omp for schedule(static) nowait
     for (int64_t j = 0; j < width; j += PANEL)
@@ -104,7 +104,7 @@ struct Weights<Half> {
     down = Weight<Half>(space, F, D);
     bytes = space.bytes();
   }
-  // In a parallel region.
+  // Call it in a parallel region.
   void pack(const float *const *p) const {
     q.pack(p[FUSED_WQ]);
     k.pack(p[FUSED_WK]);
@@ -128,7 +128,7 @@ inline void weight_gradient(int64_t height, int64_t width, int64_t depth, const 
 
 #elif defined(FUSED_HALF)
 
-// Rows, those of queries, keys and values side by side.
+// In rows, with queries, keys and values side by side.
 template <>
 struct Weights<Half> {
   static constexpr bool ARE_JOINED = true;
@@ -148,7 +148,7 @@ struct Weights<Half> {
     down = {space.take<Half>(F * D), F, D, D};
     bytes = space.bytes();
   }
-  // In a parallel region.
+  // Call it in a parallel region.
   void pack(const float *const *p) const {
     struct Part { const Weight<Half> &to; const float *from; };
     const Part parts[] = {{q, p[FUSED_WQ]},     {k, p[FUSED_WK]},  {v, p[FUSED_WV]},
@@ -166,7 +166,7 @@ struct Weights<Half> {
 #ifdef FUSED_HALF
 inline size_t layer_packed_bytes(const fused_layer *layer) { return Weights<Half>(*layer, nullptr, nullptr).bytes; }
 
-// Fill what Weights reads, of the parameters as they are now.
+// Pack the parameters, as they are now, for Weights.
 inline void layer_pack(const fused_layer *layer, const float *const *parameters, void *packed) {
   const Weights<Half> weights(*layer, parameters, packed);
 #pragma omp parallel num_threads(layer->threads)

@@ -1,4 +1,4 @@
-/* AdamW over all parameters of a program, with the factor of clipping: one op in place of one for each. It is a part of
+/* AdamW over all parameters of a program, with the factor of clipping: one op instead of one per parameter. It is a part of
  * fused_operator.cc, after `library`.
  */
 #pragma once
@@ -25,7 +25,7 @@ std::vector<float *> data_of(Tensors *tensors) {
   return data;
 }
 
-/* In place. Neighbours of one number of steps, which are all but for odd checkpoints, go together. */
+/* In place. Neighbours with the same number of steps, which is all of them but for odd checkpoints, go together. */
 void step(paddle::CustomOpKernelContext *context) {
   const paddle::Tensor &skip = tensor_of(*context, kSkip), &factor = tensor_of(*context, kFactor);
   if (skip.initialized() && skip.data<bool>()[0]) return;

@@ -1,12 +1,12 @@
-"""The operator's source, compiled for the Paddle at hand and kept in the user's cache.
+"""Compile the operator's source for the installed Paddle, and keep it in the user's cache.
 
 CACHE/operators/operator-NAME.so     the operator; NAME is a hash of the version of Paddle, of the C library
-                                     and of the sources, so that one that is there needs no compiler
+                                     and of the sources, so that an existing one needs no compiler
 CACHE/operators/operator-NAME.json   that key, and the sha256 of the file
 CACHE/operators/operator-NAME.lock   held by the process that compiles; others wait
 
-CACHE is $XDG_CACHE_HOME/ernie-pair, ~/.cache/ernie-pair where that is not set. What lies there is run: the
-folder and the file are to be this user's, and nobody else's to write.
+CACHE is $XDG_CACHE_HOME/ernie-pair, or ~/.cache/ernie-pair if that is not set. The files there are executed:
+folder and file must belong to this user, and nobody else may be able to write to them.
 """
 
 import contextlib
@@ -35,19 +35,19 @@ HEADER = Path(__file__).parents[1] / "cpp" / "fused.h"
 FLAGS = ("-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-DPADDLE_WITH_CUSTOM_KERNEL")
 FOLDER = "operators"
 COMPILE_SECONDS, LOCK_SECONDS = 300, 600
-_SHOWN = 200  # characters of what a compiler says
+_SHOWN = 200  # characters of a compiler's message
 
 logger = logging.getLogger(__name__)
 
 
 class OperatorError(Exception):
-    """There is no operator. Its text is the reason, in words."""
+    """There is no operator. The message is the reason, in words."""
 
 
 def find_operator(cache: Path) -> Path:
-    """Return the compiled operator in ``cache``; it is compiled where it is not there or is damaged.
+    """Return the compiled operator in ``cache``; it is compiled if it is missing or damaged.
 
-    Any number of processes may ask at once: one compiles. Raises OperatorError.
+    Any number of processes may call this at once: one compiles. Raises OperatorError.
     """
     folder = cache / FOLDER
     kept: KeyedCache[Any] = KeyedCache(
@@ -64,11 +64,11 @@ def find_operator(cache: Path) -> Path:
         return path
     except (OSError, MachineError) as error:
         reason = error.strerror or error if isinstance(error, OSError) else message_of(error)
-        raise OperatorError(f"{cache} does not keep it ({reason}); set XDG_CACHE_HOME to another") from None
+        raise OperatorError(f"{cache} cannot store it ({reason}); set XDG_CACHE_HOME to another") from None
 
 
 def forget_operator(path: Path, inode: int) -> None:
-    """Remove an operator that does not load here; one that another process has put in its place stays."""
+    """Remove an operator that does not load here, unless another process has replaced it."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_ino == inode:
             path.unlink()
@@ -76,12 +76,12 @@ def forget_operator(path: Path, inode: int) -> None:
 
 
 def _refuse_of_others(path: Path) -> None:
-    """Raise OperatorError when anybody else could have put code there, OSError when nothing is there."""
+    """Raise OperatorError when others could have put code there, OSError when nothing is there."""
     about = path.lstat()
     is_link, is_open = stat.S_ISLNK(about.st_mode), about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if is_link or is_open or about.st_uid != os.geteuid():
         raise OperatorError(
-            f"{path} holds code that is run, and others than this user may write there; remove it, or set "
+            f"{path} holds code that is executed, and other users may write there; remove it, or set "
             "XDG_CACHE_HOME to another"
         )
 
@@ -96,7 +96,7 @@ def _key() -> Dict[str, object]:
 
 
 def _compile() -> bytes:
-    """Return what g++, or the compiler that CXX names, makes of the sources. Raises OperatorError."""
+    """Compile the sources with g++, or the compiler that CXX names. Raises OperatorError."""
     command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
     headers = Path(paddle.sysconfig.get_include())
     if not (headers / "paddle").is_dir():
@@ -112,7 +112,7 @@ def _compile() -> bytes:
 
 
 def _run(command: List[str]) -> str:
-    """Return what a command prints. Raises OperatorError when it cannot be run or fails."""
+    """Return the output of a command. Raises OperatorError when it cannot be run or fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
@@ -123,7 +123,7 @@ def _run(command: List[str]) -> str:
         raise OperatorError(f"the compiler {command[0]} cannot be run ({error})"[:_SHOWN]) from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        raise OperatorError(f"{command[0]} ends with code {done.returncode}: {''.join(said[:1])[:_SHOWN]}")
+        raise OperatorError(f"{command[0]} failed with code {done.returncode}: {''.join(said[:1])[:_SHOWN]}")
     return done.stdout
 
 

@@ -17,17 +17,17 @@ from ernie_pair.kernels.operator.compile_operator import OperatorError, find_ope
 
 OPERATOR = "ernie_pair_encoder_layer"
 PARAMETERS = "WQ BQ WK BK WV BV WO BO W1 B1 W2 B2 G1 E1 G2 E2".split()  # in the order of fused.h
-# What the operator calls, in the order of its `Library`.
+# The functions that the operator calls, in the order of its `Library`.
 FUNCTIONS = (
     *("fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes"),
     *("fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step"),
 )
 logger = logging.getLogger(__name__)
-_registered: Dict[str, ctypes.CDLL] = {}  # one for the life of the process: Paddle takes an operator once
+_registered: Dict[str, ctypes.CDLL] = {}  # one for the life of the process: Paddle registers an operator once
 
 
 def load_operator(kernels: Kernels, threads: int, cache: Path) -> None:
-    """Let static programs have the operator over ``kernels``, which are open; it is compiled at first use.
+    """Make the operator over the open ``kernels`` available to static programs; it is compiled at first use.
 
     Raises OperatorError.
     """
@@ -37,7 +37,7 @@ def load_operator(kernels: Kernels, threads: int, cache: Path) -> None:
         try:
             _registered[OPERATOR] = _load(path)
         except OperatorError as error:
-            # Machines may share a home, and the one that compiled it have a later C++ library.
+            # Machines may share a home, and the one that compiled it may have a later C++ library.
             logger.info("compiling the fused operator again: %s", error)
             forget_operator(path, inode)
             _registered[OPERATOR] = _load(find_operator(cache))
@@ -54,14 +54,14 @@ def _load(path: Path) -> ctypes.CDLL:
         register_operators(path)
         return ctypes.CDLL(str(path))
     except (OSError, RuntimeError) as error:
-        raise OperatorError(f"Paddle does not load it ({' '.join(str(error).split())[:200]})") from None
+        raise OperatorError(f"Paddle cannot load it ({' '.join(str(error).split())[:200]})") from None
 
 
 class LayerSettings(NamedTuple):
-    """What a layer's op has beside the layer.
+    """The settings of a layer's op.
 
     ``number``: of the layer in its model, so that no two drop the same. ``precision``: fp32 or bf16.
-    ``is_last``: no token is read but the first of each sequence and the chosen; the others come out as 0.
+    ``is_last``: only the first token of each sequence and the chosen ones are read; the others come out as 0.
     """
 
     number: int
@@ -70,10 +70,10 @@ class LayerSettings(NamedTuple):
 
 
 class GraphInputs(NamedTuple):
-    """What all layers of a program are given.
+    """The inputs that all layers of a program share.
 
     ``seed``: int32 [1], of dropout. ``positions``: int64 [P], the tokens among the B x S that are read after
-    the last layer, beside the first of each sequence.
+    the last layer, besides the first of each sequence.
     """
 
     seed: paddle.static.Variable
@@ -89,8 +89,8 @@ def add_encoder_layer(
 ) -> paddle.Tensor:
     """Add ``layer`` to the program as one op and return its output, float32 [B, S, D].
 
-    ``x`` float32 [B, S, D]; ``mask`` float32 [B, 1, 1, S], to be added to the scores. Evaluation programs,
-    which are clones for tests, drop nothing.
+    ``x`` float32 [B, S, D]; ``mask`` float32 [B, 1, 1, S], added to the scores. Evaluation programs,
+    which are clones for tests, have no dropout.
     """
     block = paddle.static.default_main_program().current_block()
     names = [paddle.utils.unique_name.generate(f"{OPERATOR}.{name}") for name in ("y", "saved")]

@@ -1,9 +1,9 @@
 /* The encoder layer of fused.h as an operator of Paddle's static graph, and AdamW as another: compiled at first use with
  * the headers of the Paddle at hand, see compile_operator.py.
  *
- * Nothing is computed here. The functions are those of the library that this process has open already;
+ * Nothing is computed here. The functions are those of the library that this process has already opened;
  * fused_operator_open() is given them. What the forward pass keeps for the backward pass is an output of
- * the operator, so Paddle's own pool of memory takes it back when nothing needs it any more: at once in an evaluation
+ * the operator, so Paddle's own memory pool frees it when nothing needs it any more: at once in an evaluation
  * and in the first of the two passes of recompute, after the backward pass in training.
  */
 #include <cstdint>
@@ -36,7 +36,7 @@ Library library = {};
 int threads = 1;
 std::mutex one_at_a_time; /* each call takes all threads, and Paddle may run two operators at once */
 
-constexpr size_t kAlignment = 64; /* what fused.h asks for */
+constexpr size_t kAlignment = 64; /* what fused.h requires */
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -44,7 +44,7 @@ enum Attribute {
   kHeads, kLayer, kActivation, kPrecision, kHiddenDropout, kAttentionDropout, kEpsilon, kReadRowsAlone, kIsTest
 };
 
-/* One run of the op, forward or backward: the inputs that both have lie side by side from `seed` on. */
+/* One run of the op, forward or backward: the inputs that both have are contiguous from `seed` on. */
 class Call {
  public:
   Call(const paddle::CustomOpKernelContext &context, int seed)
@@ -107,7 +107,7 @@ class Call {
   }
 };
 
-/* Bytes from Paddle's own pool of memory, aligned as fused.h asks. */
+/* Bytes from Paddle's own memory pool, aligned as fused.h requires. */
 paddle::Tensor bytes_of(size_t count, const paddle::Place &place) {
   return paddle::empty({static_cast<int64_t>(count + kAlignment)}, paddle::DataType::UINT8, place);
 }
@@ -117,8 +117,8 @@ char *start_of(const paddle::Tensor &bytes) {
   return reinterpret_cast<char *>((address + kAlignment - 1) / kAlignment * kAlignment);
 }
 
-/* Where an output goes that has the shape of `like`. Memory that it has already is taken: where gradients are added up
- * over processes, Paddle has laid them side by side before. */
+/* The memory of an output of the shape of `like`. Memory that it already has is used: if gradients are summed over
+ * processes, Paddle has placed them side by side before. */
 float *output(paddle::CustomOpKernelContext *context, int place, const paddle::Tensor &like) {
   paddle::Tensor *tensor = context->MutableOutputAt(place);
   const bool is_there =
@@ -127,7 +127,7 @@ float *output(paddle::CustomOpKernelContext *context, int place, const paddle::T
   return tensor->data<float>();
 }
 
-/* Move rows between [B S, D] and [R, D]; the rows of the first that have no twin are zero. */
+/* Copy rows between [B S, D] and [R, D]; rows of the first without a counterpart are zero. */
 void spread(const Call &call, const float *chosen, float *all) {
   const size_t width = call.layer.hidden;
   std::memset(all, 0, sizeof(float) * width * call.layer.batch * call.layer.length);
@@ -229,7 +229,7 @@ std::vector<std::string> attributes() {
 
 }  // namespace
 
-/* Take the functions of the library that this process has open, in the order of `Library`, for `count` threads.
+/* Set the functions of the library that this process has open, in the order of `Library`, for `count` threads.
  * Returns what is wrong with it, NULL when nothing is. */
 extern "C" __attribute__((visibility("default"))) const char *fused_operator_open(const Library *functions,
                                                                                   int count) {

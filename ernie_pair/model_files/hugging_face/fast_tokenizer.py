@@ -1,4 +1,4 @@
-"""tokenizer.json: the cutting of `WordPiece` in the words of the library `tokenizers`.
+"""tokenizer.json: the tokenization of `WordPiece` in the format of the library `tokenizers`.
 
 The rule of each character, a table there, is a class of a regular expression here: what vanishes is taken
 out, what stands alone and what is space splits, and the WordPiece model cuts the words between.
@@ -54,7 +54,7 @@ def build_fast_tokenizer(tokenizer: WordPiece) -> Tokenizer:
 
 
 def _without_holes(tokenizer: WordPiece) -> Dict[str, int]:
-    """Return the vocabulary with a name for the id of a token that stands twice, whose later id is used.
+    """Return the vocabulary with a name for the id of a token that occurs twice, whose later id is used.
 
     No text is cut into such a name: brackets stand alone.
     """

@@ -79,7 +79,7 @@ def to_their_names(arrays: Arrays, family: str, where: str) -> Arrays:
 
 
 def prefix_in(found: Mapping[str, object]) -> str:
-    """Return what the names inside the encoder begin with: 'bert.', or '' of an encoder by itself."""
+    """Return what the names inside the encoder begin with: 'bert.', or '' of an encoder on its own."""
     return next((name[: -len(WORDS)] for name in found if name.endswith(WORDS)), "")
 
 
@@ -107,7 +107,7 @@ def _with_new_ending(name: str) -> str:
 def _without_prefix(name: str, prefix: str, modules) -> Tuple[str, bool]:
     """Return a name without what names inside the encoder begin with, and whether it is inside.
 
-    Of an encoder by itself, ``prefix`` '', all that begins like one of its ``modules`` is inside.
+    Of an encoder on its own, ``prefix`` '', all that begins like one of its ``modules`` is inside.
     """
     if prefix:
         return (name[len(prefix) :], True) if name.startswith(prefix) else (name, False)

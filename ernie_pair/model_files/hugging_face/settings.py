@@ -1,4 +1,4 @@
-"""config.json of transformers and of PaddleNLP: what decides the answer is carried over, or refused.
+"""config.json of transformers and of PaddleNLP: settings that affect the output are converted or refused.
 
 theirs  {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "layer_norm_eps": 1e-12,
          "position_embedding_type": "absolute", "id2label": {"0": "different", "1": "same"}, ...}
@@ -142,11 +142,11 @@ def _problems_of(config: Mapping[str, Any], peer: Counterpart) -> Iterator[Tuple
         yield (
             PROBLEM,
             REGRESSION,
-            f"there is no such thing with {_count_in(config)} outputs; take another model",
+            f"it is not possible with {_count_in(config)} outputs; take another model",
         )
     for key, harmless in HARMLESS.items():
         if key in config and config[key] not in harmless:
-            yield key, config[key], "PaddleNLP's models have no such thing; take another model"
+            yield key, config[key], "PaddleNLP's models do not support it; take another model"
     key = peer.keys.get("hidden_act", "hidden_act")
     if config.get(key, "gelu") not in peer.activations:
         yield key, config[key], f"shown to be equal are {' and '.join(peer.activations)}; take another model"
@@ -240,7 +240,7 @@ def _refuse_other_than_theirs(config: Mapping[str, Any], peer: Counterpart, wher
     for key, only in peer.fixed.items():
         if config.get(key, only) != only:
             raise InputError(
-                f"{where}: {key} is {shown(config[key])}, and transformers has {shown(only)} alone"
+                f"{where}: {key} is {shown(config[key])}, and transformers supports only {shown(only)}"
             )
     activation = config.get("hidden_act", "gelu")
     if activation not in peer.activations:

@@ -1,4 +1,4 @@
-"""tokenizer.json of a model of transformers: does it cut text as `WordPiece` does with vocab.txt?"""
+"""Check that the tokenizer.json of transformers splits text as `WordPiece` does with vocab.txt."""
 
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Tuple

@@ -19,7 +19,7 @@ import numpy as np
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.standard_streams import as_called, with_standard_streams
 from data_tools.text.lines import ENCODINGS
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
@@ -55,21 +55,21 @@ class AuditPairsConfig(Options):
         group="data",
         stdin=(".tsv", ".jsonl"),
     )
-    dev_file: str = option("", help="labelled pairs that choose the best model", group="data")
-    test_file: str = option("", help="pairs of the last measurement; labels are passed over", group="data")
+    dev_file: str = option("", help="labelled pairs for choosing the best model", group="data")
+    test_file: str = option("", help="test pairs; labels are ignored", group="data")
     text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
     text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
     label: str = option("", help="the column of the label", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
     label_map: str = option(
-        "", help="what the classes are called: 0=different,1=same; empty: 0 and 1", group="data"
+        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1", group="data"
     )
     same: str = option(
-        "", help="the label of texts that mean the same; empty: class 1 of two classes", group="data"
+        "", help="label of pairs that mean the same; empty: class 1 of two classes", group="data"
     )
     vocab_file: str = option(
-        "", help="vocab.txt of a model; lengths are then in tokens, not characters", group="data"
+        "", help="vocab.txt of a model, to measure lengths in tokens instead of characters", group="data"
     )
     max_seq_len: int = option(
         128,
@@ -79,18 +79,18 @@ class AuditPairsConfig(Options):
         at_least=SHORTEST_PAIR,
     )
     output: str = option(
-        "", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone", group="data"
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
     )
     drop_leaks: Literal["none", "exact", "normalised"] = option(
         "none",
-        help="write the training file into --output without the pairs that are shared, contradicted or "
-        "repeated: character by character (exact), or as NFKC in lower case without white space and "
+        help="write the training file to --output without shared, contradictory or repeated pairs; texts are "
+        "compared character by character (exact), or after NFKC, lower-casing and removing white space and "
         "punctuation (normalised)",
         group="data",
     )
 
     overwrite: bool = option(
-        False, help="replace another report, and another cleaned file, in the folder", group="data"
+        False, help="replace an existing report and cleaned file in the folder", group="data"
     )
 
     def __post_init__(self):
@@ -126,7 +126,7 @@ def audit_pairs(config: AuditPairsConfig) -> None:
     if config.drop_leaks != "none":
         cleaned, kept = _clean(files, Path(config.output), config.drop_leaks)
         audit, lines = replace(audit, cleaned=cleaned), [kept]
-    print("\n".join(report_lines(audit)))
+    print(as_called("\n".join(report_lines(audit))))
     if config.output and not are_there:
         _write(results, audit, lines)
 
@@ -189,6 +189,11 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
         raise InputError(f"{path}: --drop_leaks does not write packed files; unpack it first")
     if (folder / path.name).resolve() == path.resolve():
         raise InputError(f"--output {folder} is the folder of {path.name} itself; choose another one")
+    if path.name in (JSON_FILE, PICTURE_FILE, *(f"{split}{ENDING}" for split in ("train", "dev", "test"))):
+        raise InputError(
+            f"{path}: --drop_leaks writes it to --output under its own name, and {folder / path.name} is a "
+            "report; rename it"
+        )
 
 
 def _clean(files: Dict[str, Coded], folder: Path, compared: str) -> Tuple[Cleaned, Iterable[bytes]]:
@@ -238,14 +243,13 @@ def _results(config: AuditPairsConfig) -> Results:
     is_cleaned = config.drop_leaks != "none"
     names = [JSON_FILE, PICTURE_FILE, *([Path(config.train_file).name] if is_cleaned else [])]
     settings = {**settings_of(config, *places, "output"), **sets}
-    also = [Path(config.output, f"{split}{ENDING}") for split in ("train", "dev", "test")]
     return Results(
         "audit-pairs",
         [Path(config.output, name) for name in names],
         inputs,
         settings,
         config.overwrite,
-        also=also,
+        positional=["train_file"],
     )
 
 
@@ -254,6 +258,7 @@ def _write(results: Results, audit: PairAudit, cleaned: List[Iterable[bytes]]) -
         for draft, lines in zip(training, cleaned):
             with open(draft, "wb") as out:
                 out.writelines(lines)
-        text.write_text(json.dumps(asdict(audit), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        content = as_called(json.dumps(asdict(audit), ensure_ascii=False, indent=1))
+        text.write_text(content + "\n", encoding="utf-8")
         draw(picture, audit)
-    print("wrote {} and {}".format(*results.outputs))
+    print("wrote {} and {}".format(*results.given))

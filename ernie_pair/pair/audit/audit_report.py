@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional
 
+from data_tools.base.errors import counted
 from ernie_pair.pair.audit.findings import Finding
 
 COMPARED = (
@@ -72,9 +73,7 @@ def _lines(audit: PairAudit) -> Iterator[str]:
         marks = {"0": "shortest", "50": "median", "100": "longest"}
         parts = (f"{marks.get(percent, percent + ' %')} {value}" for percent, value in facts.lengths.items())
         yield f"  {audit.unit:<11} {', '.join(parts)} of a pair"
-        fate = "will be cut" if audit.unit == "tokens" else "--vocab_file counts their tokens"
-        above = f"{facts.too_long} pairs ({_share(facts.too_long, facts.rows)}) are above {audit.max_seq_len}"
-        yield f"              {above}: {fate}"
+        yield f"              {_above(audit, facts)}"
     for line in _one_class(audit):
         yield f"one class     {line}"
     if audit.findings:
@@ -83,13 +82,22 @@ def _lines(audit: PairAudit) -> Iterator[str]:
         yield f"{finding.kind:<13} {_sentence(finding)}"
         yield from (f"  {example}" for example in finding.examples)
     if not audit.findings:
-        yield "nothing found"
+        yield "findings      none"
     if audit.cleaned:
         removed = ", ".join(f"{count} {kind}" for kind, count in audit.cleaned.removed.items())
         yield (
             f"cleaned       {audit.cleaned.path}: {audit.cleaned.rows} pairs; left out, compared "
             f"{audit.cleaned.compared}: {removed}"
         )
+
+
+def _above(audit: PairAudit, facts: FileFacts) -> str:
+    """Return how many pairs are above --max_seq_len."""
+    limit = f"longer than {audit.max_seq_len}"
+    if not facts.too_long:
+        return f"{limit}: none"
+    fate = "which will be cut" if audit.unit == "tokens" else "--vocab_file counts their tokens"
+    return f"{limit}: {counted(facts.too_long, 'pair')} ({_share(facts.too_long, facts.rows)}), {fate}"
 
 
 def warnings_of(audit: PairAudit) -> List[str]:
@@ -108,7 +116,9 @@ def _one_class(audit: PairAudit) -> Iterator[str]:
 
 
 def _sentence(finding: Finding) -> str:
-    sentence = f"{finding.file}: {finding.rows} rows ({_share(finding.rows, finding.of)}) {finding.says}"
+    sentence = (
+        f"{finding.file}: {counted(finding.rows, 'row')} ({_share(finding.rows, finding.of)}) {finding.says}"
+    )
     if finding.exact is None:
         return sentence
     return f"{sentence} ({finding.exact} exactly, {finding.rows - finding.exact} only when normalised)"

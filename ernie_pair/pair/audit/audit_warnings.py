@@ -1,4 +1,4 @@
-"""The short form of the audit, before a training run; what it found is kept beside the encoded pairs.
+"""The short audit before a training run; its findings are stored with the encoded pairs.
 
 CACHE/audit-NAME.json    the warnings, and the key they were found for
 CACHE/audit-NAME.lock    held by the process that audits

@@ -18,9 +18,9 @@ QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of finding: ``rows`` of ``of`` rows of ``file`` (train, dev, test) are what ``says`` tells.
+    """One kind of finding: ``rows`` of ``of`` rows of ``file`` (train, dev, test) are what ``says`` says.
 
-    They are so when their texts are normalised; ``exact`` of them as the texts stand, where that is counted.
+    The texts are compared normalised; ``exact``: how many rows also match unnormalised, where counted.
     """
 
     file: str
@@ -53,15 +53,15 @@ def _of_one_file(name: str, file: Coded, same: Optional[int]) -> Iterator[Findin
         return Finding(name, kind, int(where.sum()), len(file.pairs), says, show(file, where), exact)
 
     yield finding(
-        "repeated", lambda f: is_repeated(f) & ~is_contradicted(f), "repeat an earlier pair, label and all"
+        "repeated", lambda f: is_repeated(f) & ~is_contradicted(f), "repeating an earlier pair and its label"
     )
-    yield finding("contradicted", is_contradicted, "are pairs that have two labels", _examples_of_groups)
-    yield finding("reversed", _is_reversed, "are an earlier pair the other way round")
+    yield finding("contradicted", is_contradicted, "with a pair that has two labels", _examples_of_groups)
+    yield finding("reversed", _is_reversed, "with an earlier pair in the other order")
     if same is not None:
         yield finding(
             "alike",
             lambda f: (f.left == f.right) & (f.pairs.labels != same),
-            "are labelled different, with equal texts",
+            "labelled as different although the texts are equal",
         )
         yield _broken_transitivity(name, file, same)
 
@@ -114,7 +114,7 @@ def _broken_transitivity(name: str, file: Coded, same: int) -> Finding:
         path = links.path(file.left[row], file.right[row])
         texts = " = ".join(quote(text) for text in path)
         examples.append(f"{file.pairs.where(row)} says they differ, but {texts}")
-    says = "are labelled different, but their texts are joined by rows labelled the same"
+    says = "labelled as different although rows labelled as the same connect their texts"
     return Finding(name, "intransitive", int(broken.sum()), len(file.pairs), says, examples)
 
 
@@ -126,18 +126,18 @@ def _of_two_files(name: str, file: Coded, train: Coded) -> Iterator[Finding]:
         there = int(np.argmax(train.unordered == file.unordered[row]))
         examples.append(f"{_example(file, row)}  is  {_example(train, there)}")
     exact = int(is_shared(file.by_characters, [train.by_characters]).sum())
-    says = "are pairs of the training file too, in either order"
+    says = "with a pair of the training file, in either order"
     yield Finding(name, "shared", int(shared.sum()), rows, says, examples, exact)
     known = np.concatenate([train.left, train.right])
     left, right = np.isin(file.left, known), np.isin(file.right, known)
     for kind, where, says in (
-        ("half known", left ^ right, "have one text that the training file has too"),
-        ("known texts", left & right & ~shared, "have two such texts, though not as a pair"),
+        ("1 text seen", left ^ right, "with one text of the training file"),
+        ("2 texts seen", left & right & ~shared, "with two texts of the training file, from different pairs"),
     ):
         yield Finding(name, kind, int(where.sum()), rows, says, [])
     if file.pairs.labels is not None and file.pairs.labels.dtype.kind == "i":  # a score may well be new
         unseen = ~np.isin(file.pairs.labels, train.pairs.known_labels)
-        says = "have a label that no training pair has"
+        says = "with a label that no training pair has"
         yield Finding(name, "unseen label", int(unseen.sum()), rows, says, _examples(file, unseen))
 
 

@@ -1,7 +1,7 @@
-"""Does one start make a better classifier than another? Same pairs, same steps, several seeds each."""
+"""Compare classifiers fine-tuned from different initial weights: same pairs, same steps, several seeds."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Dict, List, Literal, Sequence
 
@@ -11,11 +11,16 @@ from data_tools.base.options import Options, option, refuse_empty
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.files.results import Results, files_of, refuse_existing, settings_of
+from ernie_pair.checkpoint.used_folder import EVENTS
+from ernie_pair.dashboard.run_folder import Run, open_runs
 from ernie_pair.device.device import start_device
-from ernie_pair.model_files.labels import CLASSIFICATION, Labels, parse_label_map
+from ernie_pair.engine.run_log import read_all_events
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.source import open_model
+from ernie_pair.pair.compare.comparison_page import page_of_comparison
 from ernie_pair.pair.compare.comparison_report import (
     JSON_FILE,
+    PAGE_FILE,
     PICTURE_FILE,
     compare,
     table_lines,
@@ -26,6 +31,7 @@ from ernie_pair.pair.compare.domain_loss import domain_loss
 from ernie_pair.pair.compare.runs import TEST, Candidate, Runs
 from ernie_pair.pair.config.named_models import parse_named_models
 from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.config.target_flags import chosen_labels
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
@@ -33,6 +39,7 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.metrics import refuse_undefined
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
+from ernie_pair.report.page import Made
 from ernie_pair.run_config.kept_config import keep_config
 
 RANDOM = "random:"
@@ -51,13 +58,15 @@ class CompareConfig(Options):
 
     starts: str = option(
         help='names and models: "domain=output/dynamic base=ernie-1.0"; random:MODEL: new weights; one with '
-        "blanks stands in quotes of its own",
+        "spaces needs quotes of its own",
         group="model",
     )
     train_config: str = option(
         help="a YAML file of flags of `ernie-pair train`, the same for every run", group="optimisation"
     )
-    output_dir: str = option(help="a folder per run, compare.json and compare.png go here", group="data")
+    output_dir: str = option(
+        help="a folder per run, compare.html, compare.json and compare.png go here", group="data"
+    )
     seeds: int = option(
         3,
         help="runs from each start: the seed of --train_config, and those after it",
@@ -66,28 +75,30 @@ class CompareConfig(Options):
         at_least=1,
     )
     test_file: str = option(
-        "", help="labelled pairs to compare on, empty: the dev_file of --train_config", group="data"
+        "", help="labelled pairs to compare on; empty: the dev_file of --train_config", group="data"
     )
     domain_data: str = option(
         "",
         help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words",
         group="data",
     )
-    domain_samples: int = option(1000, help="samples of that text", group="data", unit="samples", at_least=1)
+    domain_samples: int = option(
+        1000, help="samples of --domain_data", group="data", unit="samples", at_least=1
+    )
     bootstrap: int = option(
         1000,
-        help="resamples for the interval of a difference",
+        help="bootstrap resamples for the confidence interval of a difference",
         group="evaluation",
         unit="resamples",
         at_least=1,
     )
     overwrite: bool = option(
-        False, help="replace what was not made by this command, or was changed since", group="data"
+        False, help="replace files that this command did not make, or that have changed since", group="data"
     )
     symmetric: Literal["none", "average"] = option(
         "none",
-        help="average: ask every model both orders of a pair and take the mean of the logits; so are those "
-        "that learn so",
+        help="average: score both orders of a pair and take the mean of the logits; always used if "
+        "--train_config has --symmetric average",
         group="evaluation",
     )
 
@@ -101,19 +112,18 @@ class CompareConfig(Options):
 
 
 def compare_starts(config: CompareConfig) -> None:
-    """Make the runs that are missing, write what they show, print a table. Raises an ErniePairError."""
+    """Run the missing runs, write what they show, print a table. Raises an ErniePairError."""
     start_console(World())
     train = _train_config(config.train_config)
     if train.dry_run:
-        raise InputError(f"{config.train_config}: dry_run is of one run; leave it out")
+        raise InputError(f"{config.train_config}: dry_run is for a single run; leave it out")
     starts = _open_starts(config.starts, train)
     corpus = None
     if config.domain_data:
         corpus = open_corpus(find_corpus(config.domain_data, "--domain_data"))
-    _refuse_scores(train, starts)
-    pairs = _test_pairs(config, train, starts[0])
-    output_dir = Path(config.output_dir)
-    names = _labels_of(starts[0], train).names
+    labels = _labels_of_all(starts, train)
+    pairs = _test_pairs(config, train, labels)
+    output_dir, names = Path(config.output_dir), labels.names
     results = _results(config, train)
     results.refuse_foreign()
     symmetric = "average" if train.scored_as == "average" else config.symmetric
@@ -128,14 +138,23 @@ def compare_starts(config: CompareConfig) -> None:
     domain = None if corpus is None else _domain_losses(starts, corpus, config, train)
     for line in warnings_of(comparison, names):
         logger.warning("%s", line)
-    with results.published() as drafts:
+    page = page_of_comparison(comparison, domain, _opened(runs, starts), Made(asdict(config)))
+    with results.published() as (*drafts, page_draft):
         write_comparison(drafts, comparison, domain, {start.name: start.path for start in starts})
+        page_draft.write_text(page, encoding="utf-8")
     print("\n".join(table_lines(comparison, domain)))
+    logger.info("report: %s", output_dir / PAGE_FILE)
+
+
+def _opened(runs: Runs, starts: List[Candidate]) -> List[Run]:
+    """Return the runs for the page, but those whose log somebody has removed: their predictions are there."""
+    folders = [runs.folder(start, seed) for start in starts for seed in runs.seeds]
+    return open_runs([str(folder) for folder in folders if read_all_events(folder / EVENTS)])
 
 
 def _results(config: CompareConfig, train: TrainConfig) -> Results:
     """Return the result files, which are replaced whenever more runs have been made."""
-    outputs = [Path(config.output_dir, name) for name in (JSON_FILE, PICTURE_FILE)]
+    outputs = [Path(config.output_dir, name) for name in (JSON_FILE, PICTURE_FILE, PAGE_FILE)]
     inputs: Dict[str, Sequence[Path]] = {
         "train_config": [Path(config.train_config)],
         "test_file": files_of(config.test_file),
@@ -150,23 +169,25 @@ def _train_config(path: str) -> TrainConfig:
     return parse_config(TrainConfig, [f"--config={path}", "--model_name_or_path=start", "--output_dir=run"])
 
 
-def _refuse_scores(train: TrainConfig, starts: List[Candidate]) -> None:
-    """Raise InputError for models without classes: what is compared are the answers of classifiers."""
-    found = [start.source.spec.target for start in starts] if train.target == "auto" else [train.target]
-    others = [target for target in found if target != CLASSIFICATION]
-    if others:
-        raise InputError(
-            f"compare-starts compares classifiers, and these are models for {others[0]}; train each of them, "
-            "and compare what evaluate says"
-        )
+def _labels_of_all(starts: List[Candidate], train: TrainConfig) -> Labels:
+    """Return the labels that the model of every run has. Raises InputError if they differ, or are scores."""
+    first, *others = [chosen_labels(train, start.source.spec) for start in starts]
+    for labels in (first, *others):
+        if not labels.has_classes:
+            raise InputError(
+                f"compare-starts compares classifiers, and these are models for {labels.target}; train each "
+                "of them, and compare what evaluate says"
+            )
+    for start, labels in zip(starts[1:], others):
+        if labels.names != first.names:
+            raise InputError(
+                f"--starts: {starts[0].name} tells {', '.join(first.names)} apart and {start.name} "
+                f"{', '.join(labels.names)}; set label_map in --train_config for all of them"
+            )
+    return first
 
 
-def _labels_of(start: Candidate, train: TrainConfig) -> Labels:
-    return parse_label_map(train.label_map) if train.label_map else start.source.spec.labels
-
-
-def _test_pairs(config: CompareConfig, train: TrainConfig, start: Candidate) -> Pairs:
-    labels = _labels_of(start, train)
+def _test_pairs(config: CompareConfig, train: TrainConfig, labels: Labels) -> Pairs:
     columns = Columns(train.text_a, train.text_b, train.label)
     flag, name, split = "dev_file", train.dev_file, "dev"
     if config.test_file:
@@ -201,6 +222,6 @@ def _domain_losses(
             found = domain_loss(start.source, corpus, config.domain_samples, length)
             losses[start.name] = {**found}
         except (CheckpointError, InputError) as error:
-            logger.warning("no loss on %s from %s: %s", corpus.prefix, start.name, error.message)
+            logger.warning("no masked-word loss for %s on %s: %s", start.name, corpus.prefix, error.message)
             losses[start.name] = {"reason": error.message}
     return losses

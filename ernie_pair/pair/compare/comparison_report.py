@@ -1,16 +1,19 @@
-"""What the runs of a comparison show: means, deviations, and how sure the differences are."""
+"""The results of a comparison: means, deviations, and the significance of the differences."""
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from data_tools.base.errors import counted
 from ernie_pair.pair.evaluation.intervals import CountedRows
 from ernie_pair.pair.metrics import METRICS, describe_single_class, find_single_class
 from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
+from ernie_pair.report.chart import Draw, draw_picture
 
-JSON_FILE, PICTURE_FILE = "compare.json", "compare.png"
+JSON_FILE, PICTURE_FILE, PAGE_FILE = "compare.json", "compare.png", "compare.html"
 SHOWN = ("accuracy", "f1", "auc")
 SEED = 1234  # of the resamples
 AT_CHANCE = ("accuracy", "auc")  # f1 has no value of its own for a guess: it follows these two
@@ -37,7 +40,7 @@ class Difference(NamedTuple):
 class Comparison(NamedTuple):
     """The metrics of all runs and their differences; ``runs``: {start: the metrics of each seed}.
 
-    ``deviation`` is None with a single seed. ``chance``: the accuracy of answering the commonest class, and
+    ``deviation`` is None with a single seed. ``chance``: the accuracy of answering the most common class, and
     an AUC of 0.5; ``at_chance``: {start: those of SHOWN whose 95 % ``interval`` is not above that};
     ``single_class``: {start: the only class that a seed's model predicts, or None}.
     """
@@ -138,25 +141,25 @@ def _named(values: np.ndarray) -> Metrics:
 def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
     """Yield the lines of the comparison for the terminal."""
     width = max(map(len, ["start", *comparison.runs]))
-    yield f"{comparison.rows} rows, {len(comparison.seeds)} seed(s) from {comparison.seeds[0]}"
+    yield f"{comparison.rows} rows, {counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
     heads = "".join(f"  {name:<17}" for name in (*SHOWN, "at chance"))
     yield f"{'start':<{width}}{heads}{'  masked words: loss (perplexity)' if domain else ''}".rstrip()
-    for name, mean in comparison.mean.items():
-        cells = [_with_deviation(comparison, name, metric, mean) for metric in SHOWN]
+    for name in comparison.mean:
+        cells = [with_deviation(comparison, name, metric) for metric in SHOWN]
         cells.append(", ".join(comparison.at_chance[name]) or "-")
         line = f"{name:<{width}}" + "".join(f"  {cell:<17}" for cell in cells)
-        yield f"{line}{'  ' + _domain_cell(domain[name]) if domain else ''}".rstrip()
+        yield f"{line}{'  ' + domain_cell(domain[name]) if domain else ''}".rstrip()
     share, area = (comparison.chance[metric] for metric in AT_CHANCE)
-    yield f"chance: accuracy {share:.4f} (the commonest class), auc {area:g}"
+    yield f"chance: accuracy {share:.4f} (the most common class), auc {area:g}"
     for difference in comparison.differences:
         for metric in SHOWN:
             low, high = difference.interval[metric]
-            moved = f"{metric} {difference.mean[metric]:+.4f}, 95 % between {low:+.4f} and {high:+.4f}"
+            moved = f"{metric} {difference.mean[metric]:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}"
             doubt = f"not above 0 in {difference.not_above_0[metric]:.1%} of the resamples"
-            yield f"{difference.one} - {difference.other}: {moved}; {_verdict(difference, metric) or doubt}"
+            yield f"{difference.one} - {difference.other}: {moved}; {verdict_of(difference, metric) or doubt}"
 
 
-def _verdict(difference: Difference, metric: str) -> str:
+def verdict_of(difference: Difference, metric: str) -> str:
     """Return what a difference with models at chance is worth, empty where none is."""
     at_chance = difference.at_chance[metric]
     if len(at_chance) == 2:
@@ -173,18 +176,21 @@ def warnings_of(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
     for difference in comparison.differences:
         if all(len(difference.at_chance[metric]) == 2 for metric in AT_CHANCE):
             yield (
-                f"{difference.one} and {difference.other} are both at chance: their difference is no gain; "
-                "train longer, on more pairs, or with another learning rate"
+                f"{difference.one} and {difference.other} are both at chance: their difference shows no "
+                "gain; train longer, on more pairs, or with another learning rate"
             )
 
 
-def _with_deviation(comparison: Comparison, name: str, metric: str, mean: Metrics) -> str:
+def with_deviation(comparison: Comparison, name: str, metric: str) -> str:
+    """Return the mean of a metric over the seeds of a start, and its deviation where there are several."""
+    mean = f"{comparison.mean[name][metric]:.4f}"
     if comparison.deviation is None:
-        return f"{mean[metric]:.4f}"
-    return f"{mean[metric]:.4f} +- {comparison.deviation[name][metric]:.4f}"
+        return mean
+    return f"{mean} +- {comparison.deviation[name][metric]:.4f}"
 
 
-def _domain_cell(loss: Dict[str, object]) -> str:
+def domain_cell(loss: Dict[str, object]) -> str:
+    """Return the loss of a start on the masked words of the domain, a dash where it cannot be asked."""
     return "-" if "reason" in loss else f"{loss['lm_loss']:.4f} ({loss['perplexity']:.1f})"
 
 
@@ -200,23 +206,22 @@ def write_comparison(
     }
     text, picture = files
     text.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    _draw(picture, comparison, domain)
+    panels = panels_of(comparison, domain)
+    picture.write_bytes(draw_picture(panels, len(panels), "png"))
 
 
-def _draw(path: Path, comparison: Comparison, domain: Domain) -> None:
-    from matplotlib.figure import Figure
-
-    panels = 3 if domain else 2
-    figure = Figure(figsize=(4.2 * panels, 4), layout="constrained")
-    axes = figure.subplots(1, panels)
-    _draw_runs(axes[0], comparison)
-    _draw_differences(axes[1], comparison)
+def panels_of(comparison: Comparison, domain: Domain) -> List[Tuple[str, Draw]]:
+    """Return the charts of the comparison: (title, what draws it on its axes)."""
+    panels: List[Tuple[str, Draw]] = [
+        (f"accuracy, {counted(len(comparison.seeds), 'seed')}", partial(_draw_runs, comparison)),
+        ("differences, 95 % intervals", partial(_draw_differences, comparison)),
+    ]
     if domain:
-        _draw_domain(axes[2], domain)
-    figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
+        panels.append(("masked words of the domain", partial(_draw_domain, domain)))
+    return panels
 
 
-def _draw_domain(axes, domain: Dict[str, Dict[str, object]]) -> None:
+def _draw_domain(domain: Dict[str, Dict[str, object]], axes) -> None:
     bars = axes.bar(
         list(domain), [loss.get("lm_loss", 0.0) for loss in domain.values()], 0.5, color="#94a3b8"
     )
@@ -225,10 +230,10 @@ def _draw_domain(axes, domain: Dict[str, Dict[str, object]]) -> None:
     )
     axes.margins(y=0.1)
     axes.set_xlim(-0.5, len(domain) - 0.5)
-    axes.set(title="masked words of the domain", ylabel="loss")
+    axes.set(ylabel="loss")
 
 
-def _draw_runs(axes, comparison: Comparison) -> None:
+def _draw_runs(comparison: Comparison, axes) -> None:
     """Draw a point per run; points of one seed stand side by side in every column."""
     for place, (name, runs) in enumerate(comparison.runs.items()):
         offsets = place + np.linspace(-0.12, 0.12, len(runs)) * (len(runs) > 1)
@@ -240,10 +245,10 @@ def _draw_runs(axes, comparison: Comparison) -> None:
     heads = (f"{n}\n(at chance)" if "accuracy" in comparison.at_chance[n] else n for n in comparison.runs)
     axes.set_xticks(range(len(comparison.runs)), list(heads))
     axes.set_xlim(-0.5, len(comparison.runs) - 0.5)
-    axes.set(title=f"accuracy, {len(comparison.seeds)} seed(s)", ylabel="accuracy")
+    axes.set(ylabel="accuracy")
 
 
-def _draw_differences(axes, comparison: Comparison) -> None:
+def _draw_differences(comparison: Comparison, axes) -> None:
     rows = [(d, metric) for d in comparison.differences for metric in SHOWN]
     for place, (difference, metric) in enumerate(reversed(rows)):
         low, high = difference.interval[metric]
@@ -252,4 +257,4 @@ def _draw_differences(axes, comparison: Comparison) -> None:
     axes.axvline(0, color="#94a3b8", linestyle=":")
     axes.set_yticks(range(len(rows)), [f"{d.one} - {d.other}\n{metric}" for d, metric in reversed(rows)])
     axes.set_ylim(-0.5, len(rows) - 0.5)
-    axes.set(title="differences, 95 % intervals")
+    axes.locator_params(axis="x", nbins=5)  # more numbers would run into each other

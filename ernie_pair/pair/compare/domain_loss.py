@@ -33,7 +33,7 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
 
 def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int):
     """Return the samples, and the id of their padding."""
-    tokenizer = vocabulary_of([corpus], WordPiece.from_file(source.vocab_file))
+    tokenizer = vocabulary_of([corpus], WordPiece.from_file(source.vocab_file, source.spec.lower_case))
     flags = MaskingFlags()
     rows = build_sample_map(
         corpus.docs,

@@ -52,7 +52,7 @@ class Runs:
     """The runs of a comparison; ``train`` holds their flags.
 
     Those of OF_A_RUN in it mean nothing but the first seed. ``symmetric``, as in prediction, says how every
-    model is asked about the test pairs.
+    model has to predict the test pairs.
     """
 
     def __init__(

@@ -17,20 +17,20 @@ from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, PAIR_
 
 @dataclass(frozen=True)
 class AskedFiles(Options):
-    """The model, its input and its output; a base by itself puts them first of all fields."""
+    """The model, its input and its output; a base on its own puts them first of all fields."""
 
     model_path: str = option(
-        help="a trained model: its folder, or the OUT of a run for its best one", group="model"
+        help="a trained model: its folder, or the output folder of a run for its best model", group="model"
     )
     input_file: str = option(
         help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)", group="data"
     )
-    output_file: str = option(help="the results go here", group="data")
+    output_file: str = option(help="file to write the results to", group="data")
 
 
 @dataclass(frozen=True)
 class AskConfig(KernelFlags, AskedFiles):
-    """What is asked of a trained model; the base of evaluation and prediction."""
+    """How a trained model is used; the base of evaluation and prediction."""
 
     text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
     text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
@@ -47,13 +47,13 @@ class AskConfig(KernelFlags, AskedFiles):
     )
     symmetric: Literal["auto", "none", "average"] = option(
         "auto",
-        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned",
+        help="average: score (a, b) and (b, a), and average the logits; auto: as saved with the model",
         group="evaluation",
     )
     model_class: str = option(
-        "", help="the class of a model of your own that the folder names, package.module:Class", group="model"
+        "", help="class of your own model, as named in the folder, package.module:Class", group="model"
     )
-    overwrite: bool = option(False, help="replace another result that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing result", group="data")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
     def __post_init__(self):
@@ -74,21 +74,22 @@ class EvaluateConfig(RobustnessFlags, AskConfig):
         stdin=(".tsv", ".jsonl"),
     )
     output_file: str = option(
-        help="JSON goes here: accuracy, f1, loss, rows and what else was measured", group="data"
+        help="JSON file to write: accuracy, f1, loss, rows and whatever else was measured", group="data"
     )
     report: str = option(
         "", help="a folder for report.json, report.html and errors.tsv; empty: none", group="evaluation"
     )
     at_precision: float = option(
         0.95,
-        help="which threshold gives this precision, with which recall?",
+        help="report the threshold that gives this precision, and its recall",
         group="evaluation",
         above=0,
         at_most=1,
     )
     calibrate_on: str = option(
         "",
-        help="labelled pairs to fit the temperature on; empty: that of the model, else input_file itself",
+        help="labelled pairs to fit the temperature on; empty: use the model's temperature; if it has none, "
+        "fit on input_file",
         group="evaluation",
     )
     tune_on: str = option(
@@ -98,30 +99,38 @@ class EvaluateConfig(RobustnessFlags, AskConfig):
     )
     save_temperature: bool = option(
         False,
-        help="write it to calibration.json beside the model for all that predict; needs --calibrate_on",
+        help="write the temperature to calibration.json beside the model, for all later predictions; needs "
+        "--calibrate_on",
         group="evaluation",
     )
     save_threshold: bool = option(
         False,
-        help="write the threshold of --at_precision there too; needs --tune_on or --calibrate_on",
+        help="write the threshold of --at_precision to calibration.json; needs --tune_on or "
+        "--calibrate_on",
         group="evaluation",
     )
     query: str = option(
         "",
-        help="of a model that ranks: the column that says of which query a row is; empty: the first text",
+        help="for a ranking model: the column that identifies the query of a row; empty: the first text",
         group="data",
     )
     swap: bool = option(
-        True, help="score every pair the other way round too, to see what flips", group="evaluation"
+        True,
+        help="also score every pair in the other order, to count the predictions that flip",
+        group="evaluation",
     )
     robustness: str = option(
         "",
-        help="changed pairs to measure too: all, or some of typo, homophone (needs pypinyin), negation, "
+        help="perturbed pairs to measure too: all, or some of typo, homophone (needs pypinyin), negation, "
         "entity, order, filler; empty: none",
         group="evaluation",
     )
     worst_rows: int = option(
-        200, help="most wrong rows that errors.tsv holds", group="evaluation", unit="rows", at_least=0
+        200,
+        help="maximum number of wrong rows in errors.tsv, the worst first",
+        group="evaluation",
+        unit="rows",
+        at_least=0,
     )
 
     def __post_init__(self):
@@ -155,7 +164,10 @@ class PredictConfig(RayFlags, AskConfig):
         unless="pair",
     )
     output_file: str = option(
-        help="index TAB prediction goes here, a row per input row", group="data", stdout=True, unless="pair"
+        help="file to write: index TAB prediction, one row per input row",
+        group="data",
+        stdout=True,
+        unless="pair",
     )
     pair: Optional[List[str]] = option(None, help=PAIR_HELP, group="data", values=2)
     scores: bool = option(
@@ -163,7 +175,7 @@ class PredictConfig(RayFlags, AskConfig):
     )
     threshold: Optional[float] = option(
         None,
-        help="of two classes: predict 1 from this probability on; none: as calibration.json says",
+        help="for two classes: predict 1 at this probability or above; none: as in calibration.json",
         group="evaluation",
         at_least=0,
         at_most=1,

@@ -1,26 +1,28 @@
-"""The flags of distillation: a student, and what it learns of its teacher."""
+"""The flags of distillation: a student, and what it learns from its teacher."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option
+from ernie_pair.model_files.labels import CLASSIFICATION
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.metrics import METRICS
 
 
 @dataclass(frozen=True)
 class StudentConfig(PairConfig):
-    """A student and what it learns of its teacher; for `distill` with pairs from Python."""
+    """A student and what it learns from its teacher; for `distill` with pairs from Python."""
 
     teacher: str = option(
-        help="a trained pair classifier: its folder, or the OUT of a run for its best one", group="model"
+        help="a trained pair classifier: its folder, or the output folder of a run for its best model",
+        group="model",
     )
     unlabelled_file: str = option(
-        "", help="more pairs to train on, whose labels are not read; empty: none", group="data"
+        "", help="additional training pairs, whose labels are ignored; empty: none", group="data"
     )
     model_name_or_path: str = option(
-        "", help="a pretrained model that the student is made of; empty: made of the teacher", group="model"
+        "", help="pretrained model to build the student from; empty: build it from the teacher", group="model"
     )
     layers: int = option(
         0,
@@ -30,10 +32,17 @@ class StudentConfig(PairConfig):
         at_least=0,
     )
     hidden_size: int = option(
-        0, help="width of its hidden states; 0: that of what it is made of", group="model", at_least=0
+        0,
+        help="width of the student's hidden states; 0: as in the model it is built from",
+        group="model",
+        at_least=0,
     )
     heads: int = option(
-        0, help="heads of each layer; 0: as wide as before", group="model", unit="heads", at_least=0
+        0,
+        help="attention heads per layer; 0: heads keep their width",
+        group="model",
+        unit="heads",
+        at_least=0,
     )
     intermediate_size: int = option(
         0,
@@ -42,65 +51,77 @@ class StudentConfig(PairConfig):
         at_least=0,
     )
     temperature: float = option(
-        2.0, help="divides the logits of both before they are compared", group="optimisation", above=0
+        2.0,
+        help="divisor of the logits of teacher and student before they are compared",
+        group="optimisation",
+        above=0,
     )
     soft_weight: float = option(
         0.5,
-        help="share of the soft targets in the loss of a labelled pair; the rest is of its label",
+        help="weight of the soft targets in the loss of a labelled pair; the rest is the weight of its label",
         group="optimisation",
         at_least=0,
         at_most=1,
     )
     hidden_weight: float = option(
         0.0,
-        help="what the squared difference of the hidden states counts in the loss; 0: they are not compared",
+        help="weight of the squared difference of the hidden states in the loss; 0: they are not compared",
         group="optimisation",
         at_least=0,
     )
     layer_map: Literal["uniform", "last"] = option(
         "uniform",
-        help="of --hidden_weight: every k-th layer of the teacher is compared, or its last ones",
+        help="for --hidden_weight: compare with every k-th layer of the teacher, or with its last layers",
         group="optimisation",
     )
     teacher_logits: Literal["auto", "cached", "on_the_fly"] = option(
         "auto",
-        help="cached: asked once before the training and kept in the cache; on_the_fly: in every step; auto: "
-        "cached, unless --hidden_weight or --streaming wants it in every step",
+        help="cached: run the teacher once before training and cache its logits; on_the_fly: run it in every "
+        "step; auto: cached, unless --hidden_weight or --streaming needs it in every step",
         group="optimisation",
     )
     best_metric: str = option(
-        "accuracy", help="of the dev file; chooses the best model", group="evaluation", choices=METRICS
+        "accuracy",
+        help="metric on the dev file that chooses the best model",
+        group="evaluation",
+        choices=METRICS,
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.label_map:
-            raise InputError(
-                "--label_map: the classes of a student are those of its teacher, whatever the files call "
-                "them; leave it out"
-            )
+        self._refuse_other_target()
         if self.soft_weight == 0 and not self.hidden_weight:
             raise InputError(
-                "--soft_weight 0 without --hidden_weight learns nothing of the teacher; use ernie-pair train"
+                "--soft_weight 0 without --hidden_weight learns nothing from the teacher; "
+                "use ernie-pair train"
             )
         self._refuse_hidden_states()
         self._refuse_cache()
 
+    def _refuse_other_target(self) -> None:
+        theirs = "the classes of a student are those of its teacher"
+        if self.label_map:
+            raise InputError(f"--label_map: {theirs}, whatever the files call them; leave it out")
+        if self.target not in ("auto", CLASSIFICATION):
+            raise InputError(f"--target {self.target}: {theirs}; leave it out")
+        if self.label_range:
+            raise InputError(f"--label_range {self.label_range}: {theirs}; leave it out")
+
     def _refuse_hidden_states(self) -> None:
         if not self.hidden_weight:
             if self.layer_map != "uniform":
-                raise InputError(f"--layer_map {self.layer_map} is of --hidden_weight; pass that as well")
+                raise InputError(f"--layer_map {self.layer_map} needs --hidden_weight; pass that as well")
             return
         if self.to_static is True:
             raise InputError(
-                "--to_static true: a program hands out no hidden states, which --hidden_weight compares; "
-                "leave one of them out"
+                "--to_static true: a compiled program returns no hidden states, which --hidden_weight "
+                "compares; leave one of them out"
             )
         for name in ("rdrop_alpha", "symmetric"):
             if getattr(self, name) not in (0.0, "none"):
                 raise InputError(
                     f"--hidden_weight compares the states of one pass, and --{name} {getattr(self, name)} "
-                    "lets every pair pass twice; leave one of them out"
+                    "runs every pair twice; leave one of them out"
                 )
 
     def _refuse_cache(self) -> None:
@@ -117,14 +138,14 @@ class StudentConfig(PairConfig):
 
     @property
     def asks_in_each_step(self) -> bool:
-        """Return whether the teacher answers in every step, and not once before the training."""
+        """Return whether the teacher runs in every step instead of once before training."""
         wants_it = self.streaming or bool(self.hidden_weight)
         return self.teacher_logits == "on_the_fly" or (self.teacher_logits == "auto" and wants_it)
 
 
 @dataclass(frozen=True)
 class DistillConfig(StudentConfig):
-    """Distil a trained pair classifier into a smaller or narrower one. Start it again to resume."""
+    """Distill a trained pair classifier into a smaller or narrower one. Start it again to resume."""
 
     EXAMPLE = "--teacher output/best --layers 4 --train_file train.tsv --dev_file dev.tsv --output_dir small"
 
@@ -132,4 +153,4 @@ class DistillConfig(StudentConfig):
         help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc; a row may lack its label",
         group="data",
     )
-    dev_file: str = option(help="labelled pairs that choose the best model, a file or a set", group="data")
+    dev_file: str = option(help="labelled pairs for choosing the best model: a file or a set", group="data")

@@ -13,13 +13,13 @@ class EncoderFlags(LayerFlags):
     """A part of `PairConfig`."""
 
     model_type: Optional[str] = option(
-        None, help="the family of the model; none: as its config.json says", group="model", choices=FAMILIES
+        None, help="model family; none: taken from config.json", group="model", choices=FAMILIES
     )
     model_class: str = option(
-        "", help="a subclass of PairClassifier of your own: package.module:Class", group="model"
+        "", help="your own subclass of PairClassifier, package.module:Class", group="model"
     )
     pooling: Literal["cls", "mean"] = option(
         "cls",
-        help="what of the encoder is classified: its pooled output, or the mean of its hidden states",
+        help="input of the classifier: the pooled output of the encoder, or the mean of its hidden states",
         group="model",
     )

@@ -9,30 +9,31 @@ from data_tools.base.options import Options, option
 
 @dataclass(frozen=True)
 class LayerFlags(Options):
-    """A part of the settings of a training in dynamic graph."""
+    """A part of the settings of training in the dynamic graph."""
 
     freeze: Literal["none", "embeddings", "encoder"] = option(
         "none",
-        help="what does not train, nor drops out: the embeddings, or all layers too",
+        help="what is frozen, without dropout: the embeddings, or the embeddings and all layers",
         group="optimisation",
     )
     freeze_layers: int = option(
         0,
-        help="the embeddings and so many layers above them do not train",
+        help="freeze the embeddings and this many layers above them",
         group="optimisation",
         unit="layers",
         at_least=0,
     )
     layer_decay: float = option(
         1.0,
-        help="each layer below the head learns at this share of the one above",
+        help="layer-wise learning rate decay: each layer below the head learns at this fraction of the rate "
+        "of the layer above",
         group="optimisation",
         above=0,
         at_most=1,
     )
     use_recompute: bool = option(
         False,
-        help="run each encoder layer again for its gradient: slower, with far less memory",
+        help="recompute each encoder layer in the backward pass: slower, but with far less memory",
         group="optimisation",
     )
 

@@ -1,4 +1,4 @@
-"""Models with names of a person's choice, given in one flag: a=output/best 'b=my models/small'."""
+"""Models with names chosen by the user, given in one flag: a=output/best 'b=my models/small'."""
 
 import re
 import shlex
@@ -6,7 +6,8 @@ from typing import Dict
 
 from data_tools.base.errors import InputError
 
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # of folders and of pictures, whose font lacks Chinese
+RULE = "a name has only a to z, A to Z, 0 to 9, _ . and -, at most 40 of them"
 
 
 def parse_named_models(flag: str, text: str, example: str) -> Dict[str, str]:
@@ -19,7 +20,8 @@ def parse_named_models(flag: str, text: str, example: str) -> Dict[str, str]:
     for word in _words_of(flag, text, example):
         name, equals, path = word.partition("=")
         if not (equals and path and NAME.fullmatch(name)) or name in found:
-            raise InputError(f"--{flag} {text}: {word} is no new NAME=MODEL; {example}")
+            rule = "" if not name or NAME.fullmatch(name) else f" ({RULE})"
+            raise InputError(f"--{flag} {text}: {word} is not NAME=MODEL with a new name{rule}; {example}")
         found[name] = path
     return found
 

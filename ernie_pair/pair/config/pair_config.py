@@ -24,7 +24,7 @@ METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 @dataclass(frozen=True)
 class OutputConfig(Options):
-    """The folder of results; a base by itself puts it first of all fields, as in PairConfig("output")."""
+    """The folder of results; a base on its own puts it first of all fields, as in PairConfig("output")."""
 
     output_dir: str = option(
         help="checkpoints, the best model, metrics and VisualDL logs go here", group="checkpoints"
@@ -48,10 +48,12 @@ class PairConfig(
     RunFlags,
     OutputConfig,
 ):
-    """The settings of training a pair classifier; its data are those of `TrainConfig` or `PairTrainer`."""
+    """Settings for training a pair classifier; the data are given in `TrainConfig` or to `PairTrainer`."""
 
     label_map: str = option(
-        "", help="names of the classes: 0=different,1=same; empty: as the model says", group="data"
+        "",
+        help="names of the classes, for example 0=different,1=same; empty: those of the model",
+        group="data",
     )
     cache_dir: str = option("", help="a folder for the encoded pairs; empty: OUTPUT_DIR/cache", group="data")
     streaming: bool = option(
@@ -59,12 +61,14 @@ class PairConfig(
     )
     shuffle_buffer: int = option(
         10_000,
-        help="rows of a streamed file that are shuffled together",
+        help="rows of a streamed file to shuffle together",
         group="data",
         unit="pairs",
         at_least=1,
     )
-    bucket: bool = option(True, help="batches of pairs of like length, which pads little", group="data")
+    bucket: bool = option(
+        True, help="batch pairs of similar length together, to reduce padding", group="data"
+    )
     max_seq_len: int = option(
         128,
         help="tokens per pair, [CLS] and [SEP] included",
@@ -81,17 +85,18 @@ class PairConfig(
     )
     save_format: Literal["paddle", "hf", "both"] = option(
         "paddle",
-        help="files of the best model: for PaddleNLP, for transformers (hf), or both (hf in hugging_face/)",
+        help="format of the best model: for PaddleNLP, for transformers (hf), or both (hf in hugging_face/)",
         group="checkpoints",
     )
     best_metric: str = option(
         AUTO,
-        help="a metric of the dev pairs, chooses the best model; auto: accuracy, of regression mse",
+        help="metric on the dev pairs that chooses the best model; auto: accuracy, for regression mse, for "
+        "ranking mrr",
         group="evaluation",
     )
     greater_is_better: Optional[bool] = option(
         None,
-        help="is a best_metric that is greater better? none: yes, unless it is the loss or an error",
+        help="whether a greater best_metric is better; none: yes, unless it is the loss or an error",
         group="evaluation",
     )
 
@@ -137,12 +142,12 @@ class PairConfig(
             )
 
     def pairs_per_step(self, processes: int) -> int:
-        """Return the global batch size: the pairs of one step, of all ``processes``."""
+        """Return the global batch size: the number of pairs in one step, over all ``processes``."""
         return self.batch_size * self.gradient_accumulation_steps * processes
 
     @property
     def lower_is_better(self) -> bool:
-        """Return whether a lower ``best_metric`` is a better one."""
+        """Return whether a lower ``best_metric`` is better."""
         if self.greater_is_better is None:
             return self.best_metric in LOWER_IS_BETTER
         return not self.greater_is_better
@@ -150,7 +155,7 @@ class PairConfig(
 
 @dataclass(frozen=True)
 class TrainConfig(PairConfig):
-    """Fine-tune ErnieGram, ERNIE, BERT or their like on sentence pairs. Start it again to resume."""
+    """Fine-tune ErnieGram, ERNIE, BERT or a similar model on sentence pairs. Start it again to resume."""
 
     EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
 
@@ -160,10 +165,11 @@ class TrainConfig(PairConfig):
     train_file: str = option(
         help="labelled pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc", group="data"
     )
-    dev_file: str = option(help="labelled pairs that choose the best model, a file or a set", group="data")
+    dev_file: str = option(help="labelled pairs for choosing the best model: a file or a set", group="data")
     best_metric: str = option(
         AUTO,
-        help="of the dev file; chooses the best model; auto: accuracy, of regression mse",
+        help="metric on the dev file that chooses the best model; auto: accuracy, for regression mse, for "
+        "ranking mrr",
         group="evaluation",
         choices=(*ALL_METRICS, AUTO),
     )

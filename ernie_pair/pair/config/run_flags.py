@@ -1,4 +1,4 @@
-"""The flags that every training of a dynamic model from pairs has: its rows, its length, its habits."""
+"""The flags shared by every training of a dynamic model on pairs: its rows, its length, its output."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,7 @@ LARGEST_SEED = 2**31 - 1
 
 @dataclass(frozen=True)
 class RunFlags(Options):
-    """A part of the settings of a training in dynamic graph."""
+    """A part of the settings of training in the dynamic graph."""
 
     from_scratch: bool = option(
         False, help="start from random weights: config.json and vocab.txt are enough", group="model"
@@ -29,17 +29,21 @@ class RunFlags(Options):
         3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1
     )
     max_steps: int = option(
-        0, help="steps in all; 0: as many as --epochs takes", group="optimisation", unit="steps", at_least=0
+        0,
+        help="total number of steps; 0: as many as --epochs needs",
+        group="optimisation",
+        unit="steps",
+        at_least=0,
     )
     batch_size: int = option(
         64, help="pairs per process in one forward pass", group="optimisation", unit="pairs", at_least=1
     )
     learning_rate: float = option(
-        5e-5, help="highest learning rate, at the end of warm-up", group="optimisation", above=0
+        5e-5, help="peak learning rate, reached at the end of warm-up", group="optimisation", above=0
     )
     lr_scheduler_type: str = option(
         "linear",
-        help="what follows the warm-up: down to 0 along a line or a cosine, or no decay",
+        help="schedule after warm-up: linear or cosine decay to 0, or constant",
         group="optimisation",
         choices=STYLES,
     )
@@ -48,7 +52,7 @@ class RunFlags(Options):
     )
     eval_freq: int = option(
         100,
-        help="steps between evaluations; each epoch's end is evaluated as well",
+        help="steps between evaluations; there is also one at the end of each epoch",
         group="evaluation",
         unit="steps",
         at_least=1,
@@ -61,37 +65,43 @@ class RunFlags(Options):
     )
     keep_best: int = option(
         1,
-        help="that many best models are kept, the link best leads to the best of them",
+        help="number of best models to keep; the link best points to the best of them",
         group="checkpoints",
         unit="models",
         at_least=1,
     )
     seed: int = option(
         1234,
-        help="of weights, data order and dropout",
+        help="seed of weights, data order and dropout",
         group="optimisation",
         at_least=0,
         at_most=LARGEST_SEED,
     )
     early_stopping_patience: int = option(
         0,
-        help="end after that many evaluations in a row without a better best_metric; 0: never",
+        help="stop after this many consecutive evaluations without a better best_metric; 0: never",
         group="evaluation",
         unit="evaluations",
         at_least=0,
     )
     early_stopping_min_delta: float = option(
-        0.0, help="what is better by no more than this is not", group="evaluation", at_least=0
+        0.0,
+        help="an evaluation must be better by more than this to count as better",
+        group="evaluation",
+        at_least=0,
     )
     fresh_start: bool = option(
         False,
-        help="begin anew: what an earlier run left in output_dir is renamed; leave it out to resume",
+        help="start anew and rename what an earlier run left in output_dir; without this flag the run "
+        "resumes",
         group="checkpoints",
     )
     allow_change: str = option(
-        "", help="what may differ from the checkpoint's run: learning_rate,seed", group="checkpoints"
+        "",
+        help="flags that may differ from the run of the checkpoint, for example learning_rate,seed",
+        group="checkpoints",
     )
     on_nan: Literal["stop", "skip"] = option(
-        "stop", help="a loss that is not finite ends the run, or its step is left out", group="optimisation"
+        "stop", help="when the loss is not finite: stop the run, or skip the step", group="optimisation"
     )
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")

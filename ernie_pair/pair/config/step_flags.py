@@ -1,4 +1,4 @@
-"""The flags that decide what one step of a pair classifier is."""
+"""The flags that define one training step of a pair classifier."""
 
 from dataclasses import dataclass
 from typing import Literal, Union
@@ -39,49 +39,51 @@ class StepFlags(AmpFlags):
         at_least=1,
     )
     grad_clip: float = option(
-        0.0, help="largest global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
+        0.0, help="maximum global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
     )
     class_weights: str = option(
         "",
-        help="what a pair of each class counts in the loss: 1,2.5; or balanced, by the training labels",
+        help="weight of each class in the loss, for example 1,2.5; balanced: computed from the training "
+        "labels",
         group="optimisation",
     )
     rdrop_alpha: float = option(
         0.0,
-        help="R-Drop: every pair passes twice, and this times the divergence is added; 0: once",
+        help="R-Drop: run every pair twice and add this times the divergence to the loss; 0: off",
         group="optimisation",
         at_least=0,
     )
     symmetric: Literal["none", "average", "consistency"] = option(
         "none",
-        help="every pair passes in both orders; average: learns and is scored by the mean of the logits; "
-        "consistency: the divergence of the two is added, and it is scored in one order",
+        help="run every pair in both orders; average: train and score with the mean of the logits; "
+        "consistency: add the divergence of the two orders to the loss, and score in one order",
         group="optimisation",
     )
     symmetric_alpha: float = option(
         1.0,
-        help="of --symmetric consistency: what the divergence of the two orders counts",
+        help="for --symmetric consistency: weight of the divergence of the two orders",
         group="optimisation",
         at_least=0,
     )
     fgm_epsilon: float = option(
         0.0,
-        help="FGM: length of the adversarial step of the word embedding, 1 for example; 0: none",
+        help="FGM: length of the adversarial step on the word embeddings, for example 1; 0: off",
         group="optimisation",
         at_least=0,
     )
     sharding: Literal["none", "stage2"] = option(
         "none",
-        help="stage2: gradients and optimizer state are split over the GPUs (ZeRO stage 2)",
+        help="stage2: split gradients and optimizer state over the GPUs (ZeRO stage 2)",
         group="devices",
     )
     to_static: Union[bool, Literal["auto"]] = option(
         "auto",
-        help="the forward pass is one program in place of an op at a time; auto: on a GPU, where it can be",
+        help="compile the forward pass into one program instead of running op by op; auto: on a GPU, where "
+        "possible",
         group="devices",
     )
     sharding_offload: bool = option(
-        False, help="of stage2: the optimizer state stays in the CPU's memory", group="devices"
+        False, help="for stage2: keep the optimizer state in CPU memory", group="devices"
     )
 
     def __post_init__(self):
@@ -103,12 +105,12 @@ class StepFlags(AmpFlags):
     def _refuse_symmetry(self) -> None:
         if self.symmetric != "none" and self.rdrop_alpha:
             raise InputError(
-                f"--symmetric {self.symmetric} lets every pair pass in both orders, and --rdrop_alpha "
+                f"--symmetric {self.symmetric} runs every pair in both orders, and --rdrop_alpha "
                 f"{self.rdrop_alpha} twice in one; leave one of them out"
             )
         if self.symmetric != "consistency" and self.symmetric_alpha != 1.0:
             raise InputError(
-                f"--symmetric_alpha {self.symmetric_alpha} is of --symmetric consistency, and this is "
+                f"--symmetric_alpha {self.symmetric_alpha} is for --symmetric consistency, and this is "
                 f"--symmetric {self.symmetric}; leave it out"
             )
 
@@ -123,7 +125,7 @@ class StepFlags(AmpFlags):
         return (2 if self.rdrop_alpha or self.symmetric != "none" else 1) * (2 if self.fgm_epsilon else 1)
 
     def refuse_on(self, card: Card) -> None:
-        """Raise InputError where ``card`` has no units for what is asked.
+        """Raise InputError if ``card`` has no units for what is asked.
 
         The dynamic graph needs them for float16 too; a program of the static one computes without.
         """

@@ -1,4 +1,4 @@
-"""The flags that say what a model is trained for, and what goes with neither the one nor the other.
+"""The flags that select the target of a model, and the checks of what they can be combined with.
 
 A trained model keeps it in its config.json: whoever asks it, or trains it on, says it no more.
 """
@@ -42,36 +42,38 @@ class TargetFlags(Options):
 
     target: Literal["auto", "classification", "regression", "ranking"] = option(
         "auto",
-        help="regression: the label is a score; ranking: 1 of the candidates that answer a query; auto: as "
-        "the model's config.json says",
+        help="regression: the label is a score; ranking: label 1 marks the candidates that answer a query; "
+        "auto: as in the model's config.json",
         group="model",
     )
     ranking_loss: Literal["listwise", "margin"] = option(
         "listwise",
-        help="of ranking: softmax over the candidates of a query, or a --margin between two of them",
+        help="for ranking: softmax over the candidates of a query, or a --margin between two of them",
         group="optimisation",
     )
     margin: float = option(
         1.0,
-        help="of --ranking_loss margin: by so much a relevant score is higher",
+        help="for --ranking_loss margin: how much higher the score of a relevant candidate must be",
         group="optimisation",
         above=0,
     )
     most_candidates: int = option(
         16,
-        help="of ranking: of one query in one batch, which has --batch_size queries; the others take turns",
+        help="for ranking: maximum candidates per query in a batch of --batch_size queries; the others take "
+        "turns",
         group="optimisation",
         unit="pairs",
         at_least=2,
     )
     query: str = option(
         "",
-        help="of ranking: the column that says of which query a row is; empty: the first text says it",
+        help="for ranking: the column that identifies the query of a row; empty: the first text",
         group="data",
     )
     label_range: str = option(
         "",
-        help="of regression: lowest and highest label, 0,5 for example; empty: as the model says, or any",
+        help="for regression: lowest and highest label, for example 0,5; empty: as in the model, or no "
+        "limits",
         group="data",
     )
 
@@ -89,8 +91,8 @@ def chosen_labels(config, spec: ModelSpec) -> Labels:
     if target == CLASSIFICATION:
         if config.label_range:
             raise InputError(
-                f"--label_range {config.label_range} is of scores, and this model has classes; pass --target "
-                "regression as well, or leave it out"
+                f"--label_range {config.label_range} is for scores, and this model has classes; pass "
+                "--target regression as well, or leave it out"
             )
         if config.label_map:
             return parse_label_map(config.label_map)
@@ -109,7 +111,7 @@ def refuse_unfit_flags(config, labels: Labels) -> None:
     if config.symmetric != "none" and not labels.has_classes:
         raise InputError(
             f"--symmetric {config.symmetric} compares the logits of classes, and this is a model for "
-            f"{labels.target}; leave it out, and score both orders when you ask it"
+            f"{labels.target}; leave it out, and score both orders when you predict"
         )
     if labels.target == RANKING:
         if config.streaming:
@@ -118,20 +120,20 @@ def refuse_unfit_flags(config, labels: Labels) -> None:
                 "together; leave it out"
             )
         if config.label_range:
-            raise InputError(f"--label_range {config.label_range} is of regression; leave it out")
+            raise InputError(f"--label_range {config.label_range} is for regression; leave it out")
         if config.ranking_loss == "listwise" and config.margin != DEFAULTS["margin"]:
-            raise InputError(f"--margin {config.margin} is of --ranking_loss margin; pass that as well")
+            raise InputError(f"--margin {config.margin} needs --ranking_loss margin; pass that as well")
         return
     for name, usual in DEFAULTS.items():
         value = getattr(config, name)
         if value != usual:
-            raise InputError(f"--{name} {value} is of --target ranking, not {labels.target}; leave it out")
+            raise InputError(f"--{name} {value} is for --target ranking, not {labels.target}; leave it out")
 
 
 def refuse_query(query: str, labels: Labels) -> None:
     """Raise InputError for a column of queries where nothing is ranked."""
     if query and labels.target != RANKING:
-        raise InputError(f"--query {query} is of a model that ranks, not of {labels.target}; leave it out")
+        raise InputError(f"--query {query} is for a ranking model, not one for {labels.target}; leave it out")
 
 
 def refuse_class_flags(config, labels: Labels, where: str) -> None:

@@ -1,1 +1,1 @@
-"""Cross-validation of a pair classifier: folds without shared texts, their runs, what they show together."""
+"""Cross-validation of a pair classifier: folds without shared texts, their runs, their joint results."""

@@ -1,4 +1,4 @@
-"""A run per fold, and every row predicted by the one that has not seen its texts."""
+"""One run per fold; every row is predicted by the run that has not seen its texts."""
 
 import json
 import logging
@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 
 def cross_validate(config: CrossValidateConfig) -> CrossValidation:
-    """Make the runs that are missing, write what they show, print a table, and return it.
+    """Run the missing folds, write the results, print a table, and return it.
 
     Raises an ErniePairError for whatever the user can fix.
     """
@@ -71,7 +71,7 @@ def cross_validate(config: CrossValidateConfig) -> CrossValidation:
 
 
 def cross_validate_command(config: CrossValidateConfig) -> None:
-    """Make the runs that are missing, write what they show, print a table. Raises an ErniePairError."""
+    """Run the missing runs, write what they show, print a table. Raises an ErniePairError."""
     cross_validate(config)
 
 
@@ -89,14 +89,19 @@ class _CrossValidation:
         self.output_dir = Path(config.output_dir)
         self.results = _results(config)
         self.results.refuse_foreign()
-        self.file = _source_of(config, "train", self.labels)
-        self.pairs = self.file.read()
-        told = self.output_dir / f"train{ENDING}" if self.ranks.world.is_first else None
-        tell_rejected(config.train_file, self.pairs.bad, len(self.pairs), told)
+        self.pairs = self._read("train")
+        self.dev = self._read("dev") if config.dev_file else None
         names = self.labels.names
         self.folds = make_folds(self.pairs, names, config.folds, config.group_by, config.seed)
         logger.info("%s: %s", config.train_file, describe_folds(self.folds, self.pairs.known_labels, names))
         self.files = FoldFiles(self.output_dir, config.folds)
+
+    def _read(self, split: str) -> Pairs:
+        source = _source_of(self.config, split, self.labels)
+        pairs = source.read()
+        told = self.output_dir / f"{split}{ENDING}" if self.ranks.world.is_first else None
+        tell_rejected(source.name, pairs.bad, len(pairs), told)
+        return pairs
 
     def make(self) -> CrossValidation:
         """Make what is missing, and return what all of it shows."""
@@ -114,7 +119,11 @@ class _CrossValidation:
         return found
 
     def _begin(self) -> None:
-        """Keep the plan, and write what each fold learns from and is asked."""
+        """Keep the plan, and write what each fold learns from and is asked.
+
+        Raises InputError before anything is written if a fold has no rows to learn from or to choose by.
+        """
+        parts = [self._rows(number) for number in range(self.config.folds)]
         path = self.output_dir / PLAN
         plan = with_older_plan(
             path, _plan(self.config, self.source, self.pairs), MARK, "cross-validation", {}
@@ -122,8 +131,10 @@ class _CrossValidation:
         with published(path) as (draft,):
             write_plan(draft, plan)
         keep_config(self.output_dir, "cross-validate", self.config)
-        for number in range(self.config.folds):
-            self.files.write_rows(number, self._rows(number), self.pairs, self.labels.names)
+        for number, rows in enumerate(parts):
+            self.files.write_rows(number, rows, self.pairs, self.labels.names)
+        if self.dev is not None:
+            self.files.write_dev(self.dev, self.labels.names)
 
     def _rows(self, number: int) -> FoldRows:
         share = 0.0 if self.config.dev_file else self.config.dev_share
@@ -135,14 +146,12 @@ class _CrossValidation:
 
     def _make(self, number: int) -> None:
         train, dev, test = (str(self.files.part(number, name)) for name in ("train", "dev", "test"))
-        config = self.config.config_of(train, self._dev_file(dev), str(self.files.run(number)))
+        dev = dev if self.dev is None else str(self.files.dev)
+        config = self.config.config_of(train, dev, str(self.files.run(number)))
         run = OneRun(config)
         run.train()
         logits = run.logits(test)
         self.ranks.by_first(lambda: self.files.write_predictions(number, logits, self.labels.names))
-
-    def _dev_file(self, own: str) -> str:
-        return self.config.dev_file or own
 
     def _logits(self) -> np.ndarray:
         """Return log p of every good row by the fold that has not seen it, float64 [N, C]."""

@@ -18,7 +18,7 @@ AS_WRITTEN: Dict[str, object] = {
 
 @dataclass(frozen=True)
 class CrossValidateConfig(PairConfig):
-    """Train a pair classifier once per fold, and predict every row by the run that has not seen its texts.
+    """Train a pair classifier once per fold, and predict every row with the run that has not seen its texts.
 
     Start it again to resume.
     """
@@ -29,45 +29,60 @@ class CrossValidateConfig(PairConfig):
         help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder", group="model"
     )
     train_file: str = option(
-        help="labelled pairs, which are divided: .tsv, .csv, .json, .jsonl, or a set such as lcqmc",
+        help="labelled pairs to divide into folds: .tsv, .csv, .json, .jsonl, or a set such as lcqmc",
         group="data",
     )
     output_dir: str = option(
         help="a folder per fold, predictions.tsv, folds.tsv and the report go here", group="data"
     )
     folds: int = option(
-        5, help="into how many parts the rows are divided", group="evaluation", unit="folds", at_least=2
+        5,
+        help="number of parts into which the rows are divided",
+        group="evaluation",
+        unit="folds",
+        at_least=2,
     )
     group_by: Literal["text", "pair"] = option(
         "text",
-        help="what stays in one fold: all rows that a chain of shared texts joins, or only equal pairs",
+        help="rows that stay in the same fold: all rows connected by a chain of shared texts, or only equal "
+        "pairs",
         group="evaluation",
     )
     dev_file: str = option(
-        "", help="labelled pairs that choose each fold's best model; empty: see --dev_share", group="data"
+        "",
+        help="labelled pairs for choosing the best model of each fold; empty: see --dev_share",
+        group="data",
     )
     dev_share: float = option(
         0.1,
-        help="without --dev_file: the share of a fold's training rows, in whole groups, that chooses it",
+        help="without --dev_file: share of a fold's training rows, in whole groups, for choosing its best "
+        "model",
         group="evaluation",
         above=0,
         at_most=0.5,
     )
     best_metric: str = option(
-        "accuracy", help="of those rows; chooses the best model", group="evaluation", choices=METRICS
+        "accuracy",
+        help="metric on those rows that chooses the best model",
+        group="evaluation",
+        choices=METRICS,
     )
     bootstrap: int = option(
         1000,
-        help="resamples of the groups for the intervals of the means; 0: no intervals",
+        help="bootstrap resamples of the groups for the confidence intervals of the means; 0: no intervals",
         group="evaluation",
         unit="resamples",
         at_least=0,
     )
     worst_rows: int = option(
-        200, help="most wrong rows that errors.tsv holds", group="evaluation", unit="rows", at_least=0
+        200,
+        help="maximum number of wrong rows in errors.tsv, highest loss first",
+        group="evaluation",
+        unit="rows",
+        at_least=0,
     )
     overwrite: bool = option(
-        False, help="replace what was not made by this command, or was changed since", group="data"
+        False, help="replace files that this command did not make, or that have changed since", group="data"
     )
 
     def __post_init__(self):
@@ -77,14 +92,16 @@ class CrossValidateConfig(PairConfig):
                 f"--target {self.target}: cross-validate is for classes; leave it out, or train once"
             )
         if self.streaming:
-            raise InputError("--streaming true never has all rows, which are to be divided; leave it out")
+            raise InputError("--streaming true never reads all rows, and folds need them all; leave it out")
         if self.fresh_start:
-            raise InputError("--fresh_start true is of one run; give another --output_dir to begin anew")
+            raise InputError(
+                "--fresh_start true is for a single run; give another --output_dir to start again"
+            )
         if self.dry_run:
-            raise InputError("--dry_run true is of one run; try it with ernie-pair train")
+            raise InputError("--dry_run true is for a single run; try it with ernie-pair train")
 
     def config_of(self, train_file: str, dev_file: str, output_dir: str) -> TrainConfig:
-        """Return the flags of the run of a fold, whose pairs are in files that this package has written."""
+        """Return the flags of one fold's run, whose pairs are in files that this package has written."""
         own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
         places = {"train_file": train_file, "dev_file": dev_file, "output_dir": output_dir}
         return TrainConfig(**{**own, **AS_WRITTEN, **places})

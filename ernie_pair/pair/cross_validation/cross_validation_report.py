@@ -1,4 +1,4 @@
-"""What the folds show together: each metric's mean and interval, and the report of all rows."""
+"""The joint results of the folds: mean and interval of each metric, and the report of all rows."""
 
 import math
 from pathlib import Path
@@ -41,7 +41,7 @@ class CrossValidation(NamedTuple):
 def measure_folds(
     logits: np.ndarray, labels: np.ndarray, folds: Folds, config: CrossValidateConfig, predictions: Path
 ) -> CrossValidation:
-    """Measure each fold of logits [N, C] on labels int64 [N] by itself, and all of them together."""
+    """Measure each fold of logits [N, C] on labels int64 [N] on its own, and all of them together."""
     parts = [np.flatnonzero(folds.fold == number) for number in range(config.folds)]
     measured = [measure(logits[rows], labels[rows]) for rows in parts]
     table = np.array([[found[name] for name in METRICS] for found in measured])
@@ -134,7 +134,7 @@ def lines_of_folds(found: CrossValidation) -> Iterator[str]:
         yield _line(str(number), rows, metrics)
     yield _line("mean", sum(found.rows), found.mean)
     yield _line("deviation", None, found.deviation)
-    for end, name in enumerate(("from", "to") if found.interval else ()):
+    for end, name in enumerate(("95 % from", "95 % to") if found.interval else ()):
         yield _line(name, None, {metric: ends[end] for metric, ends in found.interval.items()})
 
 

@@ -1,8 +1,9 @@
-"""The files of the folds: who learns what, written once, and what the runs predict.
+"""The files of the folds: their training data, written once, and the predictions of the runs.
 
 OUT/plan.json                       what all runs share; a folder with another plan is refused
 OUT/folds.tsv                       index, fold and group of every good row of the input
 OUT/folds/fold-1-train.jsonl        what fold 1 learns from; -dev: what chooses its model, -test: its own
+OUT/folds/dev.jsonl                 with --dev_file: its pairs, which choose the model of every fold
 OUT/fold-1/                         the output_dir of its run, and its predictions.tsv: then it is done
 """
 
@@ -13,10 +14,10 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Sequence
 
 import numpy as np
 
-from data_tools.base.errors import CheckpointError
+from data_tools.base.errors import CheckpointError, InputError, counted
 from data_tools.files.atomic_files import published
 from ernie_pair.inference.softmax import decide
-from ernie_pair.pair.cross_validation.folds import Folds, deal_groups
+from ernie_pair.pair.cross_validation.folds import Folds, pick_groups
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.prediction_file import prediction_lines, read_log_probabilities
 from ernie_pair.pair.series.plan import PREDICTIONS
@@ -35,14 +36,21 @@ class FoldRows(NamedTuple):
 def rows_of_fold(folds: Folds, labels: np.ndarray, number: int, dev_share: float, seed: int) -> FoldRows:
     """Return the rows of fold ``number``, from 0; ``dev_share`` 0: none of them chooses the model.
 
-    The rows that do are whole groups of the others, drawn with ``seed``.
+    The rows that do are whole groups of the others, drawn with ``seed``. Raises InputError if no group is
+    small enough for them, or none is left to learn from.
     """
     test, others = np.flatnonzero(folds.fold == number), np.flatnonzero(folds.fold != number)
     if not dev_share:
         return FoldRows(others, others[:0], test)
-    parts = max(2, round(1 / dev_share))
     _, group = np.unique(folds.group[others], return_inverse=True)
-    is_dev = deal_groups(group, labels[others], parts, seed + number) == 0
+    is_dev = pick_groups(group, labels[others], dev_share, seed + number)
+    if is_dev.all() or not is_dev.any():
+        sizes = np.bincount(group)
+        raise InputError(
+            f"fold {number + 1}: its {counted(len(others), 'training row')} are in "
+            f"{counted(len(sizes), 'group')}, the smallest of {counted(sizes.min(), 'row')}, which leaves "
+            f"none for --dev_share {dev_share}; give --dev_file, another share, or take --group_by pair"
+        )
     return FoldRows(others[~is_dev], others[is_dev], test)
 
 
@@ -60,6 +68,11 @@ class FoldFiles:
         """Return the file of the rows of a fold: train, dev or test."""
         return self.output_dir / "folds" / f"fold-{number + 1}-{name}.jsonl"
 
+    @property
+    def dev(self) -> Path:
+        """Return the file of the pairs of --dev_file, as the parts of the folds are written."""
+        return self.output_dir / "folds" / "dev.jsonl"
+
     def predictions(self, number: int) -> Path:
         """Return the file of what fold ``number`` predicts for its own rows."""
         return self.run(number) / PREDICTIONS
@@ -67,10 +80,12 @@ class FoldFiles:
     def write_rows(self, number: int, rows: FoldRows, pairs: Pairs, names: Sequence[str]) -> None:
         """Write the parts of a fold that are not there yet; ``names`` are those of the classes."""
         for name, picked in rows._asdict().items():
-            path = self.part(number, name)
-            if len(picked) and not path.is_file():
-                with published(path) as (draft,):
-                    write_lines(draft, _json_lines(pairs, picked.tolist(), names))
+            if len(picked):
+                _write_missing(self.part(number, name), pairs, picked.tolist(), names)
+
+    def write_dev(self, pairs: Pairs, names: Sequence[str]) -> None:
+        """Write the pairs of --dev_file if they are not there yet."""
+        _write_missing(self.dev, pairs, range(len(pairs)), names)
 
     def write_predictions(self, number: int, logits: np.ndarray, names: Sequence[str]) -> None:
         """Write the predictions of a fold; from then on it is done."""
@@ -119,7 +134,13 @@ def places_in_input(pairs: Pairs) -> List[int]:
     return [place for place in range(len(pairs) + len(bad)) if place not in bad]
 
 
-def _json_lines(pairs: Pairs, rows: List[int], names: Sequence[str]) -> Iterator[str]:
+def _write_missing(path: Path, pairs: Pairs, rows: Sequence[int], names: Sequence[str]) -> None:
+    if not path.is_file():
+        with published(path) as (draft,):
+            write_lines(draft, _json_lines(pairs, rows, names))
+
+
+def _json_lines(pairs: Pairs, rows: Sequence[int], names: Sequence[str]) -> Iterator[str]:
     labels = pairs.known_labels
     for row in rows:
         said: Dict[str, object] = {"sentence1": pairs.left[row], "sentence2": pairs.right[row]}

@@ -1,16 +1,17 @@
-"""Folds of labelled pairs between which no text is shared: rows joined by texts stay together.
+"""Divide labelled pairs into folds that share no text: rows connected by texts stay together.
 
 Two rows are of one group when a chain of rows, each of which shares a text with the next, joins them; texts
 are equal when they are so normalised, as in the audit. Groups are dealt to the folds so that each class is
 spread evenly.
 """
 
-from typing import Literal, NamedTuple, Sequence, Tuple
+import math
+from typing import List, Literal, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from data_tools.audit.paragraphs import quote
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from ernie_pair.pair.audit.links import Coded, coded
 from ernie_pair.pair.data.pair_file import Pairs
 
@@ -29,7 +30,7 @@ def make_folds(pairs: Pairs, names: Sequence[str], count: int, group_by: GroupBy
     """Divide ``pairs``, labelled with the classes ``names``, into ``count`` folds; ``seed`` decides.
 
     ``group_by``: text joins rows that share a text, pair only those of the same two texts, in either order.
-    Raises InputError where the groups leave no ``count`` folds of all classes.
+    Raises InputError if the groups leave no ``count`` folds of all classes.
     """
     _refuse_no_rows(pairs, names)
     file = coded({"train": pairs})["train"]
@@ -69,21 +70,48 @@ def deal_groups(group: np.ndarray, labels: np.ndarray, count: int, seed: int) ->
     The largest groups come first, those of one size in an order drawn with ``seed``; each goes to the fold
     that has the least of its classes so far, as shares of all rows of a class.
     """
-    num_groups, classes = int(group.max()) + 1, int(labels.max()) + 1
-    held = np.zeros((num_groups, classes))
-    np.add.at(held, (group, labels), 1)
-    drawn = np.random.default_rng([seed, count]).permutation(num_groups)
-    order = drawn[np.argsort(-held[drawn].sum(axis=1), kind="stable")]
-    weights = held / np.maximum(held.sum(axis=0), 1) ** 2
-    so_far, fold_of = np.zeros((count, classes)), np.zeros(num_groups, dtype=np.int64)
-    for number in order.tolist():
+    held, order, weights = _largest_first(group, labels, [seed, count])
+    so_far, fold_of = np.zeros((count, held.shape[1])), np.zeros(len(held), dtype=np.int64)
+    for number in order:
         fold_of[number] = fold = int((so_far @ weights[number]).argmin())
         so_far[fold] += held[number]
     return fold_of[group]
 
 
+def pick_groups(group: np.ndarray, labels: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Return which rows make up about ``share`` of all, in whole groups, bool [rows].
+
+    The groups come as in `deal_groups`; one is picked if its rows fit into the share, and the picked ones
+    have no more of its classes so far than the others have, each in proportion to its share.
+    """
+    held, order, weights = _largest_first(group, labels, [seed, round(1 / share)])
+    most_rows = math.ceil(share * len(group))
+    so_far, is_picked = np.zeros((2, held.shape[1])), np.zeros(len(held), dtype=bool)
+    for number in order:
+        others, picked = so_far @ weights[number]
+        fits = so_far[1].sum() + held[number].sum() <= most_rows
+        is_picked[number] = fits and picked / share <= others / (1 - share)
+        so_far[int(is_picked[number])] += held[number]
+    return is_picked[group]
+
+
+def _largest_first(
+    group: np.ndarray, labels: np.ndarray, seed: List[int]
+) -> Tuple[np.ndarray, List[int], np.ndarray]:
+    """Return the rows of each class in each group, the order of the groups, and the weights of their classes.
+
+    Those are [groups, classes]; the largest groups come first, those of one size in an order that is drawn.
+    """
+    num_groups, classes = int(group.max()) + 1, int(labels.max()) + 1
+    held = np.zeros((num_groups, classes))
+    np.add.at(held, (group, labels), 1)
+    drawn = np.random.default_rng(seed).permutation(num_groups)
+    order = drawn[np.argsort(-held[drawn].sum(axis=1), kind="stable")]
+    return held, order.tolist(), held / np.maximum(held.sum(axis=0), 1) ** 2
+
+
 def _refuse_giant(file: Coded, group: np.ndarray) -> None:
-    """Raise InputError where most rows are of one group, naming the text that joins the most of them."""
+    """Raise InputError if most rows are of one group, naming the text that joins the most of them."""
     rows, largest = len(group), np.bincount(group)
     if largest.max() <= MOST_OF_ROWS * rows:
         return
@@ -126,14 +154,18 @@ def _refuse_absent_class(pairs: Pairs, names: Sequence[str], fold: np.ndarray, c
             )
 
 
+def _span(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
 def describe_folds(folds: Folds, labels: np.ndarray, names: Sequence[str]) -> str:
     """Return a line on how the rows are divided, of ``labels`` int64 [rows] of the classes ``names``."""
     sizes, largest = np.bincount(folds.fold), np.bincount(folds.group).max()
     shares = [float(np.mean(labels[folds.fold == number] == len(names) - 1)) for number in range(len(sizes))]
     told = (
-        f"{len(labels)} rows in {folds.group.max() + 1} groups, the largest of {largest} rows: folds of "
-        f"{sizes.min()} to {sizes.max()} rows, {min(shares):.4f} to {max(shares):.4f} of them of class "
-        f"{names[-1]}"
+        f"{len(labels)} rows in {folds.group.max() + 1} groups, the largest of {counted(largest, 'row')}: "
+        f"folds of {_span(f'{sizes.min()}', f'{sizes.max()}')} rows, "
+        f"{_span(f'{min(shares):.2%}', f'{max(shares):.2%}')} of class {names[-1]}"
     )
     if largest <= sizes.sum() / len(sizes):
         return told

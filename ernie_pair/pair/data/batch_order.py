@@ -1,8 +1,8 @@
-"""Which rows a step takes: a pure function of the seed, the lengths, the global batch and the place.
+"""Which rows a step uses: a pure function of the seed, the lengths, the global batch and the position.
 
 The rows of an epoch are laid end to end behind those of the epoch before. A step takes the next global batch
 of that stream, so an epoch loses no row and repeats none, and the step in which it ends goes on into the next
-one. With buckets the rows of a batch are of like length:
+one. With buckets the rows of a batch are of similar length:
 
     shuffle the epoch                  5 9 2 7 1 8 3 6 4          (lengths)
     sort within pools of some batches  2 5 7 9 | 1 3 6 8 | 4      (2 batches of 2; what is left stays)
@@ -60,7 +60,7 @@ class BatchOrder:
 
 
 def alike(rows: np.ndarray, lengths: np.ndarray, size: int) -> np.ndarray:
-    """Return ``rows`` as batches [n, size] of like length, sorted by length within pools.
+    """Return ``rows`` as batches [n, size] of similar length, sorted by length within pools.
 
     The number of rows is a multiple of ``size``. A pool has about POOL_BATCHES batches.
     """

@@ -1,4 +1,4 @@
-"""Pairs to be asked about, however many: checked and counted first, then read window by window.
+"""Pairs to predict, in any number: checked and counted first, then read window by window.
 
 So a bad row at the end of a large file ends the command before a model has worked for it, and how much there
 is to do is known. Memory does not follow the rows: each of the two readings holds a window of them at most.

@@ -1,4 +1,4 @@
-"""Pairs that Python gives: lists, generators, Hugging Face datasets, pandas DataFrames.
+"""Pairs given from Python: lists, generators, Hugging Face datasets, pandas DataFrames.
 
 A list or a generator holds dictionaries or tuples; a dataset is map-style or iterable.
 
@@ -19,7 +19,7 @@ from typing import Iterable, Iterator, List, Optional, Tuple, Union
 
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.labels import Labels
-from ernie_pair.pair.data.pair_cells import query_in, shown
+from ernie_pair.pair.data.pair_cells import is_missing, query_in, shown
 from ernie_pair.pair.data.pair_columns import Columns, keys_of
 from ernie_pair.pair.data.pair_file import (
     BadRow,
@@ -165,9 +165,9 @@ def _cells(where: str, example, keys: Optional[Tuple[str, str, str]]) -> Tuple[o
         left, right, label = (*example, None)[:3]
     else:
         raise InputError(
-            f"{where}: {shown(example)} is no pair; give a dictionary, (text, text, label) or (text, text)"
+            f"{where}: {shown(example)} is not a pair; give a dictionary, (text, text, label) or (text, text)"
         )
-    return left, right, None if label != label else label  # NaN: pandas has no label there
+    return left, right, None if is_missing(label) else label
 
 
 def _refuse_half_characters(where: str, texts: Tuple[object, object]) -> None:

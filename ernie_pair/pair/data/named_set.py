@@ -1,4 +1,4 @@
-"""Sets that have a name: PaddleNLP fetches their files, and this package reads them.
+"""Named data sets: PaddleNLP downloads their files, and this package reads them.
 
 PaddleNLP's own readers pass over rows of other widths without a word, and strip what is an empty text. So
 its dataset builder only says where the file lies (it downloads and unpacks it when it is not there), and
@@ -48,7 +48,7 @@ def open_set(flag: str, name: str, split: str) -> Union[SetFile, List[dict]]:
     except (OSError, RuntimeError, ValueError, AttributeError, KeyError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"--{flag} {name} is no file, and PaddleNLP cannot load a set of that name ({reason}); "
+            f"--{flag} {name} is not a file, and PaddleNLP cannot load a set of that name ({reason}); "
             "check the name and the network, or give a file"
         ) from None
 

@@ -1,4 +1,4 @@
-"""The cells of every line of a file of pairs: two texts, a label and a query, as they stand.
+"""The cells of every line of a file of pairs, unchanged: two texts, a label and a query.
 
 A line at a time, of a table or of JSON objects; see `pair_columns` for the columns, `pair_records` for what
 a line is.
@@ -7,7 +7,7 @@ a line is.
 from pathlib import Path
 from typing import Iterator, Mapping, Optional, Sequence, Tuple, Union
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.text.named_texts import PACKED
 from ernie_pair.pair.data.pair_columns import Columns, Layout, keys_of, layout_of
 from ernie_pair.pair.data.pair_records import BadRecord, RowRules, csv_records, json_records, tab_records
@@ -24,20 +24,21 @@ def ending_of(path: Path) -> str:
 
 
 def read_cells(
-    path: Path, columns: Columns, rules: RowRules
+    path: Path, columns: Columns, rules: RowRules, needs_label: bool = True
 ) -> Iterator[Tuple[int, Union[Cells, BadRecord]]]:
     """Yield every row of a file: the number of its line, and its cells or what is wrong with them.
 
-    Raises InputError when the first line does not tell how the others are to be read.
+    Without ``needs_label`` a table may lack the column that --label names. Raises InputError when the
+    first line does not tell how the others are to be read.
     """
     ending = ending_of(path)
     if ending in JSON_ENDINGS:
         return _cells_of_json(path, columns, rules)
-    return _cells_of_table(path, columns, rules, "," if ending == ".csv" else "\t")
+    return _cells_of_table(path, columns, rules, "," if ending == ".csv" else "\t", needs_label)
 
 
 def _cells_of_table(
-    path: Path, columns: Columns, rules: RowRules, mark: str
+    path: Path, columns: Columns, rules: RowRules, mark: str, needs_label: bool
 ) -> Iterator[Tuple[int, Union[Cells, BadRecord]]]:
     layout: Optional[Layout] = None
     for number, cells in (csv_records if mark == "," else tab_records)(path, rules):
@@ -45,7 +46,7 @@ def _cells_of_table(
         if layout is None:
             if isinstance(cells, BadRecord):
                 raise InputError(cells.reason)
-            layout = layout_of(where, cells, columns)
+            layout = layout_of(where, cells, columns, needs_label)
             if layout.has_header:
                 continue
         if isinstance(cells, BadRecord):
@@ -61,7 +62,7 @@ def _cells_of_table(
 def _bad_width(where: str, cells: Sequence[str], layout: Layout, mark: str) -> str:
     if not "".join(cells).strip():
         return f"{where}: the line is blank; remove it, so that rows and lines agree"
-    begin = f"{where}: {len(cells)} column(s) instead of {layout.width}; write one "
+    begin = f"{where}: {counted(len(cells), 'column')} instead of {layout.width}; write one "
     if mark == ",":
         return f"{begin}comma between two columns, and a text with commas in quotes"
     return (
@@ -111,7 +112,18 @@ def _refuse_half_text(where: str, key: str, found: dict) -> None:
 
 def query_in(found: Mapping, columns: Columns) -> object:
     """Return the query of a row of keys and values, '' where it has none; None: nobody asked for it."""
-    return found.get(columns.query, "") if columns.query else None
+    if not columns.query:
+        return None
+    query = found.get(columns.query)
+    return "" if is_missing(query) else query
+
+
+def is_missing(value: object) -> bool:
+    """Return whether ``value`` is None, or what stands in an empty cell of pandas: NaN, NaT or NA."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # NA is neither equal to itself nor not
+        return True
 
 
 def shown(value: object) -> str:

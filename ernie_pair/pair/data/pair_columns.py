@@ -1,4 +1,4 @@
-"""Where a row keeps its two texts and its label.
+"""The columns of the two texts and the label.
 
 A header, or the keys of the first JSON line, may call them as the known sets do, in any order:
 
@@ -11,10 +11,11 @@ A header, or the keys of the first JSON line, may call them as the known sets do
 text, text, label.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
+from data_tools.files.json_file import shown
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
 TEXTS = ("文本", "句子", "问题", "问句", "语句")  # with a number or letter behind
@@ -69,12 +70,15 @@ class Layout(NamedTuple):
     query: Optional[int] = None
 
 
-def layout_of(where: str, first: List[str], columns: Columns) -> Layout:
+def layout_of(where: str, first: List[str], columns: Columns, needs_label: bool = True) -> Layout:
     """Return the layout of a table, judged by the cells of its first line.
 
-    Raises InputError for a header that is not understood, and for other than 2 or 3 columns without a header.
+    Without ``needs_label`` the column that --label names may be absent. Raises InputError for a header that
+    is not understood, and for other than 2 or 3 columns without a header.
     """
     cells = [cell.strip() for cell in first]
+    if not needs_label and columns.label not in cells:
+        columns = replace(columns, label="")
     places = _places(where, cells, columns, must_be_there=True)
     if LEFT in places and RIGHT in places:
         named_texts = columns.text_a and columns.text_b
@@ -87,11 +91,19 @@ def layout_of(where: str, first: List[str], columns: Columns) -> Layout:
     if any(columns.by_role.values()) or columns.query or _is_header(cells):
         raise _not_understood(where, cells)
     if len(cells) not in (2, 3):
-        raise InputError(
-            f"{where}: {len(cells)} column(s) instead of 3 (text, text, label) or 2 (text, text); "
-            "separate them by tabs, or name a file of JSON lines .jsonl, one with commas .csv"
+        found = (
+            f"{where}: {counted(len(cells), 'column')} instead of 3 (text, text, label) or 2 (text, text); "
         )
+        raise InputError(found + _how_to_separate(cells))
     return Layout(0, 1, 2 if len(cells) == 3 else None, len(cells), False)
+
+
+def _how_to_separate(cells: List[str]) -> str:
+    """Return what to do with a first line of one column, or of more than three."""
+    if len(cells) == 1:
+        return "separate them by tabs, or name a file of JSON lines .jsonl, one with commas .csv"
+    line = shown(", ".join(cells))
+    return f"if the line is a header, name its columns with --text_a, --text_b and --label: {line}"
 
 
 def keys_of(where: str, first: Sequence[str], columns: Columns) -> Tuple[str, str, str]:

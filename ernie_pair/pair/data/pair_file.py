@@ -155,7 +155,7 @@ def pairs_of(found: Iterable[Pair], bad: List[BadRow], labelled: bool, sha256: s
         queries.append(row.query)
     labels = labels_array(classes) if labelled else None
     lines = np.array(numbers, dtype=np.int64)
-    named = queries if queries[0] else None
+    named = queries if queries[0] else None  # where they are asked for, no pair is without one
     return Pairs(left, right, labels, sha256, path, numbers[0], lines, tuple(bad), named)
 
 
@@ -195,11 +195,9 @@ def good_rows(
         first_bad = first_bad or row
         reject(row._replace(place=place))
     if first_bad and not num_good:
-        raise InputError(
-            f"{path}: no row of it is a pair, and the first is wrong because: {first_bad.reason}"
-        )
+        raise InputError(f"{path}: none of its rows is a pair; the first: {first_bad.reason}")
     if not num_good:
-        raise InputError(f"{path}: no pairs in it; give at least one")
+        raise InputError(f"{path}: it holds no pairs; give at least one")
 
 
 def refuse_missing(path: Path) -> None:
@@ -220,7 +218,7 @@ def rows_of(
 
     A line at a time. Raises InputError when the first line does not tell how the others are to be read.
     """
-    for number, cells in read_cells(path, columns, rules):
+    for number, cells in read_cells(path, columns, rules, needs_label=labels is not None):
         if not isinstance(cells, BadRecord):
             try:
                 row = row_of(f"{path}:{number}", number, cells, labels)
@@ -235,7 +233,8 @@ def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
     Raises InputError when the file is missing or its first line does not tell how to read the others.
     """
     refuse_missing(path)
-    found = (cells for _, cells in read_cells(path, columns, rules) if not isinstance(cells, BadRecord))
+    read = read_cells(path, columns, rules, needs_label=False)
+    found = (cells for _, cells in read if not isinstance(cells, BadRecord))
     first = next(found, None)
     return first is not None and first[2] is not None
 
@@ -271,8 +270,16 @@ def _value_of(where: str, label: object, labels: Labels) -> Union[int, float]:
         raise InputError(f"{where}: no label; each row needs {needed} (name its column with --label)")
     found = labels.value_of(label)
     if found is None:
-        raise InputError(f"{where}: {_bad_label(label, labels)}")
+        raise InputError(f"{where}: {_bad_label(label, labels)}{_told_of_headers(where, labels)}")
     return found
+
+
+def _told_of_headers(where: str, labels: Labels) -> str:
+    """Return what to do with a first line that is a header of names that are not known."""
+    is_first = labels.has_classes and where.endswith(":1")
+    return (
+        "; if the line is a header, name its columns with --text_a, --text_b and --label" if is_first else ""
+    )
 
 
 def _bad_label(label: object, labels: Labels) -> str:
@@ -287,8 +294,8 @@ def _bad_label(label: object, labels: Labels) -> str:
     if isinstance(label, (bool, np.bool_)):
         return f"label {label} is a boolean; name the classes so with --label_map 0=False,1=True"
     return (
-        f"label {shown(label)} is not one of {labels.allowed}; correct it, or name the classes with "
-        f"--label_map {EXAMPLE} (a header line reads text_a<TAB>text_b<TAB>label){_told_of_scores(label)}"
+        f"label {shown(label)} is not one of {labels.allowed}; correct it, or train with the "
+        f"names of the classes, for example --label_map {EXAMPLE}{_told_of_scores(label)}"
     )
 
 

@@ -15,9 +15,11 @@ from data_tools.files.json_file import JsonError, kind_of, parse_json
 from data_tools.text.lines import LONGEST_LINE, LineRules, decoded
 from data_tools.text.text_files import read_lines
 
-ENCODING_HELP = "of tables and JSON lines: utf-8 (a byte-order mark is accepted), gb18030, gbk or big5"
-PAIR_HELP = "two texts, whose prediction is printed, in place of --input_file and --output_file"
-BAD_ROW_HELP = "a row that is no pair ends the command, or is left out, counted and written to a file"
+ENCODING_HELP = (
+    "encoding of tables and JSON lines: utf-8 (a byte-order mark is accepted), gb18030, gbk or big5"
+)
+PAIR_HELP = "two texts whose prediction is printed, instead of --input_file and --output_file"
+BAD_ROW_HELP = "a row that is not a pair: stop with an error, or skip it, count it and write it to a file"
 
 
 @dataclass(frozen=True)

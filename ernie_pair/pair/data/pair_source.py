@@ -120,7 +120,7 @@ class PairSource:
         if isinstance(found, SetFile):
             named = any(self.columns.by_role.values())
             labels = None if self.labels is None else _with_spellings(self.labels, found.labels)
-            columns = self.columns if named else found.columns
+            columns = self.columns if named else replace(found.columns, query=self.columns.query)
             rows = rows_of(found.path, labels, columns, RowRules())
             yield from map(_without_class, rows) if labels is None or labels.has_classes else rows
             return

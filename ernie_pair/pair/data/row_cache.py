@@ -66,13 +66,13 @@ def cached_rows(
 def _encode(tokenizer: WordPiece, max_seq_len: int, source: PairSource, pairs: Pairs) -> EncodedPairs:
     encoded = encode_pairs(pairs, tokenizer, max_seq_len)
     if encoded.starts[-1] > MOST_TOKENS:
-        raise InputError(f"--{source.flag} {source.name}: too large to be held; pass --streaming true")
+        raise InputError(f"--{source.flag} {source.name}: too large for memory; pass --streaming true")
     return encoded
 
 
 def _too_many_bad(pairs: Pairs) -> InputError:
     return InputError(
-        f"{pairs.path}: {len(pairs.bad)} rows are no pairs, more than {MOST_BAD}; is it the right file, and "
+        f"{pairs.path}: {len(pairs.bad)} rows are not pairs, more than {MOST_BAD}; is it the right file, and "
         f"the right --encoding? The first: {pairs.bad[0].reason}"
     )
 

@@ -12,13 +12,16 @@ MODELS_EXAMPLE = 'write it as in --models "teacher=output/best student=small/bes
 
 @dataclass(frozen=True)
 class CompareModelsConfig(Options):
-    """Compare trained classifiers as they are shipped, in ONNX Runtime on this machine's CPU."""
+    """Compare trained classifiers, exported, in ONNX Runtime on this machine's CPU.
+
+    Each predicts its most probable class; saved thresholds do not count.
+    """
 
     EXAMPLE = "--models 'teacher=output/best student=small/best' --input_file test.tsv --output_dir compared"
 
     models: str = option(
-        help='names and trained models: "teacher=output/best student=small/best"; the first is the measure '
-        "of the others; one with blanks stands in quotes of its own",
+        help='names and trained models: "teacher=output/best student=small/best"; the others are compared '
+        "with the first; one with spaces needs quotes of its own",
         group="model",
     )
     input_file: str = option(
@@ -30,22 +33,26 @@ class CompareModelsConfig(Options):
         help="models.json, models.md and models.html go here, and the exported models", group="data"
     )
     int8: Literal["last", "all", "none"] = option(
-        "last", help="which of the models is measured in int8 as well", group="precision"
+        "last", help="which models to measure in int8 as well", group="precision"
     )
     alone: int = option(
         200,
-        help="pairs that are asked one by one, for the time of one",
+        help="pairs to score one at a time, to measure the latency of a single pair",
         group="evaluation",
         unit="pairs",
         at_least=2,
     )
     bootstrap: int = option(
-        1000, help="resamples for the intervals", group="evaluation", unit="resamples", at_least=1
+        1000,
+        help="bootstrap resamples for the confidence intervals",
+        group="evaluation",
+        unit="resamples",
+        at_least=1,
     )
-    seed: int = option(1234, help="of the resamples", group="evaluation", at_least=0)
+    seed: int = option(1234, help="seed of the resamples", group="evaluation", at_least=0)
     threads: int = option(
         0,
-        help="of one forward pass; 0: the cores of this process",
+        help="threads of one forward pass; 0: the number of cores of this process",
         group="devices",
         unit="threads",
         at_least=0,
@@ -56,7 +63,7 @@ class CompareModelsConfig(Options):
     text_b: str = option("", help="the column of the second text", group="data")
     label: str = option("", help="the column of the label", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    overwrite: bool = option(False, help="replace other results that are there", group="data")
+    overwrite: bool = option(False, help="replace existing results", group="data")
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Trained classifiers side by side as they are shipped: accuracy, speed, size, the time of one pair."""
+"""Compare trained classifiers as exported: accuracy, speed, size, latency of a single pair."""
 
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Sequence
@@ -84,7 +84,7 @@ def _open(name: str, path: str) -> Compared:
 
 
 def _labels_of_all(models: Sequence[Compared]) -> Labels:
-    """Return the labels of the models. Raises InputError where they have others."""
+    """Return the labels of the models. Raises InputError if they have others."""
     first, labels = models[0], models[0].source.spec.labels
     for model in models:
         refuse_no_classes(model.source.spec.labels, f"--models {model.name}", "compare-models")

@@ -14,6 +14,7 @@ from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
+from ernie_pair.pair.config.target_flags import refuse_unfit_flags
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, held
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import RowRules
@@ -67,7 +68,7 @@ def distill(
     *,
     callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
 ) -> TrainResult:
-    """Distil as the command does, and return how the run ended: its best model is the student.
+    """Distil like the command, and return the result of the run; its best model is the student.
 
         from ernie_pair import DistillConfig, distill
 
@@ -76,16 +77,16 @@ def distill(
         )
         print(distill(config).best_model)
 
-    A dataset, as `PairTrainer` takes it, stands in for a file; then a StudentConfig, which names no files, is
-    enough. A row of ``train_dataset`` may lack its label (None), and of ``unlabelled_dataset`` none is read.
-    ``callbacks``: see PairCallback.
+    Datasets, in any form that `PairTrainer` accepts, may replace the files; then a StudentConfig, which names
+    no files, is enough. Rows of ``train_dataset`` may lack a label (None); labels of ``unlabelled_dataset``
+    are ignored. ``callbacks``: see PairCallback.
 
         pairs = [("怎么开户", "如何开户", 1), ("怎么开户", "今天下雨", None)]
         distill(StudentConfig("small", teacher="output/best"), pairs, "dev.tsv", callbacks=[Stop])
 
-    In a process of `paddle.distributed.launch` or `notebook_launcher` all processes make the same call.
-    Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt. Raises an ErniePairError for whatever
-    the user can fix.
+    Under `paddle.distributed.launch` or `notebook_launcher` all processes must make the same call.
+    Ctrl-C finishes the current step, saves, and raises KeyboardInterrupt. Raises an ErniePairError for
+    whatever the user can fix.
     """
     world = launched_world()
     checked = list(map(checked_callback, callbacks))
@@ -108,13 +109,19 @@ def distill(
 
 
 def _metrics_of_best(run: PairRun, state: TrainState) -> Dict[str, float]:
-    """Return the metrics of the best model, seen by this start or one before it."""
+    """Return the metrics of the best model, seen by this start or one before it.
+
+    Without the log of the latter, only the one that chose the model is known.
+    """
+    if run.hooks.best_metrics or state.best_metric is None:
+        return dict(run.hooks.best_metrics)
     start = "eval_"
     told = [
         each for each in run.state.log_history if each["step"] == state.best_step and f"{start}loss" in each
     ]
-    before = {name[len(start) :]: value for name, value in told[-1].items() if name.startswith(start)}
-    return dict(run.hooks.best_metrics) or before
+    if not told:
+        return {run.config.best_metric: state.best_metric}
+    return {name[len(start) :]: value for name, value in told[-1].items() if name.startswith(start)}
 
 
 def _open_run(
@@ -128,6 +135,7 @@ def _open_run(
         config = replace(config, to_static=False)
     device = start_training_device(config, world)
     teacher = Teacher(config)
+    refuse_unfit_flags(config, teacher.source.spec.labels)
     student = open_student(config, teacher)
     if student.model.fused_state is not None:
         keep_freed_memory()
@@ -188,8 +196,8 @@ def _keep_logits(config: StudentConfig, data: PairData, teacher: Teacher, group)
         raise InputError("--teacher_logits cached needs all rows at once; leave --streaming out")
     if config.dry_run:
         data.train.teacher_logits = np.zeros((len(data.train), teacher.num_classes), np.float32)
-        logger.info("the teacher's answers to %d pairs come before the first step", len(data.train))
+        logger.info("the teacher scores %d pairs before the first step", len(data.train))
         return
-    logger.info("the teacher is asked about %d pairs, where the cache has no answer", len(data.train))
+    logger.info("the teacher scores %d training pairs, except those in the cache", len(data.train))
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     data.train.teacher_logits = teacher.logits_of_rows(data.train, cache_dir, group)

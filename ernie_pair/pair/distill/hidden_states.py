@@ -19,7 +19,7 @@ from ernie_pair.processes.world import seed_of
 def map_layers(student: int, teacher: int, layer_map: str, name: str) -> List[int]:
     """Return for each of ``student`` layers the one of ``teacher`` layers that it stands for, from 0 on.
 
-    uniform: every k-th, the last among them, 1 3 5 for 3 of 6; last: 3 4 5. Raises InputError where
+    uniform: every k-th, the last among them, 1 3 5 for 3 of 6; last: 3 4 5. Raises InputError if
     ``name``, who has the layers, has too few.
     """
     if student > teacher:
@@ -73,7 +73,7 @@ class StateDistance:
     """The mean squared difference of states, those of the student projected where the widths differ.
 
     The projections are parts of the student while it is trained, and of nothing that is written as a model:
-    see TRAINING_ONLY. Raises InputError where the layers cannot be told apart.
+    see TRAINING_ONLY. Raises InputError if the layers cannot be told apart.
     """
 
     def __init__(self, student: PairClassifier, teacher: PairClassifier, layer_map: str, seed: int):

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
 
+from data_tools.base.errors import counted
 from data_tools.base.progress import CountProgress
 from data_tools.files.json_file import write_json
 from ernie_pair.inference.exported_model import FILES_OF
@@ -27,9 +28,12 @@ from ernie_pair.report.page import Made, Table, render_page
 FILES = ("models.json", "models.md", "models.html")
 TEMPLATE = Path(__file__).with_name("models.html")
 WARM_UP = 8  # pairs that are asked alone before the clock runs
-HEADS = ("model", "layers", "precision", "accuracy", "95 %", "points", "95 %", "agree", "pairs/s")
-NOTE = "Points and times: against the first model. Intervals: bootstrap over the pairs."
-MORE_HEADS = ("times", "one pair p50", "p95", "size")
+HEADS = (
+    *("model", "layers", "precision", "accuracy", "95 %"),
+    *("difference (points)", "95 %", "same class", "pairs/s"),
+)
+NOTE = "Difference, same class and speedup: against the first model. Intervals: bootstrap over the pairs."
+MORE_HEADS = ("speedup", "one pair p50", "p95", "size")
 
 
 class Column(NamedTuple):
@@ -105,7 +109,8 @@ def write_table(files: Sequence[Path], content: Dict[str, Any]) -> str:
     numbers, text, page = files
     write_json(numbers, content)
     heads, rows = [*HEADS, *MORE_HEADS], list(map(_cells, content["models"]))
-    told = f"{content['rows']} pairs of {content['input_file']}, ONNX Runtime, {content['threads']} thread(s)"
+    threads = counted(content["threads"], "thread")
+    told = f"{content['rows']} pairs of {content['input_file']}, ONNX Runtime, {threads}"
     markdown = f"{told}\n\n{markdown_table(heads, rows)}\n"
     text.write_text(markdown, encoding="utf-8")
     table = Table(told, heads, rows, NOTE)

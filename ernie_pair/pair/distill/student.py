@@ -88,14 +88,15 @@ def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teac
         reason = "--from_scratch true" if config.from_scratch else f"{base.name} is of another width"
         return f"start from random weights ({reason})"
     if not config.model_name_or_path:
-        giver, what = teacher.model, "the teacher's"
+        giver, what = teacher.model, "the teacher"
     else:
         giver = build_classifier(base, config.seed, config.dropout, model.pooling, type(model))
-        what = load_initial_weights(giver, base)
+        what = load_initial_weights(giver, base).replace("start from ", "")
     taken = map_layers(model.spec.num_layers, giver.spec.num_layers, "uniform", base.name)
     take_weights(model, giver, taken)
     shown = ", ".join(str(number + 1) for number in taken)
-    return f"start from layers {shown} of {giver.spec.num_layers} and all that is no layer: {what}"
+    layers = f"{'layer' if len(taken) == 1 else 'layers'} {shown} of {giver.spec.num_layers}"
+    return f"start from {layers}, embeddings, pooler and classifier of {what}"
 
 
 def _is_as_wide(one: ModelSpec, other: ModelSpec) -> bool:

@@ -1,4 +1,4 @@
-"""The teacher of a distillation: a trained pair classifier that answers, and learns no more.
+"""The teacher of a distillation: a trained pair classifier that only predicts.
 
 Its logits may be kept in CACHE: a part of the rows is a file, so that a run that is killed goes on with the
 next part.
@@ -96,17 +96,18 @@ class Teacher:
         self._constant.enter_context(constant_weights(self.model))
 
     def eval(self) -> None:
-        """Leave it in evaluation mode, in which it is always."""
+        """Do nothing: a teacher is always in evaluation mode."""
 
     def __call__(self, input_ids, token_type_ids):
         """Return the logits of ids and token types int64 [B, S]."""
         with paddle.no_grad(), without_tf32(), self._casting():
-            logits = self.model(input_ids, token_type_ids).astype("float32")
-            if self.symmetric == "average":
-                batch = exchange_texts(Batch(input_ids.numpy(), token_type_ids.numpy(), None))
-                ids, types = paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)
-                logits = (logits + self.model(ids, types).astype("float32")) / 2
-        return logits
+            if self.symmetric != "average":
+                return self.model(input_ids, token_type_ids).astype("float32")
+            batch = exchange_texts(Batch(input_ids.numpy(), token_type_ids.numpy(), None))
+            ids, types = paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)
+            exchanged = self.model(ids, types).astype("float32")
+            # The given order last: a student compares its hidden states with those of the last forward pass.
+            return (self.model(input_ids, token_type_ids).astype("float32") + exchanged) / 2
 
     def _casting(self) -> ContextManager:
         dtype = self.config.amp_dtype if self.config.use_amp else "float32"

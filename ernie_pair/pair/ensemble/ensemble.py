@@ -54,17 +54,18 @@ class Found(NamedTuple):
 
 
 def ensemble(config: EnsembleConfig) -> None:
-    """Write ``output_dir``, an exported model, and print the metrics of each model and of all together.
+    """Write an exported model to ``output_dir``, and print the metrics of each model and of the ensemble.
 
-    Raises InputError for models that cannot be one, or what would be lost; CheckpointError where the exported
-    model answers otherwise than the mean of the models; then nothing is written.
+    Raises InputError for models that cannot be combined or for existing files that would be overwritten,
+    CheckpointError if the predictions of the exported model differ from the mean of the models; then nothing
+    is written.
     """
     refuse_missing(config.reporters)
     folders = [model_folder_of(Path(path)) for path in config.models]
     work = _Ensemble(config)
     if not publish_export(config, "ensemble", {"models": folders}, work.open):
         return
-    logger.info("%d models are one, ready to ship: %s", len(folders), config.output_dir)
+    logger.info("exported the ensemble of %d models to %s", len(folders), config.output_dir)
     if work.found is not None:
         output_dir = Path(f"{config.output_dir}-log")
         report_series(config.reporters, output_dir, asdict(config), _points(work.found))
@@ -125,7 +126,7 @@ class _Ensemble:
         scored = []
         for member in self.members:
             scored.append(score_pairs(partial(self._ask, member), pairs.left, pairs.right, self.symmetric))
-            logger.info("%s has answered %d pairs", member.path, len(pairs))
+            logger.info("%s has scored %d pairs", member.path, len(pairs))
         return scored
 
     def _ask(self, member: Member, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
@@ -140,7 +141,8 @@ class _Ensemble:
         if is_at_the_end(temperature):
             raise InputError(
                 f"--calibrate_on {pairs.path}: the temperature {temperature:.3g} fitted on its {len(pairs)} "
-                "rows is at the end of its range and says nothing; give more rows, which no model has learned"
+                "rows is at the end of its range and therefore meaningless; give more rows, which no model "
+                "has learned, or leave it out"
             )
         return Fitted(temperature, pairs.path, len(pairs), pairs.sha256)
 

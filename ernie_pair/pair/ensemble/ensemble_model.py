@@ -62,7 +62,7 @@ class EnsembleClassifier(nn.Layer):
 
 
 def open_members(paths: Sequence[str], model_class: str) -> List[Member]:
-    """Open the models. Raises InputError where they are not of the same classes and the same vocabulary."""
+    """Open the models. Raises InputError if they are not of the same classes and the same vocabulary."""
     folders = [model_folder_of(Path(path)) for path in paths]
     members = [_open(folder, model_class) for folder in folders]
     for number, member in enumerate(members):
@@ -93,7 +93,7 @@ def _refuse_other(member: Member, first: Member) -> None:
     one, other = member.tokenizer(0), first.tokenizer(0)
     if one.sha256 != other.sha256 or member.model.spec.lower_case != first.model.spec.lower_case:
         raise InputError(
-            f"{member.vocab_file} makes other ids of a text than {first.vocab_file}: one exported model has "
+            f"{member.vocab_file} gives a text other ids than {first.vocab_file}: one exported model has "
             "one vocabulary; give models of the same one, or export each by itself"
         )
 
@@ -112,7 +112,7 @@ def length_of(members: Sequence[Member], asked: int) -> int:
 def symmetry_of(members: Sequence[Member], asked: str) -> str:
     """Return how pairs are scored: as ``asked``, of which auto is as the models were tuned.
 
-    Raises InputError where they were not all tuned so.
+    Raises InputError if they were not all tuned so.
     """
     chosen = [member.calibration.chosen_symmetry(asked, str(member.path)) for member in members]
     for member, one in zip(members, chosen):

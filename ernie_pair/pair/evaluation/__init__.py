@@ -1,1 +1,1 @@
-"""What a classifier is worth: metrics, thresholds, calibration, slices, the report."""
+"""The evaluation of a classifier: metrics, thresholds, calibration, slices, the report."""

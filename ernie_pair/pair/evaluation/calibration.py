@@ -1,4 +1,4 @@
-"""How far probabilities are from what happens, and the temperature that brings them nearer."""
+"""The calibration error of probabilities, and the temperature that reduces it."""
 
 import math
 from typing import List, NamedTuple, Tuple
@@ -12,11 +12,11 @@ SMALLEST, LARGEST = 0.05, 20.0  # temperatures beyond these say nothing: the cla
 
 
 class Bin(NamedTuple):
-    """Rows of like probability: how many, the mean probability (said), and the share that came true."""
+    """Rows of similar probability: how many, their mean probability, and the observed share of the event."""
 
     rows: int
-    said: float
-    true: float
+    probability: float
+    observed: float
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
@@ -44,7 +44,7 @@ def confidences_and_hits(probabilities: np.ndarray, labels: np.ndarray) -> Tuple
     """Return the stated probability of every row, float64 [N], and whether it came true, bool [N].
 
     ``probabilities`` float64 [N, C]. Of two classes: the probability of class 1, and whether it is the label.
-    Of more: that of the likeliest class, and whether that is the label.
+    Of more: that of the most probable class, and whether that is the label.
     """
     if probabilities.shape[1] == 2:
         return probabilities[:, 1], labels == 1
@@ -79,5 +79,5 @@ def equal_width_bins(said: np.ndarray, true: np.ndarray) -> List[Bin]:
 
 
 def calibration_error(bins: List[Bin]) -> float:
-    """Return the expected calibration error (ECE): the mean over the rows of |said - true| of their bin."""
-    return sum(b.rows * abs(b.said - b.true) for b in bins) / sum(b.rows for b in bins)
+    """Return the expected calibration error (ECE): the mean |probability - observed| of the bins, by rows."""
+    return sum(b.rows * abs(b.probability - b.observed) for b in bins) / sum(b.rows for b in bins)

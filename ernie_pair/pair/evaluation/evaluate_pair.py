@@ -1,4 +1,4 @@
-"""A trained model measured on labelled pairs."""
+"""Evaluate a trained model on labelled pairs."""
 
 import json
 import logging
@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results
-from data_tools.files.standard_streams import StandIn, as_asked, with_standard_streams
+from data_tools.files.standard_streams import as_called, with_standard_streams
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.model_files.labels import CLASSIFICATION, RANKING
 from ernie_pair.model_files.source import model_folder_of
@@ -29,9 +29,11 @@ from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers, sco
 from ernie_pair.pair.evaluation.scores.score_report import write_score_report
 from ernie_pair.pair.evaluation.slices import slices_of
 from ernie_pair.pair.evaluation.tuning import (
+    is_kept,
     refuse_judged_file,
     refuse_one_class,
     refuse_unsavable,
+    why_unsaved,
     with_temperature,
     with_threshold,
 )
@@ -55,8 +57,7 @@ def evaluate_pair(config: EvaluateConfig) -> None:
     _refuse_checkpoint(config)
     kinds = parse_kinds(config.robustness)
     results = _results(config)
-    if results.are_done():
-        _print_metrics(json.loads(Path(config.output_file).read_text(encoding="utf-8")))
+    if results.are_done() and _is_all_there(config):
         return
     trained = InferenceModel(config)
     refuse_class_flags(config, trained.labels, config.model_path)
@@ -69,20 +70,45 @@ def evaluate_pair(config: EvaluateConfig) -> None:
         asked = Perturbing(kinds, config.robustness_rows, config.seed)
         answers = answers._replace(bearing=_changed(trained, answers, asked))
     thresholds = thresholds_of(answers, config.at_precision)
-    calibration = with_threshold(answers.saved, thresholds, config)
+    fault = why_unsaved(answers.fitted._asdict(), thresholds, config)
+    is_saved = (config.save_temperature or config.save_threshold) and not fault
+    calibration = with_threshold(answers.saved, thresholds, config) if is_saved else answers.saved
     answers = answers._replace(saved=calibration)
     if trained.world.is_first:
-        evaluation = {**evaluation_of(answers, config), "kernels": trained.kernels.describe()}
-        if config.save_temperature or config.save_threshold:
+        kernels = trained.kernels.describe(with_notes=False)
+        evaluation = {**evaluation_of(answers, config), "kernels": kernels}
+        if is_saved:
             write_calibration(Path(config.model_path), calibration)
         _write(results, evaluation, answers, config)
-        _tell(evaluation, config)
+        _tell(evaluation, config, is_saved)
     trained.process_group.barrier()
+    _refuse(fault)
+
+
+def _is_all_there(config: EvaluateConfig) -> bool:
+    """Return whether the calibration that an evaluation was to save is there as well; print its metrics then.
+
+    Raises InputError where something that is to be saved was not found.
+    """
+    evaluation = json.loads(Path(config.output_file).read_text(encoding="utf-8"))
+    fault = why_unsaved(evaluation.get("calibration"), evaluation.get("thresholds"), config)
+    if not (fault or is_kept(evaluation, config)):
+        logger.info("%s/%s does not hold what it found: evaluating again", config.model_path, CALIBRATION)
+        return False
+    _print_metrics(evaluation)
+    _refuse(fault)
+    return True
+
+
+def _refuse(fault: str) -> None:
+    """Raise InputError, when all is written, where something that is to be saved was not found."""
+    if fault:
+        raise InputError(fault)
 
 
 def _evaluate_scores(trained: InferenceModel, config: EvaluateConfig, results: Results) -> None:
     """Measure a model without classes, and write what is asked for."""
-    pairs = trained.read(config.input_file)
+    pairs = trained.read("input_file")
     symmetric = trained.calibration.chosen_symmetry(config.symmetric, config.model_path)
     exchanged = Pairs(pairs.right, pairs.left, *pairs[2:])
     answers = ScoreAnswers(
@@ -99,7 +125,7 @@ def _evaluate_scores(trained: InferenceModel, config: EvaluateConfig, results: R
             if is_ranking
             else score_evaluation_of(answers, config, slices_of(pairs.left, pairs.right))
         )
-        evaluation["kernels"] = trained.kernels.describe()
+        evaluation["kernels"] = trained.kernels.describe(with_notes=False)
         with results.published() as (numbers, *report):
             write_json(numbers, evaluation)
             if report:
@@ -132,7 +158,7 @@ def _write(results: Results, evaluation: Dict[str, Any], answers: Answers, confi
 
 
 def _refuse_checkpoint(config: EvaluateConfig) -> None:
-    """Raise InputError where a temperature or a threshold would be written into a checkpoint of a run."""
+    """Raise InputError if a temperature or a threshold would be written into a checkpoint of a run."""
     is_saved = config.save_temperature or config.save_threshold
     if is_saved and (Path(config.model_path) / MANIFEST).is_file():
         raise InputError(
@@ -174,15 +200,14 @@ def _changed(trained: InferenceModel, answers: Answers, asked: Perturbing) -> Be
 
 def _read(trained: InferenceModel, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
     """Read the pairs to judge, to fit the temperature on and to choose thresholds on; None: those judged."""
-    pairs = trained.read(config.input_file)
-    if isinstance(config.input_file, StandIn):  # what is written down names no file that will be gone
-        pairs = Pairs(**{**pairs._asdict(), "path": as_asked(config.input_file)})
+    pairs = trained.read("input_file")
+    pairs = pairs.changed(path=as_called(pairs.path))  # what is written down names no file that will be gone
     calibrating = tuning = None
     if config.calibrate_on:
-        calibrating = tuning = trained.read(config.calibrate_on)
+        calibrating = tuning = trained.read("calibrate_on")
         refuse_judged_file(config, pairs, calibrating)
     if config.tune_on:
-        tuning = trained.read(config.tune_on)
+        tuning = trained.read("tune_on")
     if tuning is not None:
         refuse_one_class("tune_on" if config.tune_on else "calibrate_on", tuning, trained.num_classes)
     return pairs, calibrating, tuning
@@ -220,7 +245,7 @@ def _fitted(
     return Fitted(temperature, on.path, len(on), on.sha256)
 
 
-def _tell(evaluation: Dict[str, Any], config: EvaluateConfig) -> None:
+def _tell(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved: bool) -> None:
     """Print the metrics on stdout, and log the rest."""
     if evaluation["single_class"] is not None:
         logger.warning("%s", describe_single_class(evaluation["single_class"], evaluation["rows"]))
@@ -229,7 +254,7 @@ def _tell(evaluation: Dict[str, Any], config: EvaluateConfig) -> None:
         _tell_thresholds(evaluation["thresholds"], evaluation["classes"][1])
     if "swap" in evaluation:
         flipped = evaluation["swap"]["flip_rate"]
-        logger.info("%.2f %% of the pairs change class when their texts change places", 100 * flipped)
+        logger.info("%.2f %% of the pairs change class when their texts are swapped", 100 * flipped)
     if "robustness" in evaluation:
         for line in table_lines(evaluation["robustness"]["kinds"]):
             logger.info("%s", line)
@@ -237,9 +262,23 @@ def _tell(evaluation: Dict[str, Any], config: EvaluateConfig) -> None:
         logger.info("changed pairs: %s", config.robustness_file)
     if config.report:
         logger.info("report: %s", Path(config.report) / "report.html")
-    if config.save_temperature or config.save_threshold:
+    if is_saved:
         logger.info("saved: %s", Path(config.model_path) / CALIBRATION)
+        if config.save_threshold:
+            _tell_saved_threshold(evaluation)
     _print_metrics(evaluation)
+
+
+def _tell_saved_threshold(evaluation: Dict[str, Any]) -> None:
+    """Say what later predictions lose or gain by the threshold; a precise one may find little."""
+    found = evaluation["thresholds"]["saved"]
+    named = (found[key] for key in ("threshold", "precision", "recall", "accuracy"))
+    logger.warning(
+        "all later predictions of this model use the threshold %.4f: on the evaluated rows precision %.4f, "
+        "recall %.4f, accuracy %.4f; without it accuracy %.4f",
+        *named,
+        evaluation["accuracy"],
+    )
 
 
 def _print_metrics(evaluation: Dict[str, Any]) -> None:
@@ -252,8 +291,8 @@ def _tell_calibration(calibration: Dict[str, object]) -> None:
         logger.warning(
             "the temperature %.3g is at the end of its range; fit it on more rows", calibration["temperature"]
         )
-    kind = ", the rows that are measured here" if calibration["is_judged_file"] else ""
-    logger.info("the temperature %.4g is of %s%s", calibration["temperature"], calibration["fitted_on"], kind)
+    kind = ", the evaluated rows" if calibration["is_judged_file"] else ""
+    logger.info("temperature %.4g, from %s%s", calibration["temperature"], calibration["fitted_on"], kind)
     for name in ("ece", "ece_top_label"):
         named = (calibration[key] for key in (f"{name}_method", name, f"{name}_calibrated"))
         logger.info("calibration error, %s: %.4f; with the temperature %.4f", *named)
@@ -262,16 +301,23 @@ def _tell_calibration(calibration: Dict[str, object]) -> None:
 def _tell_thresholds(thresholds: Dict[str, Any], name: str) -> None:
     """Log what the thresholds reach; ``name`` is that of class 1."""
     where = f"on {thresholds['tuned_on']}"
-    where += ", the rows that are measured here" if thresholds["is_judged_file"] else ""
+    where += ", the evaluated rows" if thresholds["is_judged_file"] else ""
     best, asked = (thresholds[key] for key in ("best_f1", "at_precision"))
-    logger.info("the best F1 %s, %.4f, is that of the threshold %.4f", where, best["f1"], best["threshold"])
-    reached = "is reached from" if asked["reached"] else "is not reached; nearest comes"
-    at = "precision %.4f %s the threshold %.4f %s: precision %.4f, recall %.4f, %d rows are %s"
-    named = (asked[key] for key in ("precision", "recall", "rows"))
-    logger.info(at, asked["asked"], reached, asked["threshold"], where, *named, name)
-    judged = {"that threshold on the rows that are judged": asked.get("judged")}
-    judged["the threshold in calibration.json, on the rows that are judged"] = thresholds.get("saved")
+    logger.info("threshold %.4f has the best F1 %s: %.4f", best["threshold"], where, best["f1"])
+    reached = "reaches" if asked["reached"] else "comes nearest to"
+    at = "threshold %.4f %s precision %.4f %s: precision %.4f, recall %.4f, %s of class %s"
+    share = asked["precision"], asked["recall"]
+    answers = counted(asked["rows"], "prediction")
+    logger.info(at, asked["threshold"], reached, asked["asked"], where, *share, answers, name)
+    if asked["reached"] and asked["rows"] * (1 - asked["asked"]) < 1:
+        few = "precision %g is based on %s of class %s; one more error would miss it: use more rows"
+        logger.warning(few, asked["asked"], answers, name)
+    judged = {"that threshold": asked.get("judged")}
+    saved = thresholds.get("saved")
+    if saved is not None and saved["threshold"] != asked["threshold"]:
+        judged["the threshold in calibration.json"] = saved
     for what, found in judged.items():
         if found is not None:
             named = (found[key] for key in ("threshold", "precision", "recall", "accuracy"))
-            logger.info("%s: %.4f gives precision %.4f, recall %.4f, accuracy %.4f", what, *named)
+            told = "%s, on the evaluated rows: %.4f gives precision %.4f, recall %.4f, accuracy %.4f"
+            logger.info(told, what, *named)

@@ -89,7 +89,7 @@ class Answers(NamedTuple):
 
     @property
     def predictions(self) -> np.ndarray:
-        """Return the predictions: the likeliest class of each row, int64 [N]."""
+        """Return the predictions: the most probable class of each row, int64 [N]."""
         return self.logits.argmax(axis=1)
 
     @property

@@ -7,6 +7,7 @@ from typing import Callable, Iterator, Optional, Sequence
 
 import numpy as np
 
+from data_tools.base.errors import counted
 from data_tools.base.progress import CountProgress
 from ernie_pair.device.device import start_device
 from ernie_pair.inference.token_rows import WINDOW
@@ -43,7 +44,7 @@ class InferenceModel:
         start_console(self.world)
         refuse_unusable(Path(config.output_file))
         device = start_device(config.device, self.world)
-        logger.info("on %s, %d process(es)", device, self.world.size)
+        logger.info("on %s, %s", device, counted(self.world.size, "process", "processes"))
         self.config = config
         self.model, vocab_file = load_classifier(config.model_path, config.model_class)
         self.kernels = choose_path(self.model, config, config.device, casts=True)
@@ -65,7 +66,7 @@ class InferenceModel:
 
     @cached_property
     def process_group(self):
-        """Return the process group, joined when first asked for, after what each process reads by itself.
+        """Return the process group, joined when first asked for, after what each process reads on its own.
 
         From then on all its processes compute with the same kernels.
         """
@@ -77,33 +78,45 @@ class InferenceModel:
             logger.info("%s", self.kernels.describe())
         return group
 
-    def read(self, name: str) -> Pairs:
-        """Read the labelled pairs of a file, or those of the part `dev` of a set. Raises InputError."""
-        pairs = self._source(name, "dev", self.labels).read()
-        if self.world.is_first:
-            tell_rejected(name, pairs.bad, len(pairs), self._told(name))
-        return pairs
+    def read(self, flag: str) -> Pairs:
+        """Read the labelled pairs of a file, or of the part `dev` of a set, named by ``flag``.
 
-    def read_texts(self, name: str) -> Pairs:
-        """Read the pairs of a file, labelled or not, or of the part `test` of a set. Raises InputError."""
-        pairs = self._source(name, "test", None).read()
-        if self.world.is_first:
-            tell_rejected(name, pairs.bad, len(pairs), self._told(name))
-        return pairs
+        Raises InputError.
+        """
+        return self._read(flag, "dev", self.labels)
 
-    def check(self, name: str) -> CheckedPairs:
-        """Check the pairs of a file, labelled or not, or of the part `test` of a set. Raises InputError."""
+    def read_texts(self, flag: str) -> Pairs:
+        """Read the pairs of a file, labelled or not, or of the part `test` of a set, named by ``flag``.
+
+        Raises InputError.
+        """
+        return self._read(flag, "test", None)
+
+    def check(self, flag: str) -> CheckedPairs:
+        """Check the pairs of a file, labelled or not, or of the part `test` of a set, named by ``flag``.
+
+        Raises InputError.
+        """
         return CheckedPairs(
-            self._source(name, "test", None), self._told(name) if self.world.is_first else None
+            self._source(flag, "test", None), self._told(flag) if self.world.is_first else None
         )
 
-    def _source(self, name: str, split: str, labels: Optional[Labels]) -> PairSource:
+    def _read(self, flag: str, split: str, labels: Optional[Labels]) -> Pairs:
+        source = self._source(flag, split, labels)
+        pairs = source.read()
+        if self.world.is_first:
+            tell_rejected(source.name, pairs.bad, len(pairs), self._told(flag))
+        return pairs
+
+    def _source(self, flag: str, split: str, labels: Optional[Labels]) -> PairSource:
         named = self.config.text_a, self.config.text_b, self.config.label
         columns = Columns(*named, getattr(self.config, "query", ""))
-        return PairSource("input_file", name, split, labels, columns, RowRules.of(self.config))
+        name = getattr(self.config, flag)
+        return PairSource(flag, name, split, labels, columns, RowRules.of(self.config))
 
-    def _told(self, name: str) -> Optional[Path]:
-        other = "" if name == self.config.input_file else f".{Path(name).name}"
+    def _told(self, flag: str) -> Optional[Path]:
+        """Return where the rows left out of the file of ``flag`` are written; two may have one file name."""
+        other = "" if flag == "input_file" else f".{flag}"
         return rejected_beside(self.config.output_file, other)
 
     def logits(self, pairs: Pairs, symmetric: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How far a metric may be off because the rows are few: bootstrap over the rows of a file."""
+"""Confidence intervals of metrics: bootstrap over the rows of a file."""
 
 from typing import Dict, List
 
@@ -9,7 +9,7 @@ from ernie_pair.pair.targets.bootstrap import bootstrap_intervals
 
 
 class CountedRows:
-    """The METRICS of a file in which row i stands counts[i] times; as ``measure`` of that file, but fast.
+    """The METRICS of a file in which row i occurs counts[i] times; as ``measure`` of that file, but fast.
 
     ``logits`` float32 [N, C], ``labels`` int64 [N].
     """
@@ -23,7 +23,7 @@ class CountedRows:
         self.rankings = [_Ranking(odds[:, label], labels == label) for label in measured]
 
     def measure(self, counts: np.ndarray) -> Dict[str, float]:
-        """Return the METRICS of the file in which row i stands counts[i] times; ``counts`` int64 [N]."""
+        """Return the METRICS of the file in which row i occurs counts[i] times; ``counts`` int64 [N]."""
         size = self.num_classes
         table = np.bincount(self.cells, counts, size * size).reshape(size, size)
         ranked = np.mean([ranking.measure(counts) for ranking in self.rankings], axis=0)

@@ -1,4 +1,4 @@
-"""The class of every pair of a file, written in the recipe's two columns."""
+"""Predict the class of every pair of a file, written in the recipe's two columns."""
 
 import hashlib
 import logging
@@ -11,7 +11,7 @@ from typing import Iterator
 
 import numpy as np
 
-from data_tools.base.errors import InputError, MachineError
+from data_tools.base.errors import InputError, MachineError, counted
 from data_tools.base.progress import CountProgress
 from data_tools.files.atomic_folder import content_of
 from data_tools.files.npy_stream import sha256_of_file
@@ -47,7 +47,7 @@ def predict_pair(config: PredictConfig) -> None:
     saved = trained.calibration
     symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
     threshold = saved.threshold if config.threshold is None else config.threshold
-    pairs = trained.check(config.input_file)
+    pairs = trained.check("input_file")
     parts = (
         trained.logits_by_window(pairs, symmetric)
         if config.engine == "local"
@@ -67,7 +67,7 @@ def predict_pair(config: PredictConfig) -> None:
     trained.process_group.barrier()
     if trained.labels.has_classes:
         logger.info("%s", describe_decision(threshold, config.threshold is None, symmetric))
-    logger.info("%d predictions: %s", pairs.count, config.output_file)
+    logger.info("%s: %s", counted(pairs.count, "prediction"), config.output_file)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _logits_by_ray(
 ) -> Iterator[np.ndarray]:
     """Yield the logits of all pairs, float32 [at most WINDOW, C], in their order.
 
-    A task gets a whole window: within it pairs of like length stand together, here as there.
+    A task gets a whole window: within it pairs of similar length stand together, here as there.
     """
     if trained.world.size > 1:
         raise InputError("--engine ray starts its own tasks; run it in one process, not by a launcher")

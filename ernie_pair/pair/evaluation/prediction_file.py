@@ -1,4 +1,4 @@
-"""The file of predictions: the recipe's two columns, and more when they are asked for.
+"""The file of predictions: the recipe's two columns, and more if requested.
 
 index<TAB>prediction<TAB>label<TAB>probability_0<TAB>probability_1
 0<TAB>1<TAB>same<TAB>0.0312842<TAB>0.968716

@@ -87,11 +87,12 @@ def _reliability(answers: Answers, evaluation: Dict) -> Chart:
             (before, ORANGE, f"as trained: error {calibration['ece']:.3f}"),
             (after, BLUE, f"with temperature: {calibration['ece_calibrated']:.3f}"),
         ):
-            axes.plot([b.said for b in bins], [b.true for b in bins], "o-", color=color, label=label, ms=3.5)
+            points = [b.probability for b in bins], [b.observed for b in bins]
+            axes.plot(*points, "o-", color=color, label=label, ms=3.5)
         said = f"probability of {class_shown(answers, 1)}" if answers.num_classes == 2 else PREDICTED
-        axes.set(xlabel=said, ylabel="share that is so", xlim=(0, 1), ylim=(0, 1.01))
+        axes.set(xlabel=said, ylabel="observed share", xlim=(0, 1), ylim=(0, 1.01))
 
-    note = f"Each point is one of {calibration['bins']} bins of like many rows; on the diagonal is right."
+    note = f"Each point is one of {calibration['bins']} bins with equally many rows; the diagonal is perfect."
     return draw_chart("Reliability", draw, note)
 
 
@@ -100,11 +101,11 @@ def _histogram(answers: Answers) -> Chart:
         shown, split = answers.shown[:, 1], answers.labels == 1
         names = [f"label {class_shown(answers, place, '')}" for place in (0, 1)]
         said = f"probability of {class_shown(answers, 1)}"
-        note = "The less the two overlap, the better they are told apart."
+        note = "The less the two overlap, the better the classes are separated."
     else:
         shown, split = answers.shown.max(axis=1), answers.predictions == answers.labels
         names, said = ["wrong", "right"], PREDICTED
-        note = "The surer the model, the rarer it should be wrong."
+        note = "The more confident the model, the more rarely it should be wrong."
 
     def draw(axes) -> None:
         for inside, color, name in ((~split, ORANGE, names[0]), (split, BLUE, names[1])):

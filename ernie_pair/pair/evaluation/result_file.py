@@ -1,4 +1,4 @@
-"""The result file of a command that asks a model, and the rule by which it may be written."""
+"""The result file of a command that runs a model, and when it may be written."""
 
 from pathlib import Path
 from typing import Dict, Sequence
@@ -6,7 +6,6 @@ from typing import Dict, Sequence
 from data_tools.base.errors import InputError
 from data_tools.files.atomic_folder import content_of
 from data_tools.files.results import Results, settings_of
-from ernie_pair.pair.data.rejected import rejected_beside
 
 INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")
 OUTPUTS = ("output_file", "report", "robustness_file")
@@ -34,7 +33,5 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
     }
     named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models
     settings = {**settings_of(config, *INPUTS, *OUTPUTS, "batch_size"), **named}
-    rejected = rejected_beside(config.output_file)
-    also = [rejected] if rejected is not None and config.on_bad_row == "skip" else []
     outputs = [Path(config.output_file), *more]
-    return Results(command, outputs, inputs, settings, config.overwrite, also=also)
+    return Results(command, outputs, inputs, settings, config.overwrite, asked=more)

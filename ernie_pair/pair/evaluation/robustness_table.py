@@ -1,4 +1,4 @@
-"""How a model bears changed pairs, kind by kind, beside the untouched pairs that they were made of."""
+"""How robust a model is to perturbed pairs, kind by kind, compared with the unchanged pairs."""
 
 from collections import Counter
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
@@ -29,7 +29,7 @@ class Asked(Protocol):
 class Bearing(NamedTuple):
     """Changed pairs and what a model says: ``predictions`` int64 [N] of them, ``before`` of their origins.
 
-    ``origin_labels`` int64 [N] are the labels of the untouched pairs.
+    ``origin_labels`` int64 [N] are the labels of the original pairs.
     """
 
     changed: Perturbed
@@ -47,10 +47,11 @@ def bearing_of(changed: Perturbed, logits: np.ndarray, before: np.ndarray, label
 def robustness_table(bearing: Bearing, samples: int, seed: int) -> List[Dict[str, object]]:
     """Return a dictionary per kind that has rows, in their order; each can be written as JSON.
 
-    ``rows`` are changed pairs, ``labelled`` those whose label is known; of these ``accuracy``, that of their
-    untouched pairs, and the ``difference`` of the two, with intervals of a paired bootstrap of ``samples``
-    (0: none). ``flips``: the share of all rows whose prediction is another than before; where
-    ``label_changes`` they are right to do so. ``made``: how many rows each rule of the kind made.
+    ``rows`` are changed pairs, ``labelled`` those whose label is known; of these ``accuracy``, the
+    ``original_accuracy`` of the pairs they were made of, and the ``difference`` of the two, with intervals
+    of a paired bootstrap of ``samples`` (0: none). ``flips``: the share of all rows whose prediction differs
+    from that of the original pair; where ``label_changes`` it is right to differ. ``made``: how many rows
+    each rule of the kind made.
     """
     kinds = np.array(bearing.changed.kinds)
     return [
@@ -72,11 +73,12 @@ def _row(kind: str, rows: np.ndarray, bearing: Bearing, samples: int, seed: int)
     }
     known = rows[changed.labels[rows] != UNKNOWN]
     if not len(known):
-        return {**found, "accuracy": None, "untouched": None, "difference": None}
+        return {**found, "accuracy": None, "original_accuracy": None, "difference": None}
     right = bearing.predictions[known] == changed.labels[known]
     right_before = bearing.before[known] == bearing.origin_labels[known]
-    found.update(labelled=len(known), accuracy=float(right.mean()), untouched=float(right_before.mean()))
-    found["difference"] = float(right.mean() - right_before.mean())
+    accuracy, before = float(right.mean()), float(right_before.mean())
+    found.update(labelled=len(known), accuracy=accuracy, original_accuracy=before)
+    found["difference"] = accuracy - before
     if samples:
         drawn = np.array(
             [(counts @ right, counts @ right_before) for counts in resamples(len(known), samples, seed)]
@@ -100,16 +102,16 @@ def measure_robustness(
     seed: int = 1234,
     bootstrap: int = 1000,
 ) -> List[Dict[str, object]]:
-    """Return the ``robustness_table`` of a model on labelled pairs: that of ``evaluate --robustness``.
+    """Return the ``robustness_table`` of a model on labelled pairs, as in ``evaluate --robustness``.
 
     >>> from ernie_pair import PairPredictor, measure_robustness
     >>> table = measure_robustness(PairPredictor("ship"), [("怎么开户", "如何开户", 1)], "order filler")
     >>> print(*(row["kind"] for row in table))
     order filler
 
-    ``predictor``: a `PairPredictor`, or what has its ``logits`` and ``class_names``; ``examples``: (text,
-    text, label) or dictionaries. ``kinds``: names of ``KINDS``, or all; ``rows``: most of each, 0: all.
-    Raises InputError naming a row that is no labelled pair.
+    ``predictor``: a `PairPredictor`, or any object with its ``logits`` and ``class_names``; ``examples``:
+    (text, text, label) or dictionaries. ``kinds``: names of ``KINDS``, or all; ``rows``: maximum rows of each
+    kind, 0: all. Raises InputError, which names the row, for a row that is not a labelled pair.
     """
     names = list(predictor.class_names)
     refuse_one_output(names)
@@ -134,11 +136,11 @@ def table_lines(table: List[Dict[str, object]]) -> List[str]:
 
 
 def _line(row: Dict) -> str:
-    begin = f"{row['kind']}: {row['rows']} rows, {row['flips']:.2%} of the predictions are others"
+    begin = f"{row['kind']}: {row['rows']} rows, {row['flips']:.2%} of the predictions changed"
     if row["accuracy"] is None:
         return f"{begin}; their labels are not known"
-    said = f"{begin}; accuracy {row['accuracy']:.4f}, untouched {row['untouched']:.4f}"
+    said = f"{begin}; accuracy {row['accuracy']:.4f}, {row['original_accuracy']:.4f} on the original rows"
     if "difference_interval" not in row:
         return said
     low, high = row["difference_interval"]
-    return f"{said}, difference {row['difference']:+.4f}, 95 % between {low:+.4f} and {high:+.4f}"
+    return f"{said}, difference {row['difference']:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}"

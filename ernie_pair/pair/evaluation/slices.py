@@ -1,4 +1,4 @@
-"""The rows of a file by what their two texts are like, and how good the model is on each kind."""
+"""Slices of a file by properties of the two texts, and how good the model is on each."""
 
 import re
 import unicodedata
@@ -97,7 +97,7 @@ def _by_negation(pairs) -> Iterator[Group]:
     negated = np.array([[is_negated(a), is_negated(b)] for a, b in pairs])
     yield "in one text only", negated[:, 0] != negated[:, 1]
     yield "in both", negated.all(axis=1)
-    yield "in none", ~negated.any(axis=1)
+    yield "in neither", ~negated.any(axis=1)
 
 
 def _by_digits(pairs) -> Iterator[Group]:

@@ -1,4 +1,4 @@
-"""From which probability of class 1 on a pair is called 1: precision, recall and F1 of every choice."""
+"""The threshold on the probability of class 1: precision, recall and F1 of every choice."""
 
 from typing import Dict, NamedTuple
 

@@ -1,1 +1,1 @@
-"""Make a folder that predicts without the training code, with a proof that it does."""
+"""Export a folder that predicts without the training code, and check its predictions."""

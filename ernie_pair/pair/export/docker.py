@@ -1,4 +1,4 @@
-"""A Dockerfile in the exported folder, where all that it copies lies: the model and a wheel of this package.
+"""A Dockerfile in the exported folder, next to all that it copies: the model and a wheel of this package.
 
 docker build -t pairs exported && docker run -p 8000:8000 pairs
 """
@@ -23,7 +23,7 @@ SERVE = ("ernie-pair", "serve", "--model", "/model", "--host", "0.0.0.0", "--por
 
 TEXT = """\
 # An image that answers sentence pairs over HTTP: docker build -t pairs . && docker run -p {port}:{port} pairs
-# By another name than localhost or an address, it answers with --allowed_hosts NAME at the end of CMD.
+# To accept requests for a host name other than localhost, append --allowed_hosts NAME to CMD.
 FROM python:{python}-slim
 COPY {wheel} /wheel/
 RUN pip install --no-cache-dir "/wheel/{wheel}[{extras}]" \\
@@ -54,7 +54,7 @@ def refuse_unusable_wheel(wheel: str) -> None:
 def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
     """Write Dockerfile and the wheel into the folder of ``exported``; the wheel is built where '' is given.
 
-    Raises InputError where it cannot be built.
+    Raises InputError if it cannot be built.
     """
     folder = exported.folder
     path = Path(shutil.copyfile(wheel, folder / Path(wheel).name)) if wheel else build_wheel(folder)

@@ -9,14 +9,14 @@ COMMANDS = """\
 ernie-pair run --model . --input_file pairs.tsv --output_file predictions.tsv --scores true
 ernie-pair serve --model . --port 8000"""
 PYTHON = """\
-from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair import PairPredictor
 
-answer = PairPredictor(".").predict([("怎么开户", "如何开户")])
+answer = PairPredictor(".").predict([("怎么注销信用卡", "如何注销信用卡")])
 print(answer.labels, answer.probabilities)"""
 PYTHON_OF_SCORES = """\
-from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair import PairPredictor
 
-print(PairPredictor(".").score([("怎么开户", "如何开户")]))"""
+print(PairPredictor(".").score([("怎么注销信用卡", "如何注销信用卡")]))"""
 
 
 def card_of_exported(
@@ -29,7 +29,7 @@ def card_of_exported(
         "the likeliest class" if exported.threshold is None else f"class 1 from {exported.threshold:.4f} on"
     )
     return ModelCard(
-        title=f"A sentence-pair classifier of the family {family}, exported",
+        title=f"{family} sentence-pair classifier, exported",
         facts={
             "exported from": model,
             "classes": ", ".join(exported.labels),

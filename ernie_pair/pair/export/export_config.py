@@ -12,100 +12,101 @@ from ernie_pair.pair.data.pair_records import ENCODING_HELP
 
 @dataclass(frozen=True)
 class ModelPath(Options):
-    """The model to export; a base by itself puts it first of all fields."""
+    """The model to export; a base on its own puts it first of all fields."""
 
     model_path: str = option(
-        help="a trained model: its folder, or the OUT of a run for its best one", group="model"
+        help="a trained model: its folder, or the output folder of a run for its best model", group="model"
     )
 
 
 @dataclass(frozen=True)
 class ExportFlags(Options):
-    """How a folder is made that runs without the training code; the base of export and ensemble."""
+    """How to export a folder that runs without the training code; the base of export and ensemble."""
 
-    output_dir: str = option(help="the folder to make", group="data")
+    output_dir: str = option(help="folder to create", group="data")
     format: Literal["paddle", "onnx", "both"] = option(
         "paddle", help="Paddle Inference, ONNX (needs the extra [onnx]), or both", group="model"
     )
     max_seq_len: int = option(
         0,
-        help="tokens per pair, longer ones are cut; 0: as in training",
+        help="maximum tokens per pair; longer pairs are truncated; 0: as in training",
         group="data",
         unit="tokens",
         at_least=0,
     )
     threshold: Optional[float] = option(
         None,
-        help="of two classes: answer 1 from this probability on; none: as calibration.json says",
+        help="for two classes: predict 1 at this probability or above; none: as in calibration.json",
         group="evaluation",
         at_least=0,
         at_most=1,
     )
     symmetric: Literal["auto", "none", "average"] = option(
         "auto",
-        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned",
+        help="average: score (a, b) and (b, a), and average the logits; auto: as saved with the model",
         group="evaluation",
     )
     quantize: Literal["none", "int8"] = option(
         "none",
-        help="int8: also write model.int8.onnx, beside the float32 one, for --backend onnx-int8",
+        help="int8: also write model.int8.onnx, next to the float32 model, for --backend onnx-int8",
         group="precision",
     )
     precision: Literal["fp32", "bf16"] = option(
         "fp32",
-        help="bf16: also judge what the Paddle model answers with --precision bf16, and write it down",
+        help="bf16: also evaluate the Paddle model with --precision bf16, and record the result",
         group="precision",
     )
     quantize_file: str = option(
         "",
-        help="labelled pairs to judge int8 and bf16 by; without labels the share that keeps its class counts",
+        help="labelled pairs to evaluate int8 and bf16 on; without labels, the share of pairs that keep "
+        "their class is used",
         group="precision",
     )
     max_accuracy_drop: float = option(
         0.01,
-        help="export nothing when int8 or bf16 loses more accuracy (of regression: Spearman) than this",
+        help="export nothing if int8 or bf16 loses more accuracy (for regression: Spearman) than this",
         group="precision",
         at_least=0,
         at_most=1,
     )
     triton: bool = option(
-        False, help="also write triton/, a model repository for Triton's ONNX Runtime", group="devices"
+        False, help="also write triton/, a model repository for Triton's ONNX Runtime", group="data"
     )
     docker: bool = option(
         False,
         help="also write a Dockerfile and a wheel, for an image that serves the ONNX model",
-        group="devices",
+        group="data",
     )
     wheel: str = option(
         "",
-        help="the wheel of ernie-pair for --docker true; empty: built of the sources here",
-        group="devices",
+        help="the wheel of ernie-pair for --docker true; empty: built from the sources here",
+        group="data",
     )
     text_a: str = option("", help="the column of the first text in files of pairs", group="data")
     text_b: str = option("", help="the column of the second text", group="data")
     label: str = option("", help="the column of the label", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     model_class: str = option(
-        "", help="the class of a model of your own that the folder names, package.module:Class", group="model"
+        "", help="class of your own model, as named in the folder, package.module:Class", group="model"
     )
-    overwrite: bool = option(False, help="replace another export that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing export", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
         refuse_short_pairs(self.max_seq_len)
         if self.quantize == "int8" and self.format == "paddle":
-            raise InputError("--quantize int8 is of the ONNX model; pass --format onnx or both as well")
+            raise InputError("--quantize int8 is for the ONNX model; pass --format onnx or both as well")
         for name in ("triton", "docker"):
             if getattr(self, name) and self.format == "paddle":
                 raise InputError(f"--{name} true is for the ONNX model; pass --format onnx or both as well")
         if self.wheel and not self.docker:
             raise InputError("--wheel is for the image of --docker true; pass that as well")
         if self.precision == "bf16" and self.format == "onnx":
-            raise InputError("--precision bf16 is of the Paddle model; pass --format paddle or both as well")
+            raise InputError("--precision bf16 is for the Paddle model; pass --format paddle or both as well")
         if self.quantize_file and not self.lower_precisions:
             raise InputError(
-                "--quantize_file is to judge int8 or bf16 by; pass --quantize int8 or --precision bf16 too"
+                "--quantize_file is for evaluating int8 or bf16; pass --quantize int8 or --precision bf16 too"
             )
 
     @property
@@ -122,6 +123,6 @@ class ExportFlags(Options):
 
 @dataclass(frozen=True)
 class ExportConfig(ExportFlags, ModelPath):
-    """Make a folder that runs without the training code, and prove that it answers as the model does."""
+    """Make a folder that runs without the training code, and check that it gives the model's predictions."""
 
     EXAMPLE = "--model_path output/best --output_dir exported --format onnx"

@@ -1,4 +1,4 @@
-"""A trained model as an exported one: Paddle Inference, ONNX, and the proof that they answer alike."""
+"""Export a trained model to Paddle Inference and ONNX, and check that they predict the same."""
 
 import json
 import logging
@@ -88,13 +88,13 @@ class Source:
 def export_pair(config: ExportConfig) -> None:
     """Write ``output_dir`` and log the largest difference of each format from the trained model.
 
-    Raises InputError for what cannot be exported or would be lost, CheckpointError where a format answers
-    otherwise than the model; then nothing is written.
+    Raises InputError for what cannot be exported or would be lost, CheckpointError if a format answers
+    differently from the model; then nothing is written.
     """
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     models = {"model_path": [Path(config.model_path)]}
     if publish_export(config, "export", models, lambda: _source_of(config)):
-        logger.info("%s is ready to ship: %s", config.model_path, config.output_dir)
+        logger.info("exported %s to %s", config.model_path, config.output_dir)
 
 
 def publish_export(
@@ -170,7 +170,7 @@ def _own(output_dir: Path) -> Set[str]:
 
 
 def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
-    """Return the calibration of the model, as the flags change it. Raises InputError where they cannot."""
+    """Return the calibration of the model, as the flags change it. Raises InputError if they cannot."""
     refuse_threshold(config.threshold, num_classes, config.model_path)
     saved = read_calibration(Path(config.model_path), num_classes)
     symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
@@ -216,7 +216,12 @@ def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
     for name in config.backends:
         backend = open_backend(exported, name, threads)
         differences[name] = largest_difference(backend, batches, expected)
-        logger.info("largest difference of %-6s %.3g, of %d batches", name, differences[name], len(batches))
+        logger.info(
+            "largest difference of %-6s from the trained model %.3g, in %d batches",
+            name,
+            differences[name],
+            len(batches),
+        )
     facts: Dict[str, Any] = {
         "parity": differences,
         "model": source.name,

@@ -1,4 +1,4 @@
-"""Compare a model and its exported form on the same batches; an export is proved by their difference."""
+"""Compare a model and its exported form on the same batches; their difference verifies the export."""
 
 from typing import List, Tuple
 

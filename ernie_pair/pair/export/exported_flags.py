@@ -1,4 +1,4 @@
-"""The flags of the commands that ask an exported model."""
+"""The flags of the commands that run an exported model."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,11 +11,11 @@ from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 
 @dataclass(frozen=True)
 class ExportedFlags(Options):
-    """What is asked of an exported model; the base of the commands that do so."""
+    """How an exported model is used; the base of the commands that use one."""
 
     model: str = option(help="the folder that ernie-pair export made", group="model")
     input_file: str = option(help="pairs: .tsv, .csv, .json or .jsonl", group="data")
-    output_file: str = option(help="the results go here", group="data")
+    output_file: str = option(help="file to write the results to", group="data")
     symmetric: Literal["auto", "none", "average"] = option(
         "auto",
         help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
@@ -34,12 +34,12 @@ class ExportedFlags(Options):
         at_least=0,
     )
     text_a: str = option(
-        "", help="the column of the first text; empty: found by its name or place", group="data"
+        "", help="the column of the first text; empty: found by its name or position", group="data"
     )
     text_b: str = option(
-        "", help="the column of the second text; empty: found by its name or place", group="data"
+        "", help="the column of the second text; empty: found by its name or position", group="data"
     )
-    overwrite: bool = option(False, help="replace another result that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing result", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
 

@@ -77,9 +77,9 @@ def write_onnx(folder: Path, output: str = OUTPUT) -> None:
 
     ``output``: what its answer is called.
 
-    No operators are fused here: ONNX Runtime fuses bias and GELU by itself when it loads the file. With
+    No operators are fused here: ONNX Runtime fuses bias and GELU on its own when it loads the file. With
     SkipLayerNormalization and EmbedLayerNormalization fused besides by its transformers optimizer, asking
-    2,048 pairs of like length by 4 layers x 312 takes 0 to 2% less processor time on one core and 0 to 2%
+    2,048 pairs of similar length by 4 layers x 312 takes 0 to 2% less processor time on one core and 0 to 2%
     more on two; with Attention (once the scale of the queries and the mask are rewritten as it expects them)
     0 to 2% less on one. 74 to 90% are products, and the file would run on ONNX Runtime alone.
     """

@@ -1,4 +1,4 @@
-"""Judge int8 and bf16 beside float32: by labelled pairs, otherwise by how often both answer alike."""
+"""Evaluate int8 and bf16 against float32: on labelled pairs, otherwise by how often both agree."""
 
 import logging
 import time
@@ -65,8 +65,8 @@ def judging_pairs(config: ExportFlags, labels: Labels, tokenizer: WordPiece, lon
     name = config.quantize_file
     if not name:
         logger.warning(
-            "without --quantize_file %s is judged by made-up pairs: that says little of yours; give some, "
-            "labelled ones best",
+            "without --quantize_file %s is judged by made-up pairs, which say little about your data; give "
+            "real pairs, labelled if possible",
             config.lower_precisions,
         )
         texts = random_texts(np.random.default_rng(1), tokenizer, longest, NUM_MADE_UP)
@@ -90,7 +90,7 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
     accuracy (of labelled pairs), agreement (the share of pairs that both give the same class), without
     classes spearman and, for agreement, Spearman between the two; pairs_per_second and bytes of both;
     largest_difference of a logit between them; alone: how far a logit of either moves when a pair is asked
-    by itself. Raises an ErniePairError where one does not answer.
+    on its own. Raises an ErniePairError if one does not answer.
     """
     predictors = {name: _open(folder, name, threads) for name in (way.full, way.lower)}
     logits, seconds = answer_in_turn(predictors, judging.pairs)

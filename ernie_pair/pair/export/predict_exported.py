@@ -1,4 +1,4 @@
-"""The class of every pair of a file, by an exported model: the rows of `predict`, without its code."""
+"""Predict the class of every pair of a file with an exported model, in the format of `predict`."""
 
 import logging
 import socket
@@ -9,7 +9,7 @@ from typing import Any, Iterator, List, Optional
 
 import numpy as np
 
-from data_tools.base.errors import InputError, MachineError
+from data_tools.base.errors import InputError, MachineError, counted
 from data_tools.base.options import option
 from data_tools.base.progress import CountProgress
 from data_tools.files.npy_stream import sha256_of_file
@@ -49,7 +49,10 @@ class RunConfig(RayFlags, ExportedFlags):
         unless="pair",
     )
     output_file: str = option(
-        help="index TAB prediction goes here, a row per input row", group="data", stdout=True, unless="pair"
+        help="file to write: index TAB prediction, one row per input row",
+        group="data",
+        stdout=True,
+        unless="pair",
     )
     pair: Optional[List[str]] = option(None, help=PAIR_HELP, group="data", values=2)
     scores: bool = option(
@@ -57,7 +60,7 @@ class RunConfig(RayFlags, ExportedFlags):
     )
     threshold: Optional[float] = option(
         None,
-        help="of two classes: predict 1 from this probability on; none: as exported",
+        help="for two classes: predict 1 at this probability or above; none: as exported",
         group="evaluation",
         at_least=0,
         at_most=1,
@@ -75,7 +78,7 @@ def predict_exported(config: RunConfig) -> None:
     if results.are_done():
         return
     config.refuse_no_ray()
-    predictor = _opened(config)
+    predictor = _open(config)
     _refuse_class_scores(config, predictor)
     columns = Columns(config.text_a, config.text_b)
     source = FileSource("input_file", config.input_file, "test", None, columns, RowRules.of(config))
@@ -85,7 +88,8 @@ def predict_exported(config: RunConfig) -> None:
     if predictor.exported.has_classes:
         is_saved = config.threshold is None
         logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
-    logger.info("%d predictions by %s: %s", pairs.count, predictor.describe(), config.output_file)
+    made = f"{counted(pairs.count, 'prediction')} by {predictor.describe()}"
+    logger.info("%s: %s", made, config.output_file)
 
 
 def _lines(config: RunConfig, predictor: PairPredictor, pairs: CheckedPairs) -> Iterator[str]:
@@ -104,8 +108,7 @@ def _refuse_class_scores(config: RunConfig, predictor: PairPredictor) -> None:
         )
 
 
-@lru_cache(maxsize=1)
-def _opened(config: RunConfig) -> PairPredictor:
+def _open(config: RunConfig) -> PairPredictor:
     return PairPredictor(
         config.model,
         config.backend,
@@ -115,6 +118,9 @@ def _opened(config: RunConfig) -> PairPredictor:
         precision=config.precision,
         device=config.device,
     )
+
+
+_opened_in_task = lru_cache(maxsize=1)(_open)  # not for longer: the folder may then hold another model
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,7 @@ class RayAsker:
             raise MachineError(
                 f"{self.config.model} on {socket.gethostname()} is another model; give all machines the same"
             )
-        return _answers_to(_opened(self.config), window)
+        return _answers_to(_opened_in_task(self.config), window)
 
 
 def _answers_to(predictor: PairPredictor, window: Pairs) -> Any:

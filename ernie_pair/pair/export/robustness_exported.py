@@ -1,4 +1,4 @@
-"""ernie-pair robustness: how an exported model bears changed pairs; `evaluate --robustness` without Paddle.
+"""ernie-pair robustness: measure an exported model on perturbed pairs, without Paddle.
 
 ernie-pair robustness --model exported --input_file test.tsv --output_file robustness.json
 """
@@ -13,7 +13,7 @@ import numpy as np
 from data_tools.base.options import option
 from data_tools.base.progress import CountProgress
 from data_tools.files.json_file import write_json
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.standard_streams import as_asked, with_standard_streams
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.robustness_flags import RobustnessFlags
@@ -43,14 +43,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RobustnessConfig(RobustnessFlags, ExportedFlags):
-    """Measure how an exported model bears typos, homophones, negation, other entities, order and fillers."""
+    """Measure an exported model on typos, homophones, negation, other entities, order and fillers."""
 
     EXAMPLE = "--model exported --input_file test.tsv --output_file robustness.json"
 
     input_file: str = option(
         help="labelled pairs: .tsv, .csv, .json or .jsonl", group="data", stdin=(".tsv", ".jsonl")
     )
-    output_file: str = option(help="JSON goes here: a table with a row per kind", group="data", stdout=True)
+    output_file: str = option(
+        help="JSON file to write: a table with one row per kind", group="data", stdout=True
+    )
     robustness: str = option(
         ALL,
         help="the kinds: all, or some of typo, homophone (needs pypinyin), negation, entity, order, filler",
@@ -116,7 +118,7 @@ def _measured(
         "rows": len(pairs),
         "model": config.model,
         "computed_by": predictor.describe(),
-        "input_file": config.input_file,
+        "input_file": as_asked(config.input_file),
         "input_sha256": pairs.sha256,
         "classes": list(predictor.class_names),
         "symmetric": predictor.symmetric,

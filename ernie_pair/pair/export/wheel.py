@@ -1,4 +1,4 @@
-"""A wheel of this package for the image: built of the sources that run here, and read for what it offers."""
+"""A wheel of this package for the image: built from the running sources, and checked for its extras."""
 
 import shutil
 import subprocess
@@ -22,7 +22,7 @@ def build_wheel(folder: Path) -> Path:
     """Build a wheel of the sources of this package into ``folder``, and return its path.
 
     They are copied first, for a build leaves files among them. Raises InputError when this package was
-    installed without its sources, or when the build fails.
+    installed without its sources, or when the build fails or takes longer than SECONDS.
     """
     root = Path(__file__).parents[3]
     if not (root / "pyproject.toml").is_file():
@@ -36,7 +36,12 @@ def build_wheel(folder: Path) -> Path:
             elif (root / name).is_file():
                 shutil.copyfile(root / name, sources / name)
         words = [*_pip_wheel(), "--wheel-dir", str(made), str(sources)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise InputError(
+                f"the wheel is not built after {SECONDS} s; give one with --wheel FILE"
+            ) from None
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason"])[-1][:200]
             raise InputError(f"the wheel cannot be built ({reason}); give one with --wheel FILE")
@@ -57,5 +62,5 @@ def extras_of(wheel: Path) -> Set[str]:
             (name,) = (name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
             metadata = message_from_bytes(packed.read(name))
     except (zipfile.BadZipFile, ValueError):
-        raise InputError(f"--wheel {wheel} is no wheel; build one with pip wheel --no-deps .") from None
+        raise InputError(f"--wheel {wheel} is not a wheel; build one with pip wheel --no-deps .") from None
     return set(metadata.get_all("Provides-Extra") or [])

@@ -1,1 +1,1 @@
-"""More training pairs from few labels: implied by them, near but different, or labelled by a model."""
+"""Derive more training pairs from few labels: implied, similar but different, or labelled by a model."""

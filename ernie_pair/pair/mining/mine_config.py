@@ -15,7 +15,7 @@ KINDS = ("transitive", "implied", "near")
 
 @dataclass(frozen=True)
 class MineConfig(Options):
-    """Make new training pairs of labelled ones: what they imply, and near texts that differ."""
+    """Derive new training pairs from labelled ones: pairs that they imply, and similar texts that differ."""
 
     EXAMPLE = (
         "train.tsv --output_file mined.tsv --dev_file dev.tsv --test_file test.tsv --include_labelled true"
@@ -28,61 +28,71 @@ class MineConfig(Options):
         stdin=(".tsv", ".jsonl"),
     )
     output_file: str = option(
-        help="the new pairs go here: .tsv, .csv, .json or .jsonl", group="data", stdout=True
+        help="file to write the new pairs to: .tsv, .csv, .json or .jsonl", group="data", stdout=True
     )
-    dev_file: str = option("", help="pairs that choose the best model; none of them is written", group="data")
-    test_file: str = option(
-        "", help="pairs of the last measurement, labelled or not; none of them is written", group="data"
+    dev_file: str = option(
+        "", help="pairs for choosing the best model; none of them is written", group="data"
     )
+    test_file: str = option("", help="test pairs, labelled or not; none of them is written", group="data")
     text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
     text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
     label: str = option("", help="the column of the label", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
     label_map: str = option(
-        "", help="what the classes are called: 0=different,1=same; empty: 0 and 1", group="data"
+        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1", group="data"
     )
-    same: str = option("", help="the label of texts that mean the same; empty: class 1", group="data")
+    same: str = option("", help="label of pairs that mean the same; empty: class 1", group="data")
     kinds: str = option(
         "transitive implied near",
-        help="transitive: a=b and b=c give a=c; implied: a=b and b/c give a/c; near: texts that look alike "
-        "and are not known to be equal are called different",
+        help="transitive: a=b and b=c give a=c; implied: a=b and b!=c give a!=c; near: texts that look alike "
+        "but are not known to be equal are labelled different",
         group="data",
     )
     include_labelled: bool = option(
-        False, help="write the labelled pairs first, so that the file is one to train on", group="data"
+        False,
+        help="also write the labelled pairs, first, so that the file can be used for training",
+        group="data",
     )
     hops: int = option(
-        2, help="labelled rows that a chain of equal texts may have", group="data", unit="rows", at_least=2
+        2,
+        help="maximum number of labelled rows in a chain of equal texts",
+        group="data",
+        unit="rows",
+        at_least=2,
     )
     per_text: int = option(
-        2, help="new pairs of a kind that a text may stand in", group="data", unit="pairs", at_least=1
+        2, help="maximum new pairs of each kind per text", group="data", unit="pairs", at_least=1
     )
     limit: int = option(
         0,
-        help="most new pairs of a kind, drawn with the seed; 0: all",
+        help="maximum new pairs of each kind, drawn with --seed; 0: all",
         group="data",
         unit="pairs",
         at_least=0,
     )
     embedding_model: str = option(
-        "", help="an embedding model that tells what is near; empty: character n-grams", group="model"
+        "", help="embedding model that decides which texts are near; empty: character n-grams", group="model"
     )
     max_similarity: float = option(
         0.6,
-        help="of near texts, in cosine; what is nearer may well be equal and is left out",
+        help="maximum cosine similarity of near texts; more similar texts may well be equal and are left out",
         group="data",
         above=0,
         at_most=1,
     )
     min_similarity: float = option(
-        0.3, help="of near texts; what is farther is no hard pair", group="data", at_least=0, at_most=1
+        0.3,
+        help="minimum similarity of near texts; less similar texts are not hard negatives",
+        group="data",
+        at_least=0,
+        at_most=1,
     )
-    seed: int = option(1234, help="of what is drawn", group="data", at_least=0)
+    seed: int = option(1234, help="seed of the random draws", group="data", at_least=0)
     device: Literal["cpu", "gpu"] = option(
         default_device(), help="where the embedding model runs", group="devices"
     )
-    overwrite: bool = option(False, help="replace another result that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing result", group="data")
 
     def __post_init__(self):
         super().__post_init__()

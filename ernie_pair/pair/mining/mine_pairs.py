@@ -1,30 +1,27 @@
-"""ernie-pair mine TRAIN: make new training pairs of labelled ones.
+"""ernie-pair mine TRAIN: derive new training pairs from labelled ones.
 
 ernie-pair mine train.tsv --output_file mined.tsv --dev_file dev.tsv --embedding_model output/tower
 
-Each new pair says where it comes from in the column `origin`. None stands in the files that measure, none is
-called different that the labels call equal, directly or by a chain. A run that is killed goes on where it was
-and writes the same bytes.
+Each pair says where it comes from in the column `origin`. None stands in the files that measure, and no new
+one is called different that the labels call equal, directly or by a chain. A run that is killed goes on where
+it was and writes the same bytes.
 """
 
 import logging
+from itertools import chain
 from pathlib import Path
 from typing import Dict, Iterator, List, Sequence, Set
 
 import numpy as np
 
 from data_tools.base.errors import InputError
-from data_tools.files.atomic_folder import content_of
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.model_files.labels import Labels, parse_label_map
-from ernie_pair.model_files.source import model_folder_of
+from ernie_pair.model_files.source import files_of_model
 from ernie_pair.pair.audit.links import coded
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import RowRules
-from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.data.rejected import ENDING, rejected_beside, tell_rejected
 from ernie_pair.pair.mining.implied_pairs import (
     Mined,
     MiningRules,
@@ -46,10 +43,11 @@ from ernie_pair.pair.mining.neighbours import (
 from ernie_pair.pair.mining.text_graph import TextGraph
 from ernie_pair.pair.new_pairs.known_pairs import KnownPairs
 from ernie_pair.pair.new_pairs.pair_writer import NewPair, refuse_ending, write_new_pairs
+from ernie_pair.pair.new_pairs.split_files import FLAGS, read_splits
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
-PLACES = ("train_file", "dev_file", "test_file", "embedding_model")
+PLACES = (*FLAGS, "embedding_model")
 LABELLED = "labelled"
 SPARE = 4  # neighbours looked at for each that a text may have: some are taken or known
 LOOKED_AT = 1000  # texts whose similarities are told where no near pair was found
@@ -68,15 +66,19 @@ def mine_pairs(config: MineConfig) -> None:
     results = _results(config)
     if results.are_done():
         return
-    read = _read(config, labels)
+    read = read_splits(config, Columns(config.text_a, config.text_b, config.label), labels)
     graph = TextGraph(coded({"train": read.pop("train")})["train"], same)
-    known = KnownPairs(read)
+    known, known_labelled = KnownPairs(read), KnownPairs(read)
     kept = KeptBlocks(results.outputs[0], results.about({}))
     mined = {kind: _limited(pairs, kind, config) for kind, pairs in _mine(graph, known, kept, config).items()}
     with results.published() as (draft,):
-        rows = _rows(graph, mined, labels, same, config.include_labelled)
+        labelled = _labelled(graph.pairs, known_labelled, labels) if config.include_labelled else []
+        rows = chain(labelled, _rows(graph, mined, labels, same))
         write_new_pairs(draft, results.outputs[0], rows)
     kept.remove()
+    if config.include_labelled:
+        for line in known_labelled.lines("labelled pairs"):
+            logger.info("%s", line)
     _tell(mined, known, graph, config)
 
 
@@ -90,27 +92,13 @@ def _same_of(labels: Labels, name: str) -> int:
     return labels.classes[name] if name else 1
 
 
-def _read(config: MineConfig, labels: Labels) -> Dict[str, Pairs]:
-    columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules.of(config)
-    found = {}
-    for split in ("train", "dev", "test"):
-        name = getattr(config, f"{split}_file")
-        if name:
-            known = labels if split == "train" else None
-            found[split] = PairSource(f"{split}_file", name, split, known, columns, rules).read()
-            path = rejected_beside(config.output_file, f".{split}")
-            tell_rejected(name, found[split].bad, len(found[split]), path)
-    return found
-
-
 def _results(config: MineConfig) -> Results:
-    folder = str(model_folder_of(Path(config.embedding_model))) if config.embedding_model else ""
-    inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in PLACES[:3]}
-    inputs["embedding_model"] = content_of(folder)
-    sets = {place: getattr(config, place) for place in PLACES[:3] if not inputs[place]}
+    inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in FLAGS}
+    inputs["embedding_model"] = files_of_model(config.embedding_model)
+    sets = {place: getattr(config, place) for place in FLAGS if not inputs[place]}
     settings = {**settings_of(config, *PLACES, "output_file"), **sets}
-    also = [Path(f"{config.output_file}.{split}{ENDING}") for split in ("train", "dev", "test")]
-    return Results("mine", [Path(config.output_file)], inputs, settings, config.overwrite, also=also)
+    outputs = [Path(config.output_file)]
+    return Results("mine", outputs, inputs, settings, config.overwrite, positional=["train_file"])
 
 
 def _mine(
@@ -157,12 +145,12 @@ def _tell_range(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
     """Log which similarities there are, where none makes a new pair, and which flag lets more of them in."""
     count, (least, most) = min(len(graph.group), LOOKED_AT), seen_range(compare, graph.group, LOOKED_AT)
     if least > most:
-        logger.info("near: none of the first %d texts is like one of another group at all", count)
+        logger.info("near: none of the first %d texts is similar to a text of another group", count)
         return
     cures = {
         "raise --max_similarity": least > config.max_similarity,
         "lower --min_similarity": most < config.min_similarity,
-        "what lies between is known already: lower --min_similarity or raise --max_similarity": True,
+        "all pairs in this range are already known: lower --min_similarity or raise --max_similarity": True,
     }
     logger.info(
         "near: no new pair: similarities of the first %d texts go from %.4f to %.4f, and those from %g to %g "
@@ -180,8 +168,9 @@ def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
     if inside.any():
         share = inside[: len(graph.equal_rows)].sum() / inside.sum()
         logger.info(
-            "of the %d labelled pairs with a similarity from %g to %g, %.1f %% are the same: if these are "
-            "many, lower --max_similarity, and look at what is called near",
+            "of the %d labelled pairs with a similarity from %g to %g, %.1f %% have the same meaning, so "
+            "about as many of the new near pairs may be mislabelled; read some rows with the origin near, or "
+            "lower --max_similarity",
             *(inside.sum(), config.min_similarity, config.max_similarity, 100 * share),
         )
 
@@ -202,13 +191,15 @@ def _limited(pairs: List[Mined], kind: str, config: MineConfig) -> List[Mined]:
     return [pairs[place] for place in np.sort(rng.permutation(len(pairs))[: config.limit]).tolist()]
 
 
-def _rows(
-    graph: TextGraph, mined: Dict[str, List[Mined]], labels: Labels, same: int, with_labelled: bool
-) -> Iterator[NewPair]:
+def _labelled(pairs: Pairs, known: KnownPairs, labels: Labels) -> Iterator[NewPair]:
+    """Yield the labelled pairs that the files that measure do not have."""
+    for row in np.flatnonzero(known.unknown(pairs.left, pairs.right)).tolist():
+        name = labels.names[pairs.known_labels[row]]
+        yield NewPair(pairs.left[row], pairs.right[row], name, LABELLED)
+
+
+def _rows(graph: TextGraph, mined: Dict[str, List[Mined]], labels: Labels, same: int) -> Iterator[NewPair]:
     pairs, names = graph.pairs, labels.names
-    if with_labelled:
-        for row, label in enumerate(pairs.known_labels.tolist()):
-            yield NewPair(pairs.left[row], pairs.right[row], names[label], LABELLED)
     for kind in mined.values():
         for pair in kind:
             label = same if pair.is_same else 1 - same

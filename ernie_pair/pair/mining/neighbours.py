@@ -152,7 +152,7 @@ class Ngrams:
 def _count_ngrams(texts: Sequence[str], most: int) -> Any:
     """Return the weights of the n-grams of at most ``most`` texts, sparse float32 [texts, n-grams].
 
-    Raises ValueError where there is no such n-gram.
+    Raises ValueError if there is no such n-gram.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 

@@ -1,4 +1,4 @@
-"""From which probability on the predictions of a class are right often enough, told with confidence.
+"""The probability above which predictions of a class are correct often enough, with confidence.
 
 The lower bound of Clopper and Pearson for a share of hits, one-sided, is taken of STEPS parts of the rows
 that are predicted so, the surest first. The doubt is divided by STEPS (Bonferroni), so that the bound holds

@@ -4,7 +4,7 @@ ernie-pair pseudo-label --model_path output/best --input_file a.tsv --dev_file d
 
 For each class the least probability is chosen on labelled pairs so that a lower bound of the precision is
 what was asked for; see `precise_thresholds`. Pairs below it, and those of the files that measure, stay out.
-Any number of pairs takes the same memory. A run that is killed goes on where it was, to the same bytes.
+Any number of pairs takes the same memory. A run that is killed continues where it stopped, to the same bytes.
 """
 
 import logging
@@ -49,11 +49,11 @@ def pseudo_label(config: PseudoLabelConfig) -> None:
     trained = InferenceModel(config)
     refuse_no_classes(trained.labels, config.model_path, "pseudo-label")
     symmetric = trained.calibration.chosen_symmetry(config.symmetric, config.model_path)
-    files = {"dev": trained.read(config.dev_file)}
+    files = {"dev": trained.read("dev_file")}
     thresholds = _thresholds(trained, files["dev"], symmetric, config)
     if config.test_file:
-        files["test"] = trained.read_texts(config.test_file)
-    pairs, known = trained.check(config.input_file), KnownPairs(files)
+        files["test"] = trained.read_texts("test_file")
+    pairs, known = trained.check("input_file"), KnownPairs(files)
     kept = KeptBlocks(results.outputs[0], results.about({}))
     rows = _rows(trained, pairs, thresholds, known, _windows(trained, pairs, symmetric, kept))
     if trained.world.is_first:
@@ -81,12 +81,12 @@ def _thresholds(
     found = precise_thresholds(shown, dev.known_labels, config.at_precision, config.confidence)
     for name, one in zip(trained.labels.names, found):
         said = (
-            "no threshold is precise enough, the best"
+            "no threshold reaches --at_precision, the best"
             if one.threshold is None
-            else f"from {one.threshold:.4f} on"
+            else f"probability {one.threshold:.4f} or more"
         )
         logger.info(
-            "%s: %s: precision %.4f, at least %.4f with confidence %g, on %d of %d pairs of %s",
+            "class %s, %s: precision %.4f, at least %.4f with confidence %g, on %d of %d pairs of %s",
             *(name, said, one.precision, one.bound, config.confidence, one.rows, one.predicted, dev.path),
         )
     if all(one.threshold is None for one in found):
@@ -103,8 +103,8 @@ def _refuse_absent_class(names: Sequence[str], dev: Pairs) -> None:
     rows = np.bincount(dev.known_labels, minlength=len(names))
     if not rows.all():
         raise InputError(
-            f"--dev_file {dev.path} has no pair of class {names[int(rows.argmin())]}, so it tells no "
-            "precision; give labelled pairs of all classes"
+            f"--dev_file {dev.path} has no pair of class {names[int(rows.argmin())]}, so precision "
+            "cannot be measured on it; give labelled pairs of all classes"
         )
 
 

@@ -1,8 +1,8 @@
 """The pair classifier: an encoder of PaddleNLP, one vector of its output, dropout, a linear layer.
 
 Its parameters have the names of PaddleNLP's XForSequenceClassification, so a saved folder loads there and
-theirs load here. Pooled by mean it is no model of PaddleNLP's: its config.json names a class that PaddleNLP
-has not, and the encoder's pooler is kept as it came, frozen and unused. B batch, S sequence, D hidden, C
+theirs load here. With mean pooling it is not a PaddleNLP model: its config.json names a class that PaddleNLP
+does not have, and the encoder's pooler is kept unchanged, frozen and unused. B batch, S sequence, D hidden, C
 classes.
 """
 
@@ -38,11 +38,11 @@ MEAN_CLASS = "MeanPooledPairClassifier"
 
 
 class PairClassifier(EncoderModel):
-    """A sentence-pair classifier. ``spec`` describes it; a number in ``dropout`` replaces its rates.
+    """A sentence-pair classifier. ``spec`` describes it; a ``dropout`` other than None replaces its rates.
 
-    ``pooling``: cls is what PaddleNLP's classifier of this family takes, the pooled output or the state of
-    the first token; mean is the mean of the last hidden states over what is no padding. Empty: as ``spec``
-    says.
+    ``pooling``: cls is the input of PaddleNLP's classifier of this family, the pooled output or the state of
+    the first token; mean is the mean of the last hidden states over all tokens except padding. Empty: as in
+    ``spec``.
     """
 
     def __init__(self, family: str, spec: ModelSpec, dropout: Optional[float] = None, pooling: str = ""):
@@ -78,7 +78,7 @@ class PairClassifier(EncoderModel):
         self.classifier = linear
 
     def _centre_scores(self) -> None:
-        """Let a new model for regression begin in the middle of its range, rather than at 0."""
+        """Start a new regression model in the middle of its range instead of at 0."""
         limits = self.spec.labels.label_range if self.num_classes == 1 else None
         bias = dict(self.named_parameters()).get(self._output_bias())
         if limits is not None and bias is not None:
@@ -90,20 +90,20 @@ class PairClassifier(EncoderModel):
         return next((name for name in named if name.endswith("bias")), "")
 
     def is_unused(self, name: str) -> bool:
-        """Return whether the parameter of this name is unused: no logit, or no order, depends on it.
+        """Return whether no logit, or no order of candidates, depends on the parameter of this name.
 
-        What is added to all scores of a query has a gradient of rounding alone, which AdamW would enlarge.
+        A constant added to all scores of a query has a gradient of pure rounding, which AdamW would amplify.
         """
         if self.spec.target == RANKING and name == self._output_bias():
             return True
         return super().is_unused(name)
 
     def unused_parts(self) -> Tuple[str, ...]:
-        """Return the beginnings of the names of the encoder's parameters that no logit depends on."""
+        """Return the name prefixes of the encoder's parameters that no logit depends on."""
         return self.way.idle + (("pooler.",) if self.pooling == "mean" else ())
 
     def forward(self, input_ids, token_type_ids):
-        """Return the logits [B, C] of ids and token types int64 [B, S]. Padding is masked by its id."""
+        """Return the logits, float32 [B, C], of ids and token types, int64 [B, S]; padding ids are masked."""
         last = self.layers()[-1] if self.reads_first_token else None
         states_BSD, pooled_BD = hidden_states(
             self.family, self.encoder, input_ids, token_type_ids, self.pad_id, last
@@ -114,11 +114,11 @@ class PairClassifier(EncoderModel):
 
     @property
     def reads_first_token(self) -> bool:
-        """Return whether `forward` needs the last hidden states of the first token alone.
+        """Return whether `forward` needs the last hidden states of the first token only.
 
-        The last layer then runs for that token only, where it can. A subclass that reads the others, by a
-        hook for example, overrides this; one that overrides `_pooled` gets all of them, and so does whoever
-        calls ``encoder``.
+        If so, the last layer is computed for that token only where possible. A subclass that reads the other
+        tokens, for example in a hook, must override this; one that overrides `_pooled`, and any caller of
+        ``encoder``, gets all tokens.
         """
         pools = next(kind for kind in type(self).__mro__ if "_pooled" in vars(kind))
         if self.reads_all_tokens or self.head == "mean" or pools is not PairClassifier:
@@ -147,7 +147,7 @@ def build_classifier(
 ) -> PairClassifier:
     """Return a classifier of the family of ``source`` with random weights, the same for the same ``seed``.
 
-    Raises InputError when ``source`` makes no model, and whatever a ``model_class`` of the user's own raises.
+    Raises InputError if ``source`` does not describe a valid model, and what a user's ``model_class`` raises.
     """
     family = source.spec.family
     paddle.seed(seed_of(seed))
@@ -157,13 +157,15 @@ def build_classifier(
         if model_class is not PairClassifier:
             raise
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{source.name}: {CONFIG} makes no {family} model ({reason}); correct it") from None
+        raise InputError(
+            f"{source.name}: {CONFIG} describes no valid {family} model ({reason}); correct it"
+        ) from None
 
 
 def _classifier_spec(
     family: str, spec: ModelSpec, dropout: Optional[float], pooling: str, model_class: type
 ) -> ModelSpec:
-    """Return the spec of the classifier that is made of ``spec``, as its config.json is to say."""
+    """Return the spec of the classifier built from ``spec``, as written to its config.json."""
     settings = spec.to_config(
         model_type=family,
         num_labels=spec.num_labels,

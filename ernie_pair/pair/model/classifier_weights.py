@@ -1,4 +1,4 @@
-"""Gives a classifier the weights of a file: those that it starts from, or all of a trained one."""
+"""Load the weights of a file into a classifier: initial weights, or all weights of a trained one."""
 
 from pathlib import Path
 from typing import Tuple
@@ -15,7 +15,7 @@ HEADS = ("classifier.", "pre_classifier.")
 
 
 def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_task: bool = False) -> str:
-    """Give ``model`` the weights of ``source`` where there are any, and return in words what it starts from.
+    """Load the weights of ``source``, if any, into ``model``, and return a description of its start.
 
     A file without classifier leaves the classifier as it is, and so does one whose classifier was given
     another pooling, is of another class or ``is_other_task``, for another target; the heads of pretraining
@@ -43,9 +43,9 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
         unused += (f"{model.attribute}.pooler.",)
     set_matching(model, found, source.weights, may_miss=may_miss, may_have=unused)
     passed_over = sum(name.startswith(model.way.pretraining_heads) for name in found)
-    notes = ["the classifier is new" if headless else "with its classifier"]
-    notes += ["the pooler is new"] if _absent_pooler(found, model) else []
-    notes += [f"{passed_over} weights of the pretraining heads are passed over"] if passed_over else []
+    notes = ["the classifier is new and random" if headless else "with its classifier"]
+    notes += ["the pooler is new and random"] if _absent_pooler(found, model) else []
+    notes += [f"{passed_over} weights of the pretraining heads are ignored"] if passed_over else []
     return f"start from the weights {source.weights}: {', '.join(notes)}"
 
 
@@ -82,7 +82,7 @@ def refuse_no_classifier(found: Arrays, where: str) -> None:
 
 
 def with_prefix(found: Arrays, model: EncoderModel) -> Arrays:
-    """Return ``found`` with full names: an encoder saved by itself names its weights without the family."""
+    """Return ``found`` with full names: an encoder saved on its own names its weights without the family."""
     if "embeddings.word_embeddings.weight" not in found:
         return found
     whole = HEADS + model.way.pretraining_heads

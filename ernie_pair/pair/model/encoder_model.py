@@ -1,4 +1,4 @@
-"""An encoder of PaddleNLP with what its folder holds; its subclasses make an answer of its hidden states.
+"""An encoder of PaddleNLP with the files of its folder; subclasses compute outputs from its hidden states.
 
 B batch, S sequence, D hidden.
 """
@@ -26,7 +26,7 @@ TRAINING_ONLY = "distillation"  # the part that is trained along, and no part of
 
 
 class EncoderModel(nn.Layer):
-    """A model on an encoder. ``spec`` describes it, as its config.json is to say; its family is known."""
+    """A model on an encoder. ``spec`` describes it, as in its config.json; its family is known."""
 
     def __init__(self, spec: ModelSpec):
         super().__init__()
@@ -43,20 +43,20 @@ class EncoderModel(nn.Layer):
         return getattr(self, self.attribute)
 
     def is_unused(self, name: str) -> bool:
-        """Return whether the parameter of this name is unused: no answer depends on it."""
+        """Return whether no output depends on the parameter of this name."""
         return name.startswith(tuple(f"{self.attribute}.{part}" for part in self.unused_parts()))
 
     def unused_parts(self) -> Tuple[str, ...]:
-        """Return the beginnings of the names of the encoder's parameters that no answer depends on."""
+        """Return the name prefixes of the encoder's parameters that no output depends on."""
         return self.way.idle
 
     def fix_unused(self) -> None:
-        """Let no parameter train that no answer depends on; once all of them are there."""
+        """Freeze the parameters that no output depends on, once all parameters exist."""
         for name, parameter in self.named_parameters():
             parameter.stop_gradient = self.is_unused(name)
 
     def head_names(self) -> Tuple[str, ...]:
-        """Return the names of the parameters beside the encoder: the head, and what a subclass adds."""
+        """Return the names of the parameters outside the encoder: the head, and those of a subclass."""
         names = (name for name, _ in self.named_parameters())
         return tuple(name for name in names if not name.startswith(f"{self.attribute}."))
 
@@ -89,7 +89,7 @@ class EncoderModel(nn.Layer):
         return num_layers if is_last_norm else 0
 
     def own_weights(self) -> Dict[str, paddle.Tensor]:
-        """Return {name: tensor} of the model, without what is trained along and not written."""
+        """Return {name: tensor} of the model, without parameters that are trained but not saved."""
         found = self.state_dict()
         return {name: found[name] for name in found if not name.startswith(f"{TRAINING_ONLY}.")}
 

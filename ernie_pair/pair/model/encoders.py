@@ -1,4 +1,4 @@
-"""PaddleNLP's encoders, as far as they differ in how they are called and what their classifiers do.
+"""How PaddleNLP's encoders differ: how they are called, and what their classifiers compute.
 
 B batch, S sequence, D hidden.
 """
@@ -63,7 +63,7 @@ ENCODERS: Dict[str, Encoder] = {
 
 
 def encoder_spec(spec: ModelSpec) -> ModelSpec:
-    """Return ``spec`` with what PaddleNLP would otherwise take to be another size.
+    """Return ``spec`` with the sizes that PaddleNLP would otherwise set to other values.
 
     Raises InputError when the model has no token type for the second text.
     """

@@ -1,4 +1,4 @@
-"""The last encoder layer for the first token of each sequence alone, where a head reads nothing else.
+"""Compute the last encoder layer for the first token of each sequence only, if the head reads nothing else.
 
 Its keys and values are those of all tokens, as ever; its queries, its norms and its feed-forward are of one
 token per sequence. The answer is the same within the rounding of float32, and so are the gradients, for what

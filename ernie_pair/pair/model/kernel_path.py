@@ -1,4 +1,4 @@
-"""Which kernels compute a classifier, fused or plain; and what the fused ones are to be told."""
+"""Choose the kernels of a classifier, fused or plain, and configure the fused ones."""
 
 from contextlib import nullcontext
 from typing import ContextManager
@@ -24,11 +24,11 @@ def choose_path(
     all_reduce: AllReduce = np.asarray,
     casts: bool = False,
 ) -> KernelChoice:
-    """Give ``model`` the kernels that the flags ask for on ``device``, cpu or gpu, and return which.
+    """Give ``model`` the kernels that the flags select on ``device``, cpu or gpu, and return which.
 
     The ``size`` processes of a run, which ``all_reduce`` sums over, get the same. ``casts``: who calls it
     asks the model within ``casting``, so that a GPU may have half precision. Nothing happens to a model that
-    has its kernels already. Raises InputError where they cannot be had.
+    has its kernels already. Raises InputError if they cannot be had.
     """
     parts = model.layers(), model.embeddings()
     unfit = why_layers_unfit(parts[0])
@@ -53,7 +53,7 @@ def choose_path(
 
 
 def take_threads(model: EncoderModel, threads: int) -> None:
-    """Let this thread ask ``model`` on so many ``threads`` of a CPU; 0: as many as the process has."""
+    """Let this thread run ``model`` on ``threads`` threads of a CPU; 0: as many as the process has."""
     if threads:
         set_math_threads(threads)
         if model.fused_state is not None:
@@ -71,7 +71,7 @@ def casting(choice: KernelChoice) -> ContextManager[None]:
 
 
 def seed_dropout(model: EncoderModel, seed: int) -> None:
-    """Let the dropout of the next forward pass be drawn by ``seed``, 31 bits."""
+    """Set the dropout seed of the next forward pass, 31 bits."""
     paddle.seed(seed)
     if model.fused_state is not None:
         model.fused_state.seed.set(seed)

@@ -1,4 +1,4 @@
-"""The logits of every row of a file, the same to the last bit for any number of processes."""
+"""The logits of every row of a file, bit-identical for any number of processes."""
 
 from typing import Callable, Optional
 

@@ -1,4 +1,4 @@
-"""A classifier of a person's own: a subclass of PairClassifier, named package.module:Class.
+"""A user's own classifier: a subclass of PairClassifier, named package.module:Class.
 
     class WithMargin(PairClassifier):
         def __init__(self, *args, **kwargs):
@@ -9,12 +9,12 @@
             logits_BC = super(WithMargin, self).forward(input_ids, token_type_ids)  # export knows no super()
             return self.extra(logits_BC)
 
-It is trained and loaded as the others are, with --model_class package.module:WithMargin, and takes the
-arguments of PairClassifier. What it adds trains with the head; parameters whose names `is_unused` says do not
-train. One that reads hidden states beside the first token's, by a hook for example, sets `reads_first_token`
-to False. Its folder says `"model_class": "package.module:WithMargin"` in config.json.
-That is never reason enough to run anything: a folder may come from anywhere, and importing a module runs it.
-The class is imported only where a person, by the flag or the argument, names the one that the folder names.
+It is trained and loaded like any other, with --model_class package.module:WithMargin, and takes the
+arguments of PairClassifier. Its own parameters are trained with the head, except those for which `is_unused`
+returns True. A class that reads hidden states of other tokens than the first, for example in a hook, sets
+`reads_first_token` to False. Its folder says `"model_class": "package.module:WithMargin"` in config.json.
+This alone never runs any code: a folder may come from anywhere, and importing a module runs it. The class is
+imported only if the user, by the flag or the argument, names the same class as the folder.
 """
 
 from typing import Type, TypeVar
@@ -34,7 +34,7 @@ def load_model_class(name: str, base: Type[Base]) -> Type[Base]:
         return base
     found = import_named(name, FLAG, "class")
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise InputError(f"{FLAG} {name} is no subclass of {base.__name__}; derive it from that")
+        raise InputError(f"{FLAG} {name} is not a subclass of {base.__name__}; derive it from that")
     path_of_class(found, base)  # refused here, rather than when the model is written
     return found
 
@@ -43,7 +43,7 @@ def trusted_class(source: ModelSource, name: str, base: Type[Base], is_trained: 
     """Return the class that makes the model of ``source``: the one that ``name`` names, imported by that.
 
     A folder that names none may be the start of any class, but ``is_trained`` it is a model of none. Raises
-    InputError where ``name`` and the folder disagree; then nothing has been imported for the folder's sake.
+    InputError if ``name`` and the folder disagree; then nothing has been imported for the folder's sake.
     """
     told = source.spec.model_class
     if told and not name:

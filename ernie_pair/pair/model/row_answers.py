@@ -1,4 +1,4 @@
-"""What a model answers to every row of a file, the same to the last bit for any number of processes."""
+"""The outputs of a model for every row of a file, bit-identical for any number of processes."""
 
 import sys
 from typing import Callable, Optional

@@ -1,4 +1,4 @@
-"""A model that a person saves under a name of their own."""
+"""Save a model under a name chosen by the user."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ SAVED_MODEL: Dict[str, object] = {"kind": "saved model"}
 def save_classifier(
     folder: Path, model: PairClassifier, vocab_file: Path, max_seq_len: int, from_folder: Optional[Path]
 ) -> None:
-    """Write ``model`` into ``folder``, whole or not at all, in the place of an earlier one at most.
+    """Write ``model`` into ``folder``, whole or not at all, in place of an earlier one at most.
 
     ``from_folder``: where unchanged weights come from; their calibration.json goes along. Raises InputError
     where something lies that this did not write or that was added to since, OSError when the disk refuses.
@@ -36,7 +36,7 @@ def save_classifier(
         if calibration is not None and calibration.is_file():
             shutil.copyfile(calibration, draft / CALIBRATION)
 
-    publish_folder(folder, fill, lambda draft: SAVED_MODEL, may_be_lost=_is_empty)
+    publish_folder(folder, fill, lambda draft: SAVED_MODEL)
 
 
 def _is_saved_model(folder: Path) -> bool:

@@ -32,14 +32,26 @@ class KnownPairs:
                 self.half_known += 1
         return mask
 
-    def lines(self) -> List[str]:
-        """Return what was found, a line per file and one on single texts; none where no file was given."""
+    def lines(self, what: str = "new pairs") -> List[str]:
+        """Return how many of ``what`` were found, a line per file and one on single texts.
+
+        There are none where no file was given.
+        """
         if not self._pairs:
             return []
-        said = "new pairs stand in the {} file and are left out"
-        lines = [f"{count} {said.format(name)}" for name, count in self.dropped.items()]
-        of = " and ".join(self._pairs)
-        return [*lines, f"{self.half_known} others have a text of the {of} file, though not as that pair"]
+        lines = [
+            f"{count} {what} are in the {name} file and were left out" for name, count in self.dropped.items()
+        ]
+        of = " or ".join(self._pairs)
+        return [*lines, f"{self.half_known} other {what} share one text with the {of} file and are kept"]
+
+
+def first_places(left: Sequence[str], right: Sequence[str]) -> List[int]:
+    """Return the places, rising, of the pairs that repeat no earlier one, in either order."""
+    found: Dict[Tuple[str, str], int] = {}
+    for place, pair in enumerate(_keys(left, right)):
+        found.setdefault(pair, place)
+    return list(found.values())
 
 
 def _keys(left: Sequence[str], right: Sequence[str]) -> Iterable[Tuple[str, str]]:

@@ -1,7 +1,7 @@
 """A file of new pairs, which every command that takes pairs reads; the column `origin` says where from.
 
 text_a<TAB>text_b<TAB>label<TAB>origin                       in .tsv; .csv has the same columns
-怎么开户<TAB>如何开户<TAB>1<TAB>transitive lines 3 and 17
+怎么开户<TAB>如何开户<TAB>1<TAB>transitive lines 3 17
 
 {"text_a": "怎么开户", "text_b": "如何开户", "label": "1", "origin": "..."}     in .json and .jsonl
 """
@@ -58,8 +58,10 @@ def _row_writer(file: IO[str], final: Path) -> Callable[[NewPair], object]:
         return lambda pair: file.write(json.dumps(_object_of(pair), ensure_ascii=False) + "\n")
     if ending == ".csv":
         rows = csv.writer(file, lineterminator="\n")
+        # Python 3.11 puts a CR in quotes only where rows end with one.
+        quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
         rows.writerow(COLUMNS)
-        return rows.writerow
+        return lambda pair: (quoted if "\r" in "".join(pair) else rows).writerow(pair)
     file.write("\t".join(COLUMNS) + "\n")
     return lambda pair: file.write("\t".join(_cells(pair, final)) + "\n")
 

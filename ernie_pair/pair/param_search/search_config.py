@@ -10,7 +10,7 @@ from ernie_pair.pair.config.pair_config import TrainConfig
 
 @dataclass(frozen=True)
 class SearchParamsConfig(TrainConfig):
-    """Train with one set of flags after another, and find the best of them. Start it again to resume."""
+    """Train with one set of flags after another, and find the best set. Start it again to resume."""
 
     EXAMPLE = (
         "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir searched "
@@ -27,51 +27,61 @@ class SearchParamsConfig(TrainConfig):
     )
     space: str = option(
         "",
-        help="a YAML file of them: learning_rate: {low: 1e-5, high: 1e-4, log: true}, batch_size: [16, 32]",
+        help="a YAML file of flags to search: learning_rate: {low: 1e-5, high: 1e-4, log: true}, batch_size: "
+        "[16, 32]",
         group="optimisation",
     )
     trials: int = option(
-        20, help="how many, in all starts together", group="optimisation", unit="trials", at_least=1
+        20,
+        help="total number of trials, over all starts of the command",
+        group="optimisation",
+        unit="trials",
+        at_least=1,
     )
     evaluations: int = option(
         10,
-        help="of each trial, at equal parts of its steps, in place of --eval_freq: there it may be pruned",
+        help="evaluations per trial, evenly spaced over its steps, instead of --eval_freq; a trial may be "
+        "pruned at each of them",
         group="evaluation",
         unit="evaluations",
         at_least=1,
     )
     pruner: Literal["median", "asha", "none"] = option(
         "median",
-        help="end a trial that is worse than the median of those before it, or than the best third (asha)",
+        help="stop a trial that is worse than the median of earlier ones (median), or not in the best third "
+        "(asha)",
         group="optimisation",
     )
     startup_trials: int = option(
         5,
-        help="drawn at random and, by median, never pruned: what later ones are judged by",
+        help="first trials, drawn at random; median never prunes them and compares later trials with them",
         group="optimisation",
         unit="trials",
         at_least=1,
     )
     prune_after: int = option(
         1,
-        help="evaluations of a trial before it may be pruned",
+        help="evaluations before a trial may be pruned",
         group="optimisation",
         unit="evaluations",
         at_least=0,
     )
     overwrite: bool = option(
-        False, help="replace what was not made by this command, or was changed since", group="data"
+        False, help="replace files that this command did not make, or that have changed since", group="data"
     )
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
         if self.fresh_start:
-            raise InputError("--fresh_start true is of one run; give another --output_dir to begin anew")
+            raise InputError(
+                "--fresh_start true is for a single run; give another --output_dir to start again"
+            )
         if self.dry_run:
-            raise InputError("--dry_run true is of one run; try it with ernie-pair train")
+            raise InputError("--dry_run true is for a single run; try it with ernie-pair train")
 
     def config_of(self, changes: Dict[str, Any]) -> TrainConfig:
-        """Return the flags of a run that differ from these by ``changes``. Raises InputError."""
+        """Return these flags with ``changes``, for one run. Raises InputError for invalid values."""
         own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
-        return TrainConfig(**{**own, **changes})
+        idle = self.idle_in({**own, **changes})  # of a trial without AMP
+        return TrainConfig(**{**{name: own[name] for name in own if name not in idle}, **changes})

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from data_tools.base.errors import InputError, NumbersError, message_of
 from data_tools.files.atomic_files import published
@@ -15,6 +15,7 @@ from data_tools.files.results import Results, files_of, settings_of
 from ernie_pair.checkpoint.best_link import BEST, best_of
 from ernie_pair.checkpoint.run_lock import RunLock
 from ernie_pair.engine.reporters import refuse_missing
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.config.target_flags import chosen_labels
@@ -29,6 +30,7 @@ from ernie_pair.pair.param_search.trial_callback import TrialCallback
 from ernie_pair.pair.series.one_run import OneRun, Ranks
 from ernie_pair.pair.series.plan import PLAN, Plan, sha256_of_weights, with_older_plan, write_plan
 from ernie_pair.pair.series.series_log import Point, report_series
+from ernie_pair.pair.targets.groups import training_groups
 from ernie_pair.pair.targets.target_metrics import chosen_metric
 from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.run_config.kept_config import keep_config
@@ -61,14 +63,14 @@ class SearchResult(NamedTuple):
 
 
 def search_params_command(config: SearchParamsConfig) -> None:
-    """Make the trials that are missing, write what they show, print the best. Raises an ErniePairError."""
+    """Run the missing trials, write what they show, print the best. Raises an ErniePairError."""
     search_params(config)
 
 
 def search_params(config: SearchParamsConfig) -> SearchResult:
-    """Make the trials that are missing, write what they show, print the best, and return them.
+    """Run the missing trials, write the results, print the best trial, and return all trials.
 
-    Raises an ErniePairError for whatever the user can fix, NumbersError where no trial has a metric.
+    Raises an ErniePairError for whatever the user can fix, NumbersError if no trial has a metric.
     """
     return _Search(config).make()
 
@@ -81,14 +83,15 @@ class _Search:
         source = open_model(
             config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch
         )
-        metric = chosen_metric(config.best_metric, chosen_labels(config, source.spec).target)
+        labels = chosen_labels(config, source.spec)
+        metric = chosen_metric(config.best_metric, labels.target)
         self.config, self.source = replace(config, best_metric=metric), source
         self.space = space_of(config)
         refuse_missing(config.reporters)
         self.ranks, self.output_dir = Ranks(config), Path(config.output_dir)
         self.results = _results(config)
         self.results.refuse_foreign()
-        self.num_rows = 0 if config.streaming else len(_source_of(config, "train").read())
+        self.rows_of_epoch = _rows_of_epoch(config, labels)
         self.study: Optional[Study] = None
         self.trial: Optional[Trial] = None
         self.ranks.by_first(self._begin)
@@ -119,7 +122,7 @@ class _Search:
         return json.loads(json.dumps({MARK: as_plan(self.space), **flags, **hashes, **weights}))
 
     def make(self) -> SearchResult:
-        """Make the trials that are missing, and return all of them."""
+        """Run the missing trials, and return all of them."""
         try:
             while True:
                 drawn = self.ranks.by_first(self._draw)
@@ -164,10 +167,10 @@ class _Search:
         self.ranks.by_first(partial(self._tell, number, reason))
 
     def _config_of(self, number: int, params: Dict[str, Any]) -> TrainConfig:
-        """Return the flags of a trial's run. Raises InputError where they exclude each other."""
+        """Return the flags of a trial's run. Raises InputError if they exclude each other."""
         places = {"output_dir": str(self._folder(number)), "cache_dir": self._cache_dir()}
         config = self.config.config_of({**params, **places})
-        steps = total_steps(config, self.num_rows, self.ranks.world)
+        steps = total_steps(config, self.rows_of_epoch(config), self.ranks.world)
         return self.config.config_of(
             {**params, **places, "eval_freq": max(1, math.ceil(steps / self.config.evaluations))}
         )
@@ -189,7 +192,7 @@ class _Search:
         elif reason or value is None or not math.isfinite(value):
             reason = reason or f"its {self.config.best_metric} has no value"
             self.study.fail(number, reason)
-            logger.warning("trial %d has failed, and the search goes on: %s", number, reason)
+            logger.warning("trial %d has failed, and the search continues: %s", number, reason)
         else:
             self.study.complete(number, value)
             logger.info("trial %d: %s %.4f", number, self.config.best_metric, value)
@@ -210,7 +213,7 @@ class _Search:
         return self._config_of(best.number, best.params)
 
     def _finish(self) -> Dict[str, Any]:
-        """Show the end, and return all trials as JSON values. Raises NumbersError where none is complete."""
+        """Show the end, and return all trials as JSON values. Raises NumbersError if none is complete."""
         assert self.study is not None  # this is rank 0
         self._publish()
         best, outcomes = self.study.best(), self.study.outcomes()
@@ -251,6 +254,20 @@ def _results(config: SearchParamsConfig) -> Results:
     return Results("search-params", outputs, inputs, settings, config.overwrite)
 
 
-def _source_of(config: SearchParamsConfig, split: str) -> PairSource:
-    columns, flag = Columns(config.text_a, config.text_b, config.label), f"{split}_file"
-    return PairSource(flag, getattr(config, flag), split, None, columns, RowRules.of(config))
+def _source_of(config: SearchParamsConfig, split: str, labels: Optional[Labels] = None) -> PairSource:
+    columns, flag = Columns(config.text_a, config.text_b, config.label, config.query), f"{split}_file"
+    return PairSource(flag, getattr(config, flag), split, labels, columns, RowRules.of(config))
+
+
+def _rows_of_epoch(config: SearchParamsConfig, labels: Labels) -> Callable[[TrainConfig], int]:
+    """Return what counts the rows of an epoch of a trial: 0 for a stream, for a ranking its queries.
+
+    Raises InputError for a row that a trial would refuse.
+    """
+    if config.streaming:
+        return lambda trial: 0
+    train = _source_of(config, "train", labels).read()
+    num_pairs, groups, known = len(train), train.groups, train.known_labels
+    if groups is None:
+        return lambda trial: num_pairs
+    return lambda trial: len(training_groups(groups, known, trial.most_candidates))

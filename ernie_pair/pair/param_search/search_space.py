@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Tuple, Union, get_args
 
 import yaml
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.base.options import Given, hints_of, read_given
 from data_tools.base.yaml_flags import Entry, entries_of, nearest, read_mapping
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -79,13 +79,13 @@ def space_of(config: SearchParamsConfig) -> Space:
     """
     if not (config.search or config.space):
         raise InputError(
-            "--search and --space are empty: nothing is to be searched; pass "
+            "--search and --space are empty: there is nothing to search; pass "
             "--search 'learning_rate=1e-5..1e-4:log batch_size=16,32', for example"
         )
     space: Space = []
     for part in (*_in_words(config.search), *_in_file(config.space)):
         if part.name in {other.name for other in space}:
-            raise InputError(f"{part.name} is to be searched twice; name it once in --search and --space")
+            raise InputError(f"{part.name} is given twice; name it once in --search and --space")
         space.append(part)
     for part in space:
         for value in part.ends:
@@ -139,7 +139,7 @@ def _in_file(path: str) -> Iterator[Union[Range, Choice]]:
             found = {entry.name: _given(entry) for entry in inner}
             unknown = next((key for key in found if key not in KEYS), None)
             if unknown is not None:
-                raise InputError(f"{where}: {unknown[:40]} is none of {', '.join(KEYS)}; {YAML_EXAMPLE}")
+                raise InputError(f"{where}: {unknown[:40]} is not one of {', '.join(KEYS)}; {YAML_EXAMPLE}")
             yield _range(name, found, where)
         else:
             raise InputError(f"{where} has one value, and nothing to search; {YAML_EXAMPLE}")
@@ -154,15 +154,19 @@ def _given(entry: Entry) -> Given:
 def _refuse_name(name: str, where: str) -> None:
     known = [each for each in hints_of(TrainConfig) if each not in NOT_SEARCHED]
     if name in NOT_SEARCHED:
-        raise InputError(f"{where}: --{name} is no flag to search, it makes no model better; leave it out")
+        raise InputError(
+            f"{where}: --{name} is not a flag to search: it does not improve a model; leave it out"
+        )
     if name not in known:
-        raise InputError(f"{where}: {name[:40]} is no flag of train; {nearest([name], known)}")
+        raise InputError(f"{where}: {name[:40]} is not a flag of train; {nearest([name], known)}")
 
 
 def _choice(name: str, given: List[Given], where: str) -> Choice:
     values = tuple(read_given(one, hints_of(TrainConfig)[name]) for one in given)
     if len(set(values)) < 2 or len(set(values)) < len(values):
-        raise InputError(f"{where}: {len(set(values))} different value(s) of {len(values)}; {EXAMPLE}")
+        raise InputError(
+            f"{where}: {counted(len(set(values)), 'different value')} of {len(values)}; {EXAMPLE}"
+        )
     return Choice(name, values)
 
 
@@ -178,7 +182,7 @@ def _range(name: str, given: Dict[str, Given], where: str) -> Range:
     step = read_given(given["step"], kind) if "step" in given else None
     assert isinstance(low, (int, float)) and isinstance(high, (int, float))  # as kind says
     if low >= high:
-        raise InputError(f"{where}: low {low} is not below high {high}; exchange them, or correct one")
+        raise InputError(f"{where}: low {low} is not below high {high}; swap them, or correct one")
     if log and (low <= 0 or step is not None):
         raise InputError(f"{where}: log needs a low above 0, and no step; leave it or the step out")
     if step is not None and not 0 < float(str(step)) <= high - low:

@@ -1,4 +1,4 @@
-"""What a trial tells the study at its evaluations, and hears there."""
+"""What a trial reports to the study at its evaluations, and whether it is pruned."""
 
 import math
 from typing import Any, Optional

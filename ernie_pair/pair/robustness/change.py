@@ -9,7 +9,7 @@ import numpy as np
 
 from ernie_pair.pair.robustness.words import is_hanzi, is_name, words_of
 
-UNKNOWN = -1  # in place of a label that does not follow from that of the untouched pair
+UNKNOWN = -1  # in place of a label that does not follow from that of the original pair
 
 
 class Change(NamedTuple):

@@ -90,7 +90,7 @@ def _replaced(text: str, words: Dict[str, str]) -> List[str]:
 
 
 def _without_not(text: str) -> List[str]:
-    """Return the text without a 不 or 没 that stands by itself before a long verb or adjective."""
+    """Return the text without a 不 or 没 that stands on its own before a long verb or adjective."""
     placed = _placed(text)
     return [
         text[:begin] + text[begin + 1 :]

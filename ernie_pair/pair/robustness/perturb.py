@@ -78,7 +78,7 @@ def parse_kinds(text: str) -> Tuple[str, ...]:
 
 
 def perturb(pairs: Pairs, num_classes: int, asked: Perturbing) -> Perturbed:
-    """Return the changed pairs of ``pairs``, which have labels. Raises InputError where there is none."""
+    """Return the changed pairs of ``pairs``, which have labels. Raises InputError if there is none."""
     same, different = (1, 0) if num_classes == 2 else (None, None)
     facts = Facts(sorted({*pairs.left, *pairs.right}), same, different)
     found = [

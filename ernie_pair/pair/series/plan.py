@@ -12,6 +12,7 @@ from typing import Callable, Dict, Iterator, List, Sequence
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.device.amp_flags import without_idle_amp
 from ernie_pair.model_files.source import ModelSource
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
@@ -30,9 +31,9 @@ def with_older_plan(path: Path, plan: Plan, mark: str, kind: str, of_older: Plan
         return plan
     before = read_json_object(path, "give another --output_dir, or remove the file")
     if mark not in before:
-        raise InputError(f"{path} is no plan of a {kind}; give another --output_dir")
+        raise InputError(f"{path} is not a plan of a {kind}; give another --output_dir")
     plan = dict(plan)
-    for key, value in {**of_older, **before}.items():
+    for key, value in {**of_older, **without_idle_amp(before)}.items():
         if plan.setdefault(key, value) != value:
             raise InputError(f"{path}: {key} was {value} and is now {plan[key]}; give another --output_dir")
     return plan

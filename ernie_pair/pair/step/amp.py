@@ -50,7 +50,7 @@ class LossScale(AnyDeviceGradScaler):
         return {SCALE: state["scale"], **{name: np.array([count]) for name, count in counts.items()}}
 
     def restore(self, arrays: Arrays) -> None:
-        """Take the state that ``arrays`` returned."""
+        """Restore the state that ``arrays`` returned."""
         self.load_state_dict(
             {
                 **self.state_dict(),
@@ -62,5 +62,5 @@ class LossScale(AnyDeviceGradScaler):
 
 
 def loss_scale_of(config: AmpFlags) -> Optional[LossScale]:
-    """Return a loss scale where ``config`` asks for one, otherwise None."""
+    """Return a loss scale if ``config`` needs one, otherwise None."""
     return LossScale(config) if config.scales_loss else None

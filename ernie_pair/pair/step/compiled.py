@@ -1,8 +1,7 @@
 """The forward pass of a pair classifier as a static program, made once by `paddle.jit.to_static`.
 
-Each op of the dynamic graph costs the host time, which a GPU waits for where the ops are small; a program is
-handed over as one. It gives the bits of the dynamic graph where that has been compared, and is refused
-elsewhere.
+Each op of the dynamic graph costs host time, for which a GPU waits if the ops are small; a program is
+launched as a whole. It is bit-identical to the dynamic graph in the compared cases, and refused in others.
 """
 
 from typing import Callable, Optional
@@ -19,9 +18,9 @@ COMPARED = ("ernie", "ernie_gram", "bert")  # families, by the tests
 
 
 def compile_forward(config: PairConfig, model: PairClassifier, num_processes: int) -> Optional[Callable]:
-    """Return the forward pass of ``model`` as a program, or None where the dynamic graph is to compute it.
+    """Return the forward pass of ``model`` as a program, or None if the dynamic graph is used.
 
-    ``model`` itself computes on as before. Raises InputError where --to_static true asks for what cannot be.
+    ``model`` itself computes on as before. Raises InputError if --to_static true asks for what cannot be.
     """
     is_asked_for = config.to_static is True
     if not is_asked_for and (config.to_static is False or config.device == "cpu"):
@@ -36,19 +35,17 @@ def compile_forward(config: PairConfig, model: PairClassifier, num_processes: in
 
 
 def why_not_compiled(config: PairConfig, model: PairClassifier, num_processes: int) -> str:
-    """Return why the forward pass of ``model`` is left to the dynamic graph; empty: it need not be."""
+    """Return why the forward pass of ``model`` cannot be compiled; empty: it can."""
     if type(model) is not PairClassifier:
         return f"{type(model).__name__} is a class of your own, whose Python may do what a program cannot"
     if model.family not in COMPARED:
-        return f"{model.family} has not been compared, as {', '.join(COMPARED)} have"
+        return f"{model.family} is untested; tested are {', '.join(COMPARED)}"
     if model.fused_state is not None:
         return "the fused kernels of the CPU are no ops of Paddle's; add --kernels plain"
     if config.use_recompute:
         return "--use_recompute true runs a layer twice, with the random numbers of the first time"
     if config.use_amp:
-        return "in a program --use_amp true casts by other rules, which nobody has compared"
+        return "in a program --use_amp true casts by other rules, which is untested"
     if num_processes > 1:
-        return (
-            f"its gradients have not been seen to be added up over processes, and these are {num_processes}"
-        )
+        return f"summing its gradients over processes is untested, and there are {num_processes}"
     return why_programs_do_not_train()

@@ -1,4 +1,4 @@
-"""FGM: the word embedding, moved a step of given length to where the loss grows (Miyato et al. 2017).
+"""FGM: an adversarial step of given length on the word embedding (Miyato et al. 2017).
 
 The step is epsilon * g / |g|, and g the gradient of the whole global batch: all micro-batches of a step go
 through once, g is averaged over the ranks, and then all go through again with the embedding moved, their
@@ -30,7 +30,7 @@ class Fgm:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Move the embedding within the context, and restore it after, to the bit.
+        """Move the embedding within the context, and restore it bit by bit afterwards.
 
         A gradient that is zero or not finite moves nothing, on all ranks alike.
         """

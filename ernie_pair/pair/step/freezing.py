@@ -1,4 +1,4 @@
-"""What of the encoder stays as it came: without gradients, without optimizer state, without dropout.
+"""Freeze parts of the encoder: no gradients, no optimizer state, no dropout.
 
 Embeddings and the layers above them freeze from below, so nothing of what they compute is kept for a
 backward pass. They run as in evaluation: what comes out of them is the same in every epoch.
@@ -13,7 +13,7 @@ from ernie_pair.pair.step.optimizer import trained_parameters
 
 
 def freeze(model: EncoderModel, config: LayerFlags) -> str:
-    """Freeze what the flags name, and return how many parameters train, as a line for the log.
+    """Freeze what the flags name, and return how many parameters are trained, as a line for the log.
 
     The pooler, if there is one, trains with the head. Raises InputError when the model has fewer layers.
     """
@@ -25,7 +25,7 @@ def freeze(model: EncoderModel, config: LayerFlags) -> str:
         parameter.stop_gradient = is_frozen or model.is_unused(name)
     every = sum(int(parameter.size) for parameter in model.parameters())
     trained = sum(int(parameter.size) for parameter in trained_parameters(model).values())
-    share = f"{trained:,} of {every:,} parameters train ({trained / every:.1%})"
+    share = f"{trained:,} of {every:,} parameters are trained ({trained / every:.1%})"
     if num_frozen is None:
         return share
     return (

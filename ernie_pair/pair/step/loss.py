@@ -1,4 +1,4 @@
-"""The loss that a step lowers: the cross entropy, weighted by class, and the divergence of two passes.
+"""The training loss: the cross entropy, weighted by class, and the divergence of two passes.
 
 R-Drop (Liang et al. 2021) lets every pair pass twice, under two draws of dropout. The loss of a pair is then
 the mean of its two cross entropies and ``alpha`` times half of KL(p|q) + KL(q|p). The paper adds the two
@@ -127,7 +127,7 @@ def pair_loss(config: StepFlags, class_weights: Optional[np.ndarray]) -> PairLos
 
 
 class SuppliedLoss(NamedTuple):
-    """A loss that a kind of training has instead of `PairLoss`, and what its run is known by.
+    """A loss that replaces `PairLoss` in a kind of training, with its part of the fingerprint.
 
     ``fingerprint`` must stay for a checkpoint to be resumed from, ``topology`` may change. ``command``: what
     trains with it.

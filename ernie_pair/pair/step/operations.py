@@ -1,4 +1,4 @@
-"""The floating-point operations that a step of a pair classifier asks for."""
+"""The floating-point operations of a training step of a pair classifier."""
 
 from ernie_pair.engine.flops import EncoderSize, count_classifier, count_encoder
 from ernie_pair.pair.config.pair_config import PairConfig

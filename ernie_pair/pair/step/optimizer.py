@@ -31,7 +31,7 @@ Parameters = Dict[str, paddle.Tensor]
 
 
 class OptimizerFlags(Protocol):
-    """The flags that decide how the weights move; those of every training in dynamic graph."""
+    """The flags that decide how the weights move; those of every training in the dynamic graph."""
 
     @property
     def weight_decay(self) -> float:
@@ -39,11 +39,11 @@ class OptimizerFlags(Protocol):
 
     @property
     def layer_decay(self) -> float:
-        """Return at which share of the layer above a layer learns."""
+        """Return the learning rate of a layer as a share of that of the layer above."""
 
     @property
     def grad_clip(self) -> float:
-        """Return the largest norm of the gradient; 0: no clipping."""
+        """Return the maximum norm of the gradient; 0: no clipping."""
 
     @property
     def narrows_weights(self) -> bool:
@@ -55,11 +55,11 @@ class ScheduleFlags(Protocol):
 
     @property
     def learning_rate(self) -> float:
-        """Return the highest learning rate."""
+        """Return the peak learning rate."""
 
     @property
     def lr_scheduler_type(self) -> str:
-        """Return what follows the warm-up."""
+        """Return the schedule after warm-up."""
 
     def count_warmup_steps(self, total_steps: int) -> int:
         """Return the steps of warm-up."""

@@ -1,4 +1,4 @@
-"""A micro-batch that has been copied into pinned memory, from which a GPU reads while the host goes on."""
+"""A micro-batch in pinned memory, from which a GPU reads while the host continues."""
 
 from typing import Dict
 

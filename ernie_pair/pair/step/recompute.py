@@ -1,4 +1,4 @@
-"""Recompute: an encoder layer keeps its input alone, and runs again when its gradient is wanted.
+"""Recompute: an encoder layer keeps only its input, and runs again in the backward pass.
 
 The second run draws the dropout of the first: the same gradients as without, to the last bit. Paddle
 knows how to rewind its random numbers on a GPU alone, so it is done here.
@@ -14,7 +14,7 @@ from ernie_pair.kernels.encoder_layer import FusedLayer
 
 
 def recompute_layers(model, is_wanted: bool) -> None:
-    """Let each encoder layer of a `PairClassifier` keep its input alone and run again, or undo that."""
+    """Turn recompute on or off for every encoder layer of a `PairClassifier`."""
     for layer in model.layers():
         fused = own_forward(layer)
         if isinstance(fused, FusedLayer):  # its dropout needs no random numbers of before

@@ -1,4 +1,4 @@
-"""The losses of models without classes, and which of all losses a run lowers.
+"""The losses of models without classes, and the choice of the loss of a run.
 
 B rows, Q queries, M candidates of the one that has most.
 """
@@ -88,7 +88,7 @@ class ListwiseLoss(RankingLoss):
 
 
 class MarginLoss(RankingLoss):
-    """The mean, over pairs of a relevant candidate and another, of what is missing to ``margin``."""
+    """The mean, over pairs of a relevant and another candidate, of how much is missing to ``margin``."""
 
     def __init__(self, margin: float):
         super().__init__()

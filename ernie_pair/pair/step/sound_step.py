@@ -1,11 +1,11 @@
-"""The move of a step that is judged first: one that is not finite may be left out."""
+"""Update the weights only if the step is finite; otherwise the step may be skipped."""
 
 import math
 from typing import Dict
 
 
 def move_if_sound(job, rate: float, loss: float, norm: float) -> Dict[str, float]:
-    """Move the weights of ``job``, or skip its step, and return what there is to say of it.
+    """Update the weights of ``job`` or skip the step, and return a message about it, if any.
 
     ``rate``: the learning rate. ``loss`` and ``norm``, of the gradient, are the same on all ranks, and so is
     what is done: with --on_nan skip both have to be finite, with a loss scale the norm.

@@ -1,4 +1,4 @@
-"""What the passes of a step leave for the log: numbers that stay on the device until they are read."""
+"""The numbers of a step for the log, which stay on the device until they are read."""
 
 from typing import Iterable, List, NamedTuple, Sequence, Tuple, Union
 
@@ -12,7 +12,7 @@ ON_DEVICE = 3  # the numbers of every pass that its forward computes; `PairLoss.
 
 
 class PassNumbers(NamedTuple):
-    """What is known of a pass over one micro-batch.
+    """The numbers of a pass over one micro-batch.
 
     ``on_device``: float32 [3 + parts], its loss, its divergence, how many of its ``rows`` were predicted
     right, and the parts of its loss. ``weight``: what its rows count in the loss; see `PairLoss`.
@@ -40,7 +40,7 @@ class StepSums(NamedTuple):
 
 
 class WaitingStep(NamedTuple):
-    """A step that was made and has not been read.
+    """A step whose numbers have not been read yet.
 
     ``batches`` are held until then: a GPU may not have read them yet. ``adversarial``: the passes of FGM.
     ``squares``: what this rank adds to the squared norm of the gradient, [1] where the device has it; 0.0

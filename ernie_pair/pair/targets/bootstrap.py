@@ -1,4 +1,4 @@
-"""How far a metric may be off because the rows are few: bootstrap over the rows of a file."""
+"""Confidence intervals of metrics: bootstrap over the rows of a file."""
 
 from typing import Callable, Dict, Iterator, List, Sequence
 

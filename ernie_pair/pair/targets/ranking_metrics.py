@@ -49,7 +49,7 @@ def measure_ranking(
 
 
 class CountedQueries:
-    """The RANKING_METRICS of a file in which query i stands counts[i] times; see ``measure_ranking``."""
+    """The RANKING_METRICS of a file in which query i occurs counts[i] times; see ``measure_ranking``."""
 
     def __init__(self, outputs: np.ndarray, labels: np.ndarray, groups: np.ndarray):
         scores = outputs[:, 0].astype(np.float64)
@@ -59,7 +59,7 @@ class CountedQueries:
         self.values = np.array(rows, dtype=np.float64).reshape(-1, len(RANKING_METRICS))
 
     def measure(self, counts: np.ndarray) -> Dict[str, float]:
-        """Return the metrics of the file in which query i stands counts[i] times; ``counts`` int64 [Q]."""
+        """Return the metrics of the file in which query i occurs counts[i] times; ``counts`` int64 [Q]."""
         if not self.num_queries:
             return dict.fromkeys(RANKING_METRICS, np.nan)
         return dict(zip(RANKING_METRICS, (counts @ self.values / counts.sum()).tolist()))

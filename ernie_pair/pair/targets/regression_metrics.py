@@ -25,7 +25,7 @@ def measure_scores(outputs: np.ndarray, labels: np.ndarray, label_range: Range =
 
 
 class CountedScores:
-    """The REGRESSION_METRICS of a file in which row i stands counts[i] times; see ``measure_scores``."""
+    """The REGRESSION_METRICS of a file in which row i occurs counts[i] times; see ``measure_scores``."""
 
     def __init__(self, outputs: np.ndarray, labels: np.ndarray, label_range: Range):
         scores, labels = scores_of(outputs, label_range), labels.astype(np.float64)
@@ -35,7 +35,7 @@ class CountedScores:
         self.ranks_of_scores, self.ranks_of_labels = _Ranks(scores), _Ranks(labels)
 
     def measure(self, counts: np.ndarray) -> Dict[str, float]:
-        """Return the metrics of the file in which row i stands counts[i] times; ``counts`` int64 [N]."""
+        """Return the metrics of the file in which row i occurs counts[i] times; ``counts`` int64 [N]."""
         total = counts.sum()
         ranks = self.ranks_of_scores.measure(counts), self.ranks_of_labels.measure(counts)
         values = {
@@ -58,7 +58,7 @@ class _Ranks:
         self.group, self.firsts = np.cumsum(starts) - 1, np.flatnonzero(starts)
 
     def measure(self, counts: np.ndarray) -> np.ndarray:
-        """Return the rank of each value, float64 [N], where value i stands counts[i] times."""
+        """Return the rank of each value, float64 [N], where value i occurs counts[i] times."""
         sizes = np.add.reduceat(counts[self.order], self.firsts)
         middle = np.cumsum(sizes) - (sizes - 1) / 2
         ranks = np.empty(len(counts))
@@ -67,7 +67,7 @@ class _Ranks:
 
 
 def correlation(found: np.ndarray, wanted: np.ndarray, counts: np.ndarray) -> float:
-    """Return Pearson's correlation of two columns float64 [N] in which row i stands counts[i] times.
+    """Return Pearson's correlation of two columns float64 [N] in which row i occurs counts[i] times.
 
     It is 0 where all of ``found`` are equal, and nan where all of ``wanted`` are.
     """
@@ -85,7 +85,7 @@ def refuse_equal_labels(metric: str, labels: np.ndarray, where: str) -> None:
     """Raise InputError when ``metric`` has no value on these labels float64 [N], whatever the scores."""
     if metric in CORRELATIONS and len(np.unique(labels)) < 2:
         raise InputError(
-            f"{where} has one label alone, {labels[0]:g}, so {metric} has no value on it; take a file with "
+            f"{where} has a single label, {labels[0]:g}, so {metric} is undefined on it; take a file with "
             "several, or another metric"
         )
 

@@ -45,7 +45,7 @@ def refuse_other_metric(metric: str, target: str) -> None:
     """Raise InputError for a metric of another target alone."""
     if metric in ALL_METRICS and metric not in OF_TARGET[target].names:
         raise InputError(
-            f"--best_metric {metric} is none of a model for {target}; take one of "
+            f"--best_metric {metric} is not a metric of a model for {target}; use one of "
             f"{', '.join(OF_TARGET[target].names)}, or leave it out"
         )
 

@@ -13,7 +13,7 @@ from ernie_pair.processes.world import World
 
 
 class EvalPrediction(NamedTuple):
-    """The argument of compute_metrics; `logits, labels = prediction` takes it apart."""
+    """The argument of compute_metrics; unpack it with `logits, labels = prediction`."""
 
     predictions: np.ndarray  # the logits, float32 [N, C]
     label_ids: np.ndarray  # classes int64 [N], or scores float64 [N]
@@ -25,7 +25,7 @@ ComputeMetrics = Callable[[EvalPrediction], Dict[str, float]]
 class UserMetrics:
     """The metrics of ``measure`` and those that ``compute_metrics`` adds, or puts in place of one of them.
 
-    Of several ranks rank 0 asks ``compute_metrics``, and all get its answer. Raises InputError when that is
+    With several ranks rank 0 calls ``compute_metrics``, and all get its answer. Raises InputError if that is
     no dictionary of numbers, or ``best_metric`` is not in it, or is not finite.
     """
 
@@ -61,8 +61,8 @@ class UserMetrics:
             ) from None
         if not math.isfinite(own.get(self.best_metric, 0.0)):
             raise InputError(
-                f"compute_metrics returned {self.best_metric} {own[self.best_metric]}, which chooses no best "
-                "model; return a finite number"
+                f"compute_metrics returned {self.best_metric} {own[self.best_metric]}, which "
+                "can choose no best model; return a finite number"
             )
         return own
 
@@ -71,6 +71,6 @@ def refuse_unknown(best_metric: str, metrics: Iterable[str]) -> None:
     """Raise InputError when ``best_metric`` is none of ``metrics``."""
     if best_metric not in metrics:
         raise InputError(
-            f"best_metric {best_metric} is none of {', '.join(metrics)}; take one of them, or have "
+            f"best_metric {best_metric} is not one of {', '.join(metrics)}; use one of them, or have "
             "compute_metrics return it"
         )

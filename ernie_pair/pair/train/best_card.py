@@ -30,11 +30,11 @@ PYTHON = """\
 from ernie_pair import PairConfig, PairTrainer
 
 trainer = PairTrainer(".", PairConfig("output", max_seq_len={length}))
-answer = trainer.predict([("怎么开户", "如何开户")])
+answer = trainer.predict([("怎么注销信用卡", "如何注销信用卡")])
 print({shown})"""
 TITLES = {
-    True: "A sentence-pair classifier of the family {}",
-    False: "A model of the family {} that scores sentence pairs",
+    True: "{} sentence-pair classifier",
+    False: "{} model that scores sentence pairs",
 }
 SHOWN = {True: "answer.names, answer.probabilities", False: "answer.scores"}
 
@@ -58,7 +58,7 @@ def card_of_best(
         title=TITLES[spec.labels.has_classes].format(start.model.family),
         facts={
             "base model": start.source.name,
-            "beginning": start.beginning,
+            "initial weights": start.beginning.removeprefix("start from ").removeprefix("the weights "),
             **start.facts,
             **_meaning_of(spec.labels),
             "tokens per pair": str(config.max_seq_len),

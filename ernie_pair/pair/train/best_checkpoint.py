@@ -1,4 +1,4 @@
-"""The best model of a run: OUT/best-accuracy-0.8962/, and OUT/best, which leads to it.
+"""The best model of a run: OUT/best-accuracy-0.8962/, and the link OUT/best to it.
 
 Its .made.json says of which run it is and how good; other entries called best-* are the user's and stay.
 """
@@ -74,14 +74,15 @@ class BestModel:
         """Warn where no evaluation was better than that of step 0."""
         if state.best_step == 0 < state.step and self.world.is_first:
             logger.warning(
-                "best %s %.4f is that of step 0: the run got no better than its start, which lies in %s",
+                "the best %s, %.4f, is that of step 0: training did not improve on the initial model, "
+                "kept in %s",
                 self.metric,
                 state.best_metric,
                 self.folder(),
             )
 
     def _publish(self, value: float) -> None:
-        clear_leftovers(self.output_dir, PREFIX)
+        clear_leftovers(self.output_dir, lambda name: name.startswith(PREFIX))
         about = {"metric": self.metric, "value": value, "lower_is_better": self.lower_is_better}
         named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
         folder = publish_of_run(named, self.write, about)

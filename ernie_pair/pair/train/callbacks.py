@@ -1,4 +1,4 @@
-"""What a user adds to a training run: methods that are called when something has happened in it.
+"""Callbacks that a user adds to a training run.
 
 They have the names, the arguments and the order of those of the Trainer of Transformers and PaddleNLP.
 """
@@ -24,11 +24,11 @@ Metrics = Dict[str, float]
 
 @dataclass
 class TrainerState:
-    """How far a run is.
+    """The progress of a run.
 
-    ``epoch``: passes over the training pairs so far; 0 for a stream. ``log_history``: a dictionary for each
-    logged line and each evaluation, with step and epoch, from step 0 on, also of a resumed run; the names of
-    an evaluation's metrics begin with ``eval_``. ``best_metric``, ``best_model_checkpoint``: of the best
+    ``epoch``: passes over the training pairs so far; 0 for a stream. ``log_history``: one dictionary per log
+    line and evaluation, with step and epoch, from step 0 on, also for a resumed run; metrics of evaluations
+    have names that begin with ``eval_``. ``best_metric``, ``best_model_checkpoint``: the metric of the best
     evaluation, and the folder of its model.
     """
 
@@ -43,32 +43,32 @@ class TrainerState:
 
 
 class PairCallback:
-    """A base class of callbacks. Override what is wanted.
+    """The base class of callbacks. Override the methods that you need.
 
         class Stop(PairCallback):
             def on_evaluate(self, args, state, control, metrics, **kwargs):
                 if metrics["accuracy"] > 0.9:
                     control.should_training_stop = True
 
-    ``args`` is the PairConfig, of EmbeddingTrainer the EmbeddingConfig, ``state`` a copy of the TrainerState,
-    ``control`` a TrainerControl to be changed, or returned changed. Keywords hold ``model`` and
-    ``optimizer``; that of ``on_log`` is ``logs``, means over the steps since the last call, that of
-    ``on_evaluate`` ``metrics``, as ``evaluate`` returns them, and that of ``on_save`` ``folder``. Of several
-    ranks only rank 0 calls; the others wait until it has, and do as its ``control`` says. An error that it
-    raises ends the run on all of them. A run that ``control`` has stopped is saved; the next call of `train`
-    goes on from there.
+    ``args`` is the PairConfig (EmbeddingConfig in an EmbeddingTrainer), ``state`` a copy of the TrainerState,
+    ``control`` a TrainerControl, which the method may change in place or return changed. The keyword
+    arguments contain ``model`` and ``optimizer``; in ``on_log`` also ``logs``, means over the steps since the
+    last call, in ``on_evaluate`` ``metrics``, as ``evaluate`` returns them, and in ``on_save`` ``folder``.
+    With several ranks only rank 0 runs the callbacks; the others wait and follow its ``control``. An error in
+    a callback ends the run on all ranks. A run stopped by ``control`` is saved; the next call of `train`
+    continues from there.
     """
 
     def on_train_begin(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
-        """Handle the start of the run, or of its continuation."""
+        """Handle the start of the run, or its resumption."""
         return None
 
     def on_step_end(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
-        """Handle a step; ``control`` says whether it is to be logged, evaluated and saved."""
+        """Handle a step; ``control`` says whether it will be logged, evaluated and saved."""
         return None
 
     def on_epoch_end(
@@ -87,7 +87,7 @@ class PairCallback:
         logs: Metrics,
         **kwargs: Any,
     ) -> Optional[TrainerControl]:
-        """Handle a training line, every ``logging_freq`` steps."""
+        """Handle a training log line, every ``logging_freq`` steps."""
         return None
 
     def on_evaluate(
@@ -100,7 +100,7 @@ class PairCallback:
         metrics: Metrics,
         **kwargs: Any,
     ) -> Optional[TrainerControl]:
-        """Handle an evaluation of the run, the one before the first step included."""
+        """Handle an evaluation, including the one before the first step."""
         return None
 
     def on_save(
@@ -119,7 +119,7 @@ class PairCallback:
     def on_train_end(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
-        """Handle the end of the run: it is done, was stopped early, or was asked to stop."""
+        """Handle the end of the run: finished, stopped early, or interrupted."""
         return None
 
 
@@ -129,12 +129,12 @@ EVENTS = tuple(name for name in vars(PairCallback) if name.startswith("on_"))
 def checked_callback(callback) -> PairCallback:
     """Return a callback, made of its class if that is what is given.
 
-    Raises InputError for what is none, or would never be called.
+    Raises InputError for one that is not a callback, or that would never be called.
     """
     made = callback() if isinstance(callback, type) else callback
     name = type(made).__name__
     if not isinstance(made, PairCallback):
-        raise InputError(f"callbacks: {name} is no PairCallback; derive it from ernie_pair.PairCallback")
+        raise InputError(f"callbacks: {name} is not a PairCallback; derive it from ernie_pair.PairCallback")
     unknown = [method for method in dir(made) if method.startswith("on_") and method not in EVENTS]
     if unknown:
         raise InputError(
@@ -243,7 +243,9 @@ class CallingHooks(Hooks):
         """Log why the run ended before its last step, if it did, and which of its models is the best."""
         if state.step < self.lines.max_steps:
             is_early = stopping.is_due(state)
-            why = stopping.reason(state, best.metric) if is_early else "by a callback; train again to go on"
+            why = (
+                stopping.reason(state, best.metric) if is_early else "by a callback; train again to continue"
+            )
             self.lines.tell("stop", state, why)
         if state.best_metric is not None:
             self.lines.tell_end(state, f"best {best.describe(state)}")

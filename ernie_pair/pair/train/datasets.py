@@ -1,4 +1,4 @@
-"""What a training run learns from and is measured on: from files or sets to batches of ids."""
+"""The training and evaluation data of a run: from files or sets to batches of ids."""
 
 import logging
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.model_files.labels import RANKING, UNLABELLED, Labels
@@ -82,7 +82,7 @@ def open_pairs(
         data.dev.orders = encode_both_orders(sources["dev"].read(), tokenizer, config.max_seq_len)
     if data.dev.groups is not None:
         logger.info(
-            "a batch has --batch_size queries with all of their candidates, %d at most of one",
+            "a batch has --batch_size queries with all of their candidates, at most %d per query",
             config.most_candidates,
         )
     return data._replace(hashes={**data.hashes, "vocabulary": tokenizer.sha256})
@@ -114,7 +114,7 @@ def _hold(
     hashes = {source.flag: source.sha256() for source in sources.values()}
     weights = class_weights_of(config.class_weights, len(labels.names), train.labels, sources["train"].name)
     if weights is not None:
-        logger.info("a pair counts %s", ", ".join(map("%.4g %s".__mod__, zip(weights, _shown(labels)))))
+        logger.info("class weights: %s", ", ".join(map("%.4g %s".__mod__, zip(weights, _shown(labels)))))
     files = [
         DataFile(split, source.name, hashes[source.flag], len(rows))
         for (split, source), rows in zip(sources.items(), (*training, dev))
@@ -195,7 +195,7 @@ def _describe(source: PairSource, rows: EncodedPairs, labels: Labels) -> None:
         shares = f"{shares}, {len(rows) - len(known)} without label"
     logger.info("%s: %d pairs (%s), %.1f tokens each", source.name, len(rows), shares, rows.lengths.mean())
     if rows.num_cut:
-        logger.info("%s: %d pairs are longer than --max_seq_len and are cut", source.name, rows.num_cut)
+        logger.info("%s: cut to --max_seq_len: %s", source.name, counted(rows.num_cut, "pair"))
 
 
 def _shares(found: np.ndarray, labels: Labels) -> str:
@@ -206,7 +206,7 @@ def _shares(found: np.ndarray, labels: Labels) -> str:
     if labels.target == RANKING:
         return f"{int(found.sum())} of them relevant"
     low, high = float(found.min()), float(found.max())
-    return f"labels from {low:.4g} to {high:.4g}, {found.mean():.4g} in the mean"
+    return f"labels from {low:.4g} to {high:.4g}, mean {found.mean():.4g}"
 
 
 def _shown(labels: Labels) -> List[str]:

@@ -1,4 +1,4 @@
-"""When a run ends before its time: its evaluations have stopped getting better."""
+"""Early stopping: end a run whose evaluations no longer improve."""
 
 from dataclasses import dataclass
 

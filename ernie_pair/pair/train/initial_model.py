@@ -1,4 +1,4 @@
-"""Where a training run begins: its model before the first step."""
+"""The model of a training run before its first step."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a checkpoint of pair training holds, and how it comes back.
+"""The content of a checkpoint of pair training, and how it is restored.
 
 model.safetensors                       the weights, under structured names
 distillation.safetensors                what a distillation trains along, and its model has not

@@ -1,4 +1,4 @@
-"""What a run is known by: what must stay for a checkpoint to be resumed from, and what may change.
+"""The fingerprint of a run: what must stay the same to resume from a checkpoint, and what may change.
 
 The keys name the flags that give their values; see `ernie_pair.checkpoint.fingerprint`.
 """
@@ -6,6 +6,7 @@ The keys name the flags that give their values; see `ernie_pair.checkpoint.finge
 from typing import Dict
 
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
+from ernie_pair.device.amp_flags import without_idle_amp
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.model_files.labels import RANKING
@@ -66,7 +67,7 @@ def key_of_file(name: str) -> str:
 
 def _upgrade(saved: Fingerprint) -> Fingerprint:
     renamed = {STEPS if name == STEPS_BEFORE else name: value for name, value in saved.items()}
-    return {**ONLY_ONES, **renamed}
+    return {**ONLY_ONES, **without_idle_amp(renamed)}
 
 
 def cure_of(name: str, old: object) -> str:

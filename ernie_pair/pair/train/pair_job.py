@@ -107,7 +107,7 @@ class PairJob:
         return learning_rate(step, **self.rates)
 
     def place(self, micro_batches: List[Batch]) -> List[Batch]:
-        """Return the micro-batches of a step, on a GPU in pinned memory, from which it reads by itself.
+        """Return the micro-batches of a step, on a GPU in pinned memory, from which it reads on its own.
 
         It touches nothing of the job: a thread may do it for the next step.
         """

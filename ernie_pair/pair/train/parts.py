@@ -1,4 +1,4 @@
-"""What a training run is made of, for a loop in the reader's own hands."""
+"""The parts of a training run, for the user's own training loop."""
 
 import math
 from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
@@ -17,7 +17,7 @@ from ernie_pair.pair.train.datasets import PairData
 from ernie_pair.pair.train.pair_job import open_optimizer, rates_of
 from ernie_pair.processes.world import World, seed_of
 
-# What PairTrainer does, and no loop of another for it: {flag: the value that asks for nothing}.
+# What PairTrainer does and a user's own loop does not: {flag: the value that asks for nothing}.
 OF_THE_STEP: Dict[str, object] = {
     **{"use_amp": False, "sharding": "none", "class_weights": "", "rdrop_alpha": 0.0, "fgm_epsilon": 0.0},
     "symmetric": "none",
@@ -55,7 +55,7 @@ def open_parts(config: PairConfig, model: PairClassifier, data: PairData) -> Tra
             )
     if config.to_static is True:
         raise InputError(
-            "--to_static true is of PairTrainer.train, and not of a loop of your own; leave it out"
+            "--to_static true is for PairTrainer.train, and not for a loop of your own; leave it out"
         )
     freeze(model, config)
     choose_path(model, config, config.device)

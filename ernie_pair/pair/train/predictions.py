@@ -48,7 +48,7 @@ class Predictions:
         return tuple(self)[index]
 
     def with_bad_rows(self, bad: Sequence[BadRow]) -> "Predictions":
-        """Return these predictions with an empty one in the place of each row that was left out."""
+        """Return these predictions with an empty one in place of each row that was left out."""
         if not bad:
             return self
         count = len(self.predictions) + len(bad)

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Dict, Optional, Sequence
 
+from data_tools.base.errors import counted
 from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
@@ -11,6 +12,7 @@ from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.schedule import Schedule
+from ernie_pair.inference.softmax import probabilities
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.model_card import write_card
 from ernie_pair.model_files.temperature import Calibration, write_calibration
@@ -36,6 +38,7 @@ from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.processes.console import GOOD, start_console
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import World, launched_world, local_world
+from ernie_pair.report import probability_counts
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +97,7 @@ class PairRun:
             start.model.refuse_other_than_theirs()
         self.process_group = group = join_process_group(world)
         group.barrier()  # reading and tokenising take each process its own time
-        logger.info("on %s, %d process(es)", device, world.size)
+        logger.info("on %s, %s", device, counted(world.size, "process", "processes"))
         logger.info("%s", freeze(start.model, config))
         _tell_who_loads_it(start, config)
         self.kernels = choose_path(start.model, config, config.device, group.size, group.all_reduce)
@@ -181,6 +184,7 @@ class PairHooks(CallingHooks):
             lower_is_better=config.lower_is_better,
             keep=config.keep_best,
         )
+        self.single_class: Optional[int] = None  # predicted for all rows at the last evaluation
         self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
         self.judged = 0, self.best_metrics  # the step and the metrics of the last evaluation
         self.stopping = EarlyStopping(
@@ -193,6 +197,15 @@ class PairHooks(CallingHooks):
         self.restore_history(Path(self.config.output_dir), state)
         self.note_the_best(self.best.folder())
         self.call("on_train_begin", state)
+
+    def counts(self) -> Dict[str, object]:
+        """Return how often each probability of class 1 was given, of a model with two classes."""
+        run, evaluated = self.run, self.run.job.evaluated
+        has_two = run.start.model.spec.labels.has_classes and run.start.model.num_classes == 2
+        if not (run.world.is_first and has_two and evaluated is not None):
+            return {}
+        given = probabilities(evaluated.logits)[:, 1]
+        return {probability_counts.NAME: probability_counts.count_probabilities(given, evaluated.labels)}
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
@@ -210,7 +223,7 @@ class PairHooks(CallingHooks):
         run, config = self.run, self.config
         vocab_file = run.start.source.vocab_file
         run.start.model.write(draft, vocab_file, config.max_seq_len, config.save_format)
-        kernels, evaluated = run.kernels.describe(), run.job.evaluated
+        kernels, evaluated = run.kernels.describe(with_notes=False), run.job.evaluated
         if config.scored_as != "none":
             write_calibration(draft, Calibration(symmetric=config.scored_as))
         write_card(draft, card_of_best(config, run.start, run.data, kernels, *self.judged, evaluated))
@@ -225,8 +238,11 @@ class PairHooks(CallingHooks):
         self.call("on_train_end", state)
 
     def _warn_of_a_single_class(self, state: TrainState) -> None:
-        run, label = self.run, self.run.job.single_class
-        if label is None or state.step == 0 or not run.world.is_first:  # a new head does so at step 0
+        run, label, before = self.run, self.run.job.single_class, self.single_class
+        if state.step == 0 or not run.world.is_first:  # a new head does so at step 0
+            return
+        self.single_class = label
+        if label is None or label == before:  # once is enough, until it changes
             return
         name = run.start.source.spec.labels.names[label]
         named = f"class {name}" if name == str(label) else name

@@ -23,7 +23,7 @@ from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_training_device
 from ernie_pair.inference.scores import scores_of
-from ernie_pair.inference.softmax import decide, refuse_no_threshold, refuse_threshold
+from ernie_pair.inference.softmax import decide, refuse_threshold, refuse_threshold_out_of_range
 from ernie_pair.inference.token_rows import WINDOW
 from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.pair_symmetry import score_pairs
@@ -76,7 +76,7 @@ class _Asked(NamedTuple):
 
 
 class PairTrainer:
-    """A pair classifier that learns from ``train_dataset`` and is chosen by ``eval_dataset``.
+    """Train a pair classifier on ``train_dataset``, and choose the best model on ``eval_dataset``.
 
         from ernie_pair import PairConfig, PairTrainer
 
@@ -85,16 +85,16 @@ class PairTrainer:
         print(trainer.train().metrics)
         print(trainer.predict([("怎么开户", "如何开户"), ("今天下雨", "怎么开户")]).classes)
 
-    ``model``: a name or a folder as the command takes it, or a PairClassifier with its ``vocab_file``; that
-    one keeps its own dropout, whatever ``config`` says. A dataset: a file or set as the command takes it, a
-    Hugging Face dataset, a pandas DataFrame, or a list, a generator or another iterable of dictionaries or of
+    ``model``: a name or a folder, as for the command, or a PairClassifier with its ``vocab_file``; the latter
+    keeps its own dropout, whatever ``config`` says. A dataset: a file or a named set, as for the command, a
+    Hugging Face dataset, a pandas DataFrame, or a list, generator or other iterable of dictionaries or of
     (text, text, label). An iterator of training pairs is read into memory; with ``streaming`` the training
-    pairs are not, and must be such that they can be read again. ``compute_metrics`` is given
-    an EvalPrediction and returns a dictionary that is added to the built-in metrics; best_metric may be one
-    of its names. ``callbacks``: see PairCallback. ``state`` is that of the last run; see TrainerState.
+    pairs are not, and must be readable more than once. ``compute_metrics`` takes an EvalPrediction and
+    returns a dictionary that is added to the built-in metrics; best_metric may be one of its names.
+    ``callbacks``: see PairCallback. ``state``: the TrainerState of the last run.
 
-    In a process of `paddle.distributed.launch` or `notebook_launcher` all processes make the same calls.
-    Whatever the user can fix raises an ErniePairError such as InputError; errors come at the call, on all
+    Under `paddle.distributed.launch` or `notebook_launcher` all processes must make the same calls. Raises an
+    ErniePairError, such as InputError, for whatever the user can fix; the call that fails raises it, on all
     processes.
     """
 
@@ -129,20 +129,20 @@ class PairTrainer:
 
     @property
     def model(self) -> PairClassifier:
-        """Return the model: after `train` the best one; before it, and in its callbacks, as it stands."""
+        """Return the model: after `train` the best one; before it, and in callbacks, the current one."""
         return self._start.model
 
     def add_callback(self, callback: Union[PairCallback, Type[PairCallback]]) -> None:
-        """Add a callback, or one of this class. Raises InputError for what is none."""
+        """Add a callback, given as an instance or a class. Raises InputError for anything else."""
         self.callbacks.append(checked_callback(callback))
 
     def save_model(self, folder: Union[str, Path]) -> None:
-        """Write the model, as it stands, into ``folder``, whole or not at all.
+        """Write the current model to ``folder``, completely or not at all.
 
-        `PairTrainer`, the commands and PaddleNLP's from_pretrained read it, unless the model is pooled by
-        mean: then PaddleNLP does not. The calibration of unchanged weights goes along. In the place of an
-        earlier one that nothing was added to. Raises InputError where anything else lies there, MachineError
-        when the disk refuses.
+        `PairTrainer`, the commands and PaddleNLP's from_pretrained can load it, except PaddleNLP if the model
+        uses mean pooling. The calibration of unchanged weights is saved with it. An earlier saved model
+        without added files is replaced. Raises InputError if ``folder`` contains anything else, MachineError
+        if it cannot be written.
         """
         all_reduce = join_process_group(self.world).all_reduce
         vocab_file, max_seq_len = self._start.source.vocab_file, self.config.max_seq_len
@@ -154,10 +154,10 @@ class PairTrainer:
         gather_results(all_reduce, self.world, save)
 
     def train(self) -> TrainResult:
-        """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing, if that is done.
+        """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing if it is finished.
 
-        With ``dry_run`` the plan of the run is printed, nothing is written and the model stays as it was.
-        Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt.
+        With ``dry_run``, print the plan of the run, write nothing and leave the model unchanged.
+        Ctrl-C finishes the current step, saves, and raises KeyboardInterrupt.
         """
         if self.config.dry_run:
             return call_with_signals(self._plan, is_launched=self.world.size > 1)
@@ -165,13 +165,14 @@ class PairTrainer:
         return call_with_signals(self._train, is_launched=self.world.size > 1)
 
     def open_parts(self) -> TrainingParts:
-        """Return model, optimizer, data and schedule, for a loop of your own on one process.
+        """Return model, optimizer, data and schedule, for your own training loop in one process.
 
-        `evaluate`, `predict` and `save_model` are of the model that it trains. Raises InputError.
+        `evaluate`, `predict` and `save_model` then use the model of that loop. Raises InputError with
+        several processes.
         """
         if self.world.size > 1:
             raise InputError(
-                "open_parts is for one process; call train, which adds gradients up over several"
+                "open_parts is for one process; call train, which averages gradients over several"
             )
         self._begin()
         return open_parts(self.config, self.model, self._open_data())
@@ -179,7 +180,7 @@ class PairTrainer:
     def evaluate(
         self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
     ) -> Dict[str, float]:
-        """Return the metrics of the model on labelled pairs, equal on all processes.
+        """Return the metrics of the model on labelled pairs, the same on all processes.
 
         The pairs are read once. ``symmetric``: see ``predict``.
         """
@@ -196,14 +197,14 @@ class PairTrainer:
     ) -> Predictions:
         """Predict the class, or the score, of every pair; labels are used if the first row has one.
 
-        ``threshold``: of two classes, the probability from which on a pair is of class 1; None: that of
-        calibration.json in the folder of the model, if there is one, otherwise the likelier class.
-        ``symmetric``: average scores (a, b) and (b, a) and takes the mean of the logits, none (a, b) alone,
-        auto as calibration.json says. The pairs are read once, and are never all in memory. Raises
-        InputError.
+        ``threshold``: with two classes, the probability at or above which a pair is of class 1; None: that of
+        calibration.json in the folder of the model if there is one, otherwise the more probable class.
+        ``symmetric``: average scores (a, b) and (b, a) and takes the mean of the logits, none scores only
+        (a, b), auto follows calibration.json. The pairs are read once, and are never all in memory. Raises
+        InputError for rows that are not pairs of texts.
         """
         saved = self._calibration()
-        refuse_no_threshold(threshold)
+        refuse_threshold_out_of_range(threshold)
         refuse_threshold(threshold, self.model.num_classes, "the model")
         chosen = saved.chosen_symmetry(symmetric, str(self._folder))
         first, dataset = split_first(dataset)
@@ -247,6 +248,8 @@ class PairTrainer:
                 run = self._open_run()
                 state = run.train(signals)
         finally:
+            if self.config.narrows_weights:
+                self.model.float()  # the run has narrowed the weights, and arrays of float32 are put back
             self.model.set_state_dict(before)
         return TrainResult(state.step, {}, state.best_metric, None, state.step == run.job.total_steps)
 

@@ -8,7 +8,7 @@ from data_tools.base.options import Options, names_in, option, refuse_unknown_na
 ATTENTION, GEMM_EPILOGUE, COLLECTIVES = "attention", "gemm_epilogue", "collectives"
 FUSED_OPS = (ATTENTION, GEMM_EPILOGUE, COLLECTIVES)
 AUTO, NONE = "auto", "none"
-# Of a batch on a GPU, where --max_seq_len allows, and what it is a multiple of: the fused softmax needs both.
+# The least length of a batch on a GPU, up to --max_seq_len, and its multiple: the fused softmax needs both.
 LEAST_LENGTH, LENGTH_MULTIPLE = 32, 8
 
 
@@ -18,13 +18,13 @@ class FusedFlags(Options):
 
     fused_ops: str = option(
         AUTO,
-        help=f"on GPUs: {AUTO}, {NONE}, or some of {', '.join(FUSED_OPS)}, which then must be possible",
+        help=f"on GPUs: {AUTO}, {NONE}, or some of {', '.join(FUSED_OPS)}, which must then be available",
         group="devices",
     )
 
     def __post_init__(self):
         super().__post_init__()
-        fault = f": there is no such; use {AUTO}, {NONE}, or some of {','.join(FUSED_OPS)}"
+        fault = f": there is no such op; use {AUTO}, {NONE}, or some of {','.join(FUSED_OPS)}"
         refuse_unknown_names("fused_ops", sorted(self.asked_ops), FUSED_OPS, fault)
 
     @property

@@ -1,4 +1,4 @@
-"""The flag of the graph that computes pretraining, and what the dynamic one does not do."""
+"""The flag that selects the graph of pretraining, and what the dynamic graph does not support."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -6,7 +6,7 @@ from typing import Any, Literal
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
 
-# Flags that are of the static graph alone: what the dynamic one does without them.
+# Flags that only the static graph supports, with the one value that the dynamic graph accepts.
 STATIC_ALONE = {
     "dp_degree": 1,
     "sharding_degree": 1,
@@ -22,7 +22,8 @@ class GraphFlags(Options):
 
     graph: Literal["static", "dynamic"] = option(
         "static",
-        help="static, or dynamic: the same losses op by op, for a look into the model; one process, float32",
+        help="static, or dynamic: the same losses computed op by op, to inspect the model; one process, "
+        "float32",
         group="devices",
     )
 
@@ -35,12 +36,14 @@ class GraphFlags(Options):
             if asked != only:
                 told = str(asked).lower() if isinstance(asked, bool) else asked
                 raise InputError(
-                    f"--graph dynamic does not do --{name} {told}, which static does; leave one of them out"
+                    f"--graph dynamic does not support --{name} {told}, but static does; leave one out"
                 )
         if getattr(self, "asked_ops", None):
-            raise InputError("--graph dynamic has no --fused_ops, they are of the static graph; leave it out")
+            raise InputError(
+                "--graph dynamic does not support --fused_ops, which is for the static graph; leave it out"
+            )
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether the dynamic graph computes."""
+        """Return whether the run uses the dynamic graph."""
         return self.graph == "dynamic"

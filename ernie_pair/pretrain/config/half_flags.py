@@ -1,4 +1,4 @@
-"""The flags of what half precision and fused ops do in the static graph."""
+"""The flags of half precision and fused ops in the static graph."""
 
 from dataclasses import dataclass
 from typing import FrozenSet
@@ -16,13 +16,13 @@ class HalfFlags(AmpFlags):
 
     amp_fp32_ops: str = option(
         "",
-        help=f"of {', '.join(sorted(HALF_OPS))}, those that mixed precision leaves in float32",
+        help=f"operators that mixed precision keeps in float32: some of {', '.join(sorted(HALF_OPS))}",
         group="precision",
     )
 
     def __post_init__(self):
         super().__post_init__()
-        fault = f": there is no choice about it; use some of {','.join(sorted(HALF_OPS))}"
+        fault = f": its precision cannot be chosen; use some of {','.join(sorted(HALF_OPS))}"
         refuse_unknown_names("amp_fp32_ops", sorted(self.float32_ops), HALF_OPS, fault)
 
     @property

@@ -1,4 +1,4 @@
-"""The flag of ERNIE-Gram's n-gram objective, and what does not go with it."""
+"""The flag of ERNIE-Gram's n-gram objective, and what it cannot be combined with."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import option
 from data_tools.samples.masking_flags import MaskingFlags
 
-# Flags that say how words are drawn together: the lexicon says it instead.
+# Flags that say which words are masked together; with a lexicon, the lexicon decides.
 OF_DRAWN_WORDS = ("max_ngrams", "favor_longer_ngram", "geometric", "level_weights", "masking_fn")
 
 
@@ -16,8 +16,8 @@ class NgramFlags(MaskingFlags):
 
     ngram_lexicon: str = option(
         "",
-        help="ERNIE-Gram's objective: ngrams.txt of ernie-pair build-ngrams, whose n-grams are masked by one "
-        "[MASK] and predicted as one; none: tokens alone",
+        help="ngrams.txt of ernie-pair build-ngrams, for the ERNIE-Gram objective: an n-gram is masked by "
+        "one [MASK] and predicted as a whole; empty: single tokens only",
         group="data",
     )
 
@@ -28,6 +28,6 @@ class NgramFlags(MaskingFlags):
             if self.ngram_lexicon and asked != getattr(MaskingFlags, name):
                 told = str(asked).lower() if isinstance(asked, bool) else asked
                 raise InputError(
-                    f"--ngram_lexicon says itself what is masked together, and --{name} {told} says it "
-                    "otherwise; leave one of them out"
+                    f"--ngram_lexicon determines what is masked together, and --{name} {told} contradicts "
+                    "it; leave one of them out"
                 )

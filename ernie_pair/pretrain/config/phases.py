@@ -1,6 +1,6 @@
-"""The phases of a run of pretraining, each with samples of its own length: short ones first, as BERT had.
+"""The phases of a pretraining run, each with its own sample length: short ones first, as for BERT.
 
-Long samples take more memory, so a phase may have a micro-batch of its own; the step keeps its samples.
+Long samples take more memory, so a phase may set its own micro-batch size; the global batch size stays.
 """
 
 import re
@@ -9,9 +9,9 @@ from typing import NamedTuple, Tuple
 
 from data_tools.base.errors import InputError
 
-SHORTEST = 8  # tokens, as of --max_seq_len
+SHORTEST = 8  # tokens; also the minimum of --max_seq_len
 _EXAMPLE = (
-    "write lengths and steps as in --phases 128:9000,512:1000, or samples of a micro-batch too, as in "
+    "write lengths and steps as in --phases 128:9000,512:1000, or a micro-batch size as well, as in "
     "128:9000:32,512:1000:8"
 )
 
@@ -27,14 +27,14 @@ class Phase(NamedTuple):
     micro_batch_size: int
 
 
-@lru_cache(maxsize=8)  # every step asks
+@lru_cache(maxsize=8)  # called in every step
 def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: int) -> Tuple[Phase, ...]:
     """Parse '128:9000:32,512:1000'; '' is one phase of ``max_seq_len`` and ``max_steps``.
 
-    ``micro_batch_size`` is that of the phases that name none.
+    ``micro_batch_size``: for phases that give none.
 
-    Raises InputError for another form, for lengths of which ``max_seq_len`` is not the longest, and for steps
-    that are not ``max_steps`` in all.
+    Raises InputError if ``text`` is malformed, if its longest length is not ``max_seq_len``, or if its steps
+    do not add up to ``max_steps``.
     """
     if not text.strip():
         return (Phase(max_seq_len, max_steps, micro_batch_size),)
@@ -54,13 +54,13 @@ def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: 
 
 def _phase_of(part: str, text: str, micro_batch_size: int) -> Phase:
     if not re.fullmatch(r"\d{1,9}:\d{1,9}(:\d{1,9})?", part, re.ASCII):
-        raise InputError(f"--phases {text}: {part or 'nothing'} is no phase; {_EXAMPLE}")
+        raise InputError(f"--phases {text}: {part or 'nothing'} is not a phase; {_EXAMPLE}")
     length, steps, rows = map(int, [*part.split(":"), str(micro_batch_size)][:3])
     if length < SHORTEST or steps < 1:
         raise InputError(
-            f"--phases {text}: {part} asks for samples of {length} tokens in {steps} steps; take {SHORTEST} "
-            "tokens or more, and a step or more"
+            f"--phases {text}: {part} asks for samples of {length} tokens in {steps} steps; use {SHORTEST} "
+            "tokens or more, and at least 1 step"
         )
     if rows < 1:
-        raise InputError(f"--phases {text}: {part} has no sample in a micro-batch; take 1 or more")
+        raise InputError(f"--phases {text}: {part} has a micro-batch of 0 samples; use 1 or more")
     return Phase(length, steps, rows)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Dict, Literal, Optional, Tuple, Union
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.base.options import option, refuse_empty
 from ernie_pair.checkpoint.retention_flags import RetentionFlags
 from ernie_pair.device.deterministic_flags import DeterministicFlags
@@ -25,7 +25,7 @@ LARGEST_SEED = 2**63 - 1
 class PretrainConfig(
     RetentionFlags, NgramFlags, WarmupFlags, ReportFlags, RecipeFlags, KernelFlags, DeterministicFlags
 ):
-    """Pretrain ERNIE 1.0 on a tokenized corpus, in static graph unless told. Start it again to resume."""
+    """Pretrain ERNIE 1.0 on a tokenized corpus, in the static graph by default. Start it again to resume."""
 
     EXAMPLE = "--model_name_or_path ernie-1.0 --input_dir data --output_dir output --max_steps 10000"
     USUAL_RATE = 0.01  # the recipe's
@@ -39,13 +39,13 @@ class PretrainConfig(
     )
     output_dir: str = option(help="checkpoints, metrics and VisualDL logs go here", group="checkpoints")
     model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram"]] = option(
-        None, help="the family of the model; none: as its config.json says", group="model"
+        None, help="model family; none: taken from config.json", group="model"
     )
     from_scratch: bool = option(
         False, help="start from random weights: config.json and vocab.txt are enough", group="model"
     )
     continue_training: Optional[bool] = option(
-        None, help="the recipe's word: true asks for weights, false is --from_scratch true", group="model"
+        None, help="the recipe's name: true requires weights, false means --from_scratch true", group="model"
     )
     split: str = option(
         "949,50,1", help="shares of the documents for training, validation, test", group="data"
@@ -55,13 +55,13 @@ class PretrainConfig(
     )
     phases: str = option(
         "",
-        help="lengths and steps one after the other, 128:9000,512:1000, or with a micro-batch for each, "
-        "128:9000:32,512:1000:8; none: --max_seq_len all along",
+        help="consecutive phases of sequence length and steps, for example 128:9000,512:1000, or with a "
+        "micro-batch size for each, 128:9000:32,512:1000:8; empty: --max_seq_len throughout",
         group="data",
     )
     bucket_size: int = option(
         0,
-        help="samples of like length that are read one after the other, which pads little; 0: of any length",
+        help="samples of similar length that are read together, to reduce padding; 0: do not sort by length",
         group="data",
         unit="samples",
         at_least=0,
@@ -71,7 +71,7 @@ class PretrainConfig(
     )
     global_batch_size: int = option(
         0,
-        help="samples per step, all processes; 0: micro_batch_size, the largest of --phases, x processes",
+        help="samples per step over all processes; 0: micro_batch_size, the largest of --phases, x processes",
         group="optimisation",
         unit="samples",
         at_least=0,
@@ -91,17 +91,17 @@ class PretrainConfig(
         at_least=1,
     )
     use_sharding: Optional[bool] = option(
-        None, help="split the optimizer state; none: as --sharding_degree above 1 says", group="devices"
+        None, help="split the optimizer state; none: if --sharding_degree is above 1", group="devices"
     )
     on_nan: Literal["stop", "skip"] = option(
-        "stop", help="a loss that is not finite ends the run, or its step is left out", group="optimisation"
+        "stop", help="when the loss is not finite: stop the run, or skip the step", group="optimisation"
     )
     use_recompute: bool = option(
         False, help="recompute activations in the backward pass: less memory, more time", group="optimisation"
     )
     optimizer: Literal["adamw", "lamb"] = option(
         "adamw",
-        help="lamb: steps as long as the layer's weights ask for, for large batches",
+        help="lamb: scales the step of each layer by the norm of its weights, for large batches",
         group="optimisation",
     )
     max_lr: float = option(1e-4, help="learning rate at the end of warm-up", group="optimisation", above=0)
@@ -117,11 +117,14 @@ class PretrainConfig(
     )
     lr_decay_style: str = option(
         "linear",
-        help="the way down to min_lr; constant: max_lr to the end, whatever min_lr and decay_steps say",
+        help="shape of the decay to min_lr; constant: max_lr to the end, regardless of min_lr and "
+        "decay_steps",
         group="optimisation",
         choices=STYLES,
     )
-    max_steps: int = option(500000, help="steps in all", group="optimisation", unit="steps", at_least=1)
+    max_steps: int = option(
+        500000, help="total number of steps", group="optimisation", unit="steps", at_least=1
+    )
     weight_decay: float = option(
         0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
     )
@@ -135,7 +138,7 @@ class PretrainConfig(
         1e-8, help="the optimizer's epsilon; 1e-6 is usual for lamb", group="optimisation", above=0, below=1
     )
     grad_clip: float = option(
-        1.0, help="largest global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
+        1.0, help="maximum global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
     )
     hidden_dropout_prob: float = option(
         0.1, help="dropout of the hidden states", group="model", at_least=0, below=1
@@ -161,30 +164,33 @@ class PretrainConfig(
     )
     share_folder: bool = option(
         True,
-        help="all machines see one output_dir; false: each has its own, and keeps all it needs in it",
+        help="all machines share one output_dir; false: each machine has its own, with everything it needs",
         group="devices",
     )
     num_workers: int = option(
         1,
-        help="loader processes per process, at most as many as it has cores; 0: none",
+        help="data loading processes per training process, at most its number of cores; 0: none",
         group="devices",
         unit="processes",
         at_least=0,
     )
     seed: int = option(
         1234,
-        help="of weights, data order, masks and dropout",
+        help="seed of weights, data order, masks and dropout",
         group="optimisation",
         at_least=0,
         at_most=LARGEST_SEED,
     )
     fresh_start: bool = option(
         False,
-        help="begin anew: what an earlier run left in output_dir is renamed; leave it out to resume",
+        help="start anew and rename what an earlier run left in output_dir; without this flag the run "
+        "resumes",
         group="checkpoints",
     )
     allow_change: str = option(
-        "", help="what may differ from the checkpoint's run: max_lr,min_lr", group="checkpoints"
+        "",
+        help="flags that may differ from the run of the checkpoint, for example max_lr,min_lr",
+        group="checkpoints",
     )
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
@@ -199,25 +205,25 @@ class PretrainConfig(
                 f"--sharding_degree {self.sharding_degree} splits the optimizer state, and --use_sharding "
                 "false does not; leave --use_sharding out, or pass --sharding_degree 1"
             )
-        self.phase_list  # noqa: B018 - raises where the phases are none
+        self.phase_list  # noqa: B018 - raises if --phases is invalid
         largest = self.largest_micro_batch
         if 0 < self.bucket_size < largest:
             raise InputError(
-                f"--bucket_size {self.bucket_size} is below --micro_batch_size {largest}, so that a batch "
-                "would be of several lengths; raise it, to the samples of all processes at best"
+                f"--bucket_size {self.bucket_size} is below --micro_batch_size {largest}, so a batch "
+                "would mix lengths; raise it, ideally to the samples of all processes"
             )
         if self.optimizer == "lamb" and self.weight_decay == 0:
             raise InputError(
-                "--optimizer lamb adapts what decays, and --weight_decay 0 lets nothing decay: no layer "
+                "--optimizer lamb adapts what decays, and with --weight_decay 0 nothing decays: no layer "
                 "would be adapted; pass a --weight_decay above 0, or --optimizer adamw"
             )
         if self.narrows_weights:
             self.refuse_narrow_sums(self.accumulation_steps, "micro_batch_size")
         if self.reduce_dtype == "half" and self.accumulation_steps > 1:
             raise InputError(
-                f"--reduce_dtype half: the {self.accumulation_steps} micro-batches of a step are added up, "
-                "and then summed over the processes, in float32; leave it out, or raise --micro_batch_size "
-                "until one micro-batch makes a step"
+                f"--reduce_dtype half: the gradients of the {self.accumulation_steps} micro-batches of a "
+                "step are accumulated, and summed over the processes, in float32; leave it out, or raise "
+                "--micro_batch_size until one micro-batch makes a step"
             )
 
     def _refuse_rates(self):
@@ -234,36 +240,37 @@ class PretrainConfig(
 
     @property
     def phase_list(self) -> Tuple[Phase, ...]:
-        """Return the phases of the run, one where none are asked for."""
+        """Return the phases of the run; a single one if --phases is empty."""
         return parse_phases(self.phases, self.max_seq_len, self.max_steps, self.micro_batch_size)
 
     @property
     def largest_micro_batch(self) -> int:
-        """Return the samples per process of the largest forward pass."""
+        """Return the largest micro-batch size of all phases."""
         return max(phase.micro_batch_size for phase in self.phase_list)
 
     @property
     def full_length_micro_batch(self) -> int:
-        """Return the samples per process in a forward pass of the longest samples, as evaluations have."""
+        """Return the micro-batch size for the longest samples, which evaluation uses."""
         longest = [phase for phase in self.phase_list if phase.length == self.max_seq_len]
         return min(phase.micro_batch_size for phase in longest)
 
     def micro_batch_at(self, step: int) -> int:
-        """Return the samples per process in a forward pass of a step, counted from 0."""
+        """Return the micro-batch size of a step; steps count from 0."""
         ends = accumulate(phase.steps for phase in self.phase_list)
         return next(p.micro_batch_size for p, end in zip(self.phase_list, ends) if step < end)
 
     def count_passes(self, micro_batch_size: int) -> int:
-        """Return the micro-batches of each process in a step, of so many samples each.
+        """Return how many micro-batches of ``micro_batch_size`` each process computes in a step.
 
-        Raises InputError where they do not divide the samples of the step.
+        Raises InputError if they do not divide the global batch evenly.
         """
         one_pass = micro_batch_size * self.processes
         if micro_batch_size != self.micro_batch_size and self.samples_per_step % one_pass:
             raise InputError(
-                f"--phases {self.phases}: micro-batches of {micro_batch_size} on {self.processes} "
-                f"process(es) do not divide the {self.samples_per_step} samples of a step; take some that "
-                "do, or another --global_batch_size"
+                f"--phases {self.phases}: micro-batches of {micro_batch_size} on "
+                f"{counted(self.processes, 'process', 'processes')} do not divide the "
+                f"{self.samples_per_step} samples of a step; use sizes that do, or another "
+                "--global_batch_size"
             )
         return count_accumulation_steps(self.samples_per_step, micro_batch_size, self.processes)
 
@@ -279,9 +286,9 @@ class PretrainConfig(
 
     @property
     def num_warmup_steps(self) -> int:
-        """Return the steps of warm-up.
+        """Return the number of warm-up steps.
 
-        The share is one of the steps of the run, as in the recipe, however far the decay reaches.
+        --warmup_rate is a share of ``max_steps``, as in the recipe, not of the decay steps.
         """
         return self.count_warmup_steps(self.max_steps)
 
@@ -303,32 +310,31 @@ class PretrainConfig(
 
     @property
     def processes(self) -> int:
-        """Return the number of processes; all of them read data, those of a sharding group too."""
+        """Return the number of processes; all of them read data, also within a sharding group."""
         return self.dp_degree * self.sharding_degree
 
     @property
     def accumulation_steps(self) -> int:
-        """Return the micro-batches of each process in one step, of the phase that has most."""
+        """Return the micro-batches per process and step, in the phase that has the most."""
         return max(self.count_passes(phase.micro_batch_size) for phase in self.phase_list)
 
 
 def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
-    """Raise InputError for a combination that this version does not do, before anything is built.
+    """Raise InputError for a combination that is not supported, before anything is built.
 
     ``local``: this process among those of its machine.
     """
     if config.processes != world.size:
         raise InputError(
             f"--dp_degree {config.dp_degree} x --sharding_degree {config.sharding_degree} asks for "
-            f"{config.processes} process(es), but {world.size} were started; pass --dp_degree "
-            f"{max(1, world.size // config.sharding_degree)}, or start "
-            f"{config.processes}"
+            f"{counted(config.processes, 'process', 'processes')}, but {world.size} were started; pass "
+            f"--dp_degree {max(1, world.size // config.sharding_degree)}, or start {config.processes}"
         )
     if not config.share_folder and local.size % config.sharding_degree:
         raise InputError(
             f"--share_folder false keeps the whole optimizer state on each machine: --sharding_degree "
-            f"{config.sharding_degree} must divide the {local.size} process(es) of one; pass "
-            f"--sharding_degree {local.size}, or share the folder"
+            f"{config.sharding_degree} must divide the {counted(local.size, 'process', 'processes')} of a "
+            f"machine; pass --sharding_degree {local.size}, or share the folder"
         )
     config.refuse_half_precision_on(config.device)
-    config.accumulation_steps  # noqa: B018 - raises where the batch sizes do not divide
+    config.accumulation_steps  # noqa: B018 - raises if the batch sizes do not divide evenly

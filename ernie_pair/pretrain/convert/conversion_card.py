@@ -24,9 +24,9 @@ print(model(**tokenizer("怎么开户", return_tensors="pd"))[1].shape)"""
 def card_of_converted(
     source: ModelSource, weights_file: Path, differences: Dict[str, Dict[str, float]]
 ) -> ModelCard:
-    """Return the card of a dynamic model that was made of ``weights_file``.
+    """Return the card of a dynamic model that was made from ``weights_file``.
 
-    Weights in a checkpoint bring the flags and the corpus of their run, which its manifest names.
+    If the weights are in a checkpoint, the card has the flags and the corpus that its manifest records.
     ``differences``: {output: {batch: the largest difference from the static model}}.
     """
     run = _run_of(weights_file)
@@ -49,7 +49,7 @@ def card_of_converted(
 
 
 def _run_of(weights_file: Path) -> Dict[str, Any]:
-    """Return the manifest of the checkpoint that the weights lie in, {} where they lie in none."""
+    """Return the manifest of the checkpoint that holds the weights, {} if none does."""
     folder = weights_file.parent
     return Checkpoint(folder).manifest if (folder / MANIFEST).is_file() else {}
 
@@ -59,12 +59,12 @@ def _trained(run: Dict[str, Any]) -> Dict[str, str]:
 
 
 def _corpora(run: Dict[str, Any]) -> List[DataFile]:
-    """Return the corpus by its hash: the manifest names no folder."""
+    """Return the corpora, identified by their hashes: the manifest records no folder."""
     known = run.get("fingerprint", {})
     corpora = [str(value) for key, value in known.items() if flags_of(key) == ["input_dir"]]
     return [DataFile("corpus", "of the pretraining", sha256, None) for sha256 in corpora]
 
 
 def _flags(run: Dict[str, Any]) -> Dict[str, object]:
-    """Return the flags that the run is known by, whatever their defaults."""
+    """Return the flags in the fingerprint of the run, also those with default values."""
     return {key: value for key, value in run.get("fingerprint", {}).items() if key.isidentifier()}

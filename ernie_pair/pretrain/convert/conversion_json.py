@@ -1,11 +1,11 @@
-"""The proof that stays beside converted weights: conversion.json.
+"""The record kept beside converted weights: conversion.json.
 
     {"format": 1, "largest_difference": {"sequence_output": {"padded": 2.4e-07, ...}, ...},
      "most_allowed": 1e-05, "batches": {"padded": [4, 64], ...}, "config_sha256": ...,
      "inputs": {"static_model_path": [["static_vars.pdparams", SHA-256], ...], ...},
      "outputs": {"model_state.pdparams": SHA-256, ...}, "versions": {"paddlepaddle": "2.6.2", ...}}
 
-A head that the static weights did not hold has no output here.
+A head that is missing from the static weights has no output here.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Static weights -> a folder of a dynamic model, with the proof that both compute the same."""
+"""Convert static weights to a dynamic model folder, and check that both compute the same."""
 
 import logging
 import os
@@ -40,23 +40,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ConvertConfig(Options):
-    """Convert static ERNIE weights into a folder that from_pretrained loads, and prove that both agree.
+    """Convert static ERNIE weights to a folder that from_pretrained loads, and check that both agree.
 
-    With --to hf or --from hf, convert a model folder for transformers, or one of transformers; see
+    With --to hf or --from hf, convert a model folder to or from the format of transformers; see
     `ernie-pair convert --to hf --help`.
     """
 
     EXAMPLE = "--static_model_path output/model_last/static_vars --output_dir dynamic"
 
     static_model_path: str = option(
-        help="PREFIX of the weights, for example output/model_last/static_vars, or a folder of single files",
+        help="PREFIX of the weights, for example output/model_last/static_vars, or a folder with one file "
+        "per variable",
         group="model",
     )
-    output_dir: str = option(help="the folder to make", group="data")
+    output_dir: str = option(help="folder to create", group="data")
     model_name_or_path: str = option(
-        "", help="where config.json and vocab.txt lie; empty: beside the weights", group="model"
+        "", help="folder with config.json and vocab.txt; empty: next to the weights", group="model"
     )
-    overwrite: bool = option(False, help="replace another converted model that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing converted model", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -67,8 +68,8 @@ def convert(config: ConvertConfig) -> None:
     """Write ``output_dir``, and print and record the largest difference of every output.
 
     Raises CheckpointError when a parameter is missing or left over on either side, or when an output
-    differs by more than 1e-5; then nothing is written. A head that the file does not hold at all is
-    left out, and that is said.
+    differs by more than 1e-5; then nothing is written. A head that the file lacks entirely is left out,
+    which is logged.
     """
     start_console(World())
     refuse_without_programs("the converter")
@@ -83,7 +84,7 @@ def convert(config: ConvertConfig) -> None:
     found = read_weights(weights_file)
     if any(name.startswith(NGRAM_HEAD) for name in found):
         logger.info(
-            "%s holds %s*: the head of n-grams, of pretraining alone, is left out", weights_file, NGRAM_HEAD
+            "%s holds %s*: the n-gram head, only for pretraining, is left out", weights_file, NGRAM_HEAD
         )
     weights, outputs = run_static(source.spec, found, str(weights_file), batches)
     for output in HEAD_OUTPUTS.keys() - outputs["padded"].keys():
@@ -91,7 +92,7 @@ def convert(config: ConvertConfig) -> None:
 
     def fill(draft: Path) -> None:
         write_model_folder(draft, source, weights)
-        differences = _prove(draft, source, batches, outputs)
+        differences = _prove(draft, config, source, batches, outputs)
         write_conversion(draft, results.about_folder(draft), source, batches, differences)
         write_card(draft, card_of_converted(source, weights_file, differences))
 
@@ -101,7 +102,7 @@ def convert(config: ConvertConfig) -> None:
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
-    logger.info("%d parameters of %s are now %s", len(weights), weights_file, output_dir)
+    logger.info("wrote %s: %d parameters of %s", config.output_dir, len(weights), weights_file)
 
 
 def _results(config: ConvertConfig, output_dir: Path, weights_file: Path, source: ModelSource) -> Results:
@@ -115,22 +116,23 @@ def _results(config: ConvertConfig, output_dir: Path, weights_file: Path, source
 
 
 def find_static_weights(given: Path) -> Path:
-    """Return the weights that ``given`` names: a file, or a folder of single files.
+    """Return the weights that ``given`` names: a file, or a folder with one file per variable.
 
     ``given`` is PREFIX of PREFIX.safetensors of this package, or of the recipe's PREFIX.pdparams or folder
-    PREFIX of single files. The file itself may be given too. Raises InputError when there is none,
-    CheckpointError when it lies in a checkpoint that is damaged.
+    PREFIX with one file per variable. The file itself may be given too. Raises InputError when there is none,
+    CheckpointError when it is in a damaged checkpoint.
     """
-    prefixes = (given, given / "static_vars") if given.is_dir() else (given,)
-    files = [prefix.with_name(prefix.name + suffix) for prefix in prefixes for suffix in SUFFIXES]
+    place = given.resolve() if given.name in ("", "..") else given  # . and .. end in no name of a folder
+    prefixes = (place, place / "static_vars") if place.is_dir() else (place,)
+    files = [Path(f"{prefix}{suffix}") for prefix in prefixes for suffix in SUFFIXES]
     for path in (*files, *prefixes):
         if (path.is_file() and path.suffix in SUFFIXES) or (path.is_dir() and _holds_single_files(path)):
             if (path.parent / MANIFEST).is_file():
                 Checkpoint(path.parent).verify()
             return path
     raise InputError(
-        f"--static_model_path {given}: neither {given.name}.safetensors nor {given.name}.pdparams is in "
-        f"{given.parent}, and it is no folder of parameters; give for example OUT/model_last/static_vars"
+        f"--static_model_path {given}: neither {place.name}.safetensors nor {place.name}.pdparams is in "
+        f"{place.parent}, and it is not a folder of parameters; give for example OUT/model_last/static_vars"
     )
 
 
@@ -154,16 +156,20 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
 
 
 def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
-    """Raise InputError when what would be replaced is an input, or not what this command writes."""
+    """Raise InputError if what would be replaced is an input, or was not written by this command."""
     if output_dir.resolve() == source.vocab_file.parent.resolve():
         raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
     refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
 
 
 def _prove(
-    draft: Path, source: ModelSource, batches: Dict[str, Arrays], outputs: Dict[str, Arrays]
+    draft: Path,
+    config: ConvertConfig,
+    source: ModelSource,
+    batches: Dict[str, Arrays],
+    outputs: Dict[str, Arrays],
 ) -> Dict[str, Dict[str, float]]:
-    """Return {output: {batch: the largest difference of the two models}}.
+    """Return {output: {batch: the largest difference between the two models}}.
 
     ``outputs``: those of the static model. Raises CheckpointError for one above LARGEST_DIFFERENCE.
     """
@@ -174,6 +180,6 @@ def _prove(
     if worst > LARGEST_DIFFERENCE:
         raise CheckpointError(
             f"the dynamic model differs from the static one by {worst:.3g}, more than {LARGEST_DIFFERENCE}: "
-            f"{source.name} is not written; check that config.json is the one it was trained with"
+            f"{config.output_dir} is not written; check that config.json is the one it was trained with"
         )
     return differences

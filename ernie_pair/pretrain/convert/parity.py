@@ -1,4 +1,4 @@
-"""What the static and the dynamic model make of the same ids; conversion is proved by their difference."""
+"""Outputs of the static and the dynamic model for the same ids; their difference verifies a conversion."""
 
 from pathlib import Path
 from typing import Dict, List
@@ -21,10 +21,10 @@ HEAD_OUTPUTS = {"lm_logits": "cls.predictions.", "sop_logits": "cls.seq_relation
 
 
 def parity_batches(spec: ModelSpec) -> Dict[str, Arrays]:
-    """Draw the batches that conversion is proved on, the same for a spec every time.
+    """Draw the batches that verify a conversion, always the same for a spec.
 
     Returns {name: input_ids and token_type_ids, int64 [B, S]}: padded rows that reach every part of the
-    vocabulary and every type, pairs of two segments, and a row as long as the table of positions.
+    vocabulary and every type, pairs of two segments, and a row as long as the position table.
     """
     rng = np.random.default_rng(0)
     length = min(PADDED_LENGTH, spec.max_positions)
@@ -51,9 +51,9 @@ def _random_batch(rng: np.random.Generator, spec: ModelSpec, lengths: np.ndarray
 def named_weights(found: Arrays, model, where: str) -> Arrays:
     """Return ``found`` under the names of ``model``, in float32, without rows beyond its vocabulary.
 
-    The head of n-grams is left out: no model of PaddleNLP has one.
+    The n-gram head is left out: no PaddleNLP model has one.
 
-    Raises CheckpointError when the encoder is not whole, or a head is there in part.
+    Raises CheckpointError if the encoder or a head is incomplete.
     """
     parameters = model.state_dict()
     named = without_ngram_head(structured_names(found, parameters, where))
@@ -63,7 +63,7 @@ def named_weights(found: Arrays, model, where: str) -> Arrays:
 
 
 def _heads_not_in(named: Arrays) -> tuple:
-    """Return the heads that ``named`` lacks; a head is there as a whole or not at all."""
+    """Return the heads that ``named`` lacks; a head is present entirely or not at all."""
     return tuple(head for head in HEAD_OUTPUTS.values() if not any(name.startswith(head) for name in named))
 
 
@@ -74,7 +74,7 @@ def outputs_of(weights: Arrays) -> List[str]:
 
 
 def run_static(spec: ModelSpec, found: Arrays, where: str, batches: Dict[str, Arrays]) -> tuple:
-    """Run the static model of ``found`` on ``batches``, on the CPU and in float32.
+    """Run the static model with the weights ``found`` on ``batches``, on the CPU and in float32.
 
     ``batches``: see `parity_batches`. Returns the weights under structured names, and {batch: {output:
     float32 array}}: sequence_output [B, S, H], pooled_output [B, H], lm_logits [B, S, V], sop_logits [B, 2].
@@ -146,6 +146,6 @@ def largest_differences(one: Dict[str, Arrays], other: Dict[str, Arrays]) -> Dic
         for name, array in outputs.items():
             difference = float(np.abs(array - other[batch][name]).max())
             if not np.isfinite(difference):
-                raise CheckpointError(f"{name} holds NaN or infinity; the weights are no model")
+                raise CheckpointError(f"{name} holds NaN or infinity; convert a checkpoint without them")
             found.setdefault(name, {})[batch] = difference
     return found

@@ -1,4 +1,4 @@
-"""The weights of a file as the parameters of the program, and what is told of them."""
+"""Load the weights of a file as the parameters of the program, and report on them."""
 
 import logging
 import math
@@ -13,7 +13,7 @@ from ernie_pair.weights.static_names import Parameter
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
 PRETRAINING_HEADS, LM_HEAD = "cls.", "cls.predictions."
-NEAR_RANDOM = 0.9  # of ln(vocabulary), the loss of a model that knows nothing
+NEAR_RANDOM = 0.9  # times ln(vocabulary), the loss of a uniform prediction
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class WarmStart(NamedTuple):
     """The weights that a run starts from.
 
-    ``arrays``: {parameter.name: float32 array}, with the rows that the program adds.
+    ``arrays``: {parameter.name: float32 array}, including the rows that the program adds.
     """
 
     arrays: Arrays
@@ -33,19 +33,19 @@ def read_start(
 ) -> WarmStart:
     """Read the weights of ``source`` for the ``parameters`` of the program, {structured name: parameter}.
 
-    ``keeps_ngrams``: whether its head of n-grams, if it has one, is of the lexicon of this run.
+    ``keeps_ngrams``: whether its n-gram head, if any, belongs to the lexicon of this run.
 
-    The encoder must fit name by name, or CheckpointError is raised. The heads of pretraining may be
-    missing, then they stay random; other heads are passed over; both are logged.
+    The encoder must match name by name, otherwise CheckpointError is raised. Missing pretraining heads start
+    random and other heads are ignored; both are logged.
     """
     where, vocab_size = str(source.weights), source.spec.vocab_size
     found = structured_names(source.read_weights(), parameters, where)
     if not keeps_ngrams and any(name.startswith(NGRAM_HEAD) for name in found):
-        logger.info("%s* of %s are not of this run's lexicon of n-grams: passed over", NGRAM_HEAD, where)
+        logger.info("%s* of %s belong to another n-gram lexicon: ignored", NGRAM_HEAD, where)
         found = without_ngram_head(found)
     ours = as_float32(cut_vocabulary(found, vocab_size), where)
     if any(ours[name].shape != found[name].shape for name in found):
-        logger.info("%s has more rows of the vocabulary than %d: the added ones are cut", where, vocab_size)
+        logger.info("%s has more than %d vocabulary rows: the others are cut off", where, vocab_size)
     arrays = match_parameters(
         parameters,
         pad_vocabulary(ours, vocab_size),
@@ -54,13 +54,13 @@ def read_start(
         may_have=HEADS,
     )
     new = [name for name, parameter in parameters.items() if parameter.name not in arrays]
-    _tell("not in the file, so new and random", new)
-    _tell("of no use here, so passed over", [name for name in found if name not in parameters])
+    _tell("not in the file and start random", new)
+    _tell("not used here and ignored", [name for name in found if name not in parameters])
     return WarmStart(arrays, not any(name.startswith(LM_HEAD) for name in new))
 
 
 def _pooler_not_in(found: Arrays, source: ModelSource) -> Tuple[str, ...]:
-    """Return the beginning of the pooler's names where transformers saved a model without one."""
+    """Return the prefix of the pooler's names if transformers saved the model without one."""
     pooler = f"{source.spec.family}.pooler."
     return (pooler,) if source.is_hugging_face and not any(n.startswith(pooler) for n in found) else ()
 
@@ -71,11 +71,11 @@ def _tell(what: str, names: list) -> None:
 
 
 def warn_of_random_weights(lm_loss: float, source: ModelSource) -> None:
-    """Warn when the first validation of given weights is what random ones would show."""
+    """Warn if the first validation of given weights looks like that of random ones."""
     chance = math.log(source.spec.vocab_size)
     if lm_loss > NEAR_RANDOM * chance:
         logger.warning(
-            "the first lm_loss %.2f is that of random weights (ln %d = %.2f): look whether %s belongs to "
+            "the first lm_loss %.2f is that of random weights (ln %d = %.2f): check whether %s belongs to "
             "this config.json and vocab.txt",
             lm_loss,
             source.spec.vocab_size,

@@ -1,1 +1,1 @@
-"""What a pretrained model puts in the place of [MASK]."""
+"""Predict the words behind [MASK] with a pretrained model."""

@@ -1,9 +1,12 @@
 """ernie-pair evaluate-mlm --model_path output --input_dir data: its masked loss on held-out text."""
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Literal, Sequence
+
+import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option, refuse_empty
@@ -12,16 +15,20 @@ from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.corpus.splits import document_ranges
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
-from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.results import Results, settings_of
 from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.masking_plugin import load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.device.device import default_device, start_device
 from ernie_pair.model_files.source import ModelSource, open_model
+from ernie_pair.pretrain.config.vocab_checks import refuse_unfit_model
 from ernie_pair.pretrain.filling.masked_loss import Asking, measure_masked_loss
 from ernie_pair.pretrain.filling.pretrained_model import has_order_head, load_pretrained
+from ernie_pair.processes.console import start_missing_console
 from ernie_pair.processes.world import World
+
+logger = logging.getLogger(__name__)
 
 ALL = "all"
 SHOWN = ("lm_loss", "perplexity", "lm_accuracy", "sop_loss", "sop_accuracy")
@@ -29,24 +36,27 @@ SHOWN = ("lm_loss", "perplexity", "lm_accuracy", "sop_loss", "sop_accuracy")
 
 @dataclass(frozen=True)
 class EvaluateMlmConfig(MaskingFlags):
-    """Measure how well a pretrained model predicts the masked tokens of held-out text, and its order.
+    """Measure how well a pretrained model predicts masked tokens and sentence order of held-out text.
 
-    The samples and their masks follow from the corpus and these flags alone: every model of its vocabulary
-    is asked the same.
+    The samples and their masks depend only on the corpus and these flags: every model with its vocabulary
+    gets the same samples.
     """
 
     EXAMPLE = "--model_path output --input_dir data --output_file masked_loss.json"
 
     model_path: str = option(
-        help="a built-in name, a pretrained folder, a checkpoint, or the OUT of a run", group="model"
+        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run",
+        group="model",
     )
     input_dir: str = option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz", group="data")
-    output_file: str = option(help="JSON goes here: losses, accuracies, an interval", group="data")
+    output_file: str = option(
+        help="JSON file to write: losses, accuracies and a confidence interval", group="data"
+    )
     split: str = option(
         "949,50,1", help="shares of the documents for training, validation, test", group="data"
     )
     part: Literal["train", "valid", "test", "all"] = option(
-        "valid", help="which of them is asked about", group="data"
+        "valid", help="part of the documents to evaluate", group="data"
     )
     num_samples: int = option(
         1000, help="samples of that part", group="evaluation", unit="samples", at_least=1
@@ -56,10 +66,14 @@ class EvaluateMlmConfig(MaskingFlags):
     )
     batch_size: int = option(32, help="samples in one forward pass", group="devices", at_least=1)
     bootstrap: int = option(
-        1000, help="resamples for the interval of lm_loss", group="evaluation", unit="resamples", at_least=1
+        1000,
+        help="bootstrap resamples of the documents, for the confidence interval of lm_loss",
+        group="evaluation",
+        unit="resamples",
+        at_least=1,
     )
-    seed: int = option(1234, help="of the samples and their masks", group="data", at_least=0)
-    overwrite: bool = option(False, help="replace another result that is there", group="data")
+    seed: int = option(1234, help="seed of the samples and their masks", group="data", at_least=0)
+    overwrite: bool = option(False, help="replace an existing result", group="data")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
     def __post_init__(self):
@@ -73,22 +87,25 @@ def evaluate_mlm_command(config: EvaluateMlmConfig) -> None:
 
 
 def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
-    """Write what was measured, print and return it; the same command again has nothing to do.
+    """Write the measurement, print it and return it; calling it again with the same flags does nothing.
 
-    Losses are means in nats over the masked tokens, and over the samples for the order of their segments,
-    which is left out where the model has no head for it or --binary_head is false. Raises InputError for
-    a corpus that does not fit the model, CheckpointError for weights without the head for masked tokens.
+    Losses are in nats: means over the masked tokens, and over the samples for the sentence order, which is
+    omitted if the model has no head for it or --binary_head is false. Raises InputError for a corpus that
+    does not fit the model, CheckpointError for weights without the head for masked tokens.
     """
+    start_missing_console(World())
     source = open_model(config.model_path, model_type="")
     corpus = open_corpus(find_corpus(config.input_dir, "--input_dir"))
-    results = _results(config, source)
+    results = _results(config, source, corpus)
     if results.are_done():
         return json.loads(Path(config.output_file).read_text(encoding="utf-8"))
     dataset, pad_id = _held_out(config, corpus, source)
+    first_sentences = dataset.sample_map[:, 0]
+    documents = np.searchsorted(corpus.docs, first_sentences, side="right") - 1
     start_device(config.device, World())
     model = load_pretrained(source)
     asking = Asking(config.max_seq_len, config.batch_size, config.bootstrap)
-    measured = measure_masked_loss(model, dataset, pad_id, asking)
+    measured = measure_masked_loss(model, dataset, pad_id, asking, documents)
     if not (config.binary_head and has_order_head(source, model)):
         measured = {name: value for name, value in measured.items() if not name.startswith("sop_")}
     with results.published() as (draft,):
@@ -97,23 +114,20 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
     return measured
 
 
-def _results(config: EvaluateMlmConfig, source: ModelSource) -> Results:
+def _results(config: EvaluateMlmConfig, source: ModelSource, corpus: Corpus) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
         "model_path": [*source.weight_files, source.vocab_file],
-        "input_dir": [path for path in files_of(config.input_dir) if path.suffix in (".npy", ".npz")],
+        "input_dir": [corpus.paths.ids, corpus.paths.idx],
     }
     settings = settings_of(config, "model_path", "input_dir", "output_file", "batch_size")
     return Results("evaluate-mlm", [Path(config.output_file)], inputs, settings, config.overwrite)
 
 
 def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
-    """Return the samples that are asked about, and the id of their padding."""
-    if config.max_seq_len > source.spec.max_positions:
-        raise InputError(
-            f"--max_seq_len {config.max_seq_len} is above the {source.spec.max_positions} positions of "
-            f"{source.name}; lower it"
-        )
-    tokenizer = vocabulary_of([corpus], WordPiece.from_file(source.vocab_file, source.spec.lower_case))
+    """Return the samples to evaluate, and the id of [PAD]."""
+    models = WordPiece.from_file(source.vocab_file, source.spec.lower_case)
+    refuse_unfit_model(config, config.max_seq_len, models, source.spec)
+    tokenizer = vocabulary_of([corpus], models)
     refuse_ids_beyond(tokenizer, source.spec.vocab_size)
     documents = range(corpus.num_documents)
     if config.part != ALL:
@@ -128,9 +142,25 @@ def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
         seed=config.seed,
         **config.map_settings(config.max_seq_len),
     )
+    _tell_repetition(config, corpus, documents, rows)
     rule = masking_rule(tokenizer, **config.rule_settings())
     masking_fn = load_masking_fn(config.masking_fn)
     dataset = ErnieDataset(
         corpus, rows, rule, seed=config.seed, binary_head=config.binary_head, masking_fn=masking_fn
     )
     return dataset, tokenizer.pad_id
+
+
+def _tell_repetition(config: EvaluateMlmConfig, corpus: Corpus, documents: range, rows: np.ndarray) -> None:
+    """Warn if the same text is in several samples; a pass over the documents has each sentence once."""
+    there = int(corpus.docs[documents.stop] - corpus.docs[documents.start])
+    taken = int((rows[:, 1] - rows[:, 0]).sum())
+    if taken > there:
+        logger.warning(
+            "the %s documents of --part %s give fewer than --num_samples %d samples; their text is used "
+            "%.1f times, with other masks",
+            f"{len(documents):,}",
+            config.part,
+            config.num_samples,
+            taken / there,
+        )

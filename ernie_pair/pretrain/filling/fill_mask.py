@@ -10,6 +10,7 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
 from data_tools.base.progress import Progress
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.standard_streams import refuse_closed_input
 from data_tools.text.lines import ENCODINGS, LineRules, decoded
 from data_tools.text.text_files import read_lines
 from ernie_pair.device.device import default_device
@@ -22,40 +23,41 @@ PLACES = ("text_file", "model_name_or_path", "output")
 
 @dataclass(frozen=True)
 class FillMaskConfig(Options):
-    """Show what a pretrained model puts in the place of [MASK], with probabilities.
+    """Show what a pretrained model predicts for [MASK], with probabilities.
 
-    Masks that stand together are one word.
+    Adjacent masks are one word.
     """
 
     EXAMPLE = "--model_name_or_path output --text '今天[MASK][MASK]很好'"
 
     model_name_or_path: str = option(
-        help="a built-in name, a pretrained folder, a checkpoint, or the OUT of a run", group="model"
+        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run",
+        group="model",
     )
     text: str = option("", help="a text with [MASK] in it", group="data")
     text_file: str = option(
         "",
-        help="a file of such texts, one per line; -: the standard input, each line as it comes",
+        help="a file of such texts, one per line; -: standard input, answered line by line",
         group="data",
         stdin=(".txt",),
     )
     output: str = option("", help="the predictions go here; empty: the terminal", group="data")
     format: Literal["table", "json"] = option(
-        "table", help="lines to read, or a line of JSON for each text", group="data"
+        "table", help="readable lines, or one line of JSON per text", group="data"
     )
     top_k: int = option(
         5, help="predictions for each word", group="evaluation", unit="words", at_least=1, at_most=1000
     )
     beam_size: int = option(
         5,
-        help="beginnings that are followed in a word of several masks; 1: greedy",
+        help="beam width for a word of several masks; 1: greedy",
         group="evaluation",
         unit="beginnings",
         at_least=1,
         at_most=1000,
     )
-    encoding: str = option("utf-8", help="of --text_file", group="data", choices=ENCODINGS)
-    overwrite: bool = option(False, help="replace other predictions that are there", group="data")
+    encoding: str = option("utf-8", help="encoding of --text_file", group="data", choices=ENCODINGS)
+    overwrite: bool = option(False, help="replace existing predictions", group="data")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
     def __post_init__(self):
@@ -67,13 +69,15 @@ class FillMaskConfig(Options):
 def fill_mask(config: FillMaskConfig) -> None:
     """Print the predictions for each text, or write all to ``output``.
 
-    Raises InputError, with file:line, for a text that holds no [MASK] or is too long; lines without any text
-    are passed over.
+    Raises InputError, with file:line, for a text that holds no [MASK] or is too long; blank lines are
+    skipped.
     """
     if not config.text and not config.text_file:
         raise InputError(
             "no text is given; pass --text TEXT, --text_file FILE, or --text_file - for the standard input"
         )
+    if config.text_file == STANDARD_INPUT:
+        refuse_closed_input("--text_file -")
     show = _json_line if config.format == "json" else _table
     if not config.output:
         filler = MaskFiller(config.model_name_or_path, config.device)
@@ -94,8 +98,8 @@ def fill_mask(config: FillMaskConfig) -> None:
 def _results(config: FillMaskConfig) -> Results:
     if config.text_file == STANDARD_INPUT:
         raise InputError(
-            "--text_file -: what was read is gone when --output is looked at again; name a file, or use "
-            "> FILE in its place"
+            "--text_file -: standard input cannot be read again to check --output; name a file, or use "
+            "> FILE instead"
         )
     source = open_model(config.model_name_or_path, model_type="")
     inputs: Dict[str, Sequence[Path]] = {
@@ -117,18 +121,19 @@ def _answers(
 
 
 def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[Tuple[str, str]]:
-    """Yield where each text stands, file:line, and the text."""
+    """Yield the location of each text, file:line, and the text."""
     if config.text:
         yield "--text", config.text
         return
     rules = LineRules(encoding=config.encoding, has_flag=True)
     if config.text_file == STANDARD_INPUT:
         name = "<stdin>"
-        lines: Iterable[bytes] = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)  # as each of them comes
+        lines: Iterable[bytes] = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)  # as each arrives
     else:
         name, lines = config.text_file, read_lines(_file_of(config.text_file), advance)
     for number, line in enumerate(lines, start=1):
         text = decoded(name, number, line, rules)
+        text = text.removeprefix("\ufeff") if number == 1 else text  # as read_lines does with a file's
         if text.strip():
             yield f"{name}:{number}", text
 
@@ -149,6 +154,13 @@ def _table(text: str, slots: List[FilledSlot]) -> str:
     lines = [text]
     for number, slot in enumerate(slots, start=1):
         masks = f"{slot.masks} masks" if slot.masks > 1 else "1 mask"
-        lines.append(f"  word {number}, {masks}")
-        lines += [f"  {100 * each.probability:7.2f} %  {each.word}  {each.filled}" for each in slot.fillings]
+        lines.append(f"  word {number} ({masks})")
+        lines += [
+            f"  {_percent(each.probability):>8} %  {each.word}  {each.filled}" for each in slot.fillings
+        ]
     return "\n".join(lines) + "\n\n"
+
+
+def _percent(share: float) -> str:
+    """Return a probability in percent: two decimals, or two digits of one that these would show as 0.00."""
+    return f"{100 * share:.2f}" if share >= 1e-4 else f"{100 * share:.2g}"

@@ -1,4 +1,4 @@
-"""The likeliest words behind [MASK], by a pretrained model."""
+"""The most probable words behind [MASK], by a pretrained model."""
 
 from typing import List, NamedTuple, Sequence, Tuple
 
@@ -18,9 +18,9 @@ class Filling(NamedTuple):
 
     word         what its tokens read as
     tokens       one for each mask
-    ids          theirs
+    ids          their ids
     probability  the product over the masks, each given those left of it in the slot
-    filled       the text with the word in the place of the slot
+    filled       the text with the word in place of the slot
     """
 
     word: str
@@ -31,7 +31,7 @@ class Filling(NamedTuple):
 
 
 class FilledSlot(NamedTuple):
-    """The slot text[start:end] of ``masks`` masks, and its predictions, the likeliest first."""
+    """The slot text[start:end] of ``masks`` masks, and its predictions, the most probable first."""
 
     start: int
     end: int
@@ -40,12 +40,12 @@ class FilledSlot(NamedTuple):
 
 
 class _Beam(NamedTuple):
-    ids: Tuple[int, ...]  # of the masks that are filled
+    ids: Tuple[int, ...]  # of the masks filled so far
     log_probability: float
 
 
 class MaskFiller:
-    """A pretrained model that is asked for what stands behind [MASK].
+    """Predict the words behind [MASK] with a pretrained model.
 
         from ernie_pair import MaskFiller
 
@@ -54,8 +54,8 @@ class MaskFiller:
         print(slot.fillings[0].word, slot.fillings[0].probability)
 
     ``model_name_or_path``: a built-in name, a folder that from_pretrained loads, a checkpoint of static
-    pretraining, ours or the recipe's, or the output_dir of a run. Raises InputError where there is no such
-    model, CheckpointError where it has no head for masked tokens.
+    pretraining (of this package or of the recipe), or the output_dir of a run. Raises InputError if there is
+    no such model, CheckpointError if it has no head for masked tokens.
     """
 
     def __init__(self, model_name_or_path: str, device: str = ""):
@@ -68,18 +68,18 @@ class MaskFiller:
         self.model = load_pretrained(source)
         self.tokenizer = WordPiece.from_file(source.vocab_file, source.spec.lower_case)
         self.max_positions: int = source.spec.max_positions
-        # A vocabulary may name twins beyond the rows of the model, and a model have rows without a name.
+        # The vocabulary may have twins beyond the model's rows, and the model may have rows without a token.
         self._known = min(source.spec.vocab_size, self.tokenizer.vocab_size)
         tokenizer = self.tokenizer
         self._never = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
 
     def fill(self, text: str, top_k: int = 5, beam_size: int = 5, where: str = "") -> List[FilledSlot]:
-        """Return the ``top_k`` likeliest words of each slot of ``text``, a stretch of [MASK]s.
+        """Return the ``top_k`` most probable words for each slot of ``text``; a slot is a run of [MASK]s.
 
-        The masks of a slot are filled from left to right, ``beam_size`` of the likeliest beginnings at a
-        time; 1 is greedy. Masks of other slots stay masks meanwhile. Probabilities are those of the whole
-        vocabulary; [PAD], [CLS], [SEP] and [MASK] are never predicted. Raises InputError, which begins with
-        ``where``, for a text without [MASK] or too long for the model.
+        The masks of a slot are filled from left to right by beam search with ``beam_size`` prefixes; 1 is
+        greedy. Other slots stay masked meanwhile. Probabilities are over the whole vocabulary; [PAD], [CLS],
+        [SEP] and [MASK] are never predicted. Raises InputError, whose message begins with ``where``, for a
+        text without [MASK] or too long for the model.
         """
         for name, value in (("top_k", top_k), ("beam_size", beam_size)):
             if value < 1:
@@ -98,7 +98,7 @@ class MaskFiller:
         return FilledSlot(slot.start, slot.end, len(slot.positions), fillings)
 
     def _extend(self, beams: Sequence[_Beam], log_probabilities: np.ndarray, width: int) -> List[_Beam]:
-        """Return the ``width`` likeliest of all beams with one token more; equal ones in the order of ids."""
+        """Extend all beams by one token and return the ``width`` most probable; ties in the order of ids."""
         totals = log_probabilities + np.array([[beam.log_probability] for beam in beams])
         order = np.argsort(-totals, axis=None, kind="stable")[:width]
         chosen = zip(*np.unravel_index(order, totals.shape))
@@ -106,7 +106,7 @@ class MaskFiller:
         return [beam for beam in kept if np.isfinite(beam.log_probability)]
 
     def _log_probabilities(self, rows: np.ndarray, position: int) -> np.ndarray:
-        """Return those of the tokens at ``position`` of ``rows`` [N, S], float64 [N, known tokens]."""
+        """Return the log probabilities of the tokens at ``position`` of ``rows`` [N, S], float64 [N, K]."""
         import paddle
 
         places = np.arange(len(rows), dtype=np.int64) * rows.shape[1] + position

@@ -1,19 +1,20 @@
 """The loss of a pretrained model over the masked tokens of samples, and over the order of their segments."""
 
-import math
-from typing import Any, Dict, List, NamedTuple, Protocol, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
 
+from data_tools.base.errors import InputError
 from data_tools.base.progress import CountProgress
 from data_tools.ernie_dataset import Sample
 from data_tools.samples.collate import NO_LABEL, collate
+from ernie_pair.engine.logging_window import perplexity_of
 
 SEED = 1234  # of the resamples
 
 
 class Asking(NamedTuple):
-    """How samples are asked: the longest, how many at a time, and the resamples of the interval; 0: none."""
+    """The longest sample in tokens, the batch size, and the resamples for the interval; 0: no interval."""
 
     max_seq_len: int
     batch_size: int
@@ -21,18 +22,22 @@ class Asking(NamedTuple):
 
 
 class Dataset(Protocol):
-    """Samples by their number."""
+    """Samples by index."""
 
     def __getitem__(self, index: int) -> Sample: ...
 
     def __len__(self) -> int: ...
 
 
-def measure_masked_loss(model: Any, dataset: Dataset, pad_id: int, asking: Asking) -> Dict[str, Any]:
+def measure_masked_loss(
+    model: Any, dataset: Dataset, pad_id: int, asking: Asking, documents: Optional[np.ndarray] = None
+) -> Dict[str, Any]:
     """Return lm_loss with its 95 % interval, perplexity, lm_accuracy, sop_loss and sop_accuracy, and counts.
 
-    Losses are means in nats over the masked tokens, or over the samples. The interval is a bootstrap over
-    the samples.
+    Losses are means in nats over the masked tokens, or over the samples. ``documents``: integers [samples],
+    the document of each sample; None: each has its own. The interval is a bootstrap over the documents,
+    because samples of one document, or of one text with other masks, are not independent. Raises InputError
+    when no token is masked.
     """
     parts: List[np.ndarray] = []
     with CountProgress(len(dataset), "sample") as progress:
@@ -43,25 +48,29 @@ def measure_masked_loss(model: Any, dataset: Dataset, pad_id: int, asking: Askin
             progress.advance(len(samples))
     sums = np.concatenate(parts)
     loss, hits, tokens, order_loss, order_hits, ordered = sums.sum(axis=0).tolist()
+    if not tokens:
+        raise InputError(
+            f"no token of the {len(sums)} samples is masked, so there is no loss; correct --masking_fn"
+        )
     lm_loss = loss / tokens
+    if documents is None:
+        documents = np.arange(len(sums))
+    interval = _interval(sums, documents, asking.bootstrap) if asking.bootstrap else None
     return {
         "lm_loss": lm_loss,
-        **(
-            {"lm_loss_interval": _interval(sums[:, 0], sums[:, 2], asking.bootstrap)}
-            if asking.bootstrap
-            else {}
-        ),
-        "perplexity": math.exp(lm_loss),
+        **({} if interval is None else {"lm_loss_interval": interval}),
+        "perplexity": perplexity_of(lm_loss),
         "lm_accuracy": hits / tokens,
         "sop_loss": order_loss / max(ordered, 1),
         "sop_accuracy": order_hits / max(ordered, 1),
         "masked_tokens": int(tokens),
         "samples": len(sums),
+        "documents": len(np.unique(documents)),
     }
 
 
 def _sums_of(model: Any, batch: Dict[str, np.ndarray]) -> np.ndarray:
-    """Return for each sample loss, hits and number of masked tokens, then the same of its order, [B, 6]."""
+    """Return loss, hits and number of each sample's masked tokens, then of its sentence order, [B, 6]."""
     import paddle
     from paddle.nn import functional as F
 
@@ -82,7 +91,7 @@ def _sums_of(model: Any, batch: Dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _by_sample(found: Sequence[np.ndarray], place: np.ndarray, count: int) -> List[np.ndarray]:
-    """Return losses, hits and number of what has a label, summed for each of ``count`` samples."""
+    """Return loss, hits and number of labelled items, summed for each of ``count`` samples."""
     losses, hits, labelled = found
     values = (losses, hits, np.ones(len(labelled)))
     return [
@@ -90,8 +99,10 @@ def _by_sample(found: Sequence[np.ndarray], place: np.ndarray, count: int) -> Li
     ]
 
 
-def _interval(losses: np.ndarray, tokens: np.ndarray, resamples: int) -> List[float]:
-    """Return the 2.5 and the 97.5 percentile of the mean loss of a token over resampled samples."""
+def _interval(sums: np.ndarray, documents: np.ndarray, resamples: int) -> List[float]:
+    """Return the 2.5th and 97.5th percentiles of the mean token loss over resampled documents."""
+    _, of_document = np.unique(documents, return_inverse=True)
+    losses, tokens = (np.bincount(of_document, sums[:, column]) for column in (0, 2))
     rng = np.random.default_rng(SEED)
     means = []
     for _ in range(resamples):

@@ -1,4 +1,4 @@
-"""A text with [MASK] in it as token ids, and where its masks stand."""
+"""A text with [MASK] as token ids, and the positions of its masks."""
 
 import re
 from typing import List, NamedTuple
@@ -10,9 +10,9 @@ MASK = "[MASK]"
 
 
 class Slot(NamedTuple):
-    """A stretch of masks with nothing between them, one word or a part of one.
+    """A run of adjacent masks: one word or a part of one.
 
-    It is text[start:end], and stands at ``positions`` of the token ids.
+    The slot is text[start:end], at ``positions`` of the token ids.
     """
 
     start: int
@@ -28,12 +28,12 @@ class MaskedText(NamedTuple):
     slots: List[Slot]
 
     def filled(self, slot: Slot, word: str) -> str:
-        """Return the text with ``word`` in the place of ``slot``; other masks stay."""
+        """Return the text with ``word`` in place of ``slot``; other masks stay."""
         return f"{self.text[: slot.start]}{word}{self.text[slot.end :]}"
 
 
 def parse_masked_text(text: str, tokenizer: WordPiece, max_positions: int, where: str = "") -> MaskedText:
-    """Cut ``text`` into token ids, each [MASK] one of them; masks with nothing but space between are a slot.
+    """Tokenize ``text``, each [MASK] as one token; masks with only spaces between them are one slot.
 
     Raises InputError, which begins with ``where``, for a text without [MASK] or of more tokens than
     ``max_positions``.
@@ -59,7 +59,7 @@ def parse_masked_text(text: str, tokenizer: WordPiece, max_positions: int, where
 
 
 def join_tokens(tokens: List[str]) -> str:
-    """Return the text of ``tokens``: ##X goes on with the word before, words of letters stand apart."""
+    """Return the text of ``tokens``: ##X continues the word before it, spaces separate words of letters."""
     joined = ""
     for token in tokens:
         if token.startswith(CONTINUATION) and len(token) > len(CONTINUATION):

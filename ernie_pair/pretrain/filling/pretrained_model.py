@@ -1,4 +1,4 @@
-"""A model with the heads of pretraining in dynamic graph, from a folder or a checkpoint of whatever kind."""
+"""A model with the pretraining heads in the dynamic graph, from a folder or any kind of checkpoint."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ ORDER_HEAD, CLASSIFIER = "cls.seq_relationship.", "classifier."
 
 
 def load_pretrained(source: ModelSource) -> Any:
-    """Build the dynamic model of ``source``, without dropout, in float32, and give it its weights.
+    """Build the dynamic model of ``source``, without dropout, in float32, and load its weights.
 
-    What masked tokens need must be in the file; the head of the sentence order and the pooler may be missing,
-    then they are random. Raises CheckpointError when the weights do not fit or have no such head, InputError
-    for a family that is not pretrained here.
+    The file must hold the head for masked tokens; a missing sentence-order head or pooler is random. Raises
+    CheckpointError when the weights do not fit or lack that head, InputError for a family that is not
+    pretrained here.
     """
     from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
@@ -30,7 +30,7 @@ def load_pretrained(source: ModelSource) -> Any:
     if not any(name.startswith(LM_HEAD) for name in found):
         raise CheckpointError(
             f"{where} holds no {LM_HEAD}*, the head that predicts masked tokens; give a pretrained model, "
-            "not one that was trained on for pairs or converted without its heads"
+            "not one that was fine-tuned on pairs or converted without its heads"
         )
     arrays = match_parameters(
         parameters,
@@ -47,9 +47,9 @@ def load_pretrained(source: ModelSource) -> Any:
 
 
 def has_order_head(source: ModelSource, model: Any) -> bool:
-    """Return whether the weights of ``source`` hold the head of the sentence order; ``model`` is built of it.
+    """Return whether the weights of ``source``, of which ``model`` is built, hold the sentence-order head.
 
-    Where they do not, that of ``model`` is random.
+    If they do not, that of ``model`` is random.
     """
     found = structured_names(source.read_weights(), model.state_dict(), str(source.weights))
     return any(name.startswith(ORDER_HEAD) for name in found)

@@ -1,1 +1,1 @@
-"""The fused ops of the static program on GPUs: which there are, and the rewriting of the program."""
+"""The fused ops of the static program on GPUs: choosing them, and rewriting the program."""

@@ -1,7 +1,7 @@
 """Attention as one op: scores, mask, softmax and dropout never leave the GPU's cores (flash attention).
 
-The program is changed before its backward pass is added: that of evaluation, a clone made before, keeps the
-plain ops and computes in float32 as it did.
+The program is changed before its backward pass is added; the evaluation program, cloned before, keeps the
+plain ops and still computes in float32.
 """
 
 from typing import List, NamedTuple, Optional
@@ -30,8 +30,8 @@ class Attention(NamedTuple):
 def fuse_attention(main: paddle.static.Program, pass_seed: paddle.static.Variable) -> int:
     """Compute each attention of ``main``, a program without a backward pass, by flash attention.
 
-    What is dropped is a function of ``pass_seed``, int32 [1], and of the place of the attention. Returns how
-    many there were.
+    Dropout depends only on ``pass_seed``, int32 [1], and the position of the attention. Returns how many were
+    replaced.
     """
     block = main.global_block()
     found = find_attentions(block)
@@ -75,7 +75,7 @@ def _read_attention(chains: OpChains, softmax) -> Optional[Attention]:
 
 
 def _add_base_seed(block, pass_seed) -> None:
-    """Begin the program with the seed and offset of the first attention, int64 [2]."""
+    """Prepend the seed and offset of the first attention to the program, int64 [2]."""
     seed, zero = (
         block.create_var(name=f"{FLASH_ATTENTION}.{name}", dtype="int64", shape=[1], stop_gradient=True)
         for name in ("seed", "zero")
@@ -91,7 +91,7 @@ def _add_base_seed(block, pass_seed) -> None:
 
 
 def _replace(block, attention: Attention, number: int) -> None:
-    """Put a flash attention in the place of the plain ops."""
+    """Replace the plain ops by flash attention."""
     place = max(index for index, op in enumerate(block.ops) if op in attention.ops)
     out = block.var(attention.out)
 

@@ -1,6 +1,6 @@
-"""Few collectives over long pieces in place of one per parameter: a short one costs what it takes to begin.
+"""A few large collectives instead of one per parameter: small ones cost mostly latency.
 
-`coalesce_tensor` lays the variables of a group side by side in one buffer, in which they lie from then on.
+`coalesce_tensor` moves the variables of a group into one contiguous buffer, where they stay.
 """
 
 from collections import defaultdict
@@ -24,8 +24,8 @@ GROUP_BYTES = 32 << 20
 def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
     """Fuse gradient merge's sums and the sharded optimizer's broadcasts of ``main``, the program of ``rank``.
 
-    ``block``: of it, in which the parameters move. What data parallelism sums while the backward pass runs is
-    in groups already.
+    ``block``: the block that updates the parameters. What data parallelism sums during the backward pass is
+    already grouped.
     """
     for is_wanted in (is_sum, is_broadcast):
         groups: DefaultDict[tuple, List] = defaultdict(list)
@@ -40,7 +40,7 @@ def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
 
 
 def _is_single(block, op) -> bool:
-    """Return whether ``op`` is about one parameter or gradient, and not already about a group."""
+    """Return whether ``op`` handles a single parameter or gradient, not a group."""
     return not any(
         other.type == "coalesce_tensor" and op.output_arg_names[0] in other.output("FusedOutput")
         for other in block.ops
@@ -48,7 +48,7 @@ def _is_single(block, op) -> bool:
 
 
 def _pieces(block, ops: List) -> Iterator[List]:
-    """Yield the ops in order, so many at a time that their variables are about GROUP_BYTES."""
+    """Yield the ops in order, in pieces whose variables take about GROUP_BYTES."""
     piece: List = []
     size = 0
     for op in ops:
@@ -63,7 +63,7 @@ def _pieces(block, ops: List) -> Iterator[List]:
 
 
 def _fuse(block, ops: List, copies: bool) -> None:
-    """Replace ``ops`` by one over all of their variables; ``copies``: what they hold matters here."""
+    """Replace ``ops`` by one over all of their variables; ``copies``: their values must be kept."""
     names = [op.output_arg_names[0] for op in ops]
     first = find_variable(block, names[0])
     fused = block.create_var(name=f"{names[0]}.fused", dtype=first.dtype, stop_gradient=True)

@@ -18,7 +18,7 @@ from ernie_pair.pretrain.config.fused_flags import (
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 FLASH, SOFTMAX_MASK = "flash", "softmax_mask"
-# Of Paddle's flash attention library, whose backward pass takes heads of up to 192 on every card.
+# Supported by Paddle's flash attention library, whose backward pass takes heads of up to 192 on all of them.
 FLASH_CAPABILITIES = ((8, 0), (9, 0))
 LARGEST_FLASH_HEAD, FLASH_HEAD_MULTIPLE = 192, 8
 
@@ -45,9 +45,9 @@ NOTHING_FUSED = FusedOps()
 
 
 def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Capability]) -> FusedOps:
-    """Return the fused ops of a run whose attention heads have ``head_size`` numbers.
+    """Return the fused ops of a run whose attention heads are ``head_size`` wide.
 
-    ``capability``: of its GPU. Raises InputError where the flags name what cannot be.
+    ``capability``: of its GPU. Raises InputError if the flags name an op that is not available.
     """
     if config.fused_ops == AUTO and config.device == "cpu":
         return NOTHING_FUSED
@@ -56,7 +56,7 @@ def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Ca
     reasons = {
         ATTENTION: why_plain,
         GEMM_EPILOGUE: _why_plain(config),
-        COLLECTIVES: "" if config.processes > 1 else "one process has none",
+        COLLECTIVES: "" if config.processes > 1 else "a single process has none",
     }
     reasons = {name: reason for name, reason in reasons.items() if reason and name in wanted}
     if reasons and config.fused_ops != AUTO:
@@ -79,7 +79,7 @@ def _attention_of(config: PretrainConfig, head_size: int, capability: Optional[C
 
 def _why_no_flash(head_size: int, capability: Optional[Capability]) -> str:
     if capability is None:
-        return "the GPU does not tell its compute capability"
+        return "the GPU does not report its compute capability"
     if not FLASH_CAPABILITIES[0] <= capability <= FLASH_CAPABILITIES[1]:
         return "flash attention needs compute capability 8.0 to 9.0, this GPU has " + words_of(capability)
     if head_size > LARGEST_FLASH_HEAD or head_size % FLASH_HEAD_MULTIPLE:
@@ -89,19 +89,19 @@ def _why_no_flash(head_size: int, capability: Optional[Capability]) -> str:
 
 def _why_no_fused_softmax(config: PretrainConfig) -> str:
     if config.device == "cpu" or (config.use_amp and config.amp_dtype == "bfloat16"):
-        return "a softmax with its mask is fused on GPUs, in float16 and float32, alone"
+        return "softmax and mask are fused only on GPUs, in float16 or float32"
     if config.max_seq_len < LEAST_LENGTH or config.max_seq_len % LENGTH_MULTIPLE:
         return (
-            f"a softmax with its mask takes multiples of {LENGTH_MULTIPLE} tokens, {LEAST_LENGTH} or more, "
+            f"the fused softmax takes multiples of {LENGTH_MULTIPLE} tokens, {LEAST_LENGTH} or more, "
             f"not --max_seq_len {config.max_seq_len}"
         )
     return ""
 
 
 def _why_plain(config: PretrainConfig) -> str:
-    """Return why no op of a GPU in half precision can be built, in words, or ''."""
+    """Return why half-precision GPU ops cannot be built, in words, or ''."""
     if config.device == "cpu":
         return "there is no such op on a CPU"
     if not config.computes_in_half:
-        return "it is in half precision, and --use_amp is false or --amp_dtype float32"
+        return "it needs half precision, and --use_amp is false or --amp_dtype float32"
     return "" if paddle.is_compiled_with_cuda() else "this Paddle is a CPU build"

@@ -11,9 +11,9 @@ FUSED_SOFTMAX = "fused_softmax_mask"
 
 
 def fuse_softmax(main: paddle.static.Program) -> int:
-    """Fuse mask and softmax in each attention of ``main``, which has no backward pass; returns how many.
+    """Fuse mask and softmax in each attention of ``main``, which has no backward pass yet; return how many.
 
-    The op reads a mask float16 or float32 [B, 1, S, S], of which there is one for all layers.
+    The op reads a float16 or float32 mask [B, 1, S, S], shared by all layers.
     """
     block = main.global_block()
     wide_masks: Dict = {}
@@ -41,7 +41,7 @@ def _replace(block, attention: Attention, wide_masks: Dict) -> None:
 
 
 def _widen(block, mask: str, place: int):
-    """Add ops before ``place`` that make [B, 1, S, S] of [B, 1, 1, S], by adding zeros [B, 1, S, 1]."""
+    """Add ops before ``place`` that expand [B, 1, 1, S] to [B, 1, S, S], by adding zeros [B, 1, S, 1]."""
 
     def new(name: str):
         return block.create_var(name=f"{mask}.{name}", dtype=block.var(mask).dtype, stop_gradient=True)

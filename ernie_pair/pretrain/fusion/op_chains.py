@@ -1,11 +1,11 @@
-"""Who makes and who reads the variables of a block, for whoever looks for a pattern of ops."""
+"""Producers and consumers of the variables of a block, to find patterns of ops."""
 
 from collections import defaultdict
 from typing import Any, DefaultDict, Dict, List
 
 
 class OpChains:
-    """The ops of ``block``, followed along their variables. A method of no op, None, returns None."""
+    """The ops of ``block``, followed along their variables. For the op None, methods return None."""
 
     def __init__(self, block):
         self.block = block
@@ -17,14 +17,14 @@ class OpChains:
                 self.readers[name].append(op)
 
     def maker(self, op, slot: str, kind: str):
-        """Return the op of type ``kind`` that makes the input ``slot`` of ``op``, or None."""
+        """Return the op of type ``kind`` that produces the input ``slot`` of ``op``, or None."""
         if op is None or slot not in op.input_names:
             return None
         found = self.makers.get(op.input(slot)[0])
         return found if found is not None and found.type == kind else None
 
     def only_reader(self, op) -> Any:
-        """Return the op that reads the output ``Out`` of ``op``, where it is the only one, or None."""
+        """Return the only op that reads the output ``Out`` of ``op``, or None if there is not exactly one."""
         if op is None or "Out" not in op.output_names:
             return None
         readers = self.readers[op.output("Out")[0]]

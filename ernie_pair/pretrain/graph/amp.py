@@ -10,21 +10,21 @@ from ernie_pair.device.paddle_patches.static_fleet import amp_by, sums_in_float3
 from ernie_pair.pretrain.config.half_flags import HALF_OPS
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
-# Kept in float32, for a sum over many terms loses its small ones in half precision.
+# Kept in float32: a sum over many terms loses the small ones in half precision.
 FLOAT32_OPS = frozenset({"softmax_with_cross_entropy", "c_softmax_with_cross_entropy", "reduce_sum"})
-# Of `--fused_ops`: one in half precision alone, and one in that of the op that it is made of.
+# Of `--fused_ops`: the first in half precision only, the second in the precision of the softmax it replaces.
 FLASH_ATTENTION, FUSED_SOFTMAX, SOFTMAX = "flash_attn", "fused_softmax_mask", "softmax"
 NEVER = 2**31 - 1
-MASTER_MARK = "_fp32_master_"  # in the name of the float32 copy of a narrow weight
+MASTER_MARK = "_fp32_master_"  # in the name of the float32 copy of a half-precision weight
 
 
 @dataclass(frozen=True)
 class AmpPlan:
     """The settings of mixed precision.
 
-    ``dtype`` float32 casts nothing and keeps the loss-scale machine, which skips what is not finite.
-    ``float32_ops``: those that compute in float32 whatever the type. ``sums_float32``: gradients are summed
-    over the processes in float32.
+    With ``dtype`` float32 nothing is cast, and the loss scaler only skips steps that are not finite.
+    ``float32_ops``: those that always compute in float32. ``sums_float32``: gradients are summed over the
+    processes in float32.
     """
 
     dtype: str
@@ -38,12 +38,12 @@ class AmpPlan:
     sums_float32: bool = True
 
 
-# The machine with a scale that is 1 for ever: of all it does, only skipping is left.
+# A loss scaler whose scale is always 1: all that it still does is skip.
 SKIP_ALONE = AmpPlan("float32", "O1", 1.0, NEVER, 2.0, 1, 0.5)
 
 
 def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
-    """Return what the flags ask for; None is float32 without the machine."""
+    """Return what the flags ask for; None is float32 without a loss scaler."""
     if config.use_amp:
         return AmpPlan(
             config.amp_dtype,
@@ -62,7 +62,7 @@ def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
 def _first_scale(config: PretrainConfig) -> float:
     """Return the first loss scale.
 
-    bfloat16 needs none; but only where the scale is not 1 does Paddle look for infinities.
+    bfloat16 needs none, but Paddle checks for infinities only if the scale is not 1.
     """
     if config.amp_dtype == "bfloat16":
         return 2.0 if config.on_nan == "skip" else 1.0
@@ -71,7 +71,7 @@ def _first_scale(config: PretrainConfig) -> float:
 
 @contextmanager
 def fleet_decorates(precision: Optional[AmpPlan], *, for_gpu: bool) -> Iterator[None]:
-    """Make fleet's AMP, which knows float16 at two levels alone, do what ``precision`` says meanwhile."""
+    """Make fleet's AMP, which knows only float16 at two levels, follow ``precision`` within the context."""
     wide = precision is not None and precision.sums_float32
     amp = amp_by(lambda optimizer: _decorated(optimizer, precision, for_gpu))
     with amp, sums_in_float32() if wide else nullcontext():
@@ -84,7 +84,7 @@ class _EveryOp(frozenset):
 
 
 def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
-    assert precision is not None  # without one fleet does not ask
+    assert precision is not None  # otherwise fleet does not ask
     casts = precision.dtype != "float32"
     dtype = precision.dtype if casts else "float16"
     return paddle.static.amp.decorate(
@@ -109,6 +109,6 @@ def _op_lists(precision: AmpPlan, dtype: str, for_gpu: bool):
     if precision.dtype == "float32":
         lists.unsupported_list = _EveryOp()
     elif for_gpu and not paddle.is_compiled_with_cuda():
-        # A CPU build lists no op as able; here the GPU's program is built to be looked at.
+        # A CPU build lists no op as supported; the program for a GPU is built here only to be inspected.
         lists.unsupported_list = set(float32)
     return lists

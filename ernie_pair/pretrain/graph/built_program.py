@@ -1,4 +1,4 @@
-"""The programs of pretraining once they are built: what they are run with, and what they hold."""
+"""The built programs of pretraining: their inputs and their state."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,10 +25,10 @@ MERGED = "gradient_merge_k"  # what fleet's GradientMergeOptimizer calls it, in 
 
 @dataclass
 class PretrainProgram:
-    """The programs and the one scope they work on.
+    """The programs and the scope that they share.
 
     ``slots``: {parameter: {variable of its optimizer state: shape}}, of all parameters. When the state
-    is sharded this process holds those of a part of them; every parameter itself is everywhere.
+    is sharded, this process holds only a part of it; every process holds all parameters.
     """
 
     main: paddle.static.Program
@@ -40,19 +40,19 @@ class PretrainProgram:
     monitors: Monitors
     rate: Callable[[float], None]  # sets the learning rate of the next pass
     device: str
-    recorded_passes: int  # whose records are kept
+    recorded_passes: int  # that the records keep
     kernels: KernelChoice = PLAIN  # of the encoder layers
-    narrow: Optional[Callable] = None  # O2: (place, scope) -> the weights in the narrow type
-    file_rows: Optional[int] = None  # of the embedding: the rows after them start at 0; None: drawn
+    narrow: Optional[Callable] = None  # O2: (place, scope) -> casts the weights to half precision
+    file_rows: Optional[int] = None  # of the embedding: the rows after them start at 0; None: random
     scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
     _held: Dict[int, HeldProgram] = field(default_factory=dict)
-    _merged: int = 0  # micro-batches of a step; 0: those that it was built for
+    _merged: int = 0  # micro-batches per step; 0: as many as it was built for
 
     @cached_property
     def executor(self) -> paddle.static.Executor:
-        """Return the executor.
+        """Return the executor; the device is opened when it is first requested.
 
-        Asked for, it takes the device: a program for a GPU can be built and read without one.
+        So a program for a GPU can be built and inspected without one.
         """
         gpu = int(paddle.device.get_device().partition(":")[2] or 0)
         return paddle.static.Executor(paddle.CPUPlace() if self.device == "cpu" else paddle.CUDAPlace(gpu))
@@ -68,10 +68,10 @@ class PretrainProgram:
             self._clear_rows_from(self.file_rows)
         add_records(
             self.test, self.sums.recorded, self.monitors.gradient_norm, self.recorded_passes
-        )  # what narrows it does not know them
+        )  # after the casts of O2, which do not know them
 
     def _clear_rows_from(self, first: int) -> None:
-        """Set the rows of the embedding from ``first`` on to 0, where a resumed run has them too."""
+        """Set the rows of the embedding from ``first`` on to 0, as in a resumed run."""
         names = {p.name for name, p in self.parameters.items() if name.endswith(EMBEDDING)}
         copies = [
             c for name in names for c in self.owned_variables(self.slots.get(name, [])) if MASTER_MARK in c
@@ -82,17 +82,16 @@ class PretrainProgram:
                 self.set({name: array})
 
     def run(self, program: paddle.static.Program, feed: Dict[str, Any]) -> None:
-        """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU it may still run afterwards."""
+        """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU asynchronously."""
         held = self._held.get(id(program))
         if held is None:
             held = self._held[id(program)] = HeldProgram(self.executor, program, self.scope)
         held.run(feed)
 
     def merge(self, passes: int) -> None:
-        """Let the steps from now on have so many micro-batches, at most those that it was built for.
+        """Set the micro-batches per step from now on, at most as many as it was built for.
 
-        fleet keeps the number that it merges in a variable, and divides by the one of the start: see
-        `PretrainJob`, which undoes that.
+        fleet keeps this number in a variable, but divides by the initial one: `PretrainJob` corrects that.
         """
         has_number = bool(self.owned_variables([MERGED]))
         if passes > 1 and not has_number:
@@ -102,10 +101,10 @@ class PretrainProgram:
         self._merged = passes
 
     def records(self, passes: int) -> np.ndarray:
-        """Return what the last ``passes`` runs have left, at most ``recorded_passes``.
+        """Return the records of the last ``passes`` runs, at most ``recorded_passes``.
 
-        float32 [passes, 4 to 7]: the sums of the losses and hits, those of n-grams where there is a lexicon,
-        and the norm of the gradient of the step where it is clipped. The one wait for the device.
+        float32 [passes, 4 to 7]: the sums of the losses and hits, those of n-grams if there is a lexicon, and
+        the gradient norm of the step if it is clipped. Nothing else waits for the device.
         """
         if self.device == "gpu":
             paddle.device.cuda.synchronize()
@@ -118,7 +117,7 @@ class PretrainProgram:
         return [name for name in names if self.main.global_block().has_var(name)]
 
     def shared_state(self) -> List[str]:
-        """Return the names of what outlives a pass and belongs to no parameter.
+        """Return the names of the state that outlives a pass and belongs to no parameter.
 
         The learning rate is not among them: it is computed.
         """
@@ -136,9 +135,9 @@ class PretrainProgram:
         return {name: np.array(array) for name, array in self.view_variables(names).items()}
 
     def view_variables(self, names: Iterable[str]) -> Arrays:
-        """Return {variable: array} without a copy where there need not be one.
+        """Return {variable: array}, without a copy where possible.
 
-        The arrays are good until the program runs again.
+        The arrays are valid until the program runs again.
         """
         return {name: view_array(self._tensor(name)) for name in names}
 
@@ -165,10 +164,10 @@ class PretrainProgram:
             )
 
     def set(self, arrays: Arrays) -> None:
-        """Put arrays into variables of the same name; names and shapes have been checked.
+        """Copy arrays into the variables of the same names; names and shapes have been checked.
 
-        Each stays where it lies: on a GPU the powers of the betas lie in the CPU's memory, and AdamW takes
-        another kernel where they do not.
+        Each stays on its device: on a GPU the beta powers are in CPU memory, otherwise AdamW uses another
+        kernel.
         """
         for name, array in arrays.items():
             tensor = self._tensor(name)
@@ -179,11 +178,11 @@ class PretrainProgram:
 
     @property
     def skips(self) -> bool:
-        """Return whether the program leaves a step out by itself, where its numbers are not finite."""
+        """Return whether the program itself skips steps that are not finite."""
         return self.monitors.skipped_updates is not None
 
     def monitored(self) -> Dict[str, float]:
-        """Return what the last step left for the log."""
+        """Return what the last step recorded for the log."""
         names = {key: name for key, name in self.monitors._asdict().items() if name}
         return {key: float(view_array(self._tensor(name)).item()) for key, name in names.items()}
 

@@ -1,8 +1,8 @@
-"""Pretraining in dynamic graph behind the face of the static programs: both share job, checkpoints and hooks.
+"""Pretraining in the dynamic graph, with the interface of the static programs: same job and checkpoints.
 
-What the variables of the static programs are called their state is called here too, so a checkpoint of one
-graph is gone on from in the other. A step is the same sums in the same order as far as Paddle's ops are the
-same; the random numbers of dropout are others.
+The state has the names of the static programs' variables, so a checkpoint of one graph can be resumed in the
+other. A step computes the same sums in the same order, as far as Paddle's ops agree; dropout draws other
+random numbers.
 """
 
 from collections import deque
@@ -23,13 +23,13 @@ from ernie_pair.pretrain.optimizer.optimizers import build_optimizer
 from ernie_pair.weights.weight_files import Arrays
 
 WHY_PLAIN = "the fused layers of pretraining are ops of the static graph"
-ORDER_ALONE = ("cls.seq_relationship.", ".pooler.")  # in names of what only the head of the order trains
-POWERS = ("beta1_pow_acc_0", "beta2_pow_acc_0")  # in the CPU's memory: AdamW takes another kernel elsewhere
+ORDER_ALONE = ("cls.seq_relationship.", ".pooler.")  # in names that only the sentence-order head trains
+POWERS = ("beta1_pow_acc_0", "beta2_pow_acc_0")  # in CPU memory: AdamW uses another kernel otherwise
 Feeds = Dict[str, paddle.Tensor]
 
 
 class DynamicProgram:
-    """The model and its optimizer; what `PretrainJob` asks of a `PretrainProgram`, without a program.
+    """The model and its optimizer, with what `PretrainJob` needs of a `PretrainProgram`, without a program.
 
     ``slots``: {parameter: {variable of its optimizer state: shape}}, of those that train.
     """
@@ -60,18 +60,18 @@ class DynamicProgram:
         self._records: Deque[paddle.Tensor] = deque(maxlen=self.recorded_passes)
         self._norm: Optional[paddle.Tensor] = paddle.zeros([]) if config.grad_clip > 0 else None
         self._passes = 0  # of the step that has begun
-        self._merged = config.accumulation_steps  # passes of a step
+        self._merged = config.accumulation_steps  # passes per step
 
     def rate(self, rate: float) -> None:
         """Set the learning rate of the next step."""
         self.optimizer.set_lr(rate)
 
     def merge(self, passes: int) -> None:
-        """Let the steps from now on have so many micro-batches, at most those of ``accumulation_steps``."""
+        """Set the micro-batches per step from now on, at most ``accumulation_steps``."""
         self._merged = passes
 
     def run(self, program: str, feed: Dict[str, Any]) -> None:
-        """Run ``main`` or ``test`` on one micro-batch; the last of a step of ``main`` moves the weights."""
+        """Run ``main`` or ``test`` on one micro-batch; the last of a step of ``main`` updates the weights."""
         feeds = {name: paddle.to_tensor(np.asarray(feed[name])) for name in self._fed}
         if program == self.test:
             self._evaluate(feeds)
@@ -108,16 +108,16 @@ class DynamicProgram:
         self._records.append(paddle.stack([each.detach() for each in row]))
 
     def records(self, passes: int) -> np.ndarray:
-        """Return what the last ``passes`` runs have left: as `PretrainProgram.records`."""
+        """Return the records of the last ``passes`` runs, like `PretrainProgram.records`."""
         kept = list(self._records)[len(self._records) - passes :]
         return np.stack([row.numpy() for row in kept]) if kept else np.zeros((0, self._width), np.float32)
 
     def monitored(self) -> Dict[str, float]:
-        """Return what the last step left for the log."""
+        """Return what the last step recorded for the log."""
         return {} if self._norm is None else {GRADIENT_NORM: float(self._norm)}
 
     def owned_variables(self, names: Iterable[str]) -> List[str]:
-        """Return those of ``names`` that there are."""
+        """Return those of ``names`` that exist."""
         return [name for name in names if name in self._state]
 
     def shared_state(self) -> List[str]:
@@ -138,7 +138,7 @@ class DynamicProgram:
             self._by_name[name].set_value(array)
 
     def set(self, arrays: Arrays) -> None:
-        """Put arrays into the optimizer's state; each stays where it lies, as in `PretrainProgram.set`."""
+        """Copy arrays into the optimizer's state; each stays on its device, as in `PretrainProgram.set`."""
         for name, array in arrays.items():
             if name.endswith(POWERS):
                 self._state[name].get_tensor().set(array, paddle.CPUPlace())
@@ -149,8 +149,8 @@ class DynamicProgram:
 def draw_as_static(model_config, seed: int) -> Arrays:
     """Return {structured name: float32 array} of what the start-up program of the static graph draws.
 
-    Dynamic layers draw other numbers from the same seed. The rows that pad the vocabulary are 0, or never
-    right. Dynamic mode is on again afterwards.
+    Dynamic layers draw other numbers from the same seed. The rows that pad the vocabulary are 0, with a bias
+    that rules them out. Dynamic mode is on again afterwards.
     """
     device = paddle.device.get_device()
     startup, scope = paddle.static.Program(), paddle.static.Scope()
@@ -171,7 +171,7 @@ def draw_as_static(model_config, seed: int) -> Arrays:
 
 
 def _trained_of(model, binary_head: bool) -> List[paddle.Tensor]:
-    """Return the parameters that a gradient reaches."""
+    """Return the parameters that receive a gradient."""
     return [
         parameter
         for name, parameter in model.named_parameters()
@@ -180,5 +180,5 @@ def _trained_of(model, binary_head: bool) -> List[paddle.Tensor]:
 
 
 def _slot_names(parameter: str) -> List[str]:
-    """Return what the static graph calls the state of AdamW or LAMB, in the order of `AdamSlots`."""
+    """Return the static graph's names for the state of AdamW or LAMB, in the order of `AdamSlots`."""
     return [f"{parameter}_{slot}" for slot in ("moment1_0", "moment2_0", *POWERS)]

@@ -1,9 +1,9 @@
-"""ErnieGram with the two heads of ERNIE's pretraining: PaddleNLP has its encoder alone.
+"""ErnieGram with the two pretraining heads of ERNIE: PaddleNLP only has its encoder.
 
 ERNIE-Gram was trained with masked n-grams of a second vocabulary and a generator beside it, and
-neither was published. What further pretraining on one's own text needs is here: the words behind the
-masks, through the tied embedding, and the order of the sentences, from the pooled output. The encoder
-is PaddleNLP's and so are the heads, under ERNIE's names.
+neither was published. This is what further pretraining needs: the masked tokens, predicted through the
+tied embedding, and the sentence order, predicted from the pooled output. The encoder and the heads are
+PaddleNLP's, under ERNIE's names.
 """
 
 from typing import Optional
@@ -16,7 +16,7 @@ from paddlenlp.transformers.ernie.modeling import ErniePretrainingHeads
 class ErnieGramForPretraining(ErnieGramPretrainedModel):
     """ErnieGram with the heads of pretraining.
 
-    ernie_gram.* is an ErnieGramModel, cls.* what ErnieForPretraining calls so.
+    ernie_gram.* is an ErnieGramModel, cls.* is named as in ErnieForPretraining.
     """
 
     def __init__(self, config: ErnieGramConfig):
@@ -36,7 +36,7 @@ class ErnieGramForPretraining(ErnieGramPretrainedModel):
     def forward(self, input_ids, token_type_ids=None, masked_positions: Optional[paddle.Tensor] = None):
         """Compute the logits of masked tokens [P, V] and of the sentence order [B, 2].
 
-        ``input_ids``, ``token_type_ids``: int64 [B, S]; ``masked_positions``: int64 [P], places in the B x
+        ``input_ids``, ``token_type_ids``: int64 [B, S]; ``masked_positions``: int64 [P], indices into the B x
         S tokens. Without them the first logits are [B, S, V].
         """
         with paddle.static.amp.fp16_guard():

@@ -1,4 +1,4 @@
-"""The encoder layers of the static program as ops of the fused kernels, where they can be."""
+"""The encoder layers of the static program as ops of the fused kernels, where possible."""
 
 from typing import Sequence
 
@@ -23,13 +23,13 @@ from ernie_pair.kernels.operator.encoder_operator import (
 )
 from ernie_pair.pretrain.graph.rank_sums import RankSums
 
-PLAIN = KernelChoice("plain", reason="nothing else was asked for")
+PLAIN = KernelChoice("plain", reason="nothing else was requested")
 
 
 def choose_path(flags: KernelFlags, device: str, num_processes: int) -> KernelChoice:
-    """Return the path of a run on ``device``, the same in all its processes; after ``start_fleet``.
+    """Return the path of a run on ``device``, the same in all its processes; call it after ``start_fleet``.
 
-    The operator is compiled at first use. Raises InputError where the flags insist on what cannot be.
+    The operator is compiled at first use. Raises InputError if the flags require what is unavailable.
     """
 
     def choose() -> KernelChoice:
@@ -46,7 +46,7 @@ def _with_operator(flags: KernelFlags, device: str, choice: KernelChoice) -> Ker
     try:
         load_operator(open_kernels(), cpu_threads(), user_cache())
     except (OperatorError, MachineError) as error:
-        reason = f"the static graph has no operator for the fused ones: {message_of(error)}"
+        reason = f"the operator for the static graph is not available: {message_of(error)}"
         return choose_plain(flags, reason, device)
     return choice.with_note("embeddings by Paddle")
 
@@ -54,9 +54,9 @@ def _with_operator(flags: KernelFlags, device: str, choice: KernelChoice) -> Ker
 def fuse_layers(
     layers: Sequence[nn.Layer], choice: KernelChoice, flags: KernelFlags, inputs: GraphInputs
 ) -> KernelChoice:
-    """Let the operator compute ``layers`` where ``choice`` is fused and they are such as it knows.
+    """Let the operator compute ``layers`` if ``choice`` is fused and it supports them.
 
-    Returns the path that the model takes. Raises InputError where the flags insist on the fused one.
+    Returns the path that the model takes. Raises InputError if the flags require the fused one but it cannot.
     """
     unfit = why_layers_unfit(layers) if choice.is_fused else ""
     if unfit:
@@ -69,11 +69,11 @@ def fuse_layers(
 
 
 class _FusedLayer:
-    """The forward pass of ``layer``, in its place."""
+    """Replaces the forward pass of ``layer``."""
 
     def __init__(self, layer: nn.Layer, settings: LayerSettings, inputs: GraphInputs):
         self.layer, self.settings, self.inputs = layer, settings, inputs
 
     def __call__(self, src, src_mask=None, cache=None, output_attentions=False):
-        assert cache is None and not output_attentions  # neither is asked for in pretraining
+        assert cache is None and not output_attentions  # pretraining uses neither
         return add_encoder_layer(self.layer, self.settings, src, src_mask, self.inputs)

@@ -1,7 +1,7 @@
-"""Makes static fleet run over gloo on a CPU build of Paddle, where upstream knows only NCCL.
+"""Make static fleet run over gloo on a CPU build of Paddle, where upstream supports only NCCL.
 
-Every process of a run shares one gloo world and the CPU kernels ignore ring ids, so only plain data
-parallel is right here: a mesh would add up over the wrong processes.
+All processes of a run share one gloo world and the CPU kernels ignore ring ids, so only plain data
+parallelism is correct here: a mesh would sum over the wrong processes.
 """
 
 from typing import Optional
@@ -16,7 +16,7 @@ SYNC_OPS = {"c_sync_comm_stream", "c_sync_calc_stream", "c_wait_comm", "c_wait_c
 
 
 def needs_gloo(device: str, num_processes: int) -> bool:
-    """Return whether the processes of a run speak by gloo: several on CPUs."""
+    """Return whether the processes of a run communicate by gloo: several on CPUs."""
     return device == "cpu" and num_processes > 1
 
 
@@ -24,19 +24,19 @@ _place: Optional[MeetingPlace] = None  # one for the life of the process, as its
 
 
 def start_gloo(num_processes: int) -> None:
-    """Initialise the gloo world of `paddle.distributed.launch`; programs are made for it `without_nccl`.
+    """Initialise the gloo world of `paddle.distributed.launch`; programs are built for it `without_nccl`.
 
     Static mode must be on.
     """
     global _place
-    shorten_socket_names()  # Paddle starts a manager
+    shorten_socket_names()  # Paddle starts a manager process
     store = connect_static_programs(num_processes)
     skip_destructors()
     _place = MeetingPlace(store, num_processes, "pretrain") if store is not None else None
 
 
 def wait_for_all() -> None:
-    """Wait for the other processes, where gloo itself would not wait for long."""
+    """Wait for the other processes; gloo itself would soon time out."""
     if _place is not None:
         _place.wait_for_all()
 

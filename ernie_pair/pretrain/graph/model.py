@@ -31,7 +31,7 @@ class Outputs(NamedTuple):
     lm_logits_PV: paddle.Tensor
     sop_logits_B2: paddle.Tensor
     layers: List[str]  # the name of each encoder layer's output
-    ngram_logits_PK: Optional[paddle.Tensor] = None  # None without a lexicon of n-grams
+    ngram_logits_PK: Optional[paddle.Tensor] = None  # None without an n-gram lexicon
 
 
 class LossSums(NamedTuple):
@@ -46,7 +46,7 @@ class LossSums(NamedTuple):
 
     @property
     def recorded(self) -> List[paddle.Tensor]:
-        """Return those that there are, in the order of the records."""
+        """Return the sums that there are, in the order of the records."""
         return [each for each in self if each is not None]
 
     @property
@@ -64,9 +64,9 @@ def ernie_config(
 ) -> PretrainedConfig:
     """Return PaddleNLP's configuration of ``spec`` with the dropout of this run.
 
-    ``num_ngrams``: those that a head of their own predicts; PaddleNLP knows nothing of it.
+    ``num_ngrams``: how many a head of their own predicts; PaddleNLP has no such setting.
 
-    Where no family is named it is an ERNIE's. Raises InputError for a family that is not pretrained here.
+    The default family is ERNIE. Raises InputError for a family that is not pretrained here.
     """
     dropout = {
         "hidden_dropout_prob": hidden_dropout_prob,
@@ -74,7 +74,7 @@ def ernie_config(
     }
     family = spec.family or "ernie"
     if family not in CLASSES:
-        raise InputError(f"{CONFIG}: {family} is not pretrained here; give an {' or an '.join(CLASSES)}")
+        raise InputError(f"{CONFIG}: {family} cannot be pretrained here; give an {' or an '.join(CLASSES)}")
     settings = spec.to_config(model_type=family, **dropout)
     if family == "ernie_gram":
         if spec.embedding_size not in (None, spec.hidden_size):
@@ -89,9 +89,9 @@ def ernie_config(
 
 
 def build_ernie(config: PretrainedConfig) -> nn.Layer:
-    """Build the model, in the mode that is on, with parameter names that depend on nothing built before.
+    """Build the model, in the current mode; its parameter names do not depend on what was built before.
 
-    Raises InputError when there is no such model.
+    Raises InputError when ``config`` does not describe a model.
     """
     family = config.model_type
     try:
@@ -99,18 +99,18 @@ def build_ernie(config: PretrainedConfig) -> nn.Layer:
             model = CLASSES[family][1](config)
     except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{CONFIG} makes no {family} model ({reason}); correct it") from None
+        raise InputError(f"{CONFIG} describes no valid {family} model ({reason}); correct it") from None
     if family == "ernie_gram" and not paddle.in_dynamic_mode():
         _draw_weights(model)
     return model
 
 
 def build_padded(config: PretrainedConfig) -> nn.Layer:
-    """Build the model with a vocabulary of a multiple of 8 rows, of which the added ones are never right.
+    """Build the model with its vocabulary padded to a multiple of 8 rows; the added ones are never predicted.
 
-    It has a head for n-grams where ``config`` counts some.
+    It has a head for n-grams if ``config`` has any.
 
-    Raises InputError when there is no such model.
+    Raises InputError when ``config`` does not describe a model.
     """
     config, vocab_size = deepcopy(config), config.vocab_size
     config.vocab_size = padded_size(vocab_size)
@@ -125,7 +125,7 @@ def build_padded(config: PretrainedConfig) -> nn.Layer:
 
 
 def _start_added_rows(model: nn.Layer, first: int, bias_values: np.ndarray) -> None:
-    """Let the bias begin with ``bias_values``; in dynamic graph the embedding of those rows with 0."""
+    """Initialize the bias with ``bias_values``; in the dynamic graph, those rows of the embedding with 0."""
     bias = model.cls.predictions.decoder.bias
     if not paddle.in_dynamic_mode():
         _start_from(nn.initializer.Assign(bias_values), bias)
@@ -138,7 +138,7 @@ def _start_added_rows(model: nn.Layer, first: int, bias_values: np.ndarray) -> N
 
 
 def _draw_weights(model: nn.Layer) -> None:
-    """Draw the weights by initializer_range, which ErnieGramModel heeds in dynamic mode alone."""
+    """Draw the weights with initializer_range, which ErnieGramModel uses only in dynamic mode."""
     draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
     for layer in model.sublayers():
         if isinstance(layer, (nn.Linear, nn.Embedding)):
@@ -146,7 +146,7 @@ def _draw_weights(model: nn.Layer) -> None:
 
 
 def _start_from(initializer, parameter) -> None:
-    """Give ``parameter`` another start: what the start-up program does last counts."""
+    """Replace the initial value of ``parameter``: the last op of the start-up program wins."""
     block = paddle.static.default_startup_program().global_block()
     initializer(block.var(parameter.name), block)
 
@@ -154,8 +154,8 @@ def _start_from(initializer, parameter) -> None:
 def run_ernie(model: nn.Layer, feeds: Dict[str, paddle.Tensor]) -> Outputs:
     """Build the forward pass over the arrays of ``data_tools.samples.collate``.
 
-    The model itself adds -1e4 to the attention scores of padding, and numbers positions and the task: no
-    mask, no position and no task is fed.
+    The model itself adds -1e4 to the attention scores of padding and makes position and task ids, so no mask,
+    no positions and no task are fed.
     """
     layers: List[str] = []
     hooks = [
@@ -184,10 +184,10 @@ def encoder_of(model: nn.Layer) -> nn.Layer:
 
 
 def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> LossSums:
-    """Sum cross entropy and hits over what has a label: filling slots count for nothing.
+    """Sum cross entropy and hits over what has a label: slots that only fill up are ignored.
 
-    The labels are int64, masked_lm_labels [P] and next_sentence_labels [B]; -1 is none. With ngram_labels [P]
-    a masked slot is one of the vocabulary and the lexicon together, and the sums say of which it was.
+    The labels are int64, masked_lm_labels [P] and next_sentence_labels [B]; -1: none. With ngram_labels [P]
+    one softmax covers vocabulary and lexicon, and the sums keep tokens and n-grams apart.
     """
     sop = _sums(outputs.sop_logits_B2, feeds["next_sentence_labels"])
     if outputs.ngram_logits_PK is None:

@@ -1,9 +1,9 @@
-"""The head of ERNIE-Gram's objective: the n-gram behind a [MASK], as one of a lexicon.
+"""The head of ERNIE-Gram's objective: it predicts the n-gram behind a [MASK], one of a lexicon.
 
-What stands behind a [MASK] may be a token or an n-gram, so one softmax goes over both: the V tokens of the
+Behind a [MASK] may be a token or an n-gram, so one softmax goes over both: the V tokens of the
 vocabulary, by the decoder that is tied to the embedding, and the K n-grams, by a matrix of their own over the
 same transformed states. The loss of a mask is -log p of the one identity that it hides (Xiao et al.,
-"ERNIE-Gram", 2021, section 3.2). ERNIE-Gram's own matrix was not published; here it begins random.
+"ERNIE-Gram", 2021, section 3.2). ERNIE-Gram's own matrix was not published; here it starts random.
 """
 
 import paddle
@@ -26,12 +26,12 @@ class NgramHead(nn.Layer):
 
 
 def add_ngram_head(model: nn.Layer, num_ngrams: int) -> None:
-    """Give ``model``, with the heads of pretraining, one for n-grams: ``cls.ngrams``, see `ngram_names`."""
+    """Add an n-gram head to ``model``, next to its pretraining heads: ``cls.ngrams``, see `ngram_names`."""
     with paddle.utils.unique_name.guard():
         config = model.config
         model.cls.ngrams = NgramHead(num_ngrams, config.hidden_size, config.initializer_range)
 
 
 def union_labels(labels: paddle.Tensor, ngram_labels: paddle.Tensor, num_tokens: int) -> paddle.Tensor:
-    """Return labels of tokens and n-grams together, int64 [P]: n-gram k is ``num_tokens`` + k; -1 is none."""
+    """Return joint labels of tokens and n-grams, int64 [P]: n-gram k is ``num_tokens`` + k; -1 is none."""
     return paddle.where(ngram_labels >= 0, ngram_labels + num_tokens, labels)

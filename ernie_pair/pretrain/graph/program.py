@@ -1,4 +1,4 @@
-"""Builds the programs of pretraining: start-up, training, evaluation, and the sums over all ranks."""
+"""Build the programs of pretraining: start-up, training, evaluation, and the sums over all ranks."""
 
 import contextlib
 import io
@@ -48,9 +48,9 @@ FEEDS = {
     "masked_lm_labels": ([None], "int64"),
     "next_sentence_labels": ([None], "int64"),
 }
-NGRAM_FEEDS = {"ngram_labels": ([None], "int64")}  # fed besides where there is a lexicon of n-grams
-# float32 [2]: what a summed lm and a summed sop loss count for, in several processes before it is divided by
-# what all of them have labelled.
+NGRAM_FEEDS = {"ngram_labels": ([None], "int64")}  # also fed if there is an n-gram lexicon
+# float32 [2]: the weights of the summed lm and sop losses; with several processes, before they are divided by
+# the number of labels of all processes.
 LOSS_WEIGHTS, DIVIDED_WEIGHTS = "loss_weights", "loss_weights.divided"
 
 
@@ -74,10 +74,10 @@ def build_program(
 ) -> PretrainProgram:
     """Build everything for one rank, after ``start_fleet``. Nothing is run yet.
 
-    ``kernels``: the path of the run, by `choose_path`; a model that it does not fit takes the plain one.
-    ``fused``: what is fused beside it, by `choose_fused`.
+    ``kernels``: the path of the run, by `choose_path`; a model that it does not support takes the plain one.
+    ``fused``: the other fused ops, by `choose_fused`.
 
-    The loss is sum(masked) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w; masked are tokens and
+    The loss is sum(masked) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w; masked means tokens and
     n-grams alike. fleet averages over ranks and micro-batches, so the caller chooses w to make it the mean
     over the whole global batch.
     """
@@ -118,7 +118,7 @@ def build_program(
         recorded_passes,
         forward.kernels,
         narrow=_narrowing(config, test),
-        file_rows=model_config.vocab_size if config.optimizer == "lamb" else None,  # whose norms see them
+        file_rows=model_config.vocab_size if config.optimizer == "lamb" else None,  # they enter its norms
     )
 
 
@@ -128,12 +128,12 @@ def feeds_of(model_config) -> Dict[str, tuple]:
 
 
 def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) -> _Forward:
-    """Add what is fed, the model, and the sums of its losses."""
+    """Add the inputs, the model, and the sums of its losses."""
     fed = feeds_of(model_config)
     feeds = {name: paddle.static.data(name, shape, kind) for name, (shape, kind) in fed.items()}
     weights = paddle.static.data(LOSS_WEIGHTS, [2], "float32")
     if config.processes > 1:
-        weights = paddle.static.data(DIVIDED_WEIGHTS, [2], "float32")  # written by ops that come last
+        weights = paddle.static.data(DIVIDED_WEIGHTS, [2], "float32")  # computed by ops that are added last
     inputs = GraphInputs(paddle.static.data(PASS_SEED, [1], "int32"), feeds["masked_positions"])
     model = build_padded(model_config)
     kernels = fuse_layers(encoder_of(model).encoder.layers, kernels, config, inputs)
@@ -150,7 +150,7 @@ def _loss_of(config: PretrainConfig, forward: _Forward):
 
 
 def _slots_of(main: paddle.static.Program, updates) -> Dict[str, Dict[str, tuple]]:
-    """Return {parameter: {variable of its optimizer state: shape}} of the ops that move the parameters."""
+    """Return {parameter: {variable of its optimizer state: shape}} of the ops that update the parameters."""
     return {
         update.input("Param")[0]: {name: main.global_block().var(name).shape for name in state_of(update)}
         for update in updates
@@ -162,7 +162,7 @@ def _fuse_attention(kind: str, main: paddle.static.Program, forward: _Forward) -
     found = fuse_attention(main, forward.inputs.seed) if kind == FLASH else fuse_softmax(main)
     if found != num_layers:
         raise InputError(
-            f"--fused_ops attention knows {found} of the {num_layers} attentions of this model, in this "
+            f"--fused_ops attention recognizes {found} of the {num_layers} attentions of this model, in this "
             "Paddle; leave it out, or pass --fused_ops none"
         )
 
@@ -170,23 +170,23 @@ def _fuse_attention(kind: str, main: paddle.static.Program, forward: _Forward) -
 def _minimize(
     config: PretrainConfig, model, outputs: Outputs, loss, fused: FusedOps
 ) -> Callable[[float], None]:
-    """Add backward and the optimizer; returns what sets the learning rate."""
+    """Add the backward pass and the optimizer; return the function that sets the learning rate."""
     schedule = _GivenRate()
     optimizer = build_optimizer(config, model, schedule)
     strategy = distributed_strategy(config, outputs.layers, fused)
     decorates = fleet_decorates(precision_of(config), for_gpu=config.device == "gpu")
     by_gloo = needs_gloo(config.device, config.processes)
     meets = without_nccl() if by_gloo else contextlib.nullcontext()
-    quiet = contextlib.redirect_stdout(io.StringIO())  # fleet prints which optimizers it takes
+    quiet = contextlib.redirect_stdout(io.StringIO())  # fleet prints which optimizers it uses
     with decorates, meets, quiet:
         fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
     return schedule.set
 
 
 def _narrowing(config: PretrainConfig, test: paddle.static.Program) -> Optional[Callable]:
-    """Return what casts the weights once they are in the scope, and the evaluation program with them.
+    """Return the function that casts the weights in the scope, and the evaluation program, to half precision.
 
-    None below O2; fleet does it.
+    It is fleet's; None below O2.
     """
     if not config.narrows_weights:
         return None
@@ -195,7 +195,7 @@ def _narrowing(config: PretrainConfig, test: paddle.static.Program) -> Optional[
 
 
 class _GivenRate(paddle.optimizer.lr.LRScheduler):
-    """A learning rate that is told, not stepped: it is a pure function of the step elsewhere."""
+    """A learning rate that is set from outside: elsewhere it is a pure function of the step."""
 
     def __init__(self):
         self.given = 0.0

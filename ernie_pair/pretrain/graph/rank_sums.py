@@ -6,12 +6,12 @@ import paddle
 from ernie_pair.device.paddle_patches.static_programs import describe_sum, insert_op, sync
 from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, wait_for_all
 
-# float64 [2], fed with several processes: the masks and the samples of this rank's step.
+# float64 [2], fed with several processes: the number of masked tokens and of samples of this rank's step.
 LABELLED = "labelled"
 
 
 class RankSums:
-    """The sum of small float vectors over all ranks; with one rank it only hands them back."""
+    """The sum of small float vectors over all ranks; with one rank it returns them unchanged."""
 
     def __init__(self, num_ranks: int, executor: paddle.static.Executor, *, cpu: bool):
         self.executor, self.program = executor, None
@@ -34,7 +34,7 @@ class RankSums:
         return total
 
     def meet(self) -> None:
-        """Wait for the other ranks where the collectives of the next step would not wait for long."""
+        """Wait for the other ranks where the collectives of the next step would soon time out."""
         wait_for_all()
 
     def barrier(self) -> None:
@@ -43,9 +43,9 @@ class RankSums:
 
 
 def divide_by_labelled(main: paddle.static.Program, weights: str, divided: str) -> None:
-    """Let ``main`` make the variable ``divided`` [2]: the fed ``weights`` by what all ranks have labelled.
+    """Add to ``main`` the variable ``divided`` [2]: the fed ``weights`` over the label counts of all ranks.
 
-    The host would have to wait for the other ranks to know it, and so for the device.
+    The host would have to wait for the other ranks, and so for the device, to compute it.
     """
     block = main.global_block()
     labelled = block.create_var(name=LABELLED, shape=[2], dtype="float64", is_data=True, need_check_feed=True)

@@ -1,8 +1,8 @@
-"""What passes and steps leave in the scope for the log: nothing is fetched while they run.
+"""What passes and steps record in the scope for the log; nothing is fetched while they run.
 
-The norm of the gradient and the count of skipped steps are made in the block in which the parameters move, so
-with gradient merge they are made once a step. Each pass then adds a row to the records: its sums, and that
-norm. The oldest row falls out, so whoever reads the records does so before as many passes as they have rows.
+The gradient norm and the count of skipped steps are computed in the block that updates the parameters, so
+with gradient merge once per step. Each pass then appends a row to the records: its sums, and that norm. The
+oldest row drops out, so the records must be read before there have been more passes than rows.
 """
 
 from typing import NamedTuple, Optional, Sequence
@@ -12,11 +12,11 @@ import paddle
 from ernie_pair.device.paddle_patches.static_programs import declare_written
 
 GRADIENT_NORM, SKIPPED_UPDATES, RECORDS = "gradient_norm", "skipped_updates", "pass_records"
-RECORDED_PASSES = 128  # rows, of 20 to 28 bytes, and more where a step has more passes
+RECORDED_PASSES = 128  # rows of 20 to 28 bytes; more if a step has more passes
 
 
 class Monitors(NamedTuple):
-    """The names of persistable float32 [1] variables; None where the program has no such thing."""
+    """The names of persistable float32 [1] variables; None if the program has none."""
 
     gradient_norm: Optional[str]
     skipped_updates: Optional[str]
@@ -26,7 +26,7 @@ class Monitors(NamedTuple):
 def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, block, update) -> Monitors:
     """Add the ops that keep the gradient's norm and the count of skipped steps.
 
-    ``block`` holds ``update``, one of the ops that move a parameter. Call it before any is removed.
+    ``block`` holds ``update``, one of the ops that update a parameter. Call it before any of them is removed.
     """
     norm = _norm_in(block)
     skips = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
@@ -54,9 +54,9 @@ def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, bl
 def add_records(
     program: paddle.static.Program, sums: Sequence, norm: Optional[str], rows: int, startup=None
 ) -> None:
-    """Let each run of ``program`` add a row to its records: ``sums`` [] and the variable ``norm`` [1].
+    """Make each run of ``program`` append a row to its records: ``sums`` [] and the variable ``norm`` [1].
 
-    ``startup`` makes the variable, which is as ``RECORDS`` in the scope; another program may share it.
+    ``startup`` creates the variable ``RECORDS`` in the scope; another program may share it.
     """
     width = record_width(sums, norm)
     about = {"name": RECORDS, "shape": [rows * width], "dtype": "float32", "persistable": True}
@@ -75,12 +75,12 @@ def add_records(
 
 
 def record_width(sums: Sequence, norm: Optional[str]) -> int:
-    """Return the numbers in a row of the records: the ``sums``, and the norm where there is one."""
+    """Return how many numbers a row of the records has: the ``sums``, and the norm if there is one."""
     return len(sums) + bool(norm)
 
 
 def _variable(block, name: str):
-    """Return the variable of a norm, which the program that only evaluates finds in the scope."""
+    """Return the variable of a norm; the evaluation program finds it in the scope."""
     about = {"name": name, "shape": [1], "dtype": "float32", "persistable": True}
     return block.var(name) if block.has_var(name) else block.create_var(**about)
 
@@ -98,7 +98,7 @@ def _norm_in(block) -> Optional[str]:
 
 
 def _loss_scale_in(block) -> Optional[str]:
-    """Return the variable of the loss scale, where the loss is scaled and with a scale that moves."""
+    """Return the variable of the loss scale, if the loss is scaled dynamically."""
     scales = (op.output("LossScaling") for op in block.ops if op.type == "update_loss_scaling")
     return next(scales, [None])[0]
 

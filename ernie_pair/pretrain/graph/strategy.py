@@ -12,7 +12,7 @@ from ernie_pair.pretrain.graph.gloo import needs_gloo, start_gloo
 
 
 def start_fleet(device: str, num_processes: int) -> None:
-    """Turn on static mode, for good, and let the processes of the run know each other."""
+    """Turn on static mode, for good, and connect the processes of the run."""
     paddle.enable_static()
     fleet.init(is_collective=True, log_level="ERROR")
     if needs_gloo(device, num_processes):
@@ -24,8 +24,8 @@ def distributed_strategy(
 ) -> fleet.DistributedStrategy:
     """Return fleet's strategy: data parallel over all processes, and what the flags add to it.
 
-    ``layers``: the variable names of the encoder layers' outputs, where recompute cuts. Sharding is not
-    fleet's (`zero1.shard_optimizer`), nor are the settings of AMP (`amp.fleet_decorates`).
+    ``layers``: the variable names of the encoder layers' outputs, the checkpoints of recompute. Sharding and
+    AMP do not use fleet's settings: see `zero1.shard_optimizer` and `amp.fleet_decorates`.
     """
     strategy = fleet.DistributedStrategy()
     strategy.without_graph_optimization = True

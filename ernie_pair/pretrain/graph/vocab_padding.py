@@ -1,9 +1,9 @@
 """The rows that the program adds to the vocabulary, so that its matrices are a multiple of 8 wide.
 
-Half-precision matrix units want it. Files never hold those rows: they are cut on the way out and put
-back on the way in. Nothing in the graph knows of them, for the bias of an added token is -1e4: its
-probability is exactly 0 in float32 (and -1e4 is a float16), and so is every gradient of it: bias and
-moments stay as they are, and what stands in its row of the embedding moves nothing. Cutting the logits
+Half-precision matrix units need it. Files never hold those rows: they are cut on the way out and put
+back on the way in. They have no effect on the rest of the graph: the bias of an added token is -1e4 (which
+float16 can hold), so its probability is exactly 0 in float32, and so are its gradients; bias and moments
+do not change, and the values in its row of the embedding affect nothing. Cutting the logits
 instead would copy [P, V] numbers in each pass and give the loss a width that is no multiple of 8.
 """
 
@@ -31,7 +31,7 @@ def pad_rows(array: np.ndarray, rows: int, value: float = 0.0) -> np.ndarray:
 def pad_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
     """Pad the arrays of a file to those of the program.
 
-    Names are structured, or such with a slot: `NAME/moment1_0`.
+    Names are structured, or end in a slot: `NAME/moment1_0`.
     """
     return {
         name: pad_rows(array, padded_size(vocab_size), _fill_of(name))
@@ -42,7 +42,7 @@ def pad_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
 
 
 def cut_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
-    """Cut the arrays of the program, or of a file with the added rows, to what a file of ours holds."""
+    """Cut the arrays of the program, or of a file with the added rows, to what our files hold."""
     padded = padded_size(vocab_size)
     return {
         name: array[:vocab_size] if _has_a_row_per_token(name) and array.shape[:1] == (padded,) else array
@@ -56,6 +56,6 @@ def _has_a_row_per_token(name: str) -> bool:
 
 
 def _fill_of(name: str) -> float:
-    """Return the filling: NEVER for a bias and its float32 copy beside a half-precision one, else 0."""
+    """Return the fill value: NEVER for a bias and its float32 copy beside a half-precision one, else 0."""
     parameter, _, slot = name.partition("/")
     return NEVER_LOGIT if parameter.endswith("bias") and "moment" not in slot else 0.0

@@ -1,1 +1,1 @@
-"""How the static program moves its parameters: AdamW or LAMB, sharded, as one op."""
+"""How the static program updates its parameters: AdamW or LAMB, sharded, as one op."""

@@ -1,7 +1,7 @@
-"""The moves of all parameters as one op of the fused kernels, in place of one op each.
+"""Update all parameters with one op of the fused kernels instead of one op each.
 
-Paddle's op of AdamW works on one thread, and clipping writes every gradient once more; here the factor of
-clipping goes into the one op. The optimizer state stays in the variables that it is in.
+Paddle's AdamW op runs on one thread, and clipping rewrites every gradient; here the clipping factor is an
+input of the one op. The optimizer state stays in its variables.
 """
 
 from typing import Any, Dict, Sequence, Tuple
@@ -12,7 +12,7 @@ from ernie_pair.device.paddle_patches.static_programs import insert_described, r
 from ernie_pair.pretrain.optimizer.zero1 import updates_of
 
 UPDATE, OPERATOR = "adamw", "ernie_pair_adamw"
-# {the op's name: that of Paddle's op}; all but the gradients are written too.
+# {name in our op: name in Paddle's op}; all but the gradients are also outputs.
 SLOTS = {
     "Parameters": "Param",
     "Gradients": "Grad",
@@ -26,10 +26,9 @@ GRADIENTS, SCALING = "Gradients", "elementwise_mul"
 
 
 def fuse_updates(main: paddle.static.Program) -> None:
-    """Let one op of ``main`` move all parameters that this process moves. The operator has been loaded.
+    """Replace the updates of ``main``, those of this process, by one op. The operator must have been loaded.
 
-    Nothing happens where their moves differ in more than the decay, of which the one op knows nothing, or are
-    not AdamW's.
+    Does nothing if they are not AdamW's, or differ in more than the decay.
     """
     block, updates = updates_of(main)
     if any(update.type != UPDATE for update in updates):
@@ -48,12 +47,12 @@ def fuse_updates(main: paddle.static.Program) -> None:
     if clipping:
         scaled = [clipping[name] for name in inputs[f"{GRADIENTS}@VECTOR"]]
         inputs[f"{GRADIENTS}@VECTOR"] = [op.input("X")[0] for op in scaled]
-        inputs["Factor@OPTIONAL"] = scaled[0].input("Y")  # one for all: it is the global norm's
+        inputs["Factor@OPTIONAL"] = scaled[0].input("Y")  # the same for all: it is the global norm's
     attrs = _attributes_of(updates)
     place = [op.type for op in block.ops].index(UPDATE)
     removed = {SCALING, UPDATE}
     remove_ops(block, lambda op: op.type in removed and (op.type == UPDATE or _is_of_clipping(op)))
-    place -= len(clipping)  # they stood before it
+    place -= len(clipping)  # they came before it
     insert_described(block, place, OPERATOR, inputs, outputs, attrs)
     sync(main)
 
@@ -65,13 +64,13 @@ def _attributes_of(updates: Sequence) -> Dict:
 
 
 def _settings_of(update) -> Tuple:
-    """Return what the one op has once for all parameters."""
+    """Return the settings of which the one op has a single value for all parameters."""
     skip = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
     return (*update.input("LearningRate"), *skip, *(update.attr(name) for name in SETTINGS))
 
 
 def _factor_of(update, clipping: Dict[str, Any]) -> str:
-    """Return the name of what the gradient of ``update`` is multiplied by, '' where it is not clipped."""
+    """Return the variable that scales the gradient of ``update``, '' if it is not clipped."""
     scaling = clipping.get(update.input("Grad")[0])
     return "" if scaling is None else scaling.input("Y")[0]
 

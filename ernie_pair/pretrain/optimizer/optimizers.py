@@ -1,4 +1,4 @@
-"""The optimizers of pretraining, and which parameters each of them treats otherwise."""
+"""The optimizers of pretraining, and the parameters that each of them treats differently."""
 
 from typing import Any, Dict, List, Optional, Set
 
@@ -20,10 +20,10 @@ def build_optimizer(
 ) -> paddle.optimizer.Optimizer:
     """Return the optimizer of ``config``; ``schedule`` gives the learning rate.
 
-    ``parameters``: those that it moves, in dynamic graph; a program says itself.
+    ``parameters``: those to update, in the dynamic graph; a static program has its own.
 
-    LAMB (https://arxiv.org/abs/1904.00962) makes the step of a parameter as long as rate x |w|, by
-    |w| / |r + decay x w| with Adam's step r; biases and norms move as Adam moves them, without decay. Paddle
+    LAMB (https://arxiv.org/abs/1904.00962) scales the step of a parameter to the length rate x |w|, by
+    |w| / |r + decay x w| with Adam's step r; biases and norms take Adam's step, without decay. Paddle
     couples the two: what does not decay is not adapted.
     """
     decayed = decayed_parameters(model)
@@ -34,7 +34,7 @@ def build_optimizer(
         "beta2": config.adam_beta2,
         "epsilon": config.adam_epsilon,
         "grad_clip": paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip > 0 else None,
-        "multi_precision": config.narrows_weights,  # fleet does not say it where recompute stands between
+        "multi_precision": config.narrows_weights,  # fleet does not set it if recompute is on
     }
     if config.optimizer == "lamb":
         return paddle.optimizer.Lamb(

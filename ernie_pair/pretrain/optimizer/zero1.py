@@ -1,9 +1,9 @@
 """ZeRO stage 1 in a static program: the optimizer state of each parameter is held by one part of the ranks.
 
 fleet's sharding optimizer is not used: with gradient merge its ranks end with other weights than one
-process, and its parameters live with their owner alone, so evaluation and export find them missing.
+process, and each parameter exists only on its owner, so evaluation and export lack the others.
 Here the gradients are summed everywhere, as in plain data parallel, so that clipping and loss scaling
-see what one process sees; the owner moves its parameters and sends them to all. It is the optimizer
+see what one process sees; the owner updates its parameters and broadcasts them. It is the optimizer
 partitioning of ZeRO (Rajbhandari et al. 2020, section 5.1), and bit-equal to data parallel.
 """
 
@@ -24,9 +24,9 @@ STATE_INPUTS = ("Moment1", "Moment2", "Beta1Pow", "Beta2Pow", "MasterParam")
 
 
 def owners_of(sizes: Dict[str, int], degree: int) -> Dict[str, int]:
-    """Share the parameters out among ``degree`` parts of nearly equal size: {parameter: its part}.
+    """Distribute the parameters over ``degree`` parts of nearly equal size: {parameter: its part}.
 
-    The largest goes first, to the emptiest. A parameter is never cut in two: LAMB takes norms of whole ones.
+    The largest goes first, to the smallest part. A parameter is never split: LAMB takes norms of whole ones.
     """
     filled = [0] * degree
     owners = {}
@@ -37,9 +37,9 @@ def owners_of(sizes: Dict[str, int], degree: int) -> Dict[str, int]:
 
 
 def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program, part: int, degree: int):
-    """Leave in the two programs the updates of ``part`` of ``degree``, and receive the other parameters.
+    """Keep only the updates of ``part`` of ``degree`` in the two programs, and receive the other parameters.
 
-    Part p is sent by rank p, of the first group of ranks that holds all parts.
+    Part p is broadcast by rank p, in the first group of ranks that holds all parts.
     """
     block, updates = updates_of(main)
     parameters = {update.input("Param")[0]: update for update in updates}
@@ -59,7 +59,7 @@ def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program,
 
 
 def updates_of(main: paddle.static.Program):
-    """Return the block in which the parameters move, and the ops that do it.
+    """Return the block that updates the parameters, and the ops that do it.
 
     Gradient merge has a block of its own. Raises ValueError when the program trains nothing.
     """

@@ -1,1 +1,1 @@
-"""What a model without classes is worth: the measurements of its scores, and their report."""
+"""The evaluation of a model without classes: metrics of its scores, and their report."""

@@ -28,7 +28,8 @@ def _scatter(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Chart:
     shown = "all" if len(few) == len(labels) else f"{len(few)} of the {len(labels)}"
     found = evaluation["pearson"]
     pearson = "Pearson undefined" if found is None else f"Pearson {found:.4f}"
-    return draw_chart("Scores and labels", draw, f"{pearson}; on the dotted line is right; {shown} rows.")
+    told = f"{pearson}; on the dotted line, score equals label; {shown} rows."
+    return draw_chart("Scores and labels", draw, told)
 
 
 def _by_label(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Chart:
@@ -42,7 +43,7 @@ def _by_label(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Chart:
         axes.set(xlabel="label")
 
     return draw_chart(
-        "By label", draw, "Parts of the range of the labels; the mean score is to lie on the dots."
+        "By label", draw, "The range of the labels in bins; a perfect model lies on the dotted line."
     )
 
 
@@ -52,6 +53,6 @@ def _errors(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Chart:
     def draw(axes) -> None:
         axes.hist(errors, HISTOGRAM_BINS, color=BLUE, alpha=0.7)
         axes.axvline(0.0, color=GREY, linestyle=":", linewidth=1)
-        axes.set(xlabel="score less label", ylabel="rows")
+        axes.set(xlabel="score - label", ylabel="rows")
 
-    return draw_chart("Errors", draw, f"{errors.mean():+.4f} in the mean: above 0 the scores are too high.")
+    return draw_chart("Errors", draw, f"mean error {errors.mean():+.4f}; above 0, the scores are too high.")

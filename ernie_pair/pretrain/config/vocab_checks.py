@@ -1,20 +1,19 @@
-"""Do the samples that are asked for fit the model?"""
+"""Check that the requested samples fit the model."""
 
 from data_tools.base.errors import InputError
+from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.spec import ModelSpec
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 
-def refuse_unfit_model(config: PretrainConfig, tokenizer: WordPiece, spec: ModelSpec) -> None:
-    """Raise InputError when the samples that ``config`` asks for are not for the model of ``spec``."""
-    if config.max_seq_len > spec.max_positions:
+def refuse_unfit_model(flags: MaskingFlags, max_seq_len: int, tokenizer: WordPiece, spec: ModelSpec) -> None:
+    """Raise InputError when the samples of ``flags``, up to that length, do not fit the model of ``spec``."""
+    if max_seq_len > spec.max_positions:
         raise InputError(
-            f"--max_seq_len {config.max_seq_len} is above the model's {spec.max_positions} positions; "
-            "lower it"
+            f"--max_seq_len {max_seq_len} is above the model's {spec.max_positions} positions; lower it"
         )
-    if config.binary_head and spec.token_types == 1:
+    if flags.binary_head and spec.token_types == 1:
         raise InputError(
             f"{CONFIG}: type_vocab_size 1 cannot tell two segments apart; use --binary_head false"
         )
