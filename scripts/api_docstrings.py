@@ -32,7 +32,7 @@ class ApiDocstrings(griffe.Extension):
 
 
 def _text_of(node: Any) -> str:
-    """Return the text that an expression holds, or its source where it holds more than text."""
+    """Return the string that an expression is, or its source if it is more than a string."""
     if node is None:
         return ""
     try:

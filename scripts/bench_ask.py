@@ -1,10 +1,10 @@
-"""The speed of asking a pair classifier, from texts to logits, side by side.
+"""Measure the speed of prediction by a pair classifier, from texts to logits, side by side.
 
 python scripts/bench_ask.py --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt \
     --peer_python peer/bin/python --output ask.json
 
-A trained model in every way that this machine has, the same model exported to Paddle Inference, ONNX Runtime
-and int8, and the peer answer the same pairs in turn. The weights are random: they cost what trained ones do.
+A trained model in every way that this machine supports, the same model exported to Paddle Inference, ONNX
+Runtime and int8, and the peer answer the same pairs in turn. The weights are random: the speed is the same.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from data_tools.base.options import option
 
 @dataclass(frozen=True)
 class BenchConfig(SideBySideFlags):
-    """Measure asking; nothing but --output is left on the disk."""
+    """Measure prediction; nothing but --output is left on the disk."""
 
     EXAMPLE = "--pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt --peer_python peer/bin/python"
 
@@ -28,7 +28,7 @@ class BenchConfig(SideBySideFlags):
     vocab_file: str = option(help="the vocab.txt of the model", group="data")
     hidden_size: int = option(312, help="width of the model", group="model")
     num_hidden_layers: int = option(4, help="its layers", group="model", unit="layers")
-    pairs: int = option(512, help="pairs that a step asks about", group="data", unit="pairs", at_least=1)
+    pairs: int = option(512, help="pairs predicted in a step", group="data", unit="pairs", at_least=1)
     batch_size: int = option(64, help="pairs in one forward pass", group="devices", unit="pairs", at_least=1)
     max_seq_len: int = option(128, help="tokens per pair, longer ones are cut", group="data", unit="tokens")
 
@@ -41,9 +41,9 @@ class BenchConfig(SideBySideFlags):
 
 
 def ask_case(config, shape: AskShape) -> Case:
-    """Return the case of asking, for flags that have a pair_file and a vocab_file."""
+    """Return the case of prediction, for flags that have a pair_file and a vocab_file."""
     lanes = partial(ask_lanes, config, shape, pair_file=config.pair_file, vocab_file=config.vocab_file)
-    return case_of_lanes(config, shape.name, f"asking about {shape.pairs} pairs", lanes)
+    return case_of_lanes(config, shape.name, f"the prediction of {shape.pairs} pairs", lanes)
 
 
 def bench(config: BenchConfig) -> None:

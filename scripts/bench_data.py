@@ -1,9 +1,9 @@
-"""The speed and the memory of the data tools on this machine, as a table.
+"""Measure the speed and the memory of the data tools on this machine, as a table.
 
 python scripts/bench_data.py --text_path my_texts/ --vocab_file ernie/vocab.txt --megabytes 2000
 
 Each figure is the median of several runs; MB are 10^6 bytes of plain text, without JSON around it. A
-second figure, (by the processor's time), is what the first would be on a machine with nothing else to do.
+second figure, (by CPU time), is what the first would be on an otherwise idle machine.
 
 python scripts/bench_data.py --vocab_file ernie/vocab.txt --peer_python peer/bin/python --output data.json
 
@@ -47,7 +47,7 @@ from data_tools.trans_to_json import documents_of
 
 WORDS = {"chinese": True, "cn_whole_word_segment": True}
 TOKENS_PER_SENTENCE, SENTENCES_PER_DOCUMENT = 25, 10
-CUT = (509, 2**64 // 10, 7, 2)  # what cut_documents takes: target length, 1 in 10 short, stream, sentences
+CUT = (509, 2**64 // 10, 7, 2)  # arguments of cut_documents: target length, 1 in 10 short, stream, sentences
 MEMORY_MEGABYTES, MEMORY_A_WORKER = 400, 150
 SAMPLE_DOCUMENTS = 20_000
 PAIRS = 20_000
@@ -65,26 +65,26 @@ class BenchConfig(SideBySideFlags):
 
     vocab_file: str = option(help="the vocab.txt of the model", group="data")
     text_path: str = option(
-        "", help="text, an empty line between documents; nothing: the embedded sample", group="data"
+        "", help="text, an empty line between documents; nothing: the built-in sample", group="data"
     )
     speed_megabytes: int = option(
-        10, help="MB of text for the figures of speed", group="evaluation", unit="MB", at_least=1
+        10, help="MB of text for the speed measurements", group="evaluation", unit="MB", at_least=1
     )
     megabytes: int = option(
         20,
-        help="MB of text for the figure of memory, the text repeated; 0: leave it out",
+        help="MB of text for the memory measurement, the text repeated; 0: leave it out",
         group="data",
         unit="MB",
         at_least=0,
     )
     workers: int = option(
-        2, help="processes for the figure of memory", group="devices", unit="processes", at_least=1
+        2, help="processes for the memory measurement", group="devices", unit="processes", at_least=1
     )
     million_tokens: int = option(
         100, help="size of the corpus that is opened", group="evaluation", unit="million tokens", at_least=1
     )
     runs: int = option(
-        3, help="of which the median is shown; memory is measured once", group="evaluation", at_least=1
+        3, help="runs, of which the median is shown; memory is measured once", group="evaluation", at_least=1
     )
 
 
@@ -140,12 +140,12 @@ def _speed_of_ids(config: BenchConfig, folder: Path, texts: List[str]) -> Iterat
         create = CreateConfig(input_path=str(path), **{**settings, **flags})
         return _seconds(lambda: create_pretraining_data(create), config.runs).rate(megabytes, ".1f")
 
-    yield Row("sentences, words (rjieba) and ids, end to end: MB/s a worker", speed(plain, **WORDS), "5")
+    yield Row("sentences, words (rjieba) and ids, end to end: MB/s per worker", speed(plain, **WORDS), "5")
     joined = {"output_prefix": str(folder / JOINED), "join_documents": "short"}
-    yield Row("the same, short documents joined: MB/s a worker", speed(plain, **joined, **WORDS))
+    yield Row("the same, short documents joined: MB/s per worker", speed(plain, **joined, **WORDS))
     others = {"output_prefix": str(folder / "other")}
-    yield Row("ids alone, words given: MB/s", speed(split, cn_splited=True, **others, **WORDS), "8")
-    yield Row("ids alone, no words: MB/s", speed(plain, chinese=True, **others))
+    yield Row("ids only, words given: MB/s", speed(split, cn_splited=True, **others, **WORDS), "8")
+    yield Row("ids only, no words: MB/s", speed(plain, chinese=True, **others))
 
 
 def _masked_samples(config: BenchConfig, folder: Path) -> Iterator[Row]:
@@ -222,7 +222,7 @@ def _twin(docs: np.ndarray, lens: np.ndarray) -> np.ndarray:
 def _shuffled(docs: np.ndarray, lens: np.ndarray) -> np.ndarray:
     documents, target_length = range(len(docs) - 1), CUT[0]
     settings = {"target_length": target_length, "short_seq_prob": 0.1, "seed": 1, "min_sentences": 2}
-    num_samples = len(documents)  # every document gives one row at least, so this is one epoch
+    num_samples = len(documents)  # every document gives at least one row, so this is one epoch
     return sample_map.build_sample_map(docs, lens, documents, num_samples=num_samples, **settings)
 
 
@@ -235,7 +235,7 @@ def _made_up_documents(num_tokens: int) -> tuple:
 
 
 def _opening(config: BenchConfig, folder: Path) -> Row:
-    """Measure the opening of a large corpus, whose files the system still has in memory."""
+    """Measure opening a large corpus, whose files are still in the page cache."""
     prefix, lens = folder / "large", _made_up_documents(config.million_tokens * 10**6)[0]
     tokenizer = WordPiece.from_file(config.vocab_file)
     with CorpusWriter(prefix, vocab_size=tokenizer.vocab_size) as writer:
@@ -287,7 +287,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 class Seconds(NamedTuple):
-    """Medians over runs: by the clock, and of this process by the processor's time."""
+    """Medians over runs: wall-clock time, and CPU time of this process."""
 
     clock: float
     processor: float

@@ -1,15 +1,15 @@
-"""What training and asking a pair classifier costs on this machine, as a table.
+"""Measure the speed of training and prediction of a pair classifier on this machine, as a table.
 
 python scripts/bench_pair.py --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt
 
-The model has random weights of the size that is asked for. Each figure is the median of several runs;
-training is measured without its first logged updates.
+The model has random weights of the requested size. Each figure is the median of several runs;
+training is measured without its first logged steps.
 
 python scripts/bench_pair.py --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt \
     --peer_python peer/bin/python --output pair.json
 
-With a peer, or a file for the figures, the steps of training are measured in every way that this machine
-has, in turn and on the same batches; nothing else is.
+With a peer, or a file for the figures, only the steps of training are measured, in every way that this
+machine supports, in turn and on the same batches.
 """
 
 import logging
@@ -50,7 +50,7 @@ from ernie_pair.processes.world import World
 
 SCRIPT = "train_pair.py"
 DEV_ROWS, STREAMED_COPIES, UPDATES_PER_LINE = 1000, 20, 10
-# In a process of its own, whose peak of memory is that of the stream.
+# In a separate process, whose peak memory is that of the stream.
 STREAM = "import sys; sys.path.insert(0, sys.argv[1]); import bench_pair; bench_pair.stream(*sys.argv[2:])"
 
 
@@ -66,7 +66,7 @@ class BenchConfig(SideBySideFlags):
     vocab_file: str = option(help="the vocab.txt of the model", group="data")
     rows: int = option(
         20_000,
-        help="pairs that are trained on and asked about",
+        help="pairs to train on and to predict",
         group="data",
         unit="pairs",
         at_least=2 * DEV_ROWS,
@@ -109,7 +109,7 @@ def bench(config: BenchConfig) -> None:
     if config.is_side_by_side:
         compare(config, [pair_case(config, config.shape)])
         return
-    logging.disable(logging.WARNING)  # what is wrong with the pairs is not asked here
+    logging.disable(logging.WARNING)  # whether something is wrong with the pairs does not matter here
     with tempfile.TemporaryDirectory(prefix="bench_pair.") as name:
         folder = Path(name)
         with redirect_stdout(StringIO()):
@@ -164,13 +164,13 @@ def _training(config: BenchConfig, folder: Path) -> Iterator[Row]:
             speeds.setdefault(bucket, []).append(median(event["samples_per_second"] for event in events))
             padding[bucket] = sum(event["padding_share"] for event in events) / len(events)
     yield Row("training: pairs/s", f"{median(speeds[True]):,.0f}")
-    yield Row("the same without buckets of like length", f"{median(speeds[False]):,.0f}")
+    yield Row("the same without buckets of similar length", f"{median(speeds[False]):,.0f}")
     yield Row("padding share", f"{padding[True]:.1%}", "6 % at most")
     yield Row("the same without buckets", f"{padding[False]:.1%}")
 
 
 def _deterministic(config: BenchConfig, folder: Path) -> Iterator[Row]:
-    """Measure runs with and without kernels that give the same bits again, in turn."""
+    """Measure runs with and without deterministic kernels, in turn."""
     speeds = {True: [], False: []}
     for _ in range(config.runs):
         for deterministic, found in speeds.items():
@@ -180,7 +180,7 @@ def _deterministic(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _prediction(config: BenchConfig, folder: Path) -> Iterator[Row]:
-    """Measure prediction by the model that the last run of training left, start and files included."""
+    """Measure prediction by the model of the last training run, including start and files."""
     (model,) = (folder / "run").glob("best-*")
     ask = PredictConfig(
         model_path=str(model),
@@ -204,11 +204,11 @@ def _streaming(config: BenchConfig, folder: Path) -> Iterator[Row]:
         peaks[rows] = float(done.stdout)
         yield Row(f"peak memory, {rows:,} pairs streamed: MB", f"{peaks[rows]:.0f}")
     few, many = peaks.values()
-    yield Row("the second over the first", f"{many / few:.2f}", "1: memory does not follow the rows")
+    yield Row("the second over the first", f"{many / few:.2f}", "1: memory does not grow with the rows")
 
 
 def stream(path: str, vocab_file: str, rows: str, max_seq_len: str) -> None:
-    """Take every row of ``path`` as training does, and print the most memory that was held, in MB."""
+    """Read every row of ``path`` as training does, and print the peak memory, in MB."""
     source = PairSource("train_file", path, "train", Labels.numbered(2), Columns("", "", ""))
     rules = StreamRules(seed=0, batch_size=64, buffer=10_000, bucket=True, max_seq_len=int(max_seq_len))
     updates = streamed_steps(source, WordPiece.from_file(vocab_file), rules, World(), 0)

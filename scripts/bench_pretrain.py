@@ -1,15 +1,15 @@
-"""What the promises of pretraining cost on this machine, as a table.
+"""Measure the overhead of seeds, logs, checks and checkpoints in pretraining on this machine, as a table.
 
 python scripts/bench_pretrain.py --vocab_file ernie/vocab.txt
 
-Bare is the program alone, run after run on batches that are there. The same updates through the loop,
-with seeds, logs, finite checks and a checkpoint, are measured between them in turn; figures are medians.
+Bare is the program alone, run repeatedly on prepared batches. The same steps through the loop, with seeds,
+logs, finite checks and a checkpoint, are measured in turn with it; figures are medians.
 
 python scripts/bench_pretrain.py --vocab_file ernie/vocab.txt --hidden_size 768 --num_hidden_layers 12 \
     --peer_python peer/bin/python --output pretrain.json
 
-With a peer, or a file for the figures, the steps of pretraining are measured in every way that this machine
-has, in turn and on the same batches; nothing else is.
+With a peer, or a file for the figures, only the steps of pretraining are measured, in every way that this
+machine supports, in turn and on the same batches.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class BenchConfig(SideBySideFlags):
     num_hidden_layers: int = option(4, help="its layers", group="model", unit="layers")
     max_seq_len: int = option(128, help="tokens per sample", group="data", unit="tokens")
     micro_batch_size: int = option(
-        8, help="samples per pass", group="optimisation", unit="samples", at_least=1
+        8, help="samples in one forward pass", group="optimisation", unit="samples", at_least=1
     )
     updates: int = option(
         100,
@@ -106,7 +106,7 @@ def bench(config: BenchConfig) -> None:
 
 def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
     yield Row("what", f"median of {config.runs}", "goal")
-    if config.device == "cpu":  # processes share the cores of a CPU, and each would want a GPU of its own
+    if config.device == "cpu":  # processes can share the cores of a CPU, but each would need its own GPU
         yield from _launched(config, folder)
     yield from _recompute(config, folder)
     yield from _deterministic(config, folder)
@@ -114,7 +114,7 @@ def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _prepare(config: BenchConfig, folder: Path) -> None:
-    """Write a model folder and a corpus of the embedded sample."""
+    """Write a model folder and a corpus of the built-in sample."""
     write_model(folder / "model", config.vocab_file, "ernie", config.hidden_size, config.num_hidden_layers)
     write_corpus(folder, config.vocab_file, DOCUMENTS)
 
@@ -141,7 +141,7 @@ def _settings(config: BenchConfig, folder: Path, output: str, **changes) -> dict
 
 
 def _launched(config: BenchConfig, folder: Path) -> Iterator[Row]:
-    """Measure two processes of one thread, or GPU, against one of two threads, at the same samples a step."""
+    """Compare two processes of one thread, or GPU, with one of two threads, at the same samples per step."""
     if config.device == "gpu" and count_cards() < 2:
         yield Row("2 processes against 1", "not measured", "needs 2 GPUs")
         return
@@ -176,7 +176,7 @@ def _recompute(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _deterministic(config: BenchConfig, folder: Path) -> Iterator[Row]:
-    """Measure runs with and without kernels that give the same bits again, in turn."""
+    """Measure runs with and without deterministic kernels, in turn."""
     speeds = {True: [], False: []}
     for _ in range(config.runs):
         for deterministic, found in speeds.items():
@@ -234,10 +234,10 @@ def _whole(run: PretrainConfig, job, updates, checkpoints: Checkpoints, number: 
 
 
 def _save_pause(config: BenchConfig, folder: Path, job, updates, checkpoints: Checkpoints) -> Row:
-    """Measure saving a checkpoint against writing its files alone, in turn, each first as often.
+    """Compare saving a checkpoint with only writing its files, in turn, each first equally often.
 
-    As many old files stay as checkpoints. Each comes after a step, as in a run: an old checkpoint is deleted
-    then, and memory is as it is used.
+    As many old files are kept as checkpoints. Each save follows a step, as in a run: an old checkpoint is
+    deleted then, and memory is in its usual state.
     """
     parts = [_as_bytes(content) for _, content in job.state_files()]
 

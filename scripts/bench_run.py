@@ -1,4 +1,4 @@
-"""A run of training that a benchmark starts by its flags, in processes of its own."""
+"""Start a training run for a benchmark, from its flags, in separate processes."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from ernie_pair.device.gpu.cards import count_cards
 from ernie_pair.quickstart.commands import words_of
 
@@ -20,8 +20,8 @@ def train_events(
 ) -> List[Dict[str, Any]]:
     """Run the program ``script`` of this folder and return its training lines without that of the warm-up.
 
-    A launcher starts ``processes``, of ``threads`` each; 0: there is none. What an earlier run left in
-    --output_dir is deleted. Raises InputError, with its last words, where the run fails.
+    A launcher starts ``processes``, of ``threads`` each; 0: without a launcher. What an earlier run left in
+    --output_dir is deleted. Raises InputError, with its last line of stderr, if the run fails.
     """
     output = Path(flags["output_dir"])
     shutil.rmtree(output, ignore_errors=True)
@@ -33,8 +33,8 @@ def train_events(
         text=True,
     )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        of = f" of {processes} process(es)" if processes else ""
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        of = f" of {counted(processes, 'process', 'processes')}" if processes else ""
         raise InputError(f"a run{of} ended with code {done.returncode}: {last}")
     lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [event for event in map(json.loads, lines) if event["split"] == "train"][1:]

@@ -1,9 +1,9 @@
-"""The latency of the service on this machine, under as many clients as are asked for, as a table.
+"""Measure the latency of the service on this machine, under several numbers of clients, as a table.
 
 python scripts/bench_serve.py --model exported --pair_file pairs.tsv --backends "onnx paddle paddle:bf16"
 
-Each backend is served by a process of its own. A client asks about one pair, waits for the answer and asks
-again, so the requests in flight are as many as the clients.
+Each backend is served by a separate process. A client asks about one pair, waits for the answer and asks
+again, so there are as many requests in flight as clients.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ class BenchConfig(Options):
     backends: str = option(
         "onnx", help="backends with spaces between, :bf16 behind one for its precision", group="devices"
     )
-    clients: str = option("1 4 16", help="numbers of clients that ask at a time", group="devices")
-    seconds: float = option(5.0, help="of one measurement", group="evaluation", unit="seconds", above=0)
+    clients: str = option("1 4 16", help="numbers of concurrent clients", group="devices")
+    seconds: float = option(5.0, help="time of one measurement", group="evaluation", unit="seconds", above=0)
     device: Literal["cpu", "gpu"] = option("cpu", help="where the service runs", group="devices")
-    threads: int = option(0, help="of one forward pass; 0: the cores", group="devices", at_least=0)
-    max_wait_ms: float = option(5.0, help="as of ernie-pair serve", group="devices", unit="ms", at_least=0)
+    threads: int = option(0, help="threads of one forward pass; 0: one per core", group="devices", at_least=0)
+    max_wait_ms: float = option(5.0, help="as in ernie-pair serve", group="devices", unit="ms", at_least=0)
 
     def __post_init__(self):
         super().__post_init__()
@@ -53,7 +53,7 @@ class BenchConfig(Options):
 
 
 class Latency(NamedTuple):
-    """Milliseconds of the requests of one measurement, and how many were answered in a second."""
+    """Milliseconds per request in one measurement, and requests answered per second."""
 
     p50: float
     p95: float
@@ -62,7 +62,7 @@ class Latency(NamedTuple):
 
 
 def bench(config: BenchConfig) -> None:
-    """Print a line for each backend and number of clients as soon as it is known."""
+    """Print a line for each backend and number of clients as soon as it is measured."""
     pairs = read_pairs(Path(config.pair_file), None)
     bodies = [
         json.dumps({"pairs": [pair]}, ensure_ascii=False).encode() for pair in zip(pairs.left, pairs.right)
@@ -102,9 +102,9 @@ def served(config: BenchConfig, backend: str) -> Iterator[int]:
 
 
 async def latency_of(port: int, bodies: List[bytes], clients: int, seconds: float) -> Latency:
-    """Ask for ``seconds`` with ``clients`` at a time, after a fifth of that which is not counted.
+    """Ask for ``seconds`` with ``clients`` at a time, after a warm-up of a fifth of that.
 
-    Raises InputError for less than two answers, or one that is a refusal.
+    Raises InputError for fewer than two answers, or for an error in one.
     """
     warm_until = time.perf_counter() + seconds / 5
     until = warm_until + seconds

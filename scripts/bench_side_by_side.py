@@ -1,10 +1,10 @@
-"""The whole comparison in one run: training, pretraining and asking, beside transformers on torch.
+"""The whole comparison in one run: training, pretraining and prediction, beside transformers on torch.
 
 python scripts/bench_side_by_side.py --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt \
     --peer_python peer/bin/python --output side_by_side.json
 
 It prints a table for each case and writes all of them, as JSON, Markdown and a picture. On two cores it takes
-about an hour and a half; --cases chooses some, --rounds less.
+about an hour and a half; --cases selects some, --rounds measures less.
 """
 
 from dataclasses import dataclass
@@ -42,9 +42,9 @@ class BenchConfig(SideBySideFlags):
     cases: str = option("", help="their names, with commas; empty: all", group="evaluation")
 
     def chosen_cases(self) -> List[Case]:
-        """Return the cases that --cases names. Raises InputError for what is none."""
+        """Return the cases that --cases names. Raises InputError for an unknown name."""
         names = names_in(self.cases)
-        refuse_unknown_names("cases", names, CASES, f" is no case; use some of {', '.join(CASES)}")
+        refuse_unknown_names("cases", names, CASES, f" is not a case; use some of {', '.join(CASES)}")
         return [CASES[name](self) for name in names or CASES]
 
 
@@ -59,7 +59,7 @@ def _processes(config: BenchConfig) -> Case:
         vocab_file=config.vocab_file,
     )
     name = f"{PROCESSES} processes of 1 thread, 1 process of {PROCESSES}: {shape.name}"
-    return Case(name, f"{shape.batch_size} pairs, by the clock of whole runs", measure)
+    return Case(name, f"{shape.batch_size} pairs, by the wall clock of whole runs", measure)
 
 
 CASES: Dict[str, Callable[[BenchConfig], Case]] = {

@@ -2,7 +2,7 @@
 # Build the source archive, the wheel from it, and check both: what OUT holds afterwards can be published.
 #   sh scripts/build_wheel.sh
 #   PYTHON=python3.12 OUT=/elsewhere sh scripts/build_wheel.sh     a wheel is for the Python that builds it
-# The tools are installed into a folder that is removed at the end. The wheel bears the manylinux tag of the
+# The tools are installed into a folder that is removed at the end. The wheel has the manylinux tag of the
 # machine that it is built on; for a lower one, run this in a manylinux image.
 set -eu
 ROOT=$(cd "$(dirname "$0")/.." && pwd)

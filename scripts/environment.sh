@@ -1,9 +1,9 @@
-# Sourced by the scripts beside it: takes the active environment where it has this package and its Paddle,
-# otherwise .venv, which is made when it is absent and updated in place when it is outdated. Sets
+# Sourced by the other scripts: uses the active environment if it has this package and its Paddle, otherwise
+# .venv, which is created if it is missing and updated in place if it is outdated. Sets
 #   ROOT   the project's folder      PY   the Python of the environment      DEVICE   cpu or gpu
-# Variables: DEVICE=cpu|gpu (otherwise gpu where an NVIDIA driver is loaded), PYTHON=/path/to/python3 for
-# .venv; SCRIPT_TO_ROOT, of a script in a folder of its own: ../..; WITH_TOOLS=true, of the scripts that lint and test: with what they call. PADDLE=3: on the CPU, with
-# Paddle 3, in .venv-paddle3 whatever is active.
+# Variables: DEVICE=cpu|gpu (default: gpu if an NVIDIA driver is loaded), PYTHON=/path/to/python3 for .venv;
+# SCRIPT_TO_ROOT=../.. in a script in a subfolder; WITH_TOOLS=true in the scripts that lint and test: with the
+# tools that they call. PADDLE=3: on the CPU, with Paddle 3, in .venv-paddle3 whatever is active.
 
 ROOT=$(cd "$(dirname "$0")/${SCRIPT_TO_ROOT:-..}" && pwd)
 VENV=$ROOT/.venv${PADDLE:+-paddle$PADDLE}
@@ -26,7 +26,7 @@ if [ -z "${DEVICE:-}" ]; then
 fi
 case $DEVICE in cpu | gpu) ;; *) fail "DEVICE=$DEVICE is neither cpu nor gpu; set one of them" ;; esac
 case ${PADDLE:-} in "" | 3) ;; *) fail "PADDLE=$PADDLE is not 3; leave it out for Paddle 2.6" ;; esac
-BUILD=$DEVICE${PADDLE:-} # the extra of it
+BUILD=$DEVICE${PADDLE:-} # its extra
 [ "$BUILD" != gpu3 ] || fail "PADDLE=3 makes an environment for the CPU; docs/en/gpus-and-clusters.md says how to make one for GPUs"
 
 supported() {
@@ -49,7 +49,7 @@ find_python() {
     fail "no CPython 3.9, 3.10, 3.11 or 3.12 is on PATH; install one, or name it: PYTHON=/path/to/python3.11"
 }
 
-# Why an environment cannot run this package: a line, or nothing where it can.
+# Prints in one line why an environment cannot run this package, or nothing if it can.
 FAULT_OF_ENVIRONMENT='
 import os, sys
 from importlib import metadata, util
@@ -76,7 +76,7 @@ if missing:
     print("it lacks", ", ".join(missing[:3]))
 '
 
-# Prints the environment that the shell stands in, where it is another than .venv and can run this package.
+# Prints the active environment of the shell, if it is not .venv and can run this package.
 active_environment() {
     for place in "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}"; do
         [ -n "$place" ] || continue
@@ -92,7 +92,7 @@ active_environment() {
     return 1
 }
 
-# Adds to the active environment what the linter and the tests call and it lacks, and changes nothing else.
+# Adds the missing tools of the linter and the tests to the active environment, and changes nothing else.
 add_tools() {
     tools='from data_tools.base.installation import missing_requirements as m; print(*m("dev"), sep="\n")'
     missing=$(cd / && "$PY" -c "$tools")
@@ -106,7 +106,7 @@ stamp() {
     (cd "$ROOT" && cat setup.py constraints.txt pyproject.toml data_tools/helpers.cpp && echo "$1 $ROOT") | cksum
 }
 
-# The GPU build runs on the CPU too: DEVICE=cpu takes an environment that is there for either.
+# The GPU build runs on the CPU too: DEVICE=cpu takes an environment that exists for either.
 is_made() {
     made=$(cat "$VENV/stamp" 2>/dev/null) || return 1
     [ -z "${WITH_TOOLS:-}" ] || [ "$made" = "$(cat "$VENV/stamp.tools" 2>/dev/null)" ] || return 1
@@ -117,7 +117,7 @@ exists() {
     [ -e "$1" ]
 }
 
-# Makes .venv, completes what was cut short, or updates what is there; nothing is wiped, it may be in use.
+# Creates .venv, completes an interrupted one, or updates it; nothing is deleted, it may be in use.
 make_environment() {
     build=$BUILD
     ! exists "$VENV"/lib/python3.*/site-packages/paddlepaddle_gpu-*.dist-info || build=gpu
@@ -149,8 +149,14 @@ start_environment() {
     "$PY" -m pip --version >/dev/null 2>&1 || "$PY" -m ensurepip --upgrade >/dev/null
 }
 
+# On a terminal pip shows its progress: a gigabyte may take an hour.
 pip_install() {
-    "$PY" -m pip install --quiet --disable-pip-version-check --constraint "$ROOT/constraints.txt" "$@"
+    set -- --disable-pip-version-check --constraint "$ROOT/constraints.txt" "$@"
+    if [ -t 2 ]; then
+        "$PY" -m pip install "$@" >&2
+    else
+        "$PY" -m pip install --quiet "$@"
+    fi
 }
 
 if [ -z "${PADDLE:-}" ] && active=$(active_environment); then

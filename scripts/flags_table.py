@@ -17,16 +17,20 @@ from ernie_pair.__main__ import COMMANDS, FORMS
 HEAD, CHINESE_HEAD = ("flag", "default", "what"), ("名称", "默认值", "含义")
 SAME, CHINESE_SAME = "The flags of `train`, and:", "`train` 的全部参数，以及："
 OF_THE_MACHINE = "gpu if there is one"
+CHINESE_DEFAULTS = {
+    "required": "必填",
+    OF_THE_MACHINE: "有 GPU 时为 gpu",
+}  # help texts name `empty` and `none`
 BASE = "train"
 
 
 def publish() -> None:
-    """Write the tables into each page that has a place for them."""
+    """Write the tables into each page that has marks for them."""
     replace_block(FLAGS, render_flags)
 
 
 def render_flags(page: str) -> str:
-    """Return a heading and a table for each command; what has all flags of `train` shows its own."""
+    """Return a heading and a table for each command; one with all flags of `train` shows only its own."""
     configs = config_of_each()
     base = {item.name: _cells(item, configs[BASE]) for item in fields(configs[BASE])}
     parts = []
@@ -36,20 +40,21 @@ def render_flags(page: str) -> str:
         if is_longer:
             rows = {key: cells for key, cells in rows.items() if cells != base.get(key)}
         intro = [CHINESE_SAME if is_chinese(page) else SAME, ""] if is_longer else []
-        head = CHINESE_HEAD if is_chinese(page) else HEAD
-        table = [_line(head), _line(["---"] * len(head)), *map(_line, rows.values())]
+        head, words = (CHINESE_HEAD, CHINESE_DEFAULTS) if is_chinese(page) else (HEAD, {})
+        cells = [[name, words.get(default, default), what] for name, default, what in rows.values()]
+        table = [_line(head), _line(["---"] * len(head)), *map(_line, cells)]
         parts.append("\n".join([f"## {name}", "", *intro, *table]))
     return "\n" + "\n\n".join(parts) + "\n"
 
 
 def config_of_each() -> Dict[str, Type[Options]]:
-    """Return {command: its class of flags}; a form of a command is named with its flag: convert to hf."""
+    """Return {command: its class of flags}; a variant of a command is named with its flag: convert to hf."""
     classes = {name: (module, config) for name, (module, _, config, _) in COMMANDS.items()}
     for (command, flag, value), (module, _, config, _) in FORMS.items():
         classes[f"{command} {flag} {value}"] = (module, config)
     found = {}
     for name, (module, config) in classes.items():
-        place, _, there = config.rpartition(":")  # module:Config where another module holds it
+        place, _, there = config.rpartition(":")  # module:Config if it is in another module
         found[name] = getattr(import_module(place or module), there)
     return found
 
@@ -63,7 +68,7 @@ def _ordered(config: Type[Options]) -> List[Field]:
 
 
 def _cells(item: Field, config: Type[Options]) -> List[str]:
-    """Return the name of a flag, its default, and what it is, with unit and choices."""
+    """Return the name of a flag, its default, and its help, with unit and choices."""
     hint = hints_of(config)[item.name]
     kinds = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
     choices = [str(value) for kind in kinds[:1] for value in get_args(kind)]
@@ -74,7 +79,7 @@ def _cells(item: Field, config: Type[Options]) -> List[str]:
 
 
 def _asks_the_machine(item: Field, config: Type[Options]) -> bool:
-    """Return whether the default is that of this machine, which its source alone tells."""
+    """Return whether the default depends on the machine, which only its source tells."""
     owner = next(one for one in config.__mro__ if item.name in vars(one).get("__annotations__", {}))
     return bool(re.search(rf"^    {item.name}: .*= option\(\s*default_device\(\)", getsource(owner), re.M))
 

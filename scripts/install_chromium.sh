@@ -1,5 +1,5 @@
 #!/bin/sh
-# Chromium and its driver, which tests/browser looks at pages with, where this is root on Debian or its kin.
+# Install Chromium and its driver, with which tests/browser opens pages, if this is root on Debian or similar.
 # Those tests are skipped without it, so nothing here fails.
 set -eu
 if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then

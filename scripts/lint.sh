@@ -1,5 +1,5 @@
 #!/bin/sh
-# What is found without running anything: lint, format, types.
+# The checks that run nothing: lint, format, types.
 set -eu
 WITH_TOOLS=true
 . "$(dirname "$0")/environment.sh"

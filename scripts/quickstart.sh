@@ -1,9 +1,9 @@
 #!/bin/sh
-# The whole line on the embedded sample: text -> ids -> pretraining -> conversion -> pairs -> predictions.
-# Run it again: what is done has nothing to do, what was cut short goes on, and what was made of other inputs
-# or flags stops it with the difference. Start anew: rm -r output/quickstart
+# The whole pipeline on the built-in sample: text -> ids -> pretraining -> conversion -> pairs -> predictions.
+# Run it again: finished steps have nothing to do, interrupted ones resume, and what was made from other
+# inputs or flags stops it with the difference. Start over: rm -r output/quickstart
 #   sh scripts/quickstart.sh
-#   OUT=/elsewhere SEED=2 sh scripts/quickstart.sh                              is it luck?
+#   OUT=/elsewhere SEED=2 sh scripts/quickstart.sh                              with another seed
 #   OUT=/elsewhere STEPS=20 EPOCHS=1 PAIRS=3600 sh scripts/quickstart.sh        a quick look
 # Without this folder, from an installed package: ernie-pair quickstart
 set -eu

@@ -13,6 +13,8 @@ from readme_block import QUICKSTART, ROOT, SEEDS, is_chinese, replace_block
 from ernie_pair.quickstart.figures import STARTS, Results, render_table
 
 PUBLISHED = ROOT / "scripts" / "results" / "quickstart.json"
+HEAD = ("seed", "lm_loss", "pretrained", "from scratch", "flips", "both orders")
+CHINESE_HEAD = ("随机种子", "lm_loss", "预训练权重", "随机初始化", "交换后改变", "两种顺序平均")
 
 
 def publish(folders: List[Path]) -> None:
@@ -25,25 +27,23 @@ def publish(folders: List[Path]) -> None:
 
 
 def render_printed(runs: List[Results]) -> str:
-    """Return what the first run has printed, as a block of text."""
+    """Return the output of the first run, as a block of text."""
     return f"```\n{render_table(runs[0], 'output/quickstart')}\n```"
 
 
 def render_seeds(runs: List[Results], page: str) -> str:
     """Return the table of results with a row for each seed."""
-    head = [
-        "随机种子" if is_chinese(page) else "seed",
-        *("lm_loss", "pretrained", "from scratch", "flips", "both orders"),
-    ]
-    rows = [head, ["---"] * len(head), *map(_row_of_seed, runs)]
+    chinese = is_chinese(page)
+    head = list(CHINESE_HEAD if chinese else HEAD)
+    rows = [head, ["---"] * len(head), *(_row_of_seed(results, chinese) for results in runs)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
 
-def _row_of_seed(results: Results) -> List[str]:
+def _row_of_seed(results: Results, chinese: bool) -> List[str]:
     pretrained, scratch = (results[start] for start in STARTS.values())
+    form = "{:.3f}（{:.3f} 到 {:.3f}）" if chinese else "{:.3f} ({:.3f} to {:.3f})"
     accuracies = [
-        "{:.3f} ({:.3f} to {:.3f})".format(measured["accuracy"], *measured["interval"])
-        for measured in (pretrained, scratch)
+        form.format(measured["accuracy"], *measured["interval"]) for measured in (pretrained, scratch)
     ]
     losses = "{:.3f} -> {:.3f}".format(*results["valid_lm_loss"])
     flips, both = f"{pretrained['flip_rate']:.1%}", f"{pretrained['accuracy_both_orders']:.3f}"

@@ -1,4 +1,4 @@
-"""What stands between two marks of the pages, in both languages: what a command puts there."""
+"""Replace the text between two marks of the pages, in both languages, with what a command generates."""
 
 import re
 from pathlib import Path
@@ -6,11 +6,12 @@ from typing import Callable, List
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "README_cn.md")
-QUICKSTART, SEEDS, SIDE_BY_SIDE, FLAGS = MARKS = (
+QUICKSTART, SEEDS, SIDE_BY_SIDE, FLAGS, RESULTS = MARKS = (
     "quickstart",
     "quickstart seeds",
     "side by side",
     "flags of every command",
+    "results",
 )
 
 
@@ -20,17 +21,17 @@ def all_pages() -> List[str]:
 
 
 def is_chinese(page: str) -> bool:
-    """Return whether a page is the Chinese one of its pair."""
+    """Return whether a page is in Chinese."""
     return page == "README_cn.md" or page.startswith("docs/zh/")
 
 
 def between(mark: str) -> "re.Pattern[str]":
-    """Return the pattern of what stands between <!-- MARK --> and <!-- end of MARK -->."""
+    """Return the pattern of the text between <!-- MARK --> and <!-- end of MARK -->."""
     return re.compile(rf"(?<=<!-- {mark} -->\n)(.*?)(?=\n<!-- end of {mark} -->)", re.S)
 
 
 def pages_with(mark: str) -> List[str]:
-    """Return the pages that show what a command puts between the marks."""
+    """Return the pages that have the marks."""
     return [page for page in all_pages() if f"<!-- {mark} -->" in (ROOT / page).read_text(encoding="utf-8")]
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pretrain ERNIE 1.0 in static graph with the recipe's numbers. Start it again to resume.
+# Pretrain ERNIE 1.0 in static graph with PaddleNLP's settings. Start it again to resume.
 #   sh scripts/run_pretrain_static.sh      on all GPUs that are visible
 #   GPUS=0,1 DATA=./data OUTPUT=./output/mine sh scripts/run_pretrain_static.sh --max_steps 1000
 #   NPROC=2 DEVICE=cpu sh scripts/run_pretrain_static.sh --micro_batch_size 8
@@ -26,8 +26,11 @@ else
     NPROC="${NPROC:-1}"
     PROCESSES="--nproc_per_node $NPROC"
     USE_AMP="${USE_AMP:-false}"
-    COUNT="$NPROC process(es)"
-    [ "$NPROC" != auto ] || COUNT="as many processes as a probe chooses"
+    case "$NPROC" in
+    1) COUNT="1 process" ;;
+    auto) COUNT="as many processes as a probe chooses" ;;
+    *) COUNT="$NPROC processes" ;;
+    esac
     echo "no GPU is used: $COUNT on the CPU, without mixed precision" >&2
 fi
 
@@ -37,16 +40,30 @@ if [ "$NNODES" -gt 1 ]; then
     PROCESSES="$PROCESSES --nnodes $NNODES --master $MASTER"
 fi
 
+# --max-lr is --max_lr, as in the command; below, flags are compared by name.
+for word; do
+    shift
+    case "$word" in
+        --config | --config=*)
+            fail "--config would lose to the recipe's flags; give your flags here, or the file to ernie-pair pretrain" ;;
+        --[A-Za-z]*)
+            name="${word%%=*}"
+            word="--$(printf %s "${name#--}" | tr - _)${word#"$name"}"
+            ;;
+    esac
+    set -- "$@" "$word"
+done
+
 # A sharding group counts once: --sharding_degree 4 on four GPUs leaves a --dp_degree of 1.
 SHARDING=$(echo " $* " | sed -n 's/.* --sharding_degree[ =]\([1-9][0-9]*\) .*/\1/p')
 SHARDING="${SHARDING:-1}"
-DP_DEGREE= # auto: the launcher says it
+DP_DEGREE= # auto: the launcher sets it
 if [ "$NPROC" != auto ]; then
     [ "$SHARDING" -le $((NPROC * NNODES)) ] || fail "--sharding_degree $SHARDING is above $((NPROC * NNODES)) processes"
     DP_DEGREE=$((NPROC * NNODES / SHARDING))
 fi
 
-# The recipe's numbers. A flag of yours takes the place of the one here.
+# PaddleNLP's settings for ERNIE 1.0. Your flags override those here.
 while read -r flag value; do
     case "$flag of $* " in
         "--warmup_rate of "*"--warmup_steps"*) continue ;;

@@ -1,4 +1,4 @@
-r"""Teach an encoder to make vectors of texts; start it again to resume.
+r"""Train an encoder that embeds texts; start it again to resume.
 
 python scripts/train_embedding.py --model_name_or_path ernie-gram-zh --output_dir output \
     --train_file train.tsv --dev_file dev.tsv

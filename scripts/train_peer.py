@@ -1,12 +1,12 @@
-"""Train a classifier of pairs by transformers' Trainer, and write its answers as `ernie-pair predict` does.
+"""Train a pair classifier with transformers' Trainer, and write its answers as `ernie-pair predict` does.
 
 ernie-pair convert --to hf --model_path pretrained --output_dir for_transformers
 python scripts/train_peer.py --peer_python peer/bin/python --model_path for_transformers \
     --train_file train.tsv --dev_file dev.tsv --test_file test.tsv --output_dir output/peer \
     --output_file predictions.tsv
 
-The flags have the names, the meaning and the defaults of `ernie-pair train`; what is not a flag is as this
-package has it too, see `scripts/side_by_side/peer/trainer.py`. A killed run goes on from the last epoch.
+The flags have the names, the meaning and the defaults of `ernie-pair train`; what is not a flag is also
+as in this package, see `scripts/side_by_side/peer/trainer.py`. A killed run resumes from the last epoch.
 """
 
 import json
@@ -41,15 +41,15 @@ from ernie_pair.processes.world import World
 LABELS = parse_label_map("0=0,1=1")
 PARTS = ("train", "dev", "test")
 SPEC, LOG, LOGITS = "spec.json", "peer.log", "logits.npy"
-NOT_COMPARED = ("model", "threads")  # of a spec: the model is known by its sha256
+NOT_COMPARED = ("model", "threads")  # of a spec: the model is identified by its sha256
 FILES = ("model_path", *(f"{part}_file" for part in PARTS))
-# Of the flags, what decides no weight: where things lie.
+# The flags that do not affect the weights: paths.
 PLACES = ("peer_python", "output_dir", "output_file", *FILES)
 
 
 @dataclass(frozen=True)
 class TrainPeerConfig(Options):
-    """Train a classifier of pairs by transformers' Trainer on the CPU. Start it again to go on."""
+    """Train a pair classifier with transformers' Trainer on the CPU. Start it again to resume."""
 
     EXAMPLE = (
         "--peer_python peer/bin/python --model_path for_transformers --train_file train.tsv "
@@ -59,34 +59,34 @@ class TrainPeerConfig(Options):
     peer_python: str = option(help="a Python that has torch, transformers and accelerate", group="other")
     model_path: str = option(help="a folder of transformers; ernie-pair convert --to hf", group="model")
     train_file: str = option(help="labelled pairs", group="data")
-    dev_file: str = option(help="labelled pairs that choose the best epoch", group="data")
-    test_file: str = option(help="pairs that are asked", group="data")
+    dev_file: str = option(help="labelled pairs by which the best epoch is chosen", group="data")
+    test_file: str = option(help="pairs to predict", group="data")
     output_dir: str = option(help="checkpoints and logs go here", group="checkpoints")
     output_file: str = option(help="the probabilities of the test pairs go here", group="data")
     max_seq_len: int = option(128, help="tokens per pair", group="data", unit="tokens", at_least=8)
-    bucket: bool = option(True, help="batches of pairs of like length", group="data")
+    bucket: bool = option(True, help="batches of pairs of similar length", group="data")
     dropout: float = option(
-        0.1, help="of hidden states, attention and classifier", group="model", at_least=0, below=1
+        0.1, help="dropout of hidden states, attention and classifier", group="model", at_least=0, below=1
     )
     epochs: int = option(
         3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1
     )
-    batch_size: int = option(64, help="pairs of a step", group="optimisation", unit="pairs", at_least=1)
+    batch_size: int = option(64, help="pairs per step", group="optimisation", unit="pairs", at_least=1)
     learning_rate: float = option(5e-5, help="highest learning rate", group="optimisation", above=0)
     warmup_rate: float = option(
         0.1, help="share of the steps spent on warm-up", group="optimisation", at_least=0, below=1
     )
     weight_decay: float = option(
-        0.01, help="of every weight except biases and norms", group="optimisation", at_least=0
+        0.01, help="weight decay of all weights except biases and norms", group="optimisation", at_least=0
     )
     logging_freq: int = option(
         10, help="steps between log lines", group="evaluation", unit="steps", at_least=1
     )
-    seed: int = option(1234, help="of the head, the order and dropout", group="optimisation", at_least=0)
+    seed: int = option(1234, help="seed of the head, the order and dropout", group="optimisation", at_least=0)
     precision: Literal["fp32", "bf16"] = option(
         "fp32", help="bf16: autocast, what Trainer calls bf16", group="precision"
     )
-    overwrite: bool = option(False, help="replace other predictions that are there", group="data")
+    overwrite: bool = option(False, help="replace existing predictions", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -94,14 +94,14 @@ class TrainPeerConfig(Options):
 
 
 def train_peer(config: TrainPeerConfig) -> None:
-    """Train and write the predictions, unless they are there.
+    """Train and write the predictions, unless they exist.
 
     Raises InputError for what cannot be used, or the error that the peer ends with.
     """
     start_console(World())
     if not Path(config.model_path).is_dir():
         raise InputError(
-            f"--model_path {config.model_path} is no folder; make one by ernie-pair convert --to hf"
+            f"--model_path {config.model_path} is not a folder; make one with ernie-pair convert --to hf"
         )
     results = Results(
         command="train-peer",

@@ -3,12 +3,14 @@
 python scripts/results/cut_pairs.py --train_file all.tsv --test_file dev.tsv --output_dir cut --rows "50 200"
 
 OUT/
-    train_50.jsonl       the first pairs of one shuffled order: a smaller file is a part of a larger one
+    train_50.jsonl       the first pairs of one shuffled order: a smaller file is part of a larger one
     train_all.jsonl      all of them
-    choose.jsonl         pairs of none of these: the best model of a run is chosen on them
+    choose.jsonl         none of these pairs: the best model of a run is chosen on them
     rest.jsonl           the pairs that the largest of --rows left over, without labels
+    text.txt             the texts of train_all.jsonl without labels, a document for each pair, to pretrain on
 
-No pair stands in two of these, or in the file that measures; pairs are compared as the audit compares them.
+choose, train_N and rest share no pair; train_all has the pairs of both train_N and rest. No pair of the test
+file is in any of them; pairs are compared as in the audit.
 """
 
 import random
@@ -20,59 +22,62 @@ from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, names_in, option, refuse_empty
 from data_tools.files.results import Results, settings_of
-from ernie_pair.pair.audit.links import compared_texts
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.new_pairs.known_pairs import KnownPairs
+from ernie_pair.pair.new_pairs.known_pairs import KnownPairs, first_places
 from ernie_pair.pair.new_pairs.pair_writer import NewPair, write_new_pairs
+from ernie_pair.pair.new_pairs.pairs_to_text import documents
 
 
 @dataclass(frozen=True)
 class CutConfig(Options):
-    """Cut a training file into parts that share no pair with each other or with the test file."""
+    """Cut a training file into parts to choose, train and pretrain on, without the pairs of a test file."""
 
     EXAMPLE = "--train_file train.tsv --test_file dev.tsv --output_dir cut --rows '5000 20000'"
 
     train_file: str = option(help="labelled pairs", group="data")
-    test_file: str = option(help="labelled pairs that measure; none of them is written", group="data")
+    test_file: str = option(help="labelled pairs for the test; none of them is written", group="data")
     output_dir: str = option(help="the files go here", group="data")
-    rows: str = option("", help="sizes of the training files: '5000 20000'; all is made too", group="data")
+    rows: str = option("", help="sizes of the training files: '5000 20000'; all is written too", group="data")
     choose: int = option(2000, help="pairs of choose.jsonl", group="data", unit="pairs", at_least=2)
-    rest: int = option(40000, help="most pairs of rest.jsonl", group="data", unit="pairs", at_least=1)
-    seed: int = option(1234, help="of the order", group="data", at_least=0)
-    overwrite: bool = option(False, help="replace other files that are there", group="data")
+    rest: int = option(40000, help="maximum pairs of rest.jsonl", group="data", unit="pairs", at_least=1)
+    seed: int = option(1234, help="seed of the order", group="data", at_least=0)
+    overwrite: bool = option(False, help="replace existing files", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        if not all(word.isdigit() and int(word) for word in names_in(self.rows)):
+        if not all(word.isdecimal() and int(word) for word in names_in(self.rows)):
             raise InputError(
                 f"--rows {self.rows!r}: not numbers of pairs; write it as in --rows '5000 20000'"
             )
 
     @property
     def sizes(self) -> List[int]:
-        """Return the sizes of the training files that are no whole."""
+        """Return the sizes of the training files, without that of all pairs."""
         return sorted(int(word) for word in names_in(self.rows))
 
 
 def cut_pairs(config: CutConfig) -> None:
-    """Write the files, unless they are there. Raises InputError for too few pairs."""
+    """Write the files, unless they exist. Raises InputError for too few pairs."""
     folder = Path(config.output_dir)
     names = ["choose", "rest", "train_all", *(f"train_{size}" for size in config.sizes)]
     paths = {name: folder / f"{name}.jsonl" for name in names}
     inputs: Dict[str, Sequence[Path]] = {
         flag: [Path(getattr(config, flag))] for flag in ("train_file", "test_file")
     }
+    text = folder / "text.txt"
     settings = settings_of(config, "train_file", "test_file", "output_dir")
-    results = Results("cut-pairs", list(paths.values()), inputs, settings, config.overwrite)
+    results = Results("cut-pairs", [*paths.values(), text], inputs, settings, config.overwrite)
     if results.are_done():
         return
     parts = _parts(config, _new_pairs(config))
     with results.published() as drafts:
         for (name, path), draft in zip(paths.items(), drafts):
             print(f"{path}: {write_new_pairs(draft, path, parts[name])} pairs")
+        texts = documents((pair.left, pair.right) for pair in parts["train_all"])
+        drafts[-1].write_text("".join(texts), encoding="utf-8")
 
 
 def _parts(config: CutConfig, pairs: List[NewPair]) -> Dict[str, List[NewPair]]:
@@ -94,9 +99,7 @@ def _new_pairs(config: CutConfig) -> List[NewPair]:
     known = KnownPairs({"test": _read("test_file", config.test_file)})
     pairs = _read("train_file", config.train_file)
     unknown = known.unknown(pairs.left, pairs.right)
-    compared = zip(compared_texts(list(pairs.left)), compared_texts(list(pairs.right)))
-    places = {(min(pair), max(pair)): place for place, pair in reversed(list(enumerate(compared)))}
-    order = sorted(place for place in places.values() if unknown[place])
+    order = [place for place in first_places(pairs.left, pairs.right) if unknown[place]]
     random.Random(config.seed).shuffle(order)
     labels = pairs.known_labels
     return [

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Text -> corpus -> a small ERNIE of one's own, asked for the masked words of held-out text, and converted.
-# Start it again to go on: what is done has nothing to do, what was cut short goes on where it was.
+# Text -> corpus -> your own small ERNIE, evaluated on the masked words of held-out text, and converted.
+# Start it again to resume: finished steps have nothing to do, interrupted ones go on where they were.
 #   DATA=my_data sh scripts/results/pretrain_small.sh
 #   DATA=my_data LAYERS=6 HIDDEN=384 HEADS=6 STEPS=8000 WORK=output/larger sh scripts/results/pretrain_small.sh
 #   DATA=my_data NAME=characters sh scripts/results/pretrain_small.sh      not whole words; gram: an ErnieGram
@@ -17,6 +17,6 @@ RESULTS="${RESULTS:-$ROOT/scripts/results/runs}"
 NAME="${NAME:-pretrained}"
 
 exec "$PY" -u "$ROOT/scripts/results/run.py" pretraining --only "$NAME" --data "$DATA" --work "$WORK" \
-    --results "$RESULTS" --layers "${LAYERS:-4}" --hidden "${HIDDEN:-256}" --heads "${HEADS:-4}" \
-    --length "${LENGTH:-64}" --batch "${BATCH:-128}" --steps "${STEPS:-5000}" --rate "${RATE:-0.0006}" \
-    --processes "${NPROC:-2}" --precision "${PRECISION:-bf16}" "$@"
+    --results "$RESULTS" --layers "${LAYERS:-4}" --hidden "${HIDDEN:-192}" --heads "${HEADS:-3}" \
+    --length "${LENGTH:-64}" --batch "${BATCH:-128}" --steps "${STEPS:-2000}" --rate "${RATE:-0.001}" \
+    --processes "${NPROC:-2}" --precision "${PRECISION:-fp32}" "$@"

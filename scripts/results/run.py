@@ -5,9 +5,9 @@ python scripts/results/run.py options --work output/results --data my_data --onl
 python scripts/results/run.py peer --work output/results --data my_data --peer_python peer/bin/python
 python scripts/results/run.py status --work output/results --data my_data
 
-A run that is killed goes on where it was; one whose JSON is there is not repeated unless its commands have
-changed: then its folder is renamed, and it is made anew. The figures go to scripts/results/runs;
-scripts/results/write_results.py makes the page of them.
+A killed run continues where it was. One whose JSON exists is not repeated unless its commands have changed:
+then its folder is renamed, and it runs again. The figures go to scripts/results/runs;
+scripts/results/write_results.py writes the page from them.
 """
 
 import sys
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import List
 
-from proof.chosen import with_chosen_rates
 from proof.experiment import Places, Run, names_of
 from proof.groups import GROUPS
 from proof.runner import ROOT, Runner, main_folder, told
@@ -24,47 +23,52 @@ from proof.status import status_lines
 
 from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
-from data_tools.base.options import names_in, option, refuse_empty, refuse_unknown_names
+from data_tools.base.options import Options, names_in, option, refuse_empty, refuse_unknown_names
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 STATUS = "status"
-SEARCHES = ("rates", "scratch")
 
 
 @dataclass(frozen=True)
-class RunConfig(Scale):
-    """Make the missing runs of a group of experiments. Start it again to go on."""
-
-    EXAMPLE = "starts --work output/results --data my_data"
+class Group(Options):
+    """What is to be made; a base on its own puts it first of all fields."""
 
     group_name: str = option(
-        help="which experiments; status: of all of them what is done, what is left, and how long it may take",
+        help="the group of experiments; status: what is done and what is left, with an estimate of the time",
         positional=True,
         choices=(*GROUPS, STATUS),
     )
-    work: str = option("output/results", help="corpora, models and predictions go here", group="data")
+
+
+@dataclass(frozen=True)
+class RunConfig(Scale, Group):
+    """Make the missing runs of a group of experiments. Start it again to continue."""
+
+    EXAMPLE = "starts --work output/results --data my_data"
+
+    work: str = option("output/results", help="folder of corpora, models and predictions", group="data")
     data: str = option(
         "data",
         help="a folder of text/NAME.txt, pairs/lcqmc/{train,dev}.tsv, pairs/afqmc/{train,dev}.json and "
         "vocab/ernie_1.0_zh.txt",
         group="data",
     )
-    only: str = option("", help="names of runs; empty: all", group="evaluation")
+    only: str = option(
+        "", help="names of the runs to make, separated by blanks; empty: all of the group", group="evaluation"
+    )
     peer_python: str = option(
         "",
-        help="of the group peer: a Python that has torch, transformers and accelerate",
+        help="a Python with torch, transformers and accelerate, needed by the group peer",
         group="other",
     )
-    results: str = option(
-        str(main_folder()), help="the JSON of the runs goes here, GROUP/NAME.json", group="data"
-    )
+    results: str = option(str(main_folder()), help="folder of the results, GROUP/NAME.json", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "work", "results")
         if self.only and self.group_name == STATUS:
-            raise InputError(f"--only {self.only} is of one group, and {STATUS} tells of all; leave it out")
+            raise InputError(f"--only {self.only} is for one group, and {STATUS} covers all; leave it out")
         if not Path(self.data).is_dir():
             raise InputError(f"--data {self.data}: no such folder; --help says what it holds")
         for name in ("work", "data"):
@@ -78,28 +82,22 @@ class RunConfig(Scale):
 def run_group(config: RunConfig) -> None:
     """Make the missing runs. Raises InputError for an unknown name, or the error of a command."""
     if config.group_name == STATUS:
-        runners = {group: (_runner_of(config, group), _runs_of(config, group)) for group in GROUPS}
+        runners = {group: (_runner_of(config, group), GROUPS[group].runs(config)) for group in GROUPS}
         print("\n".join(status_lines(runners)))
         return
     start_console(World())
-    runs = _runs_of(config, config.group_name)
+    runs = GROUPS[config.group_name].runs(config)
     wanted = names_in(config.only)
     refuse_unknown_names(
         "only",
         wanted,
         names_of(runs),
-        f" is no run of {config.group_name}; use some of " f"{', '.join(names_of(runs))}",
+        f" is no run of {config.group_name}; use some of {', '.join(names_of(runs))}",
     )
     runner = _runner_of(config, config.group_name)
     chosen = [run for run in runs if not wanted or run.name in wanted]
     _refuse_without_peer(config, [run for run in chosen if run.needs_peer and not runner.is_done(run)])
     told(runner.make(chosen))
-
-
-def _runs_of(config: RunConfig, group: str) -> List[Run]:
-    """Return the runs of a group; a search does not begin at what the other one has found."""
-    scale = config if group in SEARCHES else with_chosen_rates(config, Path(config.results))
-    return GROUPS[group].runs(scale)
 
 
 def _runner_of(config: RunConfig, group: str) -> Runner:

@@ -1,20 +1,26 @@
-"""Make docs/RESULTS.md and its pictures of the JSON of the runs.
+"""Make docs/RESULTS.md and its pictures of the JSON of the runs, and the short table of the READMEs.
 
 python scripts/results/write_results.py
+python scripts/results/write_results.py --results my_results --output my_results/RESULTS.md
 """
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Dict
 
 from proof.groups import GROUPS
-from proof.page import read_results, render_page
+from proof.page import Results, read_results, render_page
 from proof.runner import ROOT, main_folder
 from proof.scale import Scale
+from proof.summary import summary_of
 
 from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_files import published
+
+PAGE = ROOT / "docs" / "RESULTS.md"
 
 
 @dataclass(frozen=True)
@@ -23,8 +29,9 @@ class WriteConfig(Options):
 
     results: str = option(str(main_folder()), help="GROUP/NAME.json of run.py", group="data")
     output: str = option(
-        str(ROOT / "docs" / "RESULTS.md"),
-        help="the page; its pictures go into the folder results beside it",
+        str(PAGE),
+        help="the page; its pictures go into the folder results beside it, and the table of the page of the "
+        "project goes into its READMEs too",
         group="data",
     )
 
@@ -46,6 +53,16 @@ def write_results(config: WriteConfig) -> None:
         for each, svg in zip(drafts, pictures.values()):
             each.write_text(svg, encoding="utf-8")
     print(f"wrote {output}, {len(pictures)} pictures")
+    if output.resolve() == PAGE:
+        show_in_readmes(found)
+
+
+def show_in_readmes(results: Dict[str, Results]) -> None:
+    """Put the table of the comparisons between its marks in both READMEs."""
+    sys.path.append(str(ROOT / "scripts"))  # Python adds only the folder of the launched file
+    from readme_block import RESULTS, is_chinese, replace_block
+
+    replace_block(RESULTS, lambda page: summary_of(results, is_chinese(page)))
 
 
 def main() -> None:

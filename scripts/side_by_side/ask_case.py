@@ -1,4 +1,4 @@
-"""Asking a pair classifier side by side: the same texts in every lane, from texts to logits."""
+"""Prediction by a pair classifier side by side: the same texts in every lane, from texts to logits."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -40,7 +40,7 @@ EXPORTED_ON_GPU = {
 
 @dataclass(frozen=True)
 class AskShape:
-    """A case: the model's layers and width, how many pairs are asked about, pairs of a forward pass."""
+    """A case: the model's layers and width, the number of pairs, and pairs per forward pass."""
 
     layers: int
     hidden: int
@@ -50,7 +50,7 @@ class AskShape:
 
     @property
     def name(self) -> str:
-        """Return the case in words."""
+        """Return the name of the case."""
         return f"ask {self.layers} x {self.hidden}, {self.pairs} pairs"
 
 

@@ -1,4 +1,4 @@
-"""Measure cases one after another and show what came of them."""
+"""Measure cases one after another and show their figures."""
 
 import io
 import logging
@@ -19,7 +19,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 class Case(NamedTuple):
-    """A case: its name, what a step is, and what measures it in a folder of its own."""
+    """A case: its name, what a step is, and a function that measures it in a separate folder."""
 
     name: str
     unit: str
@@ -27,7 +27,7 @@ class Case(NamedTuple):
 
 
 def case_of_lanes(flags: SideBySideFlags, name: str, unit: str, lanes: Callable[[Path], List[Lane]]) -> Case:
-    """Return the case of lanes that take turns, and of the products that this machine reaches beside them."""
+    """Return the case of lanes that take turns, and of the rate of matrix products beside them."""
     return Case(name, unit, partial(_measure, flags, lanes))
 
 
@@ -53,18 +53,18 @@ def _measure(flags: SideBySideFlags, lanes: Callable[[Path], List[Lane]], folder
 
 
 def _chosen(names: str, lanes: Sequence[Lane]) -> List[Lane]:
-    """Return those of ``lanes`` that --lanes names, all without one. Raises InputError for what is none."""
+    """Return those of ``lanes`` that --lanes names, by default all. Raises InputError for an unknown name."""
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     known = [lane.name for lane in lanes]
     for name in wanted:
         if name not in known:
-            raise InputError(f"--lanes {name} is no lane of this case; use some of {', '.join(known)}")
+            raise InputError(f"--lanes {name} is not a lane of this case; use some of {', '.join(known)}")
     return [lane for lane in lanes if not wanted or lane.name in wanted]
 
 
 @contextmanager
 def _silence():
-    """Keep quiet what makes the data and the models: what is wrong with them is not asked here."""
+    """Silence what makes the data and the models: their warnings do not matter here."""
     logging.disable(logging.WARNING)
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):

@@ -1,4 +1,4 @@
-"""Turning pairs of texts into token ids side by side: the tokenizer of this package and that of the peer."""
+"""Tokenize pairs of texts side by side: with the tokenizer of this package and that of the peer."""
 
 from itertools import islice
 from pathlib import Path

@@ -8,11 +8,11 @@ from side_by_side.lanes import Lane, Measured
 
 PEER_DEFAULTS = "peer defaults"
 ALIKE = {"int8": "bf16"}  # the peer has no int8
-BASES = ("plain fp32", "1 process")  # what our other lanes are measured by
+BASES = ("plain fp32", "1 process")  # what our other lanes are compared with
 
 
 class Ratio(NamedTuple):
-    """How many times as long the other took: of the medians, and the least and the most of one round."""
+    """How many times as long the other took: of the medians, and the minimum and maximum of the rounds."""
 
     ratio: float
     low: float
@@ -21,11 +21,11 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True)
 class LaneFigures:
-    """The figures of one lane; speeds are by the clock, and None where there is nothing to count.
+    """The figures of one lane; speeds are by the wall clock, and None if there is nothing to count.
 
     ``tokens_per_second`` counts padding, ``real_tokens_per_second`` does not. ``flops_per_cpu_second`` is by
-    the processor's time: of one thread, whatever else the machine does. ``product_share``: of the best
-    product rate that was measured in the same rounds.
+    CPU time: of one thread, whatever else the machine does. ``product_share``: of the best rate of
+    matrix products that was measured in the same rounds.
     """
 
     name: str
@@ -45,7 +45,7 @@ class LaneFigures:
 
 @dataclass(frozen=True)
 class CaseFigures:
-    """What came of a case: its lanes, the ratios between them, and every turn."""
+    """The figures of a case: its lanes, the ratios between them, and every turn."""
 
     name: str
     unit: str  # what a step is
@@ -59,9 +59,9 @@ class CaseFigures:
 
 
 def ratio_of(slower: Sequence[float], faster: Sequence[float]) -> Optional[Ratio]:
-    """Return how many times as long ``slower`` took as ``faster``; turn by turn they were neighbours.
+    """Return how many times as long ``slower`` took as ``faster``; their turns were side by side.
 
-    None where nobody knows.
+    None if it is unknown.
     """
     if not (slower and faster):
         return None
@@ -79,7 +79,7 @@ def case_figures(name: str, unit: str, measured: Sequence[Measured]) -> CaseFigu
 
 
 def product_rates(measured: Sequence[Measured]) -> Dict[str, float]:
-    """Return {precision: the best FLOP/s by the processor's time} of the lanes of products."""
+    """Return {precision: the best FLOP/s by CPU time} of the lanes of matrix products."""
     return {
         each.lane.precision: max(turn.counts["flops_per_cpu_second"] for turn in each.turns)
         for each in measured
@@ -114,13 +114,13 @@ def _lane_figures(measured: Measured, rates: Dict[str, float]) -> LaneFigures:
 
 
 def _median_speed(counts: Sequence[float], seconds: Sequence[float]) -> Optional[float]:
-    """Return the median over turns of what was counted a second; None where nothing was."""
+    """Return the median over turns of the counts per second; None if nothing was counted."""
     speeds = [count / taken for count, taken in zip(counts, seconds)]
     return median(speeds) or None if speeds else None
 
 
 def _ratios(measured: Sequence[Measured]):
-    """Yield the ratio of every other lane to each of ours that it can be told against."""
+    """Yield the ratio of every other lane to each of ours that it is compared with."""
     for ours in measured:
         for other in measured:
             if _are_compared(ours.lane, other.lane):
@@ -137,7 +137,7 @@ def _plain(ratio: Optional[Ratio]) -> Optional[Dict[str, float]]:
 
 
 def _are_compared(ours: Lane, other: Lane) -> bool:
-    """Return whether ``other`` stands beside ``ours``: our plain way, the peer's best alike, its defaults."""
+    """Return whether ``other`` is compared with ``ours``: plain lane, the peer's best alike, its defaults."""
     if ours.side != "ours" or ours is other:
         return False
     if other.side == "peer":

@@ -20,11 +20,11 @@ class SideBySideFlags(Options):
     """How lanes are measured side by side."""
 
     OF_LANES: ClassVar[Tuple[str, ...]] = ("overwrite", "lanes", "threads", "rounds", "steps", "warmup")
-    # The flags of a benchmark that are read where it measures no lanes; none: it measures nothing else.
+    # The flags of a benchmark that are only read if it measures no lanes; none: it only measures lanes.
     WITHOUT_LANES: ClassVar[Tuple[str, ...]] = ()
 
     peer_python: str = option(
-        "", help="a Python that has torch and transformers, to be measured beside; empty: none", group="other"
+        "", help="a Python that has torch and transformers, to compare with; empty: none", group="other"
     )
     output: str = option(
         "", help="the figures go here: FILE.json, and its table and picture beside it", group="evaluation"
@@ -32,16 +32,16 @@ class SideBySideFlags(Options):
     overwrite: bool = option(False, help="replace earlier figures", group="evaluation")
     lanes: str = option(
         "",
-        help="their names, with commas, where not all of them fit into the memory; empty: all",
+        help="names of lanes, with commas, if not all of them fit into memory; empty: all",
         group="evaluation",
     )
-    threads: int = option(1, help="of every lane", group="devices", unit="threads", at_least=1)
+    threads: int = option(1, help="threads of every lane", group="devices", unit="threads", at_least=1)
     rounds: int = option(
         7, help="turns of every lane, of which the median is shown", group="evaluation", at_least=1
     )
     steps: int = option(
         5,
-        help="steps of a turn; of asking, one pass over all pairs",
+        help="steps of a turn; a step of prediction is one pass over all pairs",
         group="evaluation",
         unit="steps",
         at_least=1,
@@ -63,7 +63,7 @@ class SideBySideFlags(Options):
 
     @property
     def is_side_by_side(self) -> bool:
-        """Return whether anything asks for lanes side by side."""
+        """Return whether the flags ask for lanes side by side."""
         return bool(self.peer_python or self.output)
 
     @property
@@ -74,7 +74,7 @@ class SideBySideFlags(Options):
     def outputs(self) -> List[Path]:
         """Return the files of the figures: JSON, Markdown and picture; none without --output.
 
-        Raises InputError where one of them is there already.
+        Raises InputError if one of them exists already.
         """
         if not self.output:
             return []
@@ -83,9 +83,9 @@ class SideBySideFlags(Options):
         return found
 
     def peer_versions(self) -> str:
-        """Return what the peer's Python has, in words; empty without a peer.
+        """Return the versions of the peer's libraries, in words; empty without a peer.
 
-        Raises InputError when it, or the GPU that is asked for, cannot be used.
+        Raises InputError if it, or the requested GPU, cannot be used.
         """
         start_device(self.device, World())  # refuses where there is no GPU
         if not self.peer_python:

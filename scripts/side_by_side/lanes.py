@@ -1,4 +1,4 @@
-"""Lanes: processes that do the same work in different ways, in turn, so that all meet the same noise."""
+"""Lanes: processes that do the same work in different ways, in turn, so that noise affects all alike."""
 
 import json
 import os
@@ -16,7 +16,7 @@ LAST_WORDS = 300
 
 
 class Work(NamedTuple):
-    """What the steps of one turn have done, the same in every lane but for padding."""
+    """What the steps of one turn have done, the same in every lane except for padding."""
 
     pairs: int
     tokens: int
@@ -25,19 +25,19 @@ class Work(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What one turn took: means of its steps, and the most memory so far; None is not known."""
+    """What one turn took: means of its steps, and the peak memory so far; None: not known."""
 
     seconds: float
     cpu_seconds: Optional[float]
     memory_gb: float
-    counts: Dict[str, float]  # the medians of what its steps counted besides
+    counts: Dict[str, float]  # the medians of what else its steps counted
 
 
 @dataclass(frozen=True)
 class Lane:
     """A way of doing the work.
 
-    ``side``: ours, peer or product, whose steps are products and no work; ``precision``: fp32, bf16 or int8.
+    ``side``: ours, peer or product, whose steps are only matrix products; ``precision``: fp32, bf16 or int8.
     ``work``: one for each turn. ``events``: the metrics.jsonl of a lane that logs.
     """
 
@@ -59,17 +59,17 @@ class Measured:
 
     @property
     def seconds(self) -> List[float]:
-        """Return the seconds of a step by the clock, one figure a turn."""
+        """Return the wall-clock seconds of a step, one figure per turn."""
         return [turn.seconds for turn in self.turns]
 
     @property
     def cpu_seconds(self) -> List[float]:
-        """Return the seconds of a step by the processor's time, one figure a turn; [] where nobody knows."""
+        """Return the CPU seconds of a step, one figure per turn; [] if they are unknown."""
         return [turn.cpu_seconds for turn in self.turns if turn.cpu_seconds is not None]
 
     @property
     def data_wait_share(self) -> Optional[float]:
-        """Return the share of the time that the lane waited for data, by its own log; None: it has none."""
+        """Return the share of the time that the lane waited for data, from its log; None: it has no log."""
         if self.lane.events is None or not self.lane.events.exists():
             return None
         events = map(json.loads, self.lane.events.read_text(encoding="utf-8").splitlines())
@@ -92,7 +92,7 @@ class TurnPlan:
 
 
 def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> List[Measured]:
-    """Start every lane, let them take turns, and end them. Raises InputError where one of them fails."""
+    """Start every lane, let them take turns, and end them. Raises InputError if one of them fails."""
     with ExitStack() as stack:
         running = [stack.enter_context(_RunningLane(lane, threads)) for lane in lanes]
         for each in running:
@@ -102,7 +102,7 @@ def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> List[M
         measured = [Measured(lane) for lane in lanes]
         for number in range(plan.rounds):
             for place in range(len(lanes)):
-                chosen = (number + place) % len(lanes)  # so that nobody always comes after the same
+                chosen = (number + place) % len(lanes)  # so that no lane always follows the same one
                 measured[chosen].turns.append(running[chosen].take_turn(plan.steps))
     return measured
 
@@ -143,7 +143,7 @@ class _RunningLane:
         self._read()
 
     def take_turn(self, steps: int) -> Turn:
-        """Let the lane make ``steps`` steps, and return what they took."""
+        """Let the lane run ``steps`` steps, and return what they took."""
         try:
             self.process.stdin.write(f"{steps}\n")
             self.process.stdin.flush()
@@ -165,5 +165,5 @@ class _RunningLane:
     def _fail(self) -> None:
         code = self.process.wait()
         self.errors.seek(0)
-        last = (self.errors.read().strip().splitlines() or ["it said nothing"])[-1]
+        last = (self.errors.read().strip().splitlines() or ["no message"])[-1]
         raise InputError(f"the lane {self.lane.name} ended with code {code}: {last[-LAST_WORDS:]}")

@@ -14,7 +14,7 @@ from side_by_side.turns import Turns
 
 
 def train_pairs(spec):
-    """Train by PairTrainer; the turns begin after the evaluation of the start."""
+    """Train with PairTrainer; the turns begin after the initial evaluation."""
     from ernie_pair import PairCallback, PairConfig, PairTrainer
     from ernie_pair.device.malloc import keep_freed_memory
 
@@ -37,7 +37,7 @@ def train_pairs(spec):
 
 
 def pretrain(spec):
-    """Train by the static graph's job, its data and the engine's loop."""
+    """Train with the static graph's job, its data and the engine's loop."""
     from data_tools.text.wordpiece import WordPiece
     from ernie_pair.checkpoint.train_state import TrainState
     from ernie_pair.device.device import start_training_device
@@ -79,7 +79,7 @@ def pretrain(spec):
 
 
 def ask_trained(spec):
-    """Ask a trained model, as prediction does: from texts to logits."""
+    """Predict with a trained model, as the command does: from texts to logits."""
     from ernie_pair.pair.config.ask_config import PredictConfig
     from ernie_pair.pair.data.pair_columns import Columns
     from ernie_pair.pair.data.pair_source import PairSource
@@ -96,7 +96,7 @@ def ask_trained(spec):
 
 
 def ask_exported(spec):
-    """Ask an exported model, as `run` and `serve` do: from texts to logits."""
+    """Predict with an exported model, as `run` and `serve` do: from texts to logits."""
     from ernie_pair.inference.predictor import PairPredictor
 
     turns = Turns()
@@ -125,7 +125,7 @@ def encode(spec):
 
 
 def product(spec):
-    """Measure the best rate of products in every step."""
+    """Measure the best rate of matrix products in every step."""
     from ernie_pair.device.cpu_env import cpu_threads
     from ernie_pair.device.device import start_device
     from ernie_pair.kernels.product_rate import measure_product_rate

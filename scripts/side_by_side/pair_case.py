@@ -23,12 +23,12 @@ from side_by_side.lanes import Lane, TurnPlan, Work
 from side_by_side.starting import PEER_WAYS, our_lane, peer_lane, peer_model, peer_ways, save_batches, ways_of
 
 DEV_ROWS = 8
-PEER_LENGTH = 128  # to which the peer's example scripts pad every pair
+PEER_LENGTH = 128  # the peer's example scripts pad every pair to it
 
 
 @dataclass(frozen=True)
 class PairShape:
-    """A case: the model's layers and width, pairs of a batch, and whether the pairs fill all tokens."""
+    """A case: the model's layers and width, pairs per batch, and whether the pairs fill all tokens."""
 
     layers: int
     hidden: int
@@ -38,7 +38,7 @@ class PairShape:
 
     @property
     def name(self) -> str:
-        """Return the case in words."""
+        """Return the name of the case."""
         length = f" x {self.max_seq_len}" if self.full else ""
         return f"train pairs {self.layers} x {self.hidden}, batch {self.batch_size}{length}"
 
@@ -113,7 +113,7 @@ def _peer_lanes(
 def write_pairs(folder: Path, pair_file: str, shape: PairShape, rows: int) -> None:
     """Write the first ``rows`` pairs as training pairs, and a few as dev pairs.
 
-    Where they are to fill all tokens, texts are joined until they do. Raises InputError for too few.
+    If they are to fill all tokens, texts are joined until they do. Raises InputError for too few.
     """
     source = PairSource("pair_file", pair_file, "train", None, Columns("", "", ""))
     found = [(pair.left, pair.right) for pair in islice(source.rows(), rows + DEV_ROWS)]
@@ -129,7 +129,7 @@ def write_pairs(folder: Path, pair_file: str, shape: PairShape, rows: int) -> No
 
 
 def _joined(texts: Sequence[str], length: int, rows: int):
-    """Yield pairs of texts of ``length`` characters each and more: with any vocabulary they fill a pair."""
+    """Yield pairs of texts of at least ``length`` characters each: with any vocabulary they fill a pair."""
     place = 0
     for _ in range(rows):
         pair = []
@@ -149,7 +149,7 @@ def _batches_of(config: TrainConfig, count: int) -> List[Batch]:
 
 
 def work_of(spec: ModelSpec, batches: Sequence[Batch], plan: TurnPlan, padded_to: int = 0):
-    """Yield the work of each turn: means over its steps, which are those after the warm-up."""
+    """Yield the work of each turn: means over its steps, the warm-up excluded."""
     size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
     for first in range(plan.warmup, plan.total, plan.steps):
         taken = [batch.input_ids for batch in batches[first : first + plan.steps]]

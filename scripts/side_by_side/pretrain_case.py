@@ -28,7 +28,7 @@ NO_LABEL_OF_PEER = -100
 
 @dataclass(frozen=True)
 class PretrainShape:
-    """A case: the model's layers and width, samples of a batch and their tokens."""
+    """A case: the model's layers and width, samples per batch and tokens per sample."""
 
     layers: int
     hidden: int
@@ -38,7 +38,7 @@ class PretrainShape:
 
     @property
     def name(self) -> str:
-        """Return the case in words."""
+        """Return the name of the case."""
         return f"pretrain {self.layers} x {self.hidden}, batch {self.batch_size} x {self.max_seq_len}"
 
 
@@ -89,13 +89,13 @@ def _peer_lanes(
 
 
 def _as_theirs(batch: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """Return a batch in which what has no label is as torch's cross entropy knows it."""
+    """Return a batch with the label of torch's cross entropy for what has none."""
     names = ("masked_lm_labels", "next_sentence_labels")
     return {**batch, **{name: np.where(batch[name] < 0, NO_LABEL_OF_PEER, batch[name]) for name in names}}
 
 
 def write_corpus(folder: Path, vocab_file: str, documents: int) -> None:
-    """Write token ids of the embedded sample into ``folder``/data."""
+    """Write a corpus of the built-in sample into ``folder``/data."""
     make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=documents))
     text = str(folder / "sample" / "corpus.txt")
     trans_to_json(TransConfig(input_path=text, output_path=str(folder / "text")))
@@ -111,7 +111,7 @@ def write_corpus(folder: Path, vocab_file: str, documents: int) -> None:
 
 
 def work_of(spec: ModelSpec, batches: Sequence[Dict[str, np.ndarray]], plan: TurnPlan) -> Iterator[Work]:
-    """Yield the work of each turn: means over its steps, which are those after the warm-up."""
+    """Yield the work of each turn: means over its steps, the warm-up excluded."""
     size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
     for first in range(plan.warmup, plan.total, plan.steps):
         taken = batches[first : first + plan.steps]

@@ -1,4 +1,4 @@
-"""Several processes of one thread against one process of as many: whole runs in turn, equal steps."""
+"""Several processes of one thread against one process of as many threads: whole runs in turn, equal steps."""
 
 from pathlib import Path
 from statistics import median
@@ -17,7 +17,7 @@ STEPS_PER_LINE, LINES = 5, 4  # of a run; the first line is that of the warm-up
 def measure_processes(
     flags: SideBySideFlags, shape: PairShape, processes: int, folder: Path, pair_file: str, vocab_file: str
 ) -> List[Measured]:
-    """Return what the runs of both kinds took, turn by turn."""
+    """Return the times of the runs of both kinds, turn by turn."""
     write_model(folder / "model", vocab_file, "ernie_gram", shape.hidden, shape.layers)
     steps = STEPS_PER_LINE * LINES
     write_pairs(folder, pair_file, shape, rows=steps * shape.batch_size)

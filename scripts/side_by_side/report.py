@@ -1,4 +1,4 @@
-"""What a benchmark side by side shows: one JSON, one table, one picture."""
+"""The output of a side-by-side benchmark: one JSON, one table, one picture."""
 
 import json
 import os
@@ -19,7 +19,7 @@ OURS, PEERS = "#1f77b4", "#999999"
 
 
 def machine_facts(threads: int, peer: str) -> Dict[str, Any]:
-    """Return what the figures depend on besides the code."""
+    """Return the facts of the machine on which the figures depend."""
     import paddle
 
     facts = {
@@ -88,9 +88,9 @@ def publish(outputs: Sequence[Path], cases: Sequence[CaseFigures], facts: Dict[s
 
 
 def draw(path: Path, cases: Sequence[CaseFigures]) -> None:
-    """Draw every ratio as a bar, from the least to the most of a round as its whisker.
+    """Draw every ratio as a bar, with a whisker from the minimum to the maximum of the rounds.
 
-    It is by the processor's time, where that is known: by the clock otherwise.
+    It is by CPU time, if that is known, otherwise by the wall clock.
     """
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""What a lane is started with: its command, its spec in a file, and the ways in which each side can work."""
+"""How a lane is started: its command, its spec in a file, and the ways in which each side can work."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from ernie_pair.kernels.library import open_kernels
 from side_by_side.lanes import Lane, Work
 from side_by_side.peer.python import SCRIPTS, path_of_peer
 
-# Of the peer: precision, and whether it has its best settings.
+# For the peer: precision, and whether it has its best settings.
 PEER_WAYS = {"peer fp32": ("fp32", True), "peer bf16": ("bf16", True), "peer defaults": ("fp32", False)}
 
 
@@ -44,7 +44,7 @@ def peer_lane(flags, folder: Path, name: str, spec: Dict[str, Any], work: Sequen
 
 
 def peer_ways(device: str) -> List[str]:
-    """Return the ways that the peer is measured in: not in bf16 where the processor would only emulate it."""
+    """Return the ways in which the peer is measured: not in bf16 if the CPU would only emulate it."""
     emulates = device == "cpu" and not has_bf16(cpu_level())
     return [name for name, (precision, _) in PEER_WAYS.items() if not (emulates and precision == "bf16")]
 

@@ -1,7 +1,7 @@
-"""The end of a lane's process: it makes as many steps as it is told, says what they took, and waits.
+"""The lane's side of taking turns: run as many steps as requested, report what they took, and wait.
 
-Read by the peer's Python as well, so it imports the standard library alone. Both ends speak in lines: the
-number of steps of a turn comes in, a JSON object goes out.
+The peer's Python runs it as well, so it imports only the standard library. The protocol is lines: the number
+of steps of a turn comes in, a JSON object goes out.
 """
 
 import ctypes
@@ -10,22 +10,22 @@ import os
 import sys
 import time
 
-# glibc: no block of its own for a large array, and nothing is given back to the system between steps.
+# glibc: no separate mmap for a large array, and nothing is returned to the system between steps.
 MALLOC_SETTINGS = {-4: 0, -1: -1, -8: 1}  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_ARENA_MAX
 
 
 class Turns:
-    """The turns of this process. What libraries print goes to stderr, so that the answers stay alone."""
+    """The turns of this process. What libraries print goes to stderr, so that stdout has only the answers."""
 
     def __init__(self):
         self._answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
-        sys.stdout.reconfigure(line_buffering=True)  # in the order in which it is said
+        sys.stdout.reconfigure(line_buffering=True)  # keeps the output in order
         self._left, self._taken = 0, []
         self._clock = self._processor = 0.0
 
     def begin(self):
-        """Say that everything is loaded, and wait for the first turn."""
+        """Report that everything is loaded, and wait for the first turn."""
         self._answer({"ready": True})
         self._wait()
 
@@ -46,19 +46,19 @@ class Turns:
     def _wait(self):
         line = sys.stdin.readline()
         if not line.strip():
-            os._exit(0)  # the benchmark has what it wants: a run is not ended in order, its folder goes too
+            os._exit(0)  # the benchmark has its figures: no orderly end, the folder is deleted too
         self._left, self._taken = int(line), []
         self._clock, self._processor = time.perf_counter(), time.process_time()
 
 
 def peak_memory_gb():
-    """Return the most memory that this process has held; ru_maxrss counts who started it, too."""
+    """Return the peak memory of this process; ru_maxrss would include that of its parent."""
     with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
         return next(float(line.split()[1]) for line in file if line.startswith("VmHWM:")) * 1024 / 1e9
 
 
 def tune_malloc():
-    """Set glibc's allocator as this package sets it for itself; to be called before a framework is loaded."""
+    """Tune glibc's allocator as this package does for itself; call it before a framework is loaded."""
     library = ctypes.CDLL(None)
     for name, value in MALLOC_SETTINGS.items():
         if hasattr(library, "mallopt"):

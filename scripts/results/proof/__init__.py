@@ -1,1 +1,1 @@
-"""The proof of use as data: experiments, what runs the missing ones, and the page of them."""
+"""The proof of use as data: experiments, the runner of the missing ones, and their page."""

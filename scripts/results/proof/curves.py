@@ -20,11 +20,15 @@ def read_curve(metrics: Path) -> Curve:
     splits: Dict[str, Dict[int, Dict[str, Any]]] = {}
     for line in metrics.read_text(encoding="utf-8").splitlines():
         event = json.loads(line)
-        if "step" in event and any(
-            name in event for name in KEPT
-        ):  # a step that was gone back to is repeated
+        if "step" in event and any(name in event for name in KEPT):  # a resumed run repeats steps
             splits.setdefault(event.get("split", "train"), {})[event["step"]] = event
     return {split: _thinned([points[step] for step in sorted(points)]) for split, points in splits.items()}
+
+
+def best_of(metrics: Path, metric: str) -> float:
+    """Return the highest value of ``metric`` in all evaluations of a metrics.jsonl."""
+    events = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
+    return _rounded(max(event[metric] for event in events if event.get("split") == "valid"))
 
 
 def _thinned(points: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
@@ -54,7 +58,7 @@ def pairs_in(metrics: Path) -> int:
 
 
 def seconds_in(metrics: Path) -> float:
-    """Return the seconds of training that a metrics.jsonl tells of, evaluations left out."""
+    """Return the seconds of training in a metrics.jsonl, evaluations excluded."""
     seconds, before = 0.0, 0
     for line in metrics.read_text(encoding="utf-8").splitlines():
         event = json.loads(line)

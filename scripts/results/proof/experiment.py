@@ -1,4 +1,4 @@
-"""An experiment as data: the commands of a run, what they need, and where its figures are read."""
+"""An experiment as data: the commands of a run, what they need, and how its figures are read."""
 
 import hashlib
 import json
@@ -13,9 +13,9 @@ PEER_PYTHON = "$PEER_PYTHON"
 
 @dataclass(frozen=True)
 class Places:
-    """Where things lie: ``work`` is what runs write to, ``data`` is what they read, ``run`` is of one run.
+    """The folders: runs write to ``work`` and read ``data``, and ``run`` is that of one run.
 
-    ``peer_python`` has transformers on torch; empty: no run needs it. Commands name them $WORK, $DATA, $RUN
+    ``peer_python`` has transformers on torch; empty: not needed. Commands name them $WORK, $DATA, $RUN
     and $PEER_PYTHON, so that no path of a machine is published.
     """
 
@@ -25,7 +25,7 @@ class Places:
     peer_python: str = ""
 
     def expand(self, text: str) -> str:
-        """Return ``text`` with the places in it."""
+        """Return ``text`` with the names replaced by paths."""
         places = (("$WORK", self.work), ("$DATA", self.data), ("$RUN", self.run))
         for name, path in (*places, (PEER_PYTHON, self.peer_python)):
             text = text.replace(name, str(path))
@@ -40,13 +40,13 @@ class Places:
 class Run:
     """One row of the results.
 
-    commands  the words of each, the first is `ernie-pair` or a script: they go on where they were killed
+    commands  the words of each, first `ernie-pair` or a script: they resume where they were killed
     read      returns the figures once all commands have ended
     seeds     what differs between repetitions within it
     files     {path: text}, written before the commands, such as the flags of a training
-    needs     what another run makes: without it this one is left out
+    needs     outputs of other runs: without them this one is left out
     curve     a metrics.jsonl whose points are kept, thinned
-    links     {link: what it leads to}, made once all commands have ended
+    links     {link: its target}, made once all commands have ended
     """
 
     name: str
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def recipe(self) -> Dict[str, Any]:
-        """Return what decides the figures: a run whose recipe has changed is made again."""
+        """Return what determines the figures: a run whose recipe has changed is made again."""
         return {"commands": [list(words) for words in self.commands], "files": dict(self.files)}
 
     @property
@@ -71,7 +71,7 @@ class Run:
 
 
 def hash_of(settings: object) -> str:
-    """Return eight digits that differ where ``settings``, of what JSON has, differ."""
+    """Return a hash of ``settings``, of JSON values, in eight digits."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 

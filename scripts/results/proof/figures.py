@@ -1,4 +1,4 @@
-"""Read the figures of finished runs; what is published of them is small and names no place."""
+"""Read the figures of finished runs; what is published is small and names no path of the machine."""
 
 import json
 from pathlib import Path
@@ -8,25 +8,28 @@ import numpy as np
 
 from data_tools.base.errors import CheckpointError
 from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.pair.compare.comparison_report import Comparison, compare
-from ernie_pair.pair.data.pair_columns import Columns
-from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.evaluation.calibration import (
     calibration_error,
     confidences_and_hits,
     equal_mass_bins,
 )
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
-from proof.curves import Curve, pairs_in, read_curve, seconds_in
+from proof.curves import best_of, pairs_in, seconds_in
 from proof.experiment import Figures, Places
+from proof.overlap import overlap_figures, read_pairs, seen_figures
 
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss
 DIGITS = 6
 
 
-def compared_figures(places: Places, folder: str, test: str) -> Figures:
-    """Return the metrics, intervals and differences of a compare-starts, with calibration."""
+def compared_figures(places: Places, folder: str, train: str, test: str, metric: str) -> Figures:
+    """Return the metrics, intervals and differences of a compare-starts, with calibration.
+
+    overlap: the metrics of the share of common characters. seen: how many test pairs have texts of the
+    training file. chosen_by: the ``metric`` that chooses the checkpoint, accuracy or auc. chosen: {start: for
+    each seed, its best value on the pairs for model selection}.
+    """
     comparison = _read_json(places.path(folder) / "compare.json")
     labels = _labels_of(places.path(test))
     predictions = {
@@ -34,13 +37,21 @@ def compared_figures(places: Places, folder: str, test: str) -> Figures:
         for start in comparison["runs"]
     }
     errors = {name: _errors_of(files, labels) for name, files in predictions.items()}
-    return _figures_of(comparison, errors)
+    chosen = {
+        start: [best_of(file.parent / "metrics.jsonl", metric) for file in files]
+        for start, files in predictions.items()
+    }
+    trained, tested = places.path(train), places.path(test)
+    shares = _rounded(overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric))
+    seen = _rounded(seen_figures(trained.with_name("train_all.jsonl"), tested))
+    figures = _figures_of(comparison, errors)
+    return {**figures, "overlap": shares, "seen": seen, "chosen_by": metric, "chosen": chosen}
 
 
 def classifier_figures(
     places: Places, predictions: Dict[str, List[str]], test: str, bootstrap: int
 ) -> Figures:
-    """Return the same for predictions {name: a file for each seed}; the differences are of the first name."""
+    """Return metrics and intervals of predictions {name: a file per seed}, compared with the first name."""
     labels = _labels_of(places.path(test))
     files = {name: [places.path(each) for each in given] for name, given in predictions.items()}
     logits = {name: [_log_probabilities(path) for path in paths] for name, paths in files.items()}
@@ -60,8 +71,8 @@ def sided_figures(
 ) -> Figures:
     """Return `classifier_figures`, and how fast the trainings in ``folders`` were by their own logs.
 
-    training_seconds and pairs_per_second are lists of a number for each seed, of the steps alone. versions:
-    of the libraries of a training elsewhere; {} for one of this package, whose own are of the machine.
+    training_seconds and pairs_per_second are lists of a number per seed, of the steps alone. versions: of the
+    peer's libraries; {} for a training by this package, whose versions are recorded with the machine.
     """
     logs = [places.path(folder) / "metrics.jsonl" for folder in folders]
     seconds = [seconds_in(log) for log in logs]
@@ -77,48 +88,31 @@ def sided_figures(
 
 
 def pretraining_figures(places: Places, metrics: str, measured: Sequence[str]) -> Figures:
-    """Return the masked losses of what was ``measured``, and how long a pretraining took by its own log."""
+    """Return the masked losses of what was ``measured``, and how long a pretraining took by its log."""
     return {
         **mlm_figures(places, measured),
         "training_seconds": round(seconds_in(places.path(metrics)), 1),
     }
 
 
-def mlm_figures(places: Places, measured: Sequence[str]) -> Figures:
-    """Return {"masked": {name: what evaluate-mlm wrote}}."""
-    found = {name: _read_json(places.path(f"$RUN/{name}.json")) for name in measured}
+def continued_figures(places: Places, metrics: str, measured: Sequence[str], before: str) -> Figures:
+    """Return `pretraining_figures`, and under "before" the masked losses that the folder ``before`` has."""
+    earlier = mlm_figures(places, measured, before)["masked"]
+    return {**pretraining_figures(places, metrics, measured), "before": earlier}
+
+
+def mlm_figures(places: Places, measured: Sequence[str], folder: str = "$RUN") -> Figures:
+    """Return {"masked": {name: what evaluate-mlm wrote to ``folder``}}."""
+    found = {name: _read_json(places.path(f"{folder}/{name}.json")) for name in measured}
     return {"masked": {name: _rounded(values) for name, values in found.items()}}
 
 
-def search_figures(places: Places, searched: Dict[str, str], test: str, bootstrap: int) -> Figures:
-    """Return the flags of the best trial of each search {name: its folder}, and the metrics of its model."""
-    predictions = {name: [f"{folder}-predictions.tsv"] for name, folder in searched.items()}
+def search_figures(
+    places: Places, searched: Dict[str, str], predictions: Dict[str, List[str]], test: str, bootstrap: int
+) -> Figures:
+    """Return `classifier_figures`, and the best trial of each search {name: its folder}."""
     trials = {name: _best_trial(places.path(folder)) for name, folder in searched.items()}
     return {**classifier_figures(places, predictions, test, bootstrap), "searched": trials}
-
-
-def trial_figures(places: Places, trials: Dict[str, Dict[str, Any]]) -> Figures:
-    """Return what came of trainings {folder: their flags} on the pairs that choose, and the best flags.
-
-    accuracy and loss are of the best evaluation, last_accuracy of the last one, train_accuracy of the last
-    steps. The best training has the highest accuracy; of those the lowest loss.
-    """
-    found = [
-        {**flags, **_trial_of(read_curve(places.path(folder) / "metrics.jsonl"))}
-        for folder, flags in trials.items()
-    ]
-    best = max(found, key=lambda each: (each["accuracy"], -each["loss"]))
-    return {"trials": found, "chosen": {name: best[name] for name in next(iter(trials.values()))}}
-
-
-def _trial_of(curve: Curve) -> Dict[str, float]:
-    best = max(curve["valid"], key=lambda point: (point["accuracy"], -point["loss"]))
-    return {
-        "accuracy": best["accuracy"],
-        "loss": best["loss"],
-        "last_accuracy": curve["valid"][-1]["accuracy"],
-        "train_accuracy": curve["train"][-1]["accuracy"],
-    }
 
 
 def _best_trial(folder: Path) -> Dict[str, Any]:
@@ -165,8 +159,7 @@ def _chosen(values: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _labels_of(test: Path) -> np.ndarray:
-    labels = parse_label_map("0=0,1=1")
-    return PairSource("test_file", str(test), "test", labels, Columns()).read().known_labels
+    return read_pairs(test).known_labels
 
 
 def _log_probabilities(path: Path) -> np.ndarray:

@@ -1,15 +1,17 @@
-"""The page of the results, from their JSON alone: what was not run is not on it."""
+"""The page of results, rendered from the JSON of the runs alone."""
 
 import json
 from pathlib import Path
+from statistics import mean
 from typing import Any, Callable, Dict, List, NamedTuple
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from proof.charts import has_curve, loss_curves
 from proof.groups import GROUPS
 from proof.groups.peer import OURS
-from proof.groups.starts import ALL_STARTS
+from proof.summary import summary_of
 from proof.tables import (
+    changes_of,
     command_of,
     difference_lines,
     forgetting_table,
@@ -18,7 +20,7 @@ from proof.tables import (
     options_table,
     seeds_table,
     sides_table,
-    trials_table,
+    task_table,
     without_gain,
 )
 
@@ -26,22 +28,41 @@ PLAIN, BEFORE = "plain", "before"
 LONG = ("pretrained", "characters", "gram")
 INTRODUCTION = """# Results
 
-Does pretraining on one's own text help, and by how much? Small models, pretrained by this package on Chinese
-text and trained on labelled pairs, beside the same nets from random weights. This page is made by
-`python scripts/results/write_results.py` of the JSON in `scripts/results/runs`; what was not run is not here.
+Does pretraining on your own text help, and by how much? Small models were pretrained by this package on
+Chinese text, fine-tuned on labelled pairs, and compared with the same networks from random weights. This
+page is written by `python scripts/results/write_results.py` from the JSON in `scripts/results/runs`; it
+shows only what was run.
 
-Each row is made again by its command, on a folder of your data
-([what it holds](../scripts/results/run.py)):
+To repeat a row on your data, run its command (`run.py --help` describes the data folder). Without
+`--results`, a run whose figures are already here counts as done:
 
 ```sh
-python scripts/results/run.py GROUP --work output/results --data my_data [--only NAME]
-python scripts/results/write_results.py
+python scripts/results/run.py GROUP --work output/results --data my_data --results my_results [--only NAME]
+python scripts/results/write_results.py --results my_results --output my_results/RESULTS.md
 ```
 
-The best model of a run is chosen on pairs of the training file that no run trains on, and measured on the
-file that the data set calls dev, of which no pair is trained on. ± is the standard deviation of the runs,
-which differ in their seed; intervals are 95 % of a bootstrap that draws rows and seeds, differences are of
-the same rows and seeds."""
+The best checkpoint of each run is chosen on held-out pairs of the training file, and evaluated on the dev
+file of the data set; no run trains on a pair of either. ± is the standard deviation over the seeds.
+Intervals are 95 % bootstrap intervals over rows and seeds; differences are paired by row and seed. With
+three seeds they are approximate, and of about twenty of them one misses 0 by chance. Each pretraining was run
+once: how much its own repetitions vary is in no interval."""
+
+SUMMARY = """## In one table
+
+The same classifier from random weights (scratch), from the small model pretrained on general
+text (pretrained), and from that model after it continued with the texts of the pairs, without labels
+(continued; these are the texts of all training pairs, also where only some of their labels are used).
+"Shared characters" is the Jaccard similarity of the characters of the two texts, with its threshold chosen on
+the training pairs; "majority" always predicts the more frequent class. The metric is the one that chooses the
+checkpoint: accuracy, or AUC for AFQMC, of whose pairs 69 % have one class. The dev file of LCQMC is of
+another kind than its training file: held-out training pairs are much easier, and a model that has learned
+only what distinguishes those can fall below one half on the dev file."""
+
+OF_CURVES = (
+    "Each curve shows the validation loss of its own run, on its own text and with its own masking: the "
+    "table compares runs, the curves do not."
+)
+OF_CHOSEN = "- best {} on the held-out training pairs by which the checkpoint is chosen: {}"
 
 Result = Dict[str, Any]
 Results = Dict[str, Result]
@@ -68,91 +89,143 @@ def read_results(folder: Path) -> Dict[str, Results]:
 
 
 def render_page(results: Dict[str, Results], order: Dict[str, List[str]]) -> Page:
-    """Return the page of ``results``; ``order``: {group: the names of its runs as they are to stand}."""
-    parts, pictures = [INTRODUCTION], {}
+    """Return the page of ``results``; ``order``: {group: the names of its runs, in the order of the page}."""
+    parts, pictures = [INTRODUCTION, *_summary(results)], {}
     for group, found in results.items():
         names = [name for name in order[group] if name in found]
         rows = [found[name] for name in [*names, *(name for name in found if name not in names)]]
         parts.append(f"## {GROUPS[group].TITLE}")
-        parts += SECTIONS[group](rows)
+        parts += [*SECTIONS[group](rows), *_weights(rows)]
         curved = [row for row in rows if has_curve(row)]
         if curved:
             pictures[f"{group}.svg"] = loss_curves(GROUPS[group].TITLE, curved)
             parts.append(f"![{GROUPS[group].TITLE}](results/{group}.svg)")
+            parts.append(OF_CURVES)
     parts += [*_machines(results), *_commands(results)]
     return Page("\n\n".join(parts) + "\n", pictures)
+
+
+def _weights(rows: List[Result]) -> List[str]:
+    """Return a line on the pretrained weights behind ``rows``; none where they start from none."""
+    found = {(name, digest) for row in rows for name, digest in row.get("weights", {}).items()}
+    if not found:
+        return []
+    told = ", ".join(f"{name} `{digest}`" for name, digest in sorted(found))
+    return [f"Pretrained weights, by the first digits of their SHA-256: {told}."]
+
+
+def _summary(results: Dict[str, Results]) -> List[str]:
+    found = summary_of(results, in_chinese=False)
+    return [SUMMARY, found] if found else []
 
 
 def _pretraining(rows: List[Result]) -> List[str]:
     long = [row for row in rows if row["name"] in LONG]
     short = [row for row in rows if row["name"] not in LONG]
-    parts = [
-        "All models are asked for the same masked words of documents that none has read (`evaluate-mlm`)."
-    ]
+    parts = ["All models predict the same masked words of the same held-out documents (`evaluate-mlm`)."]
     parts += [masked_table(long)] if long else []
     if short:
         parts += [
-            "Each row of the ablation changes one thing, and reads as many tokens:",
+            "Ablation: each row changes one choice of the recipe and reads about as many tokens, once.",
             masked_table(short),
+            _best_of_ablation(short),
         ]
     return parts
 
 
-def _rates(rows: List[Result]) -> List[str]:
+def _best_of_ablation(rows: List[Result]) -> str:
+    loss, title = min((row["figures"]["masked"]["corpus"]["lm_loss"], row["title"]) for row in rows)
+    return f"Lowest masked loss: {title} ({loss:.3f})."
+
+
+def _task(rows: List[Result]) -> List[str]:
     note = (
-        "As many trainings of either start, of one seed; accuracy on the pairs that choose the best model, "
-        "at the best and at the last evaluation. The other groups train by what is best from the pretrained "
-        "weights, and the group scratch searches for each start further."
+        "The pretrained model continues with the texts of the training pairs of a data set, without their "
+        "labels: each pair is one document, so that the model learns to predict words of one text from the "
+        "other. Masked loss and accuracy before and after, on held-out pairs and on held-out general text. "
+        "Nothing of the dev file is read. Many texts of LCQMC are in several pairs, so most of its held-out "
+        "pairs share a text with the training pairs; in AFQMC few do."
     )
-    chosen = [
-        f"- best {row['title']}: "
-        + ", ".join(f"{flag} {value:g}" for flag, value in row["figures"]["chosen"].items())
-        for row in rows
-    ]
-    return [note, trials_table(rows), "\n".join(chosen)]
+    return [note, task_table(rows)]
 
 
 def _comparisons(rows: List[Result]) -> List[str]:
     parts = []
-    shown = {row["name"] for row in rows}
     for row in rows:
-        if f"{row['name']}{ALL_STARTS}" in shown:
-            continue  # the same comparison with more starts
-        majority = (
-            f"{row['figures']['rows']:,} test rows, the commoner class is {row['figures']['majority']:.4f}"
-        )
-        parts += [f"### {row['title']}", f"{command_of(row)}: {majority}.", models_table(row)]
-        parts += ["\n".join(_searched(row) + difference_lines(row))]
+        majority = f"{row['figures']['rows']:,} test rows, majority class {row['figures']['majority']:.4f}"
+        told = f"{command_of(row)}: {majority}{_overlap(row)}.{_seen(row)}"
+        parts += [f"### {row['title']}", told, models_table(row)]
+        parts += ["\n".join(_searched(row) + difference_lines(row) + _chosen(row))]
     return parts
+
+
+def _overlap(row: Result) -> str:
+    found = row["figures"].get("overlap")
+    if not found:
+        return ""
+    return f"; shared characters reach accuracy {found['accuracy']:.4f}, auc {found['auc']:.4f}"
+
+
+def _seen(row: Result) -> str:
+    """Return how many texts of the test file the training file has in other pairs."""
+    found = row["figures"].get("seen")
+    if not found:
+        return ""
+    return (
+        f" {found['any']:.1%} of the test rows have a text that is also in the training file, in another "
+        f"pair; {found['both']:.1%} have two."
+    )
+
+
+def _chosen(row: Result) -> List[str]:
+    """Return a line of what is reached on held-out pairs of the training file; the test file may differ."""
+    chosen, metric = row["figures"].get("chosen", {}), row["figures"].get("chosen_by", "accuracy")
+    told = [f"{start} {mean(values):.4f}" for start, values in chosen.items()]
+    baseline = row["figures"].get("overlap", {}).get("chosen")
+    told += [f"shared characters {baseline:.4f}"] if told and baseline is not None else []
+    return [OF_CHOSEN.format(metric, ", ".join(told))] if told else []
 
 
 def _searched(row: Result) -> List[str]:
     """Return a line for each search of the flags of training."""
     return [
-        f"- best flags of {name}, of {each['complete']} complete trials: "
-        + ", ".join(f"{flag} {value}" for flag, value in each["params"].items())
+        f"- best flags for {name}, of {each['complete']} complete trials: "
+        + ", ".join(f"{flag} {_in_short(value)}" for flag, value in each["params"].items())
         for name, each in row["figures"].get("searched", {}).items()
     ]
 
 
+def _in_short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def _options(rows: List[Result]) -> List[str]:
-    parts = [options_table(rows, PLAIN)]
+    note = (
+        "All rows start from the same weights. R-Drop, FGM and symmetric training run each pair twice, and "
+        "cost about twice as much."
+    )
+    parts = [note, options_table(rows, PLAIN)]
+    differences = [line for row in rows if row["name"] != PLAIN for line in difference_lines(row)]
     found = [without_gain(row, row["name"], PLAIN) for row in rows if row["name"] != PLAIN]
     failed = [f"- {each[0]}: accuracy {each[1]}" for each in found if each is not None]
-    return [*parts, "What did not help: its interval is not above 0.", "\n".join(failed)] if failed else parts
+    parts += ["\n".join(differences)] if differences else []
+    if failed:
+        told = "No clear gain in accuracy: the interval of the difference includes or lies below 0."
+        parts += [told, "\n".join(failed)]
+    return parts
 
 
 def _peer(rows: List[Result]) -> List[str]:
     if rows[0]["name"] != OURS:
-        return [f"`run.py peer --only {OURS}` is yet to be made."]
+        return [f"`run.py peer --only {OURS}` has not been run."]
     versions = next((row["figures"]["versions"] for row in rows if row["figures"]["versions"]), {})
     of_peer = ", ".join(f"{name} {value}" for name, value in versions.items()) or "not run yet"
     note = (
-        "The same pretrained weights, by `ernie-pair convert --to hf`, the same pairs, rates, warm-up, "
-        "dropout, epochs, batch size, length and AdamW; either side draws its own head and order from the "
-        f"seed, and makes batches of like length. {rows[0]['figures']['threads']} thread(s) on both sides. "
-        "Seconds are of the steps of a training, minutes of all trainings of a row from their start to the "
-        f"last answer. The peer: {of_peer}."
+        "Both sides start from the same weights (`ernie-pair convert --to hf`) and use the same pairs, "
+        "learning rate, warm-up, dropout, epochs, batch size, maximum length and AdamW; each "
+        "initialises its own head, shuffles by its own generator, and batches pairs of similar length. "
+        f"{counted(rows[0]['figures']['threads'], 'thread')} on both sides. "
+        f"Seconds are the training steps of one run, without evaluation. The peer: {of_peer}."
     )
     differences = [line for row in rows for line in difference_lines(row)]
     told = ["\n".join(differences)] if differences else []
@@ -161,16 +234,27 @@ def _peer(rows: List[Result]) -> List[str]:
 
 def _forgetting(rows: List[Result]) -> List[str]:
     if rows[0]["name"] != BEFORE:
-        return [f"`run.py forgetting --only {BEFORE}` is yet to be made."]
+        return [f"`run.py forgetting --only {BEFORE}` has not been run."]
     note = (
-        "The texts are parts of what the model was pretrained on first; losses are of the test part of each."
+        "The general text holds the documents of both domains, and the pretrained model has learned its "
+        "training documents. The losses are of its other documents: no run has trained on them."
     )
-    return [note, forgetting_table(rows)]
+    return [note, forgetting_table(rows), *_least_forgotten(rows)]
+
+
+def _least_forgotten(rows: List[Result]) -> List[str]:
+    """Return a line on the run, after the first, whose losses have risen least; none without one."""
+    risen = [(max(changes_of(row, rows[0]).values()), row["title"]) for row in rows[1:]]
+    if not risen:
+        return []
+    most, title = min(risen)
+    told = f"no loss rises by more than {most:.3f}" if most > 0 else "no loss rises"
+    return [f"Least is forgotten with {title}: {told}."]
 
 
 SECTIONS: Dict[str, Callable[[List[Result]], List[str]]] = {
     "pretraining": _pretraining,
-    "rates": _rates,
+    "task": _task,
     "starts": _comparisons,
     "scratch": _comparisons,
     "options": _options,
@@ -180,7 +264,7 @@ SECTIONS: Dict[str, Callable[[List[Result]], List[str]]] = {
 
 
 def _machines(results: Dict[str, Results]) -> List[str]:
-    """Return what the figures were made with; times mean nothing without it."""
+    """Return the machines and versions behind the figures; times mean nothing without them."""
     lines = {
         ", ".join(f"{name} {value}" for name, value in {**row["machine"], **row["versions"]}.items())
         for found in results.values()

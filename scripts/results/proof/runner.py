@@ -1,8 +1,8 @@
 """Make the missing runs of a group one after the other, and keep one small JSON for each.
 
-RUNS/GROUP/NAME.json         what is committed: recipe, versions, machine, seconds, figures, curve
+RUNS/GROUP/NAME.json         what is committed: recipe, weights, versions, machine, seconds, figures, curve
 WORK/GROUP/NAME/             $RUN: the files of the run
-WORK/GROUP/NAME/run.log      what its commands said
+WORK/GROUP/NAME/run.log      the output of its commands
 WORK/GROUP/NAME/spent.json   its recipe, and the seconds that its attempts took
 WORK/GROUP/NAME-earlier-...  $RUN of another recipe, set aside
 """
@@ -23,6 +23,7 @@ from data_tools.base.errors import InputError
 from data_tools.base.installation import version_of
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.atomic_folder import point_link
+from data_tools.files.npy_stream import sha256_of_file
 from ernie_pair.device.cpu_level import processor_name
 from ernie_pair.pair.series.plan import unfinished
 from ernie_pair.processes.child_command import ChildCommand
@@ -32,34 +33,34 @@ from proof.curves import read_curve
 from proof.experiment import Places, Run, Words
 
 ROOT = Path(__file__).resolve().parents[3]
-LOG, SPENT = "run.log", "spent.json"
+LOG, SPENT, STATE = "run.log", "spent.json", "model_state.pdparams"
 VERSIONS = ("paddlepaddle", "paddlenlp", "numpy")
 
 logger = logging.getLogger("ernie_pair.results")
 
 
 class Runner:
-    """Runs a ``group``; ``places``: of the work and the data, ``results``: the folder of the JSON."""
+    """Runs a ``group``; ``places``: its folders, ``results``: the folder of the JSON."""
 
     def __init__(self, group: str, places: Places, results: Path):
         self.group, self.places, self.results = group, places, results
 
     def make(self, runs: List[Run]) -> List[str]:
-        """Make those that are missing; return the names of those left out, with what they need."""
+        """Make the missing ones; return the names of those left out, with what they need."""
         left_out: List[str] = []
         names = [f"{self.group}/{run.name}; see {self.log_of(run)}" for run in runs]
         with StopSignals():
             for place in unfinished(names, lambda place: self.is_done(runs[place])):
                 missing = self.missing_for(runs[place])
                 if missing:
-                    left_out.append(f"{runs[place].name}: {missing[0]} is not there")
+                    left_out.append(f"{runs[place].name}: {missing[0]} does not exist")
                     logger.warning("left out: %s", left_out[-1])
                 else:
                     self._make(runs[place])
         return left_out
 
     def is_done(self, run: Run) -> bool:
-        """Return whether the JSON of a run is there, of the same commands. Raises InputError for no JSON."""
+        """Return whether the JSON of a run with its commands exists. Raises InputError for no JSON."""
         path = self.path_of(run)
         if not path.is_file():
             return False
@@ -67,23 +68,32 @@ class Runner:
             found = json.loads(path.read_text(encoding="utf-8"))
             return {name: found[name] for name in run.recipe} == run.recipe
         except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path}: {error!r}, no result of this script; remove it") from None
+            raise InputError(f"{path}: {error!r}, not a result of this script; remove it") from None
 
     def spent_on(self, run: Run) -> float:
-        """Return the seconds that the attempts at a run took by its commands as they are now; 0: none yet."""
+        """Return the seconds that attempts at a run with its present commands took; 0: none yet."""
         found = _read_spent(self._folder(run) / SPENT)
         return float(found.get("seconds", 0)) if found.get("recipe") == run.recipe else 0.0
 
     def missing_for(self, run: Run) -> List[str]:
-        """Return what a run needs and nobody has made yet."""
+        """Return what a run needs and does not exist yet."""
         return [need for need in run.needs if not self.places.path(need).exists()]
+
+    def weights_of(self, run: Run) -> Dict[str, str]:
+        """Return {model: the first digits of the SHA-256 of its weights}, of the models of ``run.needs``.
+
+        A model that was pretrained again, on another processor for example, has the same name and other
+        weights; the page says which rows are of one model.
+        """
+        files = [self.places.path(need) / STATE for need in run.needs]
+        return {file.parent.name: sha256_of_file(file)[:8] for file in files if file.is_file()}
 
     def path_of(self, run: Run) -> Path:
         """Return where the JSON of a run is kept."""
         return self.results / self.group / f"{run.name}.json"
 
     def log_of(self, run: Run) -> Path:
-        """Return what the commands of a run write to."""
+        """Return the path of the log of a run."""
         return self._folder(run) / LOG
 
     def _folder(self, run: Run) -> Path:
@@ -108,6 +118,7 @@ class Runner:
             "name": run.name,
             "title": run.title,
             **run.recipe,
+            "weights": self.weights_of(run),
             "seeds": list(run.seeds),
             "versions": _versions(),
             "machine": {"processor": processor_name() or "unknown", "cores": len(os.sched_getaffinity(0))},
@@ -120,7 +131,7 @@ class Runner:
         logger.info("wrote %s", self.path_of(run))
 
     def _set_aside_other(self, run: Run) -> None:
-        """Rename the folder of a run if its commands were others: these would refuse what is in it."""
+        """Rename the folder of a run if its commands have changed: they would refuse what is in it."""
         folder = self._folder(run)
         if _read_spent(folder / SPENT).get("recipe", run.recipe) == run.recipe:
             return
@@ -141,7 +152,7 @@ class Runner:
 
 
 def _make_link(link: Path, target: Path, run: Path) -> None:
-    """Let ``link`` lead to ``target``, unless it is none into ``run``: weights of somebody's own stay."""
+    """Point ``link`` to ``target``, unless it exists and does not point into ``run``: it is the user's."""
     make_folder(link.parent)
     if link.is_symlink() and run in Path(os.readlink(link)).parents:
         point_link(link, target, ".*")
@@ -152,7 +163,7 @@ def _make_link(link: Path, target: Path, run: Path) -> None:
 
 
 def _path_of_children() -> str:
-    """Return PYTHONPATH with this source tree: the runs are of the code beside them."""
+    """Return PYTHONPATH with this source tree: the runs use the code beside them."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
 
 

@@ -1,4 +1,4 @@
-"""What of the experiments is done, what is left, and how long that may take."""
+"""Which experiments are done, what is left, and how long that may take."""
 
 import json
 from datetime import timedelta
@@ -15,8 +15,8 @@ DONE, CUT_SHORT, LEFT = "done", "cut short", "left"
 def status_lines(groups: Groups) -> List[str]:
     """Return a line for each run of {group: its runner and its runs}, one for each group and one for all.
 
-    What is left is taken to need as long as the mean of the finished runs of its group, less what was spent
-    on it; of a group without any nothing is known, and its runs are counted apart.
+    A run that is left is estimated by the mean of the finished runs of its group, less what was spent on it;
+    the runs of a group without any are counted apart.
     """
     lines, known, unknown = [], 0.0, 0
     for group, (runner, runs) in groups.items():
@@ -27,14 +27,14 @@ def status_lines(groups: Groups) -> List[str]:
         known, unknown = known + sum(left), unknown + len(open_runs) - len(left)
         lines.append(f"{group}: {len(taken)} of {len(runs)} runs are done{_time_left(left, open_runs)}")
         lines += [f"  {run.name:<24}{_describe(runner, run, states[run.name])}" for run in runs]
-    more = f"; {unknown} runs are of groups of which none is done" if unknown else ""
+    more = f"; {unknown} runs have no estimate: their groups have no finished run" if unknown else ""
     return [*lines, f"left in all: about {_clock(known)}{more}"]
 
 
 def _time_left(left: List[float], open_runs: List[Run]) -> str:
     if not open_runs:
         return ""
-    return f", about {_clock(sum(left))} left" if left else ", of none is known how long it takes"
+    return f", about {_clock(sum(left))} left" if left else ", with no estimate yet"
 
 
 def _state_of(runner: Runner, run: Run) -> str:

@@ -3,6 +3,8 @@
 from statistics import mean, stdev
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from ernie_pair.model_files.model_card import markdown_table
+
 Result = Dict[str, Any]
 Row = List[str]
 METRICS = {
@@ -16,31 +18,27 @@ LOWER_IS_BETTER = ("loss", "calibration_error")
 DIFFERENT = ("accuracy", "auc", "loss")  # of which paired differences are shown
 
 
-def render_table(head: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return a Markdown table."""
-    lines = [list(head), ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
 def command_of(result: Result) -> str:
     """Return the command that makes a row again."""
     return f"`run.py {result['group']} --only {result['name']}`"
 
 
 def masked_table(results: Sequence[Result]) -> str:
-    """Return the held-out losses of pretrained models, a row for each."""
+    """Return the held-out losses of pretrained models, a row for each.
+
+    No times: some of these runs share the machine with others.
+    """
     head = [
         "run",
         "runs",
         "masked loss",
-        "95 % interval",
         "perplexity",
         "accuracy",
-        "order",
-        "of one segment",
+        "sentence order",
+        "loss, one segment",
     ]
     rows = [_masked_row(result) for result in results]
-    return render_table([*head, "minutes", "command"], rows)
+    return markdown_table([*head, "command"], rows)
 
 
 def _masked_row(result: Result) -> Row:
@@ -50,32 +48,53 @@ def _masked_row(result: Result) -> Row:
         result["title"],
         str(len(result["seeds"])),
         f"{asked['lm_loss']:.3f}",
-        _interval(asked["lm_loss_interval"], 3),
         f"{asked['perplexity']:.1f}",
         f"{asked['lm_accuracy']:.3f}",
         f"{asked['sop_accuracy']:.3f}" if "sop_accuracy" in asked else "",
         f"{alone['lm_loss']:.3f}",
-        f"{result['figures']['training_seconds'] / 60:.1f}",
         command_of(result),
     ]
 
 
 def forgetting_table(results: Sequence[Result]) -> str:
     """Return the masked loss on each text, and how much it has risen or fallen since the first row."""
-    before = results[0]["figures"]["masked"]
-    texts = [name for name in before if not name.endswith("_one_segment")]
+    before = results[0]
+    texts = list(changes_of(before, before))
     rows = []
     for result in results:
-        masked = result["figures"]["masked"]
-        cells = [_with_change(masked, before, text, result is results[0]) for text in texts]
-        rows.append([result["title"], str(len(result["seeds"])), *cells, command_of(result)])
-    heads = [f"loss on {'all text' if text == 'corpus' else text}" for text in texts]
-    return render_table(["continued with", "runs", *heads, "command"], rows)
+        losses = [f"{result['figures']['masked'][text]['lm_loss']:.3f}" for text in texts]
+        if result is not before:
+            changes = changes_of(result, before).values()
+            losses = [f"{loss} ({change:+.3f})" for loss, change in zip(losses, changes)]
+        rows.append([result["title"], str(len(result["seeds"])), *losses, command_of(result)])
+    heads = [f"loss on {'general text' if text == 'corpus' else text}" for text in texts]
+    return markdown_table(["continued with", "runs", *heads, "command"], rows)
 
 
-def _with_change(masked: Result, before: Result, text: str, is_first: bool) -> str:
-    loss = masked[text]["lm_loss"]
-    return f"{loss:.3f}" if is_first else f"{loss:.3f} ({loss - before[text]['lm_loss']:+.3f})"
+def changes_of(result: Result, before: Result) -> Dict[str, float]:
+    """Return {text: by how much the masked loss on it has risen since ``before``}."""
+    now, then = result["figures"]["masked"], before["figures"]["masked"]
+    return {
+        text: now[text]["lm_loss"] - then[text]["lm_loss"]
+        for text in then
+        if not text.endswith("_one_segment")
+    }
+
+
+def task_table(results: Sequence[Result]) -> str:
+    """Return the masked loss and accuracy before and after continuing, on the pairs and on general text."""
+    rows = []
+    for result in results:
+        before, after = result["figures"]["before"], result["figures"]["masked"]
+        cells = [
+            f"{before[text][value]:.3f} -> {after[text][value]:.3f}"
+            for text in ("own", "corpus")
+            for value in ("lm_loss", "lm_accuracy")
+        ]
+        minutes = f"{result['figures']['training_seconds'] / 60:.1f}"
+        rows.append([result["title"], str(len(result["seeds"])), *cells, minutes, command_of(result)])
+    heads = ["loss on the pairs", "accuracy", "loss on general text", "accuracy", "minutes", "command"]
+    return markdown_table(["run", "runs", *heads], rows)
 
 
 def models_table(result: Result) -> str:
@@ -85,12 +104,12 @@ def models_table(result: Result) -> str:
         [
             name,
             str(len(model["runs"])),
-            *(_mean(model, metric) for metric in METRICS),
+            *(shown_mean(model, metric) for metric in METRICS),
             _of_accuracy(model),
         ]
         for name, model in models.items()
     ]
-    return render_table(["start", "runs", *METRICS.values(), "accuracy, 95 % interval"], rows)
+    return markdown_table(["start", "runs", *METRICS.values(), "accuracy, 95 % interval"], rows)
 
 
 def options_table(results: Sequence[Result], plain: str) -> str:
@@ -99,30 +118,18 @@ def options_table(results: Sequence[Result], plain: str) -> str:
     for result in results:
         model = result["figures"]["models"][result["name"]]
         found = difference_of(result, result["name"], plain)
-        gain = _difference(found, "accuracy") if found else ""
-        cells = [_mean(model, metric) for metric in METRICS]
-        minutes = f"{result['wall_seconds'] / 60:.1f}"
-        rows.append([result["title"], str(len(model["runs"])), *cells, gain, minutes, command_of(result)])
-    heads = ["option", "runs", *METRICS.values(), f"accuracy - {plain}", "minutes", "command"]
-    return render_table(heads, rows)
+        gain = shown_difference(found, "accuracy") if found else ""
+        cells = [shown_mean(model, metric) for metric in METRICS]
+        rows.append(
+            [result["title"], str(len(model["runs"])), _steps_of(result), *cells, gain, command_of(result)]
+        )
+    heads = ["option", "runs", "steps", *METRICS.values(), f"accuracy - {plain}", "command"]
+    return markdown_table(heads, rows)
 
 
-def trials_table(results: Sequence[Result]) -> str:
-    """Return a row for each training of a search."""
-    shown = ("accuracy", "last_accuracy", "loss", "train_accuracy")
-    rows = [
-        [
-            result["name"],
-            f"{trial['learning_rate']:g}",
-            str(trial["epochs"]),
-            *(f"{trial[name]:.4f}" for name in shown),
-            command_of(result),
-        ]
-        for result in results
-        for trial in result["figures"]["trials"]
-    ]
-    heads = ["accuracy", "at the end", "log loss", "accuracy in training", "command"]
-    return render_table(["start", "rate", "epochs", *heads], rows)
+def _steps_of(result: Result) -> str:
+    """Return the steps of a training; 0 of what trains nothing."""
+    return f"{max((point['step'] for point in result['curve'].get('valid', [])), default=0):,}"
 
 
 def sides_table(results: Sequence[Result], ours: str) -> str:
@@ -135,16 +142,15 @@ def sides_table(results: Sequence[Result], ours: str) -> str:
             [
                 result["title"],
                 str(len(figures["models"][name]["runs"])),
-                *(_mean(figures["models"][name], metric) for metric in METRICS),
-                _difference(found, "accuracy") if found else "",
+                *(shown_mean(figures["models"][name], metric) for metric in METRICS),
+                shown_difference(found, "accuracy") if found else "",
                 f"{mean(figures['training_seconds']):.1f}",
                 f"{mean(figures['pairs_per_second']):.1f}",
-                f"{result['wall_seconds'] / 60:.1f}",
                 command_of(result),
             ]
         )
-    heads = [f"accuracy - {ours}", "seconds of a training", "pairs/s", "minutes", "command"]
-    return render_table(["side", "runs", *METRICS.values(), *heads], rows)
+    heads = [f"accuracy - {ours}", "seconds of a training", "pairs/s", "command"]
+    return markdown_table(["side", "runs", *METRICS.values(), *heads], rows)
 
 
 def seeds_table(results: Sequence[Result]) -> str:
@@ -157,14 +163,14 @@ def seeds_table(results: Sequence[Result]) -> str:
         for seed, run, (seconds, speed) in zip(result["seeds"], runs, timed):
             cells = [f"{run[metric]:.4f}" for metric in METRICS]
             rows.append([result["name"], str(seed), *cells, f"{seconds:.1f}", f"{speed:.1f}"])
-    return render_table(["run", "seed", *METRICS.values(), "seconds", "pairs/s"], rows)
+    return markdown_table(["run", "seed", *METRICS.values(), "seconds", "pairs/s"], rows)
 
 
 def difference_lines(result: Result) -> List[str]:
     """Return a line for each pair of models: how much, and between which values with 95 %."""
     return [
         f"- {each['one']} - {each['other']}: "
-        + ", ".join(f"{METRICS[metric]} {_difference(each, metric)}" for metric in DIFFERENT)
+        + ", ".join(f"{METRICS[metric]} {shown_difference(each, metric)}" for metric in DIFFERENT)
         for each in result["figures"]["differences"]
     ]
 
@@ -182,15 +188,15 @@ def without_gain(result: Result, one: str, other: str) -> Optional[Tuple[str, st
     found = difference_of(result, one, other)
     if found is None or found["interval"]["accuracy"][0] > 0:
         return None
-    return result["title"], _difference(found, "accuracy")
+    return result["title"], shown_difference(found, "accuracy")
 
 
-def _difference(difference: Result, metric: str) -> str:
+def shown_difference(difference: Result, metric: str) -> str:
     low, high = difference["interval"][metric]
     return f"{difference['mean'][metric]:+.4f} ({low:+.4f} to {high:+.4f})"
 
 
-def _mean(model: Result, metric: str) -> str:
+def shown_mean(model: Result, metric: str) -> str:
     values = [run[metric] for run in model["runs"]]
     return f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
 

@@ -1,1 +1,1 @@
-"""The peer, transformers on torch: its Python, and what that runs."""
+"""The peer, transformers on torch: its Python, and the programs that it runs."""

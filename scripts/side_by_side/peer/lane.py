@@ -2,10 +2,10 @@
 
 python -m side_by_side.peer.lane SPEC.json
 
-SPEC.json says the task, the sizes of the model, the file of batches (.npz), the precision, and whether the
-peer has its best settings or its defaults. The best: batches of like length, bf16 by autocast, fused AdamW,
-gradients set to None, nothing multiplied for tokens without a label. The defaults: pairs padded to one
-length, the optimizer of Trainer. Both attend by scaled_dot_product_attention.
+SPEC.json gives the task, the sizes of the model, the file of batches (.npz), the precision, and whether the
+peer has its best settings or its defaults. The best: batches of similar length, bf16 by autocast, fused
+AdamW, gradients set to None, no output layer for tokens without a label. The defaults: pairs padded to one
+length, the optimizer of Trainer. Both use scaled_dot_product_attention.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ LEARNING_RATE, WEIGHT_DECAY = 5e-5, 0.01
 
 
 def run(spec):
-    """Load what the task needs, then take turns until nobody asks for more."""
+    """Load what the task needs, then take turns until no more are requested."""
     if spec["best"]:
         tune_malloc()
     import torch
@@ -40,13 +40,13 @@ class Peer:
         self.device = "cuda" if spec["device"] == "gpu" else "cpu"
 
     def new_model(self, name):
-        """Return a model of random weights of the class of transformers called ``name``."""
+        """Return a model with random weights of the transformers class ``name``."""
         config = self.transformers.BertConfig(**self.spec["model"])
         config._attn_implementation = "sdpa"
         return getattr(self.transformers, name)(config).to(self.device)
 
     def batches(self):
-        """Return the batches of the spec's file: dictionaries of int64 tensors."""
+        """Return the batches in the file of the spec: dictionaries of int64 tensors."""
         with self.numpy.load(self.spec["batches"]) as stored:
             count = 1 + max(int(name.rsplit(".", 1)[1]) for name in stored.files)
             found = [{} for _ in range(count)]
@@ -62,12 +62,12 @@ class Peer:
         return self.torch.autocast(self.device, dtype=self.torch.bfloat16)
 
     def mask(self, input_ids):
-        """Return the attention mask; None where nothing is padded."""
+        """Return the attention mask; None if nothing is padded."""
         mask = (input_ids != self.spec["pad_id"]).long()
         return None if self.spec["best"] and bool(mask.all()) else mask
 
     def train(self, model, loss_of):
-        """Make a step of each batch in turn; ``loss_of(batch)`` is its loss."""
+        """Run a step on each batch in turn; ``loss_of(batch)`` is its loss."""
         torch = self.torch
         decayed = [p for p in model.parameters() if p.ndim > 1]
         others = [p for p in model.parameters() if p.ndim <= 1]
@@ -133,7 +133,7 @@ def pretrain(peer):
 
 
 def ask(peer):
-    """Ask BertForSequenceClassification about all texts in every step, from texts to logits."""
+    """Run BertForSequenceClassification on all texts in every step, from texts to logits."""
     torch = peer.torch
     model = peer.new_model("BertForSequenceClassification").eval()
     tokenizer = _tokenizer(peer)
@@ -157,7 +157,7 @@ def ask(peer):
 
 
 def encode(peer):
-    """Turn all texts into token ids in every step, as a user's map over a data set does."""
+    """Tokenize all texts in every step, as a user's map over a data set does."""
     tokenizer = _tokenizer(peer)
     left, right = _texts(peer)
     turns = Turns()

@@ -10,7 +10,7 @@ from data_tools.base.errors import InputError
 SCRIPTS = Path(__file__).resolve().parents[2]
 LIBRARIES = ("torch", "transformers")
 OF_TRAINER = (*LIBRARIES, "accelerate")
-# What this package sets for its own Paddle, see `ernie_pair.device.cpu_env`: torch has its own settings.
+# What this package sets for Paddle, see `ernie_pair.device.cpu_env`: torch has its own settings.
 OF_PADDLE = ("MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "KMP_BLOCKTIME", "GLOG_minloglevel")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -27,7 +27,7 @@ class Peer(NamedTuple):
 
 
 def path_of_peer() -> Dict[str, str]:
-    """Return the path of the peer's Python: of all that this one imports it sees the scripts alone."""
+    """Return the PYTHONPATH of the peer's Python: of all that this one imports, only the scripts."""
     return {"PYTHONPATH": str(SCRIPTS)}
 
 
@@ -38,7 +38,7 @@ def environment_of_peer(threads: int) -> Dict[str, str]:
 
 
 def open_peer(python: str, libraries: Sequence[str] = LIBRARIES) -> Peer:
-    """Return what the peer's ``python`` has. Raises InputError where it does not run, or lacks one."""
+    """Return what the peer's ``python`` has. Raises InputError if it does not run, or lacks a library."""
     names = ", ".join(libraries)
     program = f"import {names}\nprint(*(each.__version__ for each in ({names})), torch.cuda.is_available())"
     try:
@@ -48,7 +48,7 @@ def open_peer(python: str, libraries: Sequence[str] = LIBRARIES) -> Peer:
     except OSError as error:
         raise InputError(f"--peer_python {python}: {error.strerror}; give a Python") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
         wanted = " and ".join([", ".join(libraries[:-1]), libraries[-1]])
         raise InputError(f"--peer_python {python}: {last}; install {wanted} in its environment")
     *versions, has_cuda = done.stdout.split()[-len(libraries) - 1 :]

@@ -1,16 +1,16 @@
-"""Fine-tune a classifier of pairs by transformers' Trainer, run by the peer's Python.
+"""Fine-tune a pair classifier with transformers' Trainer, run by the peer's Python.
 
 python -m side_by_side.peer.trainer OUT/spec.json
 
-OUT/rows/{train,dev,test}.jsonl   [text, text, label] a line, written by scripts/train_peer.py
-OUT/checkpoint-STEP               of Trainer, one each epoch; a killed run goes on from the newest whole one
+OUT/rows/{train,dev,test}.jsonl   [text, text, label] per line, written by scripts/train_peer.py
+OUT/checkpoint-STEP               of Trainer, one per epoch; a killed run resumes from the newest complete one
 OUT/metrics.jsonl                 its learning curve and speed, as this package logs its own
 OUT/versions.json                 of the libraries, and which attention the model has
 OUT/logits.npy                    float32 [test rows, classes] of the best model of the dev rows
 
-AdamW is that of torch, with betas, epsilon and the rate of every step as this package has them; gradients are
-not clipped. Pairs are padded to the longest of their batch, and batches of like length are those of
-group_by_length. All else is as Trainer has it.
+AdamW is that of torch, with the betas, epsilon and learning rate schedule of this package; gradients are not
+clipped. Pairs are padded to the longest of their batch, and batches of similar length are those of
+group_by_length. All else is the default of Trainer.
 """
 
 import json
@@ -22,14 +22,14 @@ from pathlib import Path
 from side_by_side.turns import tune_malloc
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-STATE = "trainer_state.json"  # the last file that Trainer writes of a checkpoint
+STATE = "trainer_state.json"  # the last file of a checkpoint that Trainer writes
 
 
 class TrainingLog:
     """A metrics.jsonl of training and evaluation; the time of evaluating and saving is not counted.
 
-    ``num_rows`` of ``batch_size`` make an epoch, its last batch is smaller. Lines of later steps than
-    ``done``, from which the training goes on, are left out.
+    ``num_rows`` in batches of ``batch_size`` make an epoch, the last batch is smaller. Lines of later steps
+    than ``done``, from which the training resumes, are dropped.
     """
 
     def __init__(self, path, num_rows, batch_size, done=0):
@@ -48,7 +48,7 @@ class TrainingLog:
         return [line for line in lines if line.endswith("\n")]  # a killed run may have written half of one
 
     def start_clock(self):
-        """Begin to count, after something that is no training."""
+        """Start the clock, after something other than training."""
         self._clock = time.perf_counter()
 
     def end_step(self, step):
@@ -57,7 +57,7 @@ class TrainingLog:
         self._seconds, self._clock, self._step = self._seconds + now - self._clock, now, step
 
     def tell_training(self, **values):
-        """Write a line on the steps since the last such line; none where there were none."""
+        """Write a line on the steps since the last such line, if there were any."""
         consumed = self._consumed(self._step)
         samples = consumed - self._before
         if samples and self._seconds:
@@ -80,11 +80,11 @@ class TrainingLog:
 
 
 def newest_checkpoint(folder):
-    """Return (path, step) of the newest checkpoint that is whole; ("", 0) where there is none."""
+    """Return (path, step) of the newest complete checkpoint; ("", 0) if there is none."""
     found = []
     for path in Path(folder).glob("checkpoint-*"):
         step = path.name.rpartition("-")[2]
-        if step.isdigit() and _is_json(path / STATE):
+        if step.isdecimal() and _is_json(path / STATE):
             found.append((int(step), str(path)))
     step, path = max(found, default=(0, ""))
     return path, step
@@ -99,13 +99,13 @@ def _is_json(path):
 
 
 def read_rows(path):
-    """Return [[text, text, label]] of a file of rows."""
+    """Return the rows of a file: [[text, text, label]]."""
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
 def rate_share(step, total, warmup):
-    """Return the share of the highest rate at ``step``, 1 is the first, as `ernie_pair.engine.lr_schedule`.
+    """Return the share of the highest rate at ``step``, from 1, as `ernie_pair.engine.lr_schedule` does.
 
     Trainer's own linear schedule begins with a step at rate 0.
     """
@@ -121,7 +121,7 @@ def train(spec, output):
 
     torch.set_num_threads(spec["threads"])
     transformers.logging.set_verbosity_error()
-    transformers.set_seed(spec["seed"])  # of the head's weights; Trainer sets it again, of order and dropout
+    transformers.set_seed(spec["seed"])  # for the head; Trainer sets it again, for order and dropout
     tokenizer = transformers.AutoTokenizer.from_pretrained(spec["model"])
     rows = {
         name: _encode(tokenizer, spec, output / "rows" / f"{name}.jsonl") for name in ("train", "dev", "test")
@@ -140,11 +140,12 @@ def train(spec, output):
         callbacks=[_logging_callback(transformers, log)],
     )
     trainer.train(resume_from_checkpoint=checkpoint or None)
+    trainer.args.group_by_length = False  # it would shuffle the test rows as well
     _write_logits(output, trainer.predict(rows["test"]).predictions)
 
 
 def _encode(tokenizer, spec, path):
-    """Return the rows of a file as Trainer takes them: input_ids, token_type_ids and label of each."""
+    """Return the rows of a file in Trainer's format: input_ids, token_type_ids and label of each."""
     rows = read_rows(path)
     texts = [row[0] for row in rows], [row[1] for row in rows]
     encoded = tokenizer(*texts, truncation=True, max_length=spec["max_seq_len"])
@@ -155,7 +156,7 @@ def _encode(tokenizer, spec, path):
 
 
 def _new_classifier(transformers, spec):
-    """Return the classifier of the pretrained weights, its head from the seed, dropout as the spec says."""
+    """Return the classifier with the pretrained weights, its head from the seed, dropout from the spec."""
     rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
     changes = dict.fromkeys(rates, spec["dropout"])
     loader = transformers.AutoModelForSequenceClassification
@@ -163,7 +164,7 @@ def _new_classifier(transformers, spec):
 
 
 def _trainer_class(transformers, warmup_rate):
-    """Return Trainer with the rates of this package."""
+    """Return Trainer with the learning rates of this package."""
     from torch.optim.lr_scheduler import LambdaLR
 
     class SameRates(transformers.Trainer):
@@ -210,11 +211,11 @@ def _accuracy(predicted):
 
 
 def _logging_callback(transformers, log):
-    """Return the callback that writes what Trainer tells into ``log``, and finds the best model again."""
+    """Return the callback that writes what Trainer reports into ``log``, and finds the best model again."""
 
     class Callback(transformers.TrainerCallback):
         def on_train_begin(self, args, state, control, **others):
-            if state.best_model_checkpoint:  # a whole path: the folder may have been moved since
+            if state.best_model_checkpoint:  # an absolute path: the folder may have been moved since
                 best = os.path.basename(state.best_model_checkpoint)
                 state.best_model_checkpoint = os.path.join(args.output_dir, best)
 

@@ -1,11 +1,11 @@
 """The experiments, a file for each group: its title, and a function of a Scale that returns its runs."""
 
-from proof.groups import forgetting, options, peer, pretraining, rates, scratch, starts
+from proof.groups import forgetting, options, peer, pretraining, scratch, starts, task
 
 # In the order of the page.
 GROUPS = {
     "pretraining": pretraining,
-    "rates": rates,
+    "task": task,
     "starts": starts,
     "scratch": scratch,
     "options": options,

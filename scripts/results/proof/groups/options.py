@@ -1,8 +1,8 @@
-"""Which options of training help, on the larger cut of LCQMC and from the pretrained weights?"""
+"""Which options of training help, on the larger part of LCQMC and from the best initial weights?"""
 
 from dataclasses import replace
 from functools import partial
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from proof.experiment import Run, Words, words_of, yaml_of
 from proof.figures import classifier_figures
@@ -31,12 +31,18 @@ OPTIONS: Dict[str, Tuple[str, Dict[str, object]]] = {
     "no_dropout": ("no dropout", {"dropout": 0}),
 }
 
+MINED: Dict[str, Tuple[str, Optional[str]]] = {  # kinds of pairs; None: all
+    "mined": ("mined pairs beside the labelled ones", None),
+    "implied": ("pairs that the labels imply beside the labelled ones", "transitive implied"),
+}
+
 
 def runs(scale: Scale) -> List[Run]:
     """Return a run of the plain training and one of each option; a run holds all seeds."""
     found = [_trained(PLAIN, "plain", {}, scale)]
     found += [_trained(name, title, flags, scale) for name, (title, flags) in OPTIONS.items()]
-    return [*found, _scored_symmetric(scale), _mined(scale), *_distilled(scale)]
+    mined = [_mined(name, title, kinds, scale) for name, (title, kinds) in MINED.items()]
+    return [*found, _scored_symmetric(scale), *mined, *_distilled(scale)]
 
 
 def answers_of(name: str, scale: Scale) -> List[str]:
@@ -68,7 +74,7 @@ def _flags(scale: Scale) -> Dict[str, object]:
 
 
 def _scored_symmetric(scale: Scale) -> Run:
-    """Ask the plain models both orders: nothing is trained."""
+    """Score pairs in both orders with the plain models: nothing is trained."""
     name = "symmetric_scoring"
     commands = [
         ask(trained(f"{GROUP}/{PLAIN}", seed), predictions(f"{GROUP}/{name}", seed), symmetric="average")
@@ -78,9 +84,9 @@ def _scored_symmetric(scale: Scale) -> Run:
     return replace(run, files={"$RUN/plain.yaml": yaml_of(_flags(scale))})  # as it changes with these models
 
 
-def _mined(scale: Scale) -> Run:
-    """Train on the labelled pairs and those that are mined of them, as many epochs."""
-    mined = "$WORK/options/mined/train.jsonl"
+def _mined(name: str, title: str, kinds: Optional[str], scale: Scale) -> Run:
+    """Train on the labelled pairs and those mined from them, for as many steps as without."""
+    mined = f"$WORK/{GROUP}/{name}/train.jsonl"
     mine = words_of(
         "mine",
         f"{cut_of('lcqmc', scale)}/train_{scale.large_rows}.jsonl",
@@ -88,16 +94,24 @@ def _mined(scale: Scale) -> Run:
         dev_file=f"{cut_of('lcqmc', scale)}/choose.jsonl",
         test_file=test_of("lcqmc"),
         include_labelled=True,
+        kinds=kinds,
     )
-    flags = {**_flags(scale), "train_file": mined}
-    trainings = [words for seed in scale.seed_list for words in train_and_ask(f"{GROUP}/mined", seed, flags)]
-    return _run("mined", "mined pairs beside the labelled ones", [mine, *trainings], scale)
+    flags = {**_flags(scale), "train_file": mined, **_steps_of_plain(scale)}
+    trainings = [words for seed in scale.seed_list for words in train_and_ask(f"{GROUP}/{name}", seed, flags)]
+    return _run(name, title, [mine, *trainings], scale)
+
+
+def _steps_of_plain(scale: Scale) -> Dict[str, object]:
+    """Return the flags for as many steps and evaluations as the plain training has, on a larger file."""
+    batch = int(str(_flags(scale)["batch_size"]))
+    steps = -(-scale.large_rows * scale.epochs // batch)
+    return {"max_steps": steps, "eval_freq": -(-steps // scale.epochs)}
 
 
 def _distilled(scale: Scale) -> List[Run]:
     """Return distillation of the plain model of the same seed, without and with pairs that have no labels."""
-    rest = {"unlabelled_file": f"{cut_of('lcqmc', scale)}/rest.jsonl"}
-    kinds: Dict[str, Tuple[str, Dict[str, str]]] = {
+    rest = {"unlabelled_file": f"{cut_of('lcqmc', scale)}/rest.jsonl", **_steps_of_plain(scale)}
+    kinds: Dict[str, Tuple[str, Dict[str, object]]] = {
         "distilled": ("distilled from the plain model of the same seed", {}),
         "distilled_more": (f"distilled, {scale.rest:,} more pairs without labels", rest),
     }
@@ -108,5 +122,7 @@ def _distilled(scale: Scale) -> List[Run]:
             flags = {**_flags(scale), "teacher": trained(f"{GROUP}/{PLAIN}", seed), **more}
             layers = {"layers": scale.layers}
             commands += train_and_ask(f"{GROUP}/{name}", seed, {**flags, **layers}, command="distill")
-        found.append(_run(name, title, commands, scale))
+        run = _run(name, title, commands, scale)
+        teachers = tuple(trained(f"{GROUP}/{PLAIN}", seed) for seed in scale.seed_list)
+        found.append(replace(run, needs=(*run.needs, *teachers)))
     return found

@@ -25,7 +25,7 @@ SIDES: Dict[str, Tuple[str, bool, str]] = {
     f"{OURS}_bf16": ("this package, products in bfloat16", False, "bf16"),
     f"{THEIRS}_bf16": ("Trainer of transformers, autocast to bfloat16", True, "bf16"),
 }
-# What is said to both sides, though it is the default of this package.
+# Passed to both sides, though it is the default of this package.
 SAME: Dict[str, object] = {"dropout": 0.1, "weight_decay": 0.01, "warmup_rate": 0.1, "bucket": True}
 OF_OURS = ("eval_freq", "checkpoint_steps", "keep_checkpoints")  # Trainer does both at the end of an epoch
 MODEL = "$RUN/model"  # as transformers loads it

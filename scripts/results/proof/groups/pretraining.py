@@ -1,15 +1,16 @@
-"""A small ERNIE of one's own text, and what each choice of its recipe gives at as many tokens."""
+"""Pretrain a small ERNIE on your own text, and compare the choices of its recipe at equal tokens."""
 
 from dataclasses import replace
 from functools import partial
-from typing import Dict, List, Tuple
+from types import MappingProxyType
+from typing import Dict, List, Mapping, Tuple
 
 from proof.experiment import Run, Words, words_of
 from proof.figures import pretraining_figures
 from proof.groups.pair_data import WEIGHTS
 from proof.scale import Scale
 
-TITLE = "A small ERNIE of one's own text"
+TITLE = "Pretraining a small ERNIE on your own text"
 CORPUS, SPLIT = "$WORK/corpus", "940,50,10"
 VOCAB = "$DATA/vocab/ernie_1.0_zh.txt"
 GENERAL = {"corpus": CORPUS}
@@ -31,7 +32,7 @@ def runs(scale: Scale) -> List[Run]:
 def _choices(scale: Scale) -> Dict[str, Tuple[str, Dict[str, object]]]:
     """Return {row: (what it changes, its flags)}; every row reads as many tokens."""
     steps, half = scale.ablation_steps, scale.batch // 2
-    longer = {"max_seq_len": 2 * scale.length, **_batch(half, scale)}
+    longer = {"max_seq_len": 2 * scale.length, **batch_flags(half, scale)}
     return {
         "no_whole_words": ("masks characters, not words", {"whole_word_mask": False}),
         "no_order": ("one segment, no sentence order", {"binary_head": False}),
@@ -40,31 +41,35 @@ def _choices(scale: Scale) -> Dict[str, Tuple[str, Dict[str, object]]]:
         "rate_high": (f"rate {scale.rate * 2:g}", {"max_lr": scale.rate * 2}),
         "batch_half": (
             f"batch {half}, twice the steps",
-            {**_batch(half, scale), "max_steps": 2 * steps, "decay_steps": 2 * steps},
+            {**batch_flags(half, scale), "max_steps": 2 * steps, "decay_steps": 2 * steps},
         ),
     }
 
 
-def _batch(size: int, scale: Scale) -> Dict[str, object]:
+def batch_flags(size: int, scale: Scale) -> Dict[str, object]:
+    """Return the flags of ``size`` samples per step in all processes."""
     return {"micro_batch_size": size // scale.processes, "global_batch_size": size}
 
 
 def corpus_commands(text: str, folder: str, **flags) -> Tuple[Words, Words]:
     """Return the commands from ``text``, a file or folder, to a corpus in ``folder``."""
     documents = f"{folder}/documents"
-    return (
-        words_of("text-to-json", input_path=text, output_path=documents),
-        words_of(
-            "create-corpus",
-            input_path=f"{documents}.jsonl",
-            output_prefix=f"{folder}/text",
-            vocab_file=VOCAB,
-            chinese=True,
-            split_sentences=True,
-            cn_whole_word_segment=True,
-            workers=2,
-            **flags,
-        ),
+    convert = words_of("text-to-json", input_path=text, output_path=documents)
+    return convert, create_corpus(f"{documents}.jsonl", folder, **flags)
+
+
+def create_corpus(documents: str, folder: str, **flags) -> Words:
+    """Return the command from ``documents``, JSON lines, to a corpus in ``folder``."""
+    return words_of(
+        "create-corpus",
+        input_path=documents,
+        output_prefix=f"{folder}/text",
+        vocab_file=VOCAB,
+        chinese=True,
+        split_sentences=True,
+        cn_whole_word_segment=True,
+        workers=2,
+        **flags,
     )
 
 
@@ -95,7 +100,7 @@ def pretrain_flags(scale: Scale, steps: int) -> Dict[str, object]:
         "device": "cpu",
         "split": SPLIT,
         "max_seq_len": scale.length,
-        **_batch(scale.batch, scale),
+        **batch_flags(scale.batch, scale),
         "hidden_dropout_prob": 0,
         "attention_probs_dropout_prob": 0,
         "max_steps": steps,
@@ -113,21 +118,28 @@ def pretrain_flags(scale: Scale, steps: int) -> Dict[str, object]:
     }
 
 
-def evaluate_commands(model: str, corpora: Dict[str, str], scale: Scale) -> List[Words]:
+def evaluate_commands(
+    model: str,
+    corpora: Dict[str, str],
+    scale: Scale,
+    folder: str = "$RUN",
+    held_out: Mapping[str, str] = MappingProxyType({}),
+) -> List[Words]:
     """Return the commands that ask ``model`` for the masked words of the test part of each of the corpora.
 
     Samples have two segments, and of the first corpus one as well: the model may have learnt from either.
+    ``held_out``: further corpora, which are asked about as a whole.
     """
     first = next(iter(corpora))
-    asked = [(name, True) for name in corpora] + [(first, False)]
+    asked = [(name, True) for name in (*corpora, *held_out)] + [(first, False)]
     return [
         words_of(
             "evaluate-mlm",
             model_path=model,
-            input_dir=corpora[name],
-            output_file=f"$RUN/{name}{'' if is_of_two else '_one_segment'}.json",
-            split=SPLIT,
-            part="test",
+            input_dir={**corpora, **held_out}[name],
+            output_file=f"{folder}/{name}{'' if is_of_two else '_one_segment'}.json",
+            split=None if name in held_out else SPLIT,
+            part="all" if name in held_out else "test",
             num_samples=scale.samples,
             max_seq_len=scale.length,
             binary_head=is_of_two,
@@ -137,15 +149,15 @@ def evaluate_commands(model: str, corpora: Dict[str, str], scale: Scale) -> List
     ]
 
 
-def evaluated(corpora: Dict[str, str]) -> Tuple[str, ...]:
+def evaluated(corpora: Dict[str, str], held_out: Mapping[str, str] = MappingProxyType({})) -> Tuple[str, ...]:
     """Return the names of what `evaluate_commands` writes."""
-    return (*corpora, f"{next(iter(corpora))}_one_segment")
+    return (*corpora, *held_out, f"{next(iter(corpora))}_one_segment")
 
 
 def _run(
     name: str, title: str, flags: Dict[str, object], scale: Scale, corpus: Tuple[Words, ...] = ()
 ) -> Run:
-    """Return a pretraining from random weights, and what is asked of it; ``corpus``: makes its own corpus."""
+    """Return a pretraining from random weights, and its evaluation; ``corpus``: makes its own corpus."""
     family = str(flags.get("model_type", "ernie"))
     start = {"model_name_or_path": _folder_of_new(scale, family), "from_scratch": True}
     commands = [
