@@ -30,6 +30,12 @@ def pytest_runtest_makereport():
     return report
 
 
+@pytest.fixture
+def tmp_path(tmp_path_factory):
+    """A folder without the test's name in its path: messages quote it, and tests search them for words."""
+    return tmp_path_factory.mktemp("t")
+
+
 @pytest.fixture(autouse=True)
 def _fresh_console():
     """A test that starts a run's console leaves the logger as it was for the tests after it."""

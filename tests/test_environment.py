@@ -1,4 +1,4 @@
-"""Which environment the scripts take, on a copy of them with a Python that only says what it was asked."""
+"""Which environment the scripts use, on a copy of them with a Python that only prints its arguments."""
 
 import os
 import re
@@ -14,7 +14,7 @@ STAMP = 'cd "$1" && cat setup.py constraints.txt pyproject.toml data_tools/helpe
 
 
 SAYS = "#!/bin/sh\necho asked: $*\n"
-# One that stands outside .venv: its -m venv leaves such a Python there.
+# A Python outside .venv, whose -m venv puts such a printing Python there.
 MAKES = """#!/bin/sh
 echo "base: $*"
 [ "$2" != venv ] || {{ mkdir -p "$3/bin" && cp '{says}' "$3/bin/python"; }}
@@ -66,7 +66,7 @@ def stamp(folder, device):
 
 
 def finish(folder, device, tools=True):
-    """Leave what says that .venv is whole."""
+    """Write the stamps that mark .venv as complete."""
     for name in ("stamp", "stamp.tools") if tools else ("stamp",):
         (folder / ".venv" / name).write_text(stamp(folder, device))
 
@@ -81,11 +81,11 @@ def run(folder, *words, device="cpu", **environment):
     )
 
 
-LINKED = "asked: -m ernie_pair link-cuda"  # where it says so: on stderr
+LINKED = "asked: -m ernie_pair link-cuda"  # printed to stderr
 
 
 def installs(folder, extras):
-    """What is asked of pip, and whether the helper is there."""
+    """The expected pip calls, and the check that the helper can be imported."""
     install = INSTALL.format(folder)
     return [
         *(f"{install} pip setuptools wheel", f"{install} --editable .[{extras}]"),
@@ -94,8 +94,8 @@ def installs(folder, extras):
 
 
 def asked(done):
-    """What the Python of an environment was asked, but for which it is and whether it has pip."""
-    assert done.returncode == 0, done.stdout + done.stderr
+    """The calls of an environment's Python, except those that query its version and its pip."""
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     small = ("asked: -c import sys", "asked: -m pip --version", "asked: --version")
     return [line for line in done.stdout.splitlines() if not line.startswith(small)]
 
@@ -118,7 +118,7 @@ def test_an_environment_with_the_gpu_build_serves_the_cpu_too(clone, made_for, d
     assert asked(run(clone, device=device)) == [TEST]
 
 
-def test_what_is_run_needs_no_test_tools_and_tests_add_them(clone):
+def test_test_tools_are_installed_only_for_tests(clone):
     assert asked(run(clone, "sh", "scripts/runs.sh")) == [*installs(clone, "cpu"), "asked: runs"]
     assert asked(run(clone, "sh", "scripts/runs.sh")) == ["asked: runs"]
     assert asked(run(clone)) == [*installs(clone, "cpu,dev"), TEST]
@@ -137,12 +137,23 @@ def test_an_edit_updates_the_environment_in_place(clone, name):
     assert (clone / ".venv" / "mine").read_text() == "kept"
 
 
-def test_no_script_sets_where_libraries_are_looked_for():
+def test_pip_shows_its_progress_on_a_terminal(clone):
+    terminal, its_end = os.openpty()
+    words = {"cwd": clone, "env": {**os.environ, "DEVICE": "cpu"}, "stdout": subprocess.PIPE, "text": True}
+    done = subprocess.run(["sh", "scripts/runs.sh"], stderr=its_end, **words)
+    os.close(its_end)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert asked(done) == ["asked: -c import data_tools._helpers", "asked: runs"]
+    assert INSTALL.format(clone).replace(" --quiet", "") in shown
+
+
+def test_no_script_sets_ld_library_path():
     scripts = [ROOT / ".ci" / "run", *(ROOT / "scripts").glob("*.sh")]
     assert not [path for path in scripts if "LD_LIBRARY_PATH" in path.read_text(encoding="utf-8")]
 
 
-def test_the_gpu_build_takes_the_place_of_the_other(clone):
+def test_the_gpu_build_replaces_the_cpu_build(clone):
     finish(clone, "cpu")
     packages = clone / ".venv" / "lib" / "python3.11" / "site-packages"
     (packages / "paddlepaddle-2.6.2.dist-info").mkdir(parents=True)
@@ -153,18 +164,18 @@ def test_the_gpu_build_takes_the_place_of_the_other(clone):
     assert said[1:] == [*installs(clone, "gpu,dev"), TEST]
 
 
-def test_an_outdated_gpu_environment_stays_one_on_the_cpu(clone):
+def test_an_outdated_gpu_environment_keeps_the_gpu_build_on_cpu(clone):
     packages = clone / ".venv" / "lib" / "python3.11" / "site-packages"
     (packages / "paddlepaddle_gpu-2.6.2.post117.dist-info").mkdir(parents=True)
     done = run(clone)
     assert asked(done) == [*installs(clone, "gpu,dev"), TEST] and LINKED in done.stderr.splitlines()
-    for device in ("cpu", "gpu", "cpu"):  # neither is thrown away for the other, and CUDA is linked once
+    for device in ("cpu", "gpu", "cpu"):  # neither build replaces the other, and CUDA is linked only once
         done = run(clone, device=device)
         assert asked(done) == [TEST] and done.stderr == ""
 
 
-def test_an_environment_cut_short_is_completed(clone, tmp_path):
-    """Without its Python, by a link to one that is gone; and by an installation that failed."""
+def test_an_incomplete_environment_is_completed(clone, tmp_path):
+    """With a dangling link in place of its Python, and after a failed installation."""
     python = clone / ".venv" / "bin" / "python"
     (clone / ".venv" / "mine").write_text("kept")
     python.unlink()
@@ -197,7 +208,7 @@ def test_an_environment_of_another_python_is_left_alone(clone):
     assert "is not CPython 3.9 to 3.12; move" in done.stderr and done.stderr.count("\n") == 1
 
 
-# An active environment: nothing is wrong with it, something is; it has the test tools, or lacks two.
+# An active environment, suitable or with a fault, with all test tools or without two of them.
 ACTIVE = """#!/bin/sh
 case "$2" in
 *util.find_spec*) [ "$3 $4" = '{clone} cpu' ] && echo {fault} ;;
@@ -210,7 +221,7 @@ exit 0
 
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
 @pytest.mark.parametrize("fault", ["", "it lacks paddlepaddle==2.6.2"])
-def test_an_active_environment_that_is_sound_is_used(clone, tmp_path, variable, fault):
+def test_an_active_environment_is_used_if_it_is_suitable(clone, tmp_path, variable, fault):
     finish(clone, "cpu")
     text = ACTIVE.format(clone=clone, fault=fault, lacks="")
     write_program(tmp_path / "active" / "bin" / "python", text)
@@ -224,7 +235,7 @@ def test_an_active_environment_that_is_sound_is_used(clone, tmp_path, variable, 
         assert done.stderr == f"using the active environment {tmp_path}/active\n"
 
 
-def test_an_active_environment_gets_the_test_tools_alone(clone, tmp_path):
+def test_only_test_tools_are_added_to_an_active_environment(clone, tmp_path):
     text = ACTIVE.format(clone=clone, fault="", lacks="pytest<9,>=8\\nruff==0.8.1\\n")
     write_program(tmp_path / "active" / "bin" / "python", text)
     done = run(clone, VIRTUAL_ENV=str(tmp_path / "active"))
@@ -236,13 +247,13 @@ def test_an_active_environment_gets_the_test_tools_alone(clone, tmp_path):
     ]
 
 
-def test_the_own_environment_may_be_the_active_one(clone):
+def test_the_active_environment_may_be_the_clones_own_venv(clone):
     finish(clone, "cpu")
     done = run(clone, VIRTUAL_ENV=str(clone / ".venv"), CONDA_PREFIX="/conda")
     assert asked(done) == [TEST] and not done.stderr
 
 
-def test_an_active_environment_that_is_gone_is_passed_over(clone):
+def test_a_missing_active_environment_is_ignored_with_a_note(clone):
     finish(clone, "cpu")
     done = run(clone, VIRTUAL_ENV="/no/environment")
     assert asked(done) == [TEST]
@@ -251,8 +262,8 @@ def test_an_active_environment_that_is_gone_is_passed_over(clone):
     )
 
 
-def test_paddle_3_has_an_environment_of_its_own(clone, tmp_path):
-    """Whatever is active; .venv stays what it is, and without the variable nothing of it is taken."""
+def test_paddle_3_gets_its_own_environment(clone, tmp_path):
+    """Whatever is active; .venv is unchanged, and is used again without the variable PADDLE."""
     finish(clone, "cpu")
     says = write_program(tmp_path / "says", SAYS)
     base = write_program(tmp_path / "base", MAKES.format(says=says))
@@ -265,7 +276,7 @@ def test_paddle_3_has_an_environment_of_its_own(clone, tmp_path):
     assert asked(run(clone)) == [TEST] and (clone / ".venv" / "stamp").read_text() == stamp(clone, "cpu")
 
 
-def test_another_paddle_than_3_is_refused_in_one_line(clone):
+def test_unsupported_paddle_settings_are_a_one_line_error(clone):
     for device, paddle, said in (
         ("cpu", "4", "PADDLE=4 is not 3"),
         ("gpu", "3", "an environment for the CPU"),
@@ -283,7 +294,7 @@ def fault_of_this_environment(root, device):
     return subprocess.run(words, cwd="/", capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_what_an_active_environment_lacks_is_found():
+def test_missing_packages_of_an_active_environment_are_found():
     finds = "from importlib.util import find_spec; print(find_spec('ernie_pair').origin)"
     found = subprocess.run([sys.executable, "-c", finds], cwd="/", capture_output=True, text=True, check=True)
     root = os.path.dirname(os.path.dirname(found.stdout))
@@ -319,7 +330,7 @@ def test_the_linter_and_the_type_check_come_before_the_tests(clone, words, tests
     assert done.returncode == 0
 
 
-def test_a_wheel_is_built_into_an_empty_folder_alone(tmp_path):
+def test_a_wheel_is_built_only_into_an_empty_folder(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     words = ["sh", str(ROOT / "scripts" / "build_wheel.sh")]
     environment = {**os.environ, "OUT": str(tmp_path), "PYTHON": "/no/python"}
@@ -328,7 +339,7 @@ def test_a_wheel_is_built_into_an_empty_folder_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_an_index_without_torch_leaves_its_tests_out(clone):
+def test_peer_tests_are_skipped_if_torch_cannot_be_installed(clone):
     finish(clone, "cpu")
     python = clone / ".venv" / "bin" / "python"
     python.write_text('#!/bin/sh\necho asked: $*\n[ "$2" != pip ]\n')

@@ -1,7 +1,7 @@
-"""Every JSON file that the package reads, with every content that is none: one line, never a traceback.
+"""Every JSON file that the package reads, with invalid content: a one-line error, never a traceback.
 
 Each reader is given the contents of HOSTILE in place of its file, and in a good file each value in turn is
-replaced by those of WRONG. Notes that can be made again are; whatever else is damaged ends in one line.
+replaced by those of WRONG. Files that can be regenerated are; any other damage is a one-line error.
 """
 
 import json
@@ -71,7 +71,7 @@ HOSTILE = {
     "zeros": b"\0" * 1000,
     "large": b" " * (17 << 20),
 }
-# Texts of JSON values; what a file makes of them is its own affair, as long as it is no traceback.
+# JSON values that a reader may accept or refuse, as long as there is no traceback.
 WRONG = (
     *("null", "true", "-1", "0", "1.5", "1e308", "1e999", "NaN", DIGITS, "1" + "0" * 400, "1" + "0" * 200),
     *('"x"', '""', '"\\ud800"', "[]", "[[]]", "{}", '{"a": []}', '{"1": "a"}', "[" * 200 + "]" * 200),
@@ -80,7 +80,7 @@ SPECIAL = ("fifo", "folder", "device")
 
 
 class Reader(NamedTuple):
-    """A file, what reads it, and the exit code when it is damaged; 0: it is made again."""
+    """A file, its reader, and the exit code when it is damaged; 0: it is regenerated."""
 
     path: Path
     read: Callable[[], object]
@@ -279,7 +279,7 @@ def remove(path):
 
 
 def outcome(reader, capfd):
-    """The exit code; a traceback is an exception here. One line is said, and soon."""
+    """The exit code; a traceback is an exception here. An error is one line, within 10 seconds."""
     capfd.readouterr()
     started = time.perf_counter()
     code = exit_code_of(lambda: reader.read() and None)
@@ -293,7 +293,7 @@ def outcome(reader, capfd):
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("name", READERS)
-def test_a_file_that_is_no_such_json_is_one_line_or_made_again(readers, capfd, name, content):
+def test_an_invalid_json_file_is_an_error_line_or_regenerated(readers, capfd, name, content):
     reader = readers(name)
     if not reader.whole_lines and not content.strip(b"\0 "):
         pytest.skip("a line without text is tested elsewhere")
@@ -305,7 +305,7 @@ def test_a_file_that_is_no_such_json_is_one_line_or_made_again(readers, capfd, n
 @pytest.mark.parametrize(
     "name", [name for name in READERS if name not in ("pairs", "corpus line", "metrics")]
 )
-def test_what_is_no_regular_file_is_not_waited_for(readers, capfd, name, kind):
+def test_reading_a_special_file_does_not_block(readers, capfd, name, kind):
     reader = readers(name)
     if kind == "folder" and reader.code == 0:
         pytest.skip("a folder cannot be replaced by a file")
@@ -320,7 +320,7 @@ def test_what_is_no_regular_file_is_not_waited_for(readers, capfd, name, kind):
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_wrong_value_is_one_line_or_of_no_matter(readers, capfd, name):
+def test_a_wrong_value_is_a_one_line_error_or_has_no_effect(readers, capfd, name):
     good = json.loads(readers(name).path.read_bytes())
     codes = set()
     for text in changed_texts(good):
@@ -331,7 +331,7 @@ def test_a_wrong_value_is_one_line_or_of_no_matter(readers, capfd, name):
 
 
 def changed_texts(good):
-    """JSON texts of ``good`` with each value, of lists the first, replaced by each of WRONG."""
+    """JSON texts of ``good`` with each value (of a list, the first) replaced by each of WRONG."""
     for place in places_in(good):
         for wrong in WRONG:
             yield json.dumps(replaced(good, place, "@@")).replace('"@@"', wrong)
@@ -360,7 +360,7 @@ MODEL_VALUES = {
     "negative heads": ({"num_attention_heads": -2}, "num_attention_heads is -2"),
     "no width": ({"hidden_size": 0}, "hidden_size is 0"),
     "a width in quotes": ({"hidden_size": "32"}, 'hidden_size is "32"'),
-    "uneven heads": ({"num_attention_heads": 5}, "hidden_size 32 is no multiple of num_attention_heads 5"),
+    "uneven heads": ({"num_attention_heads": 5}, "hidden_size 32 is not a multiple of num_attention_heads 5"),
     "dropout NaN": ({"hidden_dropout_prob": float("nan")}, "NaN is not JSON"),
     "dropout 1": ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0, and takes a number from 0"),
     "dropout -0.1": ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob is -0.1"),
@@ -377,7 +377,7 @@ MODEL_VALUES = {
 
 
 @pytest.mark.parametrize("changes, reason", MODEL_VALUES.values(), ids=MODEL_VALUES)
-def test_a_value_that_no_model_has_is_named(tmp_path, capfd, changes, reason):
+def test_an_impossible_model_setting_is_named_in_the_error(tmp_path, capfd, changes, reason):
     folder = write_model(tmp_path / "m", **changes)
     assert exit_code_of(lambda: open_model(str(folder), model_type="", from_scratch=True) and None) == 2
     error = capfd.readouterr().err
@@ -396,7 +396,7 @@ def test_a_length_without_room_for_a_pair_is_refused(tmp_path, capfd, length):
 @pytest.mark.parametrize(
     "content", [HOSTILE[key] for key in HOSTILE if key not in ("empty", "large", "zeros")]
 )
-def test_a_line_of_json_is_named_by_its_number(readers, capfd, name, line, content):
+def test_an_invalid_json_line_is_reported_by_its_number(readers, capfd, name, line, content):
     reader = readers(name)
     reader.path.write_bytes((reader.path.read_bytes() + b"\n") * (line - 1) + content)
     capfd.readouterr()
@@ -423,8 +423,8 @@ def newest(folder):
         checkpoints.close()
 
 
-def test_a_damaged_state_is_set_aside_for_the_one_before(tmp_path):
-    """Its hash is right, as if the machine had written it so."""
+def test_a_damaged_state_falls_back_to_previous_checkpoint(tmp_path):
+    """Its hash is correct, as if it had been saved like that."""
     for name, state in HOSTILE.items():
         folder = save_two(tmp_path / name.replace(" ", "-"))
         manifest = json.loads((folder / "MANIFEST.json").read_text())
@@ -436,7 +436,7 @@ def test_a_damaged_state_is_set_aside_for_the_one_before(tmp_path):
         assert newest(folder.parents[1]) == 5, name
 
 
-def test_a_changed_state_is_damaged_or_still_possible():
+def test_a_changed_state_is_rejected_or_still_valid():
     good = json.loads(state_bytes(TrainState(step=10, consumed_samples=10)))
     damaged = 0
     for text in changed_texts(good):
@@ -448,7 +448,7 @@ def test_a_changed_state_is_damaged_or_still_possible():
     assert damaged > 50
 
 
-def test_a_damaged_manifest_is_set_aside_for_the_one_before(tmp_path):
+def test_a_damaged_manifest_falls_back_to_previous_checkpoint(tmp_path):
     for name, content in HOSTILE.items():
         folder = save_two(tmp_path / name.replace(" ", "-"))
         (folder / "MANIFEST.json").write_bytes(content)
@@ -469,7 +469,7 @@ def test_changed_format_1_manifests_give_no_traceback(tmp_path):
         assert exit_code_of(lambda folder=folder: newest(folder.parents[1]) and None) in (0, 2, 3)
 
 
-def test_a_safetensors_header_that_lies_is_one_line(tmp_path, capfd):
+def test_a_wrong_safetensors_header_is_a_one_line_error(tmp_path, capfd):
     good = to_safetensors({"w": np.ones((2, 3), np.float32)})
     size = int.from_bytes(good[:8], "little")
     header, data, path = json.loads(good[8 : 8 + size]), good[8 + size :], tmp_path / "w.safetensors"

@@ -1,4 +1,4 @@
-"""The arrows of the package, checked from the source; nothing is imported or run."""
+"""The import rules of the package, checked from the source; nothing is imported or run."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 import pytest
 from places import ROOT
 
-# room: the rooms whose modules it may import; theirs in turn come with them.
+# room: the rooms whose modules it may import; what those may import is included.
 BELOW = {
     "data_tools/flags": (),
     "data_tools/base": ("data_tools/flags",),
@@ -39,7 +39,7 @@ BELOW = {
     "ernie_pair/checkpoint": ("ernie_pair/processes", "ernie_pair/weights"),
     "ernie_pair/run_config": ("ernie_pair", "ernie_pair/checkpoint"),
     "ernie_pair/dry_run": ("ernie_pair/run_config",),
-    "ernie_pair/engine": ("ernie_pair/dry_run",),
+    "ernie_pair/engine": ("ernie_pair/dry_run", "ernie_pair/report"),
     "ernie_pair/report": ("ernie_pair/checkpoint",),
     "ernie_pair/dashboard": ("ernie_pair/engine", "ernie_pair/report"),
     "ernie_pair/model_files/hugging_face": ("data_tools/text", "ernie_pair/weights"),
@@ -49,7 +49,12 @@ BELOW = {
     "ernie_pair/commands": ("ernie_pair",),
     "ernie_pair/search": ("ernie_pair/engine", "ernie_pair/embedding"),
     "ernie_pair/server": ("ernie_pair/engine", "ernie_pair/inference", "ernie_pair/search"),
-    "ernie_pair/pretrain/config": ("data_tools/samples", "ernie_pair/device", "ernie_pair/engine"),
+    "ernie_pair/pretrain/config": (
+        "data_tools/samples",
+        "ernie_pair/device",
+        "ernie_pair/engine",
+        "ernie_pair/model_files",
+    ),
     "ernie_pair/pretrain/fusion": ("ernie_pair/pretrain/config",),
     "ernie_pair/pretrain/optimizer": ("ernie_pair/pretrain/config", "ernie_pair/device/paddle_patches"),
     "ernie_pair/pretrain/graph": (
@@ -78,7 +83,9 @@ BELOW = {
     ),
     "ernie_pair/pair/evaluation/scores": ("ernie_pair/pair/config", "ernie_pair/report"),
     "ernie_pair/pair/series": ("ernie_pair/pair/train",),
-    "ernie_pair/pair/compare": ("ernie_pair/pretrain/filling", "ernie_pair/pair/series"),
+    "ernie_pair/pair/compare": (
+        *("ernie_pair/pretrain/filling", "ernie_pair/pair/series", "ernie_pair/dashboard"),
+    ),
     "ernie_pair/pair/cross_validation": ("ernie_pair/pair/series",),
     "ernie_pair/pair/param_search": ("ernie_pair/pair/series",),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
@@ -95,7 +102,7 @@ BELOW = {
         *("ernie_pair/embedding/train", "ernie_pair/pair/mining"),
     ),
 }
-# Their recipe fixes where they lie; these are the rooms that they are of.
+# Their paths are fixed by the recipe; these are the rooms that they belong to.
 ROOM_OF = {
     "data_tools/_helpers": "data_tools/base",
     "data_tools/dataset_utils": "data_tools/base",
@@ -103,7 +110,7 @@ ROOM_OF = {
 }
 MOST_FILES = 15
 TOP_FOLDERS = ("data_tools", "ernie_pair")
-# They stand above the layers, as scripts/ does; that the second loads nothing of them is tested elsewhere.
+# Above all layers, like scripts/; that the second loads none of them is tested elsewhere.
 TOP = {"ernie_pair/__main__.py", "ernie_pair/__init__.py"}
 NO_PADDLE = (
     *(
@@ -123,10 +130,10 @@ PADDLE_INSIDE = (
     *("paddle.base", "paddle.framework", "paddle.distributed.launch", "paddle.amp.grad_scaler"),
     *("paddle.distributed.fleet.meta_optimizers", "paddle.distributed.fleet.utils.hybrid_parallel_util"),
 )
-# Python's: of named tuples, of the process, of the slow unpickler; and the compiled half of data_tools.
+# Python's own: named tuples, os._exit, the pure-Python unpickler; and data_tools' compiled helpers.
 KNOWN_PRIVATE = {"_asdict", "_fields", "_replace", "_exit", "_Unpickler", "_helpers"}
 
-# Flags whose type is the whole check, or that are handed on together by asdict().
+# Flags that are only type-checked, or that are passed on together by asdict().
 CHECKED_ONLY = {"tokenizer_name", "data_format", "hidden_act"}
 
 
@@ -136,7 +143,7 @@ def sources(folder):
 
 
 def sources_within(name):
-    """Return the Python files of a folder and of all inside it; a file is itself."""
+    """Return the Python files anywhere in a folder; for a file, the file itself."""
     path = ROOT / name
     return [path] if path.is_file() else sorted(path.rglob("*.py"))
 
@@ -153,7 +160,7 @@ def imports_of(path, top_level_only=False):
 
 
 def room_of(module):
-    """Return the room of a module that is named with dots; a room is its own."""
+    """Return the room of a module given by its dotted name; a room belongs to itself."""
     path = module.replace(".", "/")
     inside = max((room for room in BELOW if f"{path}/".startswith(f"{room}/")), key=len)
     return ROOM_OF.get(path, inside)
@@ -163,7 +170,7 @@ def may_import(room):
     return {room}.union(*(may_import(lower) for lower in BELOW[room]))
 
 
-def test_every_folder_is_a_room():
+def test_every_folder_is_listed_as_a_room():
     found = {
         str(path.parent.relative_to(ROOT)) for name in TOP_FOLDERS for path in (ROOT / name).rglob("*.py")
     }
@@ -175,7 +182,7 @@ def test_a_room_holds_few_files(room):
     assert len(list((ROOT / room).glob("*.py"))) <= MOST_FILES
 
 
-def test_rooms_import_in_no_circle():
+def test_rooms_have_no_circular_imports():
     for room, lower in BELOW.items():
         assert not {room}.intersection(*(may_import(one) for one in lower)) or not lower
 
@@ -194,7 +201,7 @@ def test_imports_point_downward(room):
 @pytest.mark.parametrize(
     "path", sources_within("data_tools"), ids=lambda path: str(path.relative_to(ROOT / "data_tools"))
 )
-def test_data_tools_never_need_paddle_to_be_imported(path):
+def test_data_tools_can_be_imported_without_paddle(path):
     assert not [module for module in imports_of(path, top_level_only=True) if module.startswith("paddle")]
 
 
@@ -205,7 +212,7 @@ def test_the_framework_free_rooms_never_import_paddle(name):
 
 
 def private_names(path):
-    """Return the names in a file that are private to somebody else, and the inner modules of Paddle."""
+    """Return the private names of other code that a file uses, and the internal modules of Paddle."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute):
             own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
@@ -218,7 +225,7 @@ def private_names(path):
 
 
 @pytest.mark.parametrize("room", [room for room in BELOW if room.startswith("ernie_pair")])
-def test_private_names_of_paddle_stand_in_one_folder(room):
+def test_private_names_of_paddle_are_used_in_one_folder_only(room):
     for path in sources(room):
         found = [name for name in private_names(path) if name.rpartition(".")[2] not in KNOWN_PRIVATE]
         assert not found or room == PATCHES, f"{path}: {found}; see {PATCHES}"

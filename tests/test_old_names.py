@@ -1,4 +1,4 @@
-"""The field's words are used, and not those that stood here before: a reader greps for the word he knows."""
+"""Standard terms have replaced the project's earlier names, so that readers find the words they grep for."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from places import ROOT
 
-# Each was renamed once; the word that is used now stands beside it.
+# Earlier names, each with the name that is used now.
 OLD = {
     "pieces_of_batch": "tokenize_batch",
     "twin_of": "continuation_ids",
@@ -56,6 +56,6 @@ def pages():
 
 
 @pytest.mark.parametrize("old", OLD)
-def test_an_old_name_is_not_left(pages, old):
+def test_an_old_name_is_no_longer_used(pages, old):
     found = [name for name, text in pages.items() if re.search(rf"\b{old}\b", text)]
     assert not found, f"write {OLD[old]}"

@@ -38,7 +38,7 @@ def tables_of(path):
 
 
 def links_of(path):
-    """Return where the links and pictures of a page lead, the folder of its language and anchors left out."""
+    """Return the targets of the links and pictures of a page, without language folders and anchors."""
     found = set()
     for picture, target in LINK.findall(without_fences(path)):
         target = target.split("#")[0] or "#"
@@ -53,7 +53,7 @@ def names(pair):
     return str(pair[1].relative_to(ROOT))
 
 
-def test_each_page_is_there_in_both_languages():
+def test_each_page_exists_in_both_languages():
     assert {path.name for path in ENGLISH.glob("*.md")} == {path.name for path in CHINESE.glob("*.md")}
     assert len(PAIRS) > 15
 
@@ -71,7 +71,7 @@ def test_the_two_pages_name_the_same_flags(pair):
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=names)
-def test_the_two_pages_have_lists_as_long(pair):
+def test_the_two_pages_have_as_many_list_items(pair):
     lengths = [len(re.findall(r"^(?:-|\d+\.) \S", without_fences(path), re.M)) for path in pair]
     assert lengths[0] == lengths[1]
 
@@ -92,7 +92,7 @@ def test_the_chinese_page_is_written_in_chinese(pair):
 
 
 @pytest.mark.parametrize("page", [pair[1] for pair in PAIRS], ids=lambda page: page.name)
-def test_chinese_sentences_end_with_chinese_marks(page):
-    """A comma or full stop of ASCII behind a Chinese character is a slip of the keyboard."""
+def test_chinese_sentences_use_chinese_punctuation(page):
+    """ASCII punctuation after a Chinese character is a typing error."""
     text = re.sub(r"`[^`]*`", "", without_fences(page))
     assert re.findall(r"[\u4e00-\u9fff][,;:!?.](?=[\s\u4e00-\u9fff])", text) == []

@@ -1,4 +1,4 @@
-"""What scripts/run_pretrain_static.sh hands on, with `echo` in the place of Python."""
+"""The arguments that scripts/run_pretrain_static.sh passes on, with `echo` in place of Python."""
 
 import os
 import shlex
@@ -18,7 +18,7 @@ STUB = 'ROOT=.\nPY=echo\nDEVICE=cpu\nfail() { echo "error: $1" >&2; exit 2; }\n'
 
 @pytest.fixture
 def start(tmp_path):
-    """Runs the script; the words after the file that the launcher would start."""
+    """A function that runs the script with a number of processes and flags."""
     shutil.copy(SCRIPTS / "run_pretrain_static.sh", tmp_path)
     (tmp_path / "environment.sh").write_text(STUB)
 
@@ -49,7 +49,7 @@ def test_readme_layouts_match_the_number_of_processes(start, processes, flags, g
     refuse_unready(replace(config, global_batch_size=0), world, world)
 
 
-def test_auto_is_no_number_in_what_it_says(start):
+def test_nproc_auto_is_announced_and_passed_to_the_launcher(start):
     done = start("auto", "")
     assert "no GPU is used: as many processes as a probe chooses on the CPU, without" in done.stderr
     assert "launch pretrain --processes auto" in done.stdout
@@ -62,9 +62,24 @@ def test_auto_on_gpus_is_refused(start, tmp_path):
     assert done.stderr.startswith("error: NPROC=auto is for the CPU; add DEVICE=cpu, or name the GPUs alone")
 
 
-def test_a_warm_up_in_steps_takes_the_place_of_the_rate(start):
+def test_warmup_steps_replace_the_warmup_rate(start):
     handed_on = shlex.split(start(1, "--warmup_steps 30").stdout.split("run_pretrain_static.py ")[1])
     assert parse_config(PretrainConfig, handed_on).num_warmup_steps == 30
+
+
+@pytest.mark.parametrize("rate", ["--max-lr 0.5", "--max_lr=0.5", "--max-lr=0.5"])
+def test_a_flag_replaces_that_of_the_recipe_however_spelled(start, rate):
+    done = start(1, f"{rate} --sharding-degree 1")
+    handed_on = shlex.split(done.stdout.split("run_pretrain_static.py ")[1])
+    assert parse_config(PretrainConfig, handed_on).max_lr == 0.5
+    assert done.stdout.count("max_lr") == done.stdout.count("sharding_degree") == 1
+
+
+@pytest.mark.parametrize("config", ["--config mine.yaml", "--config=mine.yaml"])
+def test_a_config_that_the_recipe_would_override_is_refused(start, config):
+    done = start(1, config)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("error: --config would lose to the recipe's flags; ")
 
 
 @pytest.mark.parametrize("asked, started", [("", "0,2"), ("1", "1")])
@@ -80,7 +95,7 @@ def test_all_visible_gpus_are_taken_unless_some_are_named(start, tmp_path, asked
     assert config.dp_degree == len(started.split(",")) and config.device == "gpu"
 
 
-def test_without_a_visible_gpu_the_script_ends_there(start, tmp_path):
+def test_without_a_visible_gpu_the_script_ends_with_an_error(start, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'error: no NVIDIA driver is loaded' >&2\nexit 2\n")
     python.chmod(0o755)
@@ -91,7 +106,7 @@ def test_without_a_visible_gpu_the_script_ends_there(start, tmp_path):
     assert done.returncode == 2 and done.stderr == "error: no NVIDIA driver is loaded\n"
 
 
-def test_more_shards_than_processes_are_one_line(start):
+def test_more_shards_than_processes_are_a_one_line_error(start):
     done = start(2, "--sharding_degree 4")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "error: --sharding_degree 4 is above 2 processes"

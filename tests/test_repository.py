@@ -1,4 +1,4 @@
-"""What stands at the top, and whether the pages for contributors tell of what is there."""
+"""The files at the top level, and whether the pages for contributors match the repository."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from places import ROOT
 import ernie_pair
 
 FIXED = {"setup.py", "README.md", "ernie_pair", "data_tools", "scripts", "tests"}
-# What custom expects beside them.
+# Customary names beside them.
 CUSTOMARY = {
     "docs",
     "notebooks",
@@ -61,8 +61,8 @@ def test_non_python_package_files_go_into_the_wheel(tracked):
     assert {("data_tools", "py.typed"), ("ernie_pair", "py.typed")} <= listed
 
 
-def test_the_source_archive_holds_what_a_clone_holds(tracked, tmp_path):
-    """The tests and the constraints included; nothing that was made beside them."""
+def test_the_sdist_contains_exactly_the_tracked_files(tracked, tmp_path):
+    """Including the tests and the constraints, but no generated files."""
     made = [
         Path("tests/__pycache__/test_x.cpython-311.pyc"),
         Path("output/made.txt"),
@@ -85,7 +85,7 @@ def test_the_source_archive_holds_what_a_clone_holds(tracked, tmp_path):
     assert held - generated == set(tracked)
 
 
-def test_contributing_names_places_that_are_there():
+def test_paths_and_names_in_contributing_exist():
     places = PLACE.findall(page("CONTRIBUTING.md"))
     assert len(places) > 30
     for path, name in places:
@@ -106,7 +106,7 @@ def test_the_version_is_written_once():
     assert "version" not in page("setup.py")
 
 
-def test_the_hooks_call_what_the_linter_script_calls():
+def test_pre_commit_hooks_run_the_tools_of_the_lint_script():
     asked = re.findall(r'^"\$PY" -m (ruff \w+(?: --check)?|mypy)', page("scripts/lint.sh"), re.M)
     assert asked == ["ruff check", "ruff format --check", "mypy"]
     assert re.findall(r"entry: \.venv/bin/python -m (.+)", page(".pre-commit-config.yaml")) == asked

@@ -1,4 +1,4 @@
-"""What pyproject.toml asks for, and what of it the tests need."""
+"""The requirements in pyproject.toml, against the tested versions, the imports and the install page."""
 
 import re
 import subprocess
@@ -23,16 +23,16 @@ from data_tools.base.optional_import import OF_TRAINING
 
 OURS = "ernie-pair"
 PYTHONS = ("3.9", "3.10", "3.11", "3.12")
-# Imported by what asks an exported model, and by its service; words.py and lac.py say how to get theirs.
+# Imported to run an exported model, and to serve it; words.py and lac.py say how to install theirs.
 OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
 OF_SERVING = {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"}
 SAID_ELSEWHERE = {"LAC", "jieba"}
-# Of the CPU build of Paddle the extra says the version, and the constraints do not.
+# The version of Paddle's CPU build is pinned by the extra, not by the constraints.
 PADDLE_OF = {"cpu": "2.6.2", "cpu3": "3.1.1"}
 
 
 def pins(pattern=r"[\w.-]+"):
-    """Return the exact versions that pyproject.toml asks for: read as text, as 3.9 has no tomllib."""
+    """Return the exact pins of pyproject.toml, read as text, as Python 3.9 has no tomllib."""
     return re.findall(rf'"({pattern}==[\w.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -63,13 +63,13 @@ def with_own_extras(name):
 
 
 def brought_by(requirements):
-    """Return the names of all that ``requirements`` bring here, directly or not."""
+    """Return the names of all packages that ``requirements`` bring in here, directly or indirectly."""
     names = list(requirements)
     for name in names:
         try:
             asked = metadata.requires(name) or []
         except metadata.PackageNotFoundError:
-            continue  # the other device's, or another Python's
+            continue  # only for the other device or another Python
         for requirement in map(Requirement, asked):
             other = canonicalize_name(requirement.name)
             if other not in names and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
@@ -80,7 +80,7 @@ def brought_by(requirements):
 EXTRAS = [name for name in asked_by_extra() if name]
 
 
-def test_the_extras_are_read_from_the_page():
+def test_the_extras_are_read_from_pyproject_toml():
     assert {"predict", "train", "cpu", "gpu", "audit", "onnx", "ray", "serve", "test", "dev"} <= set(EXTRAS)
     assert {"paddlenlp", "numpy", "paddlepaddle"} <= set(with_own_extras("cpu"))
     assert "paddlenlp" not in with_own_extras("predict")
@@ -97,7 +97,7 @@ def test_a_requirement_of_several_extras_has_one_range():
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_installing_one_extra_after_another_never_downgrades(name):
-    """What any extra bounds from above has the bound wherever something else brings it in."""
+    """A package with an upper bound in any extra has that bound wherever another package brings it in."""
     capped = {
         other: str(requirement.specifier)
         for extra in EXTRAS
@@ -126,8 +126,8 @@ def test_each_range_contains_the_tested_version(python):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 does not list its own modules")
-def test_each_library_has_an_extra_that_brings_it():
-    """An import outside OF_TRAINING would be a traceback where only exported models are asked."""
+def test_each_imported_library_is_provided_by_an_extra():
+    """An import outside OF_TRAINING would raise a traceback where only exported models are used."""
     files = [path for room in BELOW for path in sources(room)]
     imported = {module.partition(".")[0] for path in files for module in imports_of(path)}
     own = {"data_tools", "ernie_pair"}
@@ -135,20 +135,20 @@ def test_each_library_has_an_extra_that_brings_it():
     assert foreign | {"zstandard"} == OF_THE_BASE | OF_SERVING | SAID_ELSEWHERE | OF_TRAINING
 
 
-def test_what_is_asked_for_exactly_is_of_the_tested_set():
+def test_exact_pins_match_the_tested_constraints():
     assert len(pins()) > 10
     of_paddle = {f"{CPU_BUILD}=={version}" for version in PADDLE_OF.values()}
     assert {pin.lower() for pin in pins()} - set(constraints()) == of_paddle
 
 
-def test_every_extra_with_a_paddle_has_a_tested_one():
+def test_every_extra_with_paddle_has_a_tested_version():
     asked = {name: with_own_extras(name).get(CPU_BUILD) for name in EXTRAS}
     assert {name for name, requirement in asked.items() if requirement} == set(PADDLE_OF)
     assert all(map(is_tested_paddle, PADDLE_OF.values()))
 
 
-def test_the_page_tells_what_each_paddle_can_do():
-    """The rows of the table; the series are those of the code."""
+def test_the_install_page_states_what_each_paddle_supports():
+    """The table on the page lists the same version series as the code."""
     page = (ROOT / "docs" / "en" / "install.md").read_text(encoding="utf-8")
     table = page.split("| Paddle | pairs: train, evaluate, predict |")[1].split("\n\n")[0]
     told = {}
@@ -168,7 +168,7 @@ def test_gpu_build_cuda_libraries_are_complete_and_tested():
 
 
 def test_a_convolution_does_not_abort_the_process():
-    """On a CPU too the GPU build opens cuDNN for it, which opens nvrtc."""
+    """Even on a CPU the GPU build loads cuDNN for it, which loads nvrtc."""
     program = "import paddle; paddle.set_device('cpu'); paddle.nn.Conv1D(2, 2, 1)(paddle.ones([1, 2, 3]))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

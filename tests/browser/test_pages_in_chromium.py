@@ -1,14 +1,17 @@
-"""Every page and picture that the package makes, as a person sees it: desktop and phone, light and dark."""
+"""Every page and chart that the package makes, as a user sees it: desktop and phone, light and dark."""
 
 import itertools
 import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
+from pathlib import Path
 
+import numpy as np
 import pytest
 import requests
-from browser import LOOKS, Browser, Look, start_chromium
+from browser import LOOKS, PHONE, Browser, Look, start_chromium
 from fake_predictor import Model
 from fake_runs import write_pair_run
 from made_up_answers import answers_of, config_of
@@ -18,7 +21,11 @@ from tiny_pair import write_pairs, write_rows
 
 from data_tools.audit_text import AuditConfig, audit_text
 from ernie_pair.dashboard.plot_runs import PlotConfig, plot
+from ernie_pair.dashboard.run_folder import open_runs
+from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
+from ernie_pair.pair.compare.comparison_page import page_of_comparison
+from ernie_pair.pair.compare.comparison_report import compare
 from ernie_pair.pair.distill.model_table import FILES as MODEL_FILES
 from ernie_pair.pair.distill.model_table import write_table
 from ernie_pair.pair.evaluation.evaluation import evaluation_of
@@ -27,6 +34,7 @@ from ernie_pair.report.page import Made
 
 pytestmark = pytest.mark.browser
 
+NAMES = ("runs", "report", "models", "starts")
 MODEL = {
     **{"size": "4 x 312", "precision": "fp32", "accuracy": 0.9, "accuracy_interval": [0.88, 0.92]},
     **{"difference": 0.0, "difference_interval": [0.0, 0.0], "agreement": 1.0, "pairs_per_second": 100.0},
@@ -53,7 +61,7 @@ def runs(folder):
 
 @pytest.fixture(scope="module")
 def pages(folder, runs):
-    """The pages that are files, by name."""
+    """The pages that are written as files, by name."""
     plot(PlotConfig([str(run) for run in runs], str(folder / "runs.html")))
     answers = answers_of()._replace(names=("不同", "相同"))
     made = Made({"batch_size": 64, "worst_rows": 10}, "# A sentence-pair classifier\n\n- base model: m\n")
@@ -62,12 +70,18 @@ def pages(folder, runs):
     models = [{**MODEL, "name": name, "pairs_per_second": speed} for name, speed in zip("abc", (9, 100, 20))]
     content = {"rows": 60, "input_file": "test.tsv", "threads": 2, "models": models}
     write_table([folder / name for name in MODEL_FILES], content)
-    return {"runs": folder / "runs.html", "report": folder / "report.html", "models": folder / "models.html"}
+    labels = np.arange(60) % 2
+    logits = {
+        name: [np.eye(2)[(labels + np.arange(60) // part) % 2]] for name, part in (("a", 40), ("b", 50))
+    }
+    found, opened = compare(logits, labels, [7], 50), open_runs(list(map(str, runs)))
+    (folder / "starts.html").write_text(page_of_comparison(found, None, opened, made), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in NAMES}
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.size[0]}-{look.theme}")
-@pytest.mark.parametrize("name", ["runs", "report", "models"])
-def test_a_page_is_legible_and_asks_nobody(browser, pages, name, look):
+@pytest.mark.parametrize("name", NAMES)
+def test_pages_are_legible_and_make_no_network_requests(browser, pages, name, look):
     browser.open(pages[name], look)
     assert browser.errors() == [] and browser.asked() == []
     assert browser.overflow() <= 0 and browser.pale_texts() == []
@@ -75,7 +89,30 @@ def test_a_page_is_legible_and_asks_nobody(browser, pages, name, look):
     assert browser.run("return matchMedia('(prefers-color-scheme: dark)').matches") == (look.theme == "dark")
 
 
-def test_a_dark_page_is_dark_and_its_charts_too(browser, pages):
+# For each table: is it wider than its container, and is its last cell visible after scrolling to the end?
+SCROLLED = """
+return [...document.querySelectorAll("table")].map((table) => {
+  const box = table.parentElement, wide = box.scrollWidth > box.clientWidth;
+  const cell = [...table.rows[0].cells].pop(), right = () => cell.getBoundingClientRect().right;
+  const hidden = right() > innerWidth;
+  box.scrollLeft = box.scrollWidth;
+  const shaded = getComputedStyle(box).backgroundImage.includes("linear-gradient");
+  return {wide, hidden, shaded, seen: right() <= innerWidth, page: scrollX};
+});
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wide_table_scrolls_inside_its_own_container(browser, pages, name, theme):
+    browser.open(pages[name], Look(PHONE, theme))
+    tables = browser.run(SCROLLED)
+    assert all(table["seen"] and table["page"] == 0 for table in tables)
+    assert all(table["wide"] and table["shaded"] for table in tables if table["hidden"])
+    assert any(table["hidden"] for table in tables) or name == "models"
+
+
+def test_dark_theme_applies_to_the_page_and_its_charts(browser, pages):
     brightness = "return getComputedStyle(document.body).backgroundColor"
     browser.open(pages["report"])
     light = browser.run(brightness)
@@ -84,7 +121,7 @@ def test_a_dark_page_is_dark_and_its_charts_too(browser, pages):
     assert "invert" in browser.run("return getComputedStyle(document.images[0]).filter")
 
 
-def test_legends_lie_beside_the_curves(browser, pages):
+def test_legends_do_not_cover_the_curves(browser, pages):
     browser.open(pages["report"])
     assert browser.run("return document.images.length") == 5 and browser.covering_legends() == []
 
@@ -95,7 +132,7 @@ COLUMN = (
 CELLS = COLUMN + ".tBodies[0].innerText.trim().split('\\n').map((line) => line.split('\\t')[{place}])"
 
 
-def test_a_click_on_a_head_sorts_and_another_turns_it_round(browser, pages):
+def test_clicking_a_header_sorts_and_a_second_click_reverses(browser, pages):
     browser.open(pages["models"])
     cells = CELLS.format(head="pairs/s", place=8)
     click = COLUMN.format(head="pairs/s") + ".tHead.rows[0].cells[8].click()"
@@ -106,7 +143,7 @@ def test_a_click_on_a_head_sorts_and_another_turns_it_round(browser, pages):
     assert browser.run(cells) == ["100", "20", "9"]
 
 
-def test_a_head_sorts_by_key_and_groups_stay_together(browser, pages):
+def test_enter_on_a_header_sorts_rows_within_their_groups(browser, pages):
     browser.open(pages["report"])
     head = COLUMN.format(head="Slice") + ".tHead.rows[0].cells[1]"
     groups = "return [...document.querySelectorAll('tr.kind')].map((row) => row.innerText.trim())"
@@ -119,17 +156,17 @@ def test_a_head_sorts_by_key_and_groups_stay_together(browser, pages):
     assert len(first) > 1 and [int(row[1]) for row in first] == sorted(int(row[1]) for row in first)
 
 
-def test_the_report_says_when_how_and_by_what(browser, pages):
+def test_report_shows_date_flags_versions_and_model_card(browser, pages):
     browser.open(pages["report"])
     text = browser.text()
     for words in ("Date", "UTC", "paddlepaddle", "--batch_size 64", "Model card", "不同", "相同"):
         assert words in text
-    assert "base model: m" not in text  # folded until it is asked for
+    assert "base model: m" not in text  # collapsed until it is clicked
     browser.run("document.querySelector('summary').click()")
     assert "base model: m" in browser.text()
 
 
-def test_the_page_of_runs_compares_them(browser, pages):
+def test_runs_page_compares_metrics_and_differing_flags(browser, pages):
     browser.open(pages["runs"])
     text = browser.text()
     for words in ("Runs compared", "valid accuracy", "Flags that differ", "learning_rate", "0.0002", "seed"):
@@ -139,9 +176,16 @@ def test_the_page_of_runs_compares_them(browser, pages):
     assert len(set(browser.run(swatches))) == 2
 
 
-@pytest.fixture(scope="module")
-def service():
-    """The address of the service, with a model that nobody trained."""
+def test_compare_starts_page_shows_differences_and_runs(browser, pages):
+    browser.open(pages["starts"])
+    text = browser.text()
+    for words in ("Starts compared", "a - b", "not above 0", "Runs", "valid accuracy", "Flags that differ"):
+        assert words in text
+
+
+@contextmanager
+def serving(model):
+    """The address of the service, which serves ``model``."""
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("prometheus_client")
     from ernie_pair.server.app import create_app
@@ -149,7 +193,7 @@ def service():
     from ernie_pair.server.request import Limits
 
     port = free_port()
-    app = create_app(Model(), Batching(8, 0.01, 100), Limits(2000, 5, 200))
+    app = create_app(model, Batching(8, 0.01, 100), Limits(2000, 5, 200))
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -161,8 +205,24 @@ def service():
     thread.join()
 
 
+@pytest.fixture(scope="module")
+def service():
+    with serving(Model()) as address:
+        yield address
+
+
+class Scores(Model):
+    """A model without classes: says how long both texts are together, of 0 to 5."""
+
+    exported = ExportedModel(Path("none"), ("score",), 128, 1.0, {}, target="regression", label_range=(0, 5))
+    threshold, symmetric = None, "none"
+
+    def score(self, pairs):
+        return np.array([len(a) + len(b) for a, b in pairs], dtype=np.float64)
+
+
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.size[0]}-{look.theme}")
-def test_the_try_it_page_answers(browser, service, look):
+def test_try_it_page_shows_the_predicted_label(browser, service, look):
     browser.open(f"{service}/?a=今天天气好&b=今天很好", look)
     browser.wait("return !document.getElementById('answer').hidden")
     assert "odd" in browser.text() or "even" in browser.text()
@@ -170,7 +230,39 @@ def test_the_try_it_page_answers(browser, service, look):
     assert all(address.startswith(service) for address in browser.asked())
 
 
-def test_the_pictures_of_the_audits_open(browser, folder):
+ASK_TO_RANK = """
+document.getElementById("query").value = "今天";
+document.getElementById("candidates").value = "甲\\n\\n乙乙\\n丙丙丙";
+document.getElementById("rank").click();
+"""
+
+
+def test_ranking_shows_each_candidate_with_its_number(browser, service):
+    browser.open(f"{service}/")
+    browser.wait("return !document.getElementById('rank_form').hidden && names.length === 2")
+    browser.run(ASK_TO_RANK)
+    browser.wait("return !document.getElementById('found').hidden")
+    text = browser.text()
+    assert "[n]：第 n 句候选 · candidate n" in text
+    for words in ("[1] 甲", "[2] 乙乙", "[3] 丙丙丙"):
+        assert words in text
+
+
+def test_a_model_without_classes_ranks_by_plain_scores(browser):
+    with serving(Scores()) as address:
+        browser.open(f"{address}/")
+        browser.wait("return !document.getElementById('rank_form').hidden && names.length === 1")
+        browser.run(ASK_TO_RANK.replace("丙丙丙", "丙丙丙丙"))
+        browser.wait("return !document.getElementById('found').hidden")
+        text = browser.text()
+        for words in ("[3] 丙丙丙丙\n6.0000", "[2] 乙乙\n4.0000", "[1] 甲\n3.0000"):
+            assert words in text
+        assert "%" not in text and browser.errors() == []
+        widths = "return [...document.querySelectorAll('#matches .bar')].map((bar) => bar.style.width)"
+        assert browser.run(widths) == ["100%", "80%", "60%"]  # a score beyond its range fills the bar
+
+
+def test_audit_charts_can_be_opened_in_the_browser(browser, folder):
     train = write_pairs(folder / "train.tsv", 60)
     audit_pairs(AuditPairsConfig(train_file=str(train), output=str(folder / "pairs")))
     text = write_rows(folder / "text.txt", [["今天天气很好，我们去公园。"], ["今天天气很好，我们去公园。"]])
@@ -183,7 +275,7 @@ def test_the_pictures_of_the_audits_open(browser, folder):
 
 @pytest.fixture(scope="module")
 def board(runs):
-    """The address of a board of the runs, started as a command; it is stopped by a signal, in good order."""
+    """The address of a board of the runs, started as a command; SIGTERM must shut it down cleanly."""
     port = free_port()
     words = ["board", *map(str, runs), "--port", str(port), "--refresh", "0.5", "--lang", "en"]
     process = subprocess.Popen([sys.executable, "-m", "ernie_pair", *words], stderr=subprocess.PIPE, cwd=ROOT)
@@ -198,10 +290,10 @@ def board(runs):
     assert process.returncode == 0 and told.rstrip().endswith("stopped"), told
 
 
-def test_the_board_opens_on_curves_of_all_runs(browser, board):
+def test_the_board_shows_the_curves_of_all_runs(browser, board):
     browser.open(f"{board}/app/scalar")
     browser.wait("return document.querySelectorAll('canvas').length >= 3")
-    assert "Smoothing" in browser.text()  # in the language that was asked for
+    assert "Smoothing" in browser.text()  # in the requested language
     text = browser.text()
     for words in ("SCALARS", "metrics\n3", "a/train", "a/valid", "b/train", "b/valid"):
         assert words in text
@@ -211,6 +303,19 @@ def test_the_board_opens_on_curves_of_all_runs(browser, board):
     assert tags["b/valid"] == ["metrics/loss", "metrics/accuracy", "metrics/auc"]
     assert browser.errors() == []
     assert all(address.startswith(board) for address in browser.asked())
+
+
+@pytest.mark.parametrize(
+    "tab, charts, tag", [("histogram", 4, "probability of 1, label 1"), ("pr-curve", 1, "class 1")]
+)
+def test_the_board_shows_probability_histograms_and_pr_curves(browser, board, tab, charts, tag):
+    browser.open(f"{board}/app/{tab}")
+    browser.wait(f"return document.querySelectorAll('canvas').length >= {charts}")
+    for words in (f"metrics\n{charts}", "a/valid", "b/valid"):
+        assert words in browser.text()
+    found = requests.get(f"{board}/app/api/{tab}/tags", timeout=60).json()["data"]
+    assert f"metrics/{tag}" in found["tags"][found["runs"].index("a/valid")]
+    assert browser.errors() == []
 
 
 def test_the_board_shows_flags_beside_metrics(browser, board):

@@ -1,4 +1,4 @@
-"""The pictures of the README, of real runs on the quickstart's sample.
+"""Take the screenshots of the README, from real runs on the quickstart's sample.
 
 PICTURES=docs/pictures PICTURES_RUNS=output/quickstart sh scripts/test.sh tests/browser
 """
@@ -31,7 +31,7 @@ def test_the_pictures_are_small():
 
 @pytest.fixture(scope="module")
 def line():
-    """The folder of a quickstart that is done."""
+    """The folder of a completed quickstart."""
     if not (PICTURES and os.environ.get("PICTURES_RUNS")):
         pytest.skip("PICTURES and PICTURES_RUNS make the pictures of the README")
     return Path(os.environ["PICTURES_RUNS"]).resolve()
@@ -55,7 +55,7 @@ def place_of(line):
 
 @contextlib.contextmanager
 def started(line, *words):
-    """Run a command that serves; it is stopped at the end."""
+    """Start a command that serves, and stop it at the end."""
     process = subprocess.Popen(words_of(words), **place_of(line))
     try:
         yield
@@ -70,7 +70,7 @@ def run(line, *words):
 
 
 def answers(browser, address, seconds=60):
-    """Open an address as soon as somebody answers there."""
+    """Open an address as soon as a server answers there."""
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(Exception):
@@ -84,7 +84,7 @@ def below(line):
     return Path(*line.parts[-2:])
 
 
-def test_picture_of_the_page_of_runs(line, browser, tmp_path):
+def test_picture_of_the_runs_page(line, browser, tmp_path):
     run(line, "plot", below(line) / "pair", below(line) / "pair_scratch", "--output", tmp_path / "runs.html")
     browser.open(tmp_path / "runs.html")
     browser.picture("plot", height=900)
@@ -108,7 +108,7 @@ def test_picture_of_the_report(line, browser, tmp_path):
     browser.picture("report", height=1100)
 
 
-def test_picture_of_models_compared(line, browser, tmp_path):
+def test_picture_of_the_model_comparison(line, browser, tmp_path):
     best = {name: below(line) / folder / "best" for name, folder in (("pretrained", "pair"), *SCRATCH)}
     models = " ".join(f"'{name}={path}'" for name, path in best.items())
     test = below(line) / "sample" / "pairs" / "test.tsv"

@@ -1,4 +1,4 @@
-"""The lexicon of n-grams: its scores counted again by hand, its bytes, and what is refused."""
+"""The n-gram lexicon: its scores against an independent count, its bytes, and what is refused."""
 
 import math
 import subprocess
@@ -67,7 +67,7 @@ def counted_by_hand(folder, longest):
 
 
 @pytest.mark.parametrize("score", ["t", "pmi"])
-def test_scores_are_those_of_the_formulas(folder, score):
+def test_scores_match_the_formulas(folder, score):
     found = lines_of(build(folder, score=score, min_count=2, sizes=f"{MOST} {MOST} {MOST}"))
     counters = counted_by_hand(folder, longest=4)
     tokens = sum(counters[0].values())
@@ -84,7 +84,7 @@ def test_scores_are_those_of_the_formulas(folder, score):
         assert found[ngram][1] == count and found[ngram][0] == pytest.approx(value, rel=1e-5, abs=1e-9)
 
 
-def test_the_best_of_each_length_come_first(folder):
+def test_the_best_ngrams_of_each_length_are_kept_in_order(folder):
     everything = list(lines_of(build(folder, "all.txt", sizes=f"{MOST} {MOST}", min_count=1)).items())
     best = list(lines_of(build(folder, sizes="7 5", min_count=1)).items())
     of_two = [item for item in everything if len(item[0]) == 2]
@@ -93,7 +93,7 @@ def test_the_best_of_each_length_come_first(folder):
     assert scores == sorted(scores, reverse=True)
 
 
-def test_workers_and_memory_change_no_byte(folder, monkeypatch):
+def test_workers_and_memory_limit_do_not_change_the_output(folder, monkeypatch):
     monkeypatch.setattr(tool, "TOKENS_AT_ONCE", 400)  # many pieces
     plain = build(folder, sizes=SEVERAL, min_count=1).read_bytes()
     small = build(folder, "small.txt", sizes=SEVERAL, min_count=1, counts_in_memory=1000)
@@ -102,7 +102,7 @@ def test_workers_and_memory_change_no_byte(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("most", [1, 7, 100, 10_000])
-def test_counts_on_the_disk_add_up(most):
+def test_counts_spilled_to_disk_add_up(most):
     rng, counts, expected = np.random.default_rng(2), NgramCounts(most), Counter()
     for _ in range(40):
         keys, times = np.unique(rng.integers(0, 300, 50), return_counts=True)
@@ -114,7 +114,7 @@ def test_counts_on_the_disk_add_up(most):
     assert (len(blocks) > 1) == (most < 300)
 
 
-def test_a_lexicon_is_made_once(folder, capsys):
+def test_a_lexicon_is_not_rebuilt_without_overwrite(folder, capsys):
     path = build(folder, sizes="5")
     made = path.stat().st_mtime_ns
     build(folder, sizes="5", workers=2, counts_in_memory=2000)
@@ -125,7 +125,7 @@ def test_a_lexicon_is_made_once(folder, capsys):
     assert '"pmi"' in path.read_text(encoding="utf-8").splitlines()[0]
 
 
-def test_it_is_read_with_its_vocabulary_alone(folder):
+def test_a_lexicon_is_read_only_with_its_own_vocabulary(folder):
     path = build(folder, sizes="5 4")
     lexicon = read_ngrams(path, "--ngram_lexicon", WordPiece(TOKENS))
     assert len(lexicon) == 9 and [len(ngram) for ngram in lexicon.ngrams] == [2] * 5 + [3] * 4
@@ -140,13 +140,13 @@ def test_it_is_read_with_its_vocabulary_alone(folder):
         ({"sizes": "many"}, "not whole numbers above 0"),
         ({"sizes": "10 0"}, "not whole numbers above 0"),
         ({"sizes": ""}, "not whole numbers above 0"),
-        ({"sizes": "1 " * 20}, "n-grams of 21 tokens; of a vocabulary of 25 they may have 13: give 12"),
-        ({"min_count": 10_000}, "no n-gram stands there 10000 times; lower "),
+        ({"sizes": "1 " * 20}, "21 tokens; with a vocabulary of 25 they may have 13: give at most 12"),
+        ({"min_count": 10_000}, "no n-gram occurs in it 10000 times; lower "),
         ({"input_path": "nowhere"}, "nowhere"),
     ],
     ids=str,
 )
-def test_what_makes_no_lexicon_is_refused(folder, flags, told):
+def test_unusable_flags_or_input_are_refused_without_output(folder, flags, told):
     with pytest.raises(InputError) as caught:
         words = {"input_path": folder, "vocab_file": folder / "vocab.txt", "output_path": folder / "n.txt"}
         given = {**words, **flags}
@@ -163,7 +163,7 @@ def test_the_vocabulary_of_another_corpus_is_refused(folder):
         build(folder)
 
 
-def test_a_corpus_of_text_by_command(tmp_path):
+def test_the_command_builds_a_lexicon_from_a_text_corpus(tmp_path):
     write_vocab(tmp_path)
     sentence = '{"text": "我爱北京天安门。学习学习！hello world, ok12。"}\n'
     make(tmp_path, (sentence * 6).encode("utf-8"))

@@ -1,10 +1,12 @@
 """A vocabulary made from text has ERNIE's layout and is the same every time."""
 
+import gzip
 import json
 import subprocess
 import sys
 
 import pytest
+import zstandard
 from places import ROOT
 
 from data_tools.base.errors import InputError
@@ -22,13 +24,13 @@ def make(tmp_path, content=TEXT, name="text.txt", **flags):
     return WordPiece.from_file(tmp_path / "vocab.txt")
 
 
-def test_control_tokens_stand_where_ernie_has_them(tmp_path):
+def test_control_tokens_have_the_same_places_as_in_ernie(tmp_path):
     tokens = make(tmp_path).tokens
     assert tuple(tokens[:4]) == CONTROL_TOKENS[:4] and tokens[-1] == "[UNK]"
     assert len(set(tokens)) == len(tokens)
 
 
-def test_characters_come_by_frequency(tmp_path):
+def test_characters_are_ordered_by_frequency(tmp_path):
     tokens = make(tmp_path, "乙乙乙甲甲甲甲丙丙\n" * 2).tokens
     assert tokens[4:7] == ["甲", "乙", "丙"]
 
@@ -40,7 +42,7 @@ def test_every_chinese_character_has_its_twin(tmp_path):
             assert tokenizer.tokens[tokenizer.continuation_ids[index]] == "##" + token
 
 
-def test_letters_and_digits_can_go_on_and_marks_cannot(tmp_path):
+def test_punctuation_has_no_continuation_but_letters_digits_do(tmp_path):
     vocab = make(tmp_path, min_count=1).vocab
     assert {"l", "##l", "2", "##2"} <= set(vocab) and "，" in vocab and "##，" not in vocab
 
@@ -50,7 +52,7 @@ def test_frequent_words_become_pieces(tmp_path):
     assert "learn" in vocab and "2022" in vocab
 
 
-def test_what_is_rarer_than_min_count_has_no_token(tmp_path):
+def test_characters_rarer_than_min_count_have_no_token(tmp_path):
     assert "罕" not in make(tmp_path).vocab
     assert "罕" in make(tmp_path, min_count=1, overwrite=True).vocab
 
@@ -61,8 +63,20 @@ def test_no_unknown_tokens_when_every_character_fits(tmp_path):
 
 
 @pytest.mark.parametrize("vocab_size", [6, 9, 20, 45, 1000])
-def test_the_size_is_never_above_what_was_asked(tmp_path, vocab_size):
+def test_the_vocabulary_never_exceeds_the_requested_size(tmp_path, vocab_size):
     assert make(tmp_path, vocab_size=vocab_size).vocab_size <= vocab_size
+
+
+@pytest.mark.parametrize("name", ["docs.json", "docs.zst", "docs.gz", "docs.txt"])
+def test_json_lines_of_any_name_make_the_same_vocabulary(tmp_path, name):
+    content = "\n \n" + "".join(f'{{ "text": "{line}"}}\n' for line in TEXT.splitlines())
+    pack = {"docs.zst": zstandard.compress, "docs.gz": gzip.compress}.get(name, bytes)
+    packed = make(tmp_path, pack(content.encode()), name).tokens
+    assert packed == make(tmp_path, overwrite=True).tokens
+
+
+def test_text_that_begins_with_a_brace_stays_text(tmp_path):
+    assert "{" in make(tmp_path, "{{引用}}我\n" * 3).vocab
 
 
 def test_json_lines_and_text_make_the_same_vocabulary(tmp_path):
@@ -95,18 +109,18 @@ def test_every_process_makes_the_same_bytes(tmp_path):
         ('{"text": "a"}\n{"txt": "b"}\n', "text.jsonl", r"text\.jsonl:2: no key 'text', it has txt"),
     ],
 )
-def test_bad_text_is_named_and_leaves_nothing_behind(tmp_path, content, name, message):
+def test_bad_text_is_reported_and_leaves_no_output(tmp_path, content, name, message):
     with pytest.raises(InputError, match=message):
         make(tmp_path, content, name)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_missing_input_is_named(tmp_path):
+def test_a_missing_input_is_reported(tmp_path):
     with pytest.raises(InputError, match="no such file or folder"):
         build_vocab(VocabConfig(input_path=str(tmp_path / "no"), output_path=str(tmp_path / "vocab.txt")))
 
 
-def test_an_existing_vocabulary_stays(tmp_path):
+def test_an_existing_vocabulary_is_not_overwritten(tmp_path):
     before = make(tmp_path).sha256
     with pytest.raises(InputError, match="exists; pass overwrite"):
         make(tmp_path, "别的别的")
@@ -123,7 +137,7 @@ def add_twins(folder, tokens, **flags):
     return WordPiece.from_file(folder / "vocab.txt")
 
 
-def test_missing_chinese_twins_follow_the_last_token(tmp_path, capsys):
+def test_missing_chinese_twins_are_appended(tmp_path, capsys):
     assert add_twins(tmp_path, TWINLESS).tokens == [*TWINLESS, "##我", "##北"]
     told = capsys.readouterr().err
     assert f"the {len(TWINLESS)} tokens of" in told and "2 '##' twins" in told and told.count("\n") == 1
@@ -155,7 +169,7 @@ def test_twins_are_not_written_over_another_vocabulary(tmp_path):
     assert add_twins(tmp_path, TWINLESS[:-1], overwrite=True).vocab_size == len(TWINLESS) + 1
 
 
-def test_what_is_no_vocabulary_gets_no_twins(tmp_path):
+def test_adding_twins_to_an_invalid_vocabulary_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"plain\.txt: no \[MASK\] among its 4 tokens"):
         add_twins(tmp_path, ["[PAD]", "[CLS]", "[SEP]", "[UNK]"])
 
@@ -165,11 +179,11 @@ def test_what_is_no_vocabulary_gets_no_twins(tmp_path):
     [
         ({}, "give input_path .* or add_twins_to .*, one of the two"),
         ({"input_path": "a", "add_twins_to": "v"}, "one of the two"),
-        ({"add_twins_to": "v", "min_count": 3}, "min_count is about text, and add_twins_to reads none"),
+        ({"add_twins_to": "v", "min_count": 3}, "min_count is about text, which add_twins_to does not read"),
         ({"add_twins_to": "v", "vocab_size": 40_000}, "vocab_size is about text"),
     ],
 )
-def test_text_and_twins_are_two_tasks(flags, message):
+def test_text_input_and_add_twins_to_are_mutually_exclusive(flags, message):
     with pytest.raises(InputError, match=message):
         VocabConfig(output_path="b", **flags)
 

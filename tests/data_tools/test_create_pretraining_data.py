@@ -1,14 +1,17 @@
-"""JSON lines become a corpus, the same for any number of workers, or nothing and one line of error."""
+"""JSON lines become a corpus, the same for any number of workers, or a one-line error and no output."""
 
 import gzip
+import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 import zstandard
 from bad_json_lines import BAD
-from tiny_corpus import TOKENS, documents, leftovers, lines_of, make, write_vocab
+from places import ROOT
+from tiny_corpus import TOKENS, command, documents, leftovers, lines_of, make, write_vocab
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
@@ -24,9 +27,44 @@ def vocab_file(tmp_path):
     return write_vocab(tmp_path)
 
 
-def test_a_line_is_a_sentence(tmp_path, vocab_file):
+def test_each_line_of_a_text_is_a_sentence(tmp_path, vocab_file):
     content = lines_of("我爱。北京\n天安门", "学习")
     assert make(tmp_path, content) == [["我 爱 。 北 京", "天 安 门"], ["学 习"]]
+
+
+def test_rejected_lines_of_a_corpus_are_not_read_as_input(tmp_path, vocab_file):
+    (tmp_path / "raw").mkdir()
+    flags = {"output_prefix": str(tmp_path / "raw" / "c1"), "on_bad_line": "skip"}
+    assert make(tmp_path, lines_of("我爱") + b"no\n", "raw/in.jsonl", **flags) == [["我 爱"]]
+    assert (tmp_path / "raw" / "c1.rejected.jsonl").exists()
+    assert make(tmp_path, lines_of("学习"), "raw/in.jsonl", input_path=str(tmp_path / "raw")) == [["学 习"]]
+
+
+@pytest.mark.parametrize("name", ["out.rejected.jsonl", "out_marks.npy"])
+def test_a_users_file_that_is_not_written_is_not_deleted(tmp_path, vocab_file, name):
+    (tmp_path / name).write_text("mine")
+    for text in ("我爱", "学习"):
+        make(tmp_path, lines_of(text), overwrite=True)
+        assert (tmp_path / name).read_text() == "mine"
+
+
+def test_rejected_lines_of_a_replaced_corpus_are_removed(tmp_path, vocab_file):
+    make(tmp_path, lines_of("我爱") + b"no\n", on_bad_line="skip")
+    make(tmp_path, lines_of("我爱"), overwrite=True)
+    assert not (tmp_path / "out.rejected.jsonl").exists()
+
+
+def test_a_corpus_of_standard_input_names_no_temporary_file(tmp_path, vocab_file):
+    made = []
+    for _ in range(2):
+        words = command("--on_bad_line", "skip", "--overwrite", "true", input_path="-")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        content = lines_of("我爱") + b"no\n"
+        subprocess.run(words, cwd=tmp_path, env=environment, input=content, check=True, timeout=120)
+        rejected = json.loads((tmp_path / "out.rejected.jsonl").read_text())
+        made.append((rejected["file"], (tmp_path / "out.manifest.json").read_bytes()))
+    assert made[0] == made[1] and made[0][0] == "standard input"
+    assert json.loads(made[0][1])["arguments"]["input_path"] == "-"
 
 
 def test_only_lf_ends_a_sentence(tmp_path, vocab_file):
@@ -42,25 +80,25 @@ def test_only_lf_ends_a_sentence(tmp_path, vocab_file):
         ("我 1.2 爱\n\n北 ok? Hello", ["我 1 . 2 爱", "北 ok ? hello"]),
     ],
 )
-def test_chinese_splits_after_chinese_marks_and_their_quotes(tmp_path, vocab_file, text, sentences):
+def test_chinese_flag_splits_after_punctuation_and_quotes(tmp_path, vocab_file, text, sentences):
     assert make(tmp_path, lines_of(text), chinese=True) == [sentences]
 
 
-def test_split_sentences_also_splits_after_latin_marks(tmp_path, vocab_file):
+def test_split_sentences_also_splits_after_latin_punctuation(tmp_path, vocab_file):
     text = "ok? Hello world. 1.2 A. Hello ok.我。爱"
     expected = ["ok ?", "hello world .", "1 . 2 a . hello ok . 我 。", "爱"]
     assert make(tmp_path, lines_of(text), split_sentences=True) == [expected]
 
 
 @pytest.mark.parametrize("seg", ["rjieba", "jieba"])
-def test_whole_words_are_marked_where_they_stand(tmp_path, vocab_file, seg):
+def test_whole_words_are_marked_with_continuation_pieces(tmp_path, vocab_file, seg):
     pytest.importorskip(seg)
     flags = {"chinese": True, "cn_whole_word_segment": True, "cn_seg_func": seg}
     expected = [["我 爱 北 ##京 天 ##安 ##门 。", "ok 学 ##习"]]
     assert make(tmp_path, lines_of("我爱北京天安门。OK学习"), **flags) == expected
 
 
-def test_given_words_are_kept_and_latin_ones_stay_apart(tmp_path, vocab_file):
+def test_presplit_words_are_kept_and_latin_words_stay_apart(tmp_path, vocab_file):
     flags = {"chinese": True, "cn_whole_word_segment": True, "cn_splited": True}
     expected = [["我 爱 北 ##京 。", "天 安 ##门 hello world 12"]]
     assert make(tmp_path, lines_of("我 爱 北京 。\n天 安门 hello world 12"), **flags) == [
@@ -71,8 +109,17 @@ def test_given_words_are_kept_and_latin_ones_stay_apart(tmp_path, vocab_file):
     assert documents(tmp_path / "out")[0] == ["我 爱 北 ##京 。", "天 安 ##门 hello world 1 ##2"]
 
 
+def test_a_separator_that_occurs_nowhere_is_refused(tmp_path, vocab_file):
+    flags = {"chinese": True, "cn_whole_word_segment": True, "cn_splited": True}
+    with pytest.raises(InputError, match="in.jsonl: (--)?cn_split_dimer '/' occurs nowhere, so every line"):
+        make(tmp_path, lines_of("我爱 北京", "学习"), cn_split_dimer="/", **flags)
+    assert leftovers(tmp_path) == []
+    tabs = lines_of("我爱\t北京", "学习")
+    assert make(tmp_path, tabs, cn_split_dimer="\t", **flags) == [["我 ##爱 北 ##京"], ["学 ##习"]]
+
+
 @pytest.mark.parametrize("given", [{"cn_seg_func": "rjieba"}, {"cn_splited": True, "cn_split_dimer": "/"}])
-def test_words_of_the_lexicon_stay_whole_over_any_other_borders(tmp_path, vocab_file, given, capsys):
+def test_lexicon_words_override_any_other_word_boundaries(tmp_path, vocab_file, given, capsys):
     words = write(tmp_path / "words.txt", "爱北京\tentity\t2\n天安门学习\n门学".encode())
     text = (
         "我爱北京天安门学习。天安门。我爱北京"
@@ -93,7 +140,7 @@ def test_a_lexicon_word_does_not_cross_a_sentence_end(tmp_path, vocab_file):
     assert make(tmp_path, lines_of("北京。天安门"), **flags) == [["北 ##京 。", "天 ##安 ##门"]]
 
 
-def test_a_bad_lexicon_is_named_and_leaves_nothing_behind(tmp_path, vocab_file):
+def test_a_bad_lexicon_is_reported_and_leaves_no_output(tmp_path, vocab_file):
     words = write(tmp_path / "words.txt", "北京\n天安门\tplace".encode())
     flags = {"chinese": True, "cn_whole_word_segment": True, "user_lexicon": str(words)}
     with pytest.raises(InputError, match=r"words\.txt:2: the kind 'place' is not known"):
@@ -128,7 +175,7 @@ def test_a_control_token_in_the_text_never_becomes_its_id(tmp_path, vocab_file):
     [lambda c: b"\xef\xbb\xbf" + c, lambda c: c.replace(b"\n", b"\r\n"), lambda c: c[:-1]],
     ids=["byte-order mark", "CRLF", "no last line end"],
 )
-def test_marks_of_other_systems_do_not_reach_the_ids(tmp_path, vocab_file, change):
+def test_bom_crlf_and_missing_newline_do_not_change_the_ids(tmp_path, vocab_file, change):
     content = lines_of("我爱", "北京")
     assert make(tmp_path, change(content)) == [["我 爱"], ["北 京"]]
 
@@ -164,7 +211,7 @@ def write(path, content):
 
 @pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("place", [1, 4, 7])
-def test_a_bad_line_is_named_and_leaves_nothing_behind(tmp_path, vocab_file, line, message, place):
+def test_a_bad_line_is_reported_and_leaves_no_output(tmp_path, vocab_file, line, message, place):
     good = [lines_of("我爱北京")] * 6
     content = b"".join([*good[: place - 1], line + b"\n", *good[place - 1 :]])
     with pytest.raises(InputError, match=rf"in\.jsonl:{place}{message}"):
@@ -173,7 +220,7 @@ def test_a_bad_line_is_named_and_leaves_nothing_behind(tmp_path, vocab_file, lin
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz", "in.zst"])
-def test_several_workers_name_the_same_first_bad_line(tmp_path, vocab_file, name):
+def test_several_workers_report_the_same_first_bad_line(tmp_path, vocab_file, name):
     lines = [lines_of("我爱北京" * 500)] * 1000
     lines[777], lines[901] = b"oops\n", b"[]\n"
     pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix, bytes)
@@ -188,25 +235,25 @@ def test_several_workers_name_the_same_first_bad_line(tmp_path, vocab_file, name
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", lines_of(""), lines_of(" \u200b")])
 def test_an_input_without_text_is_refused(tmp_path, vocab_file, content):
-    with pytest.raises(InputError, match="no tokens to write; give an input that holds text"):
+    with pytest.raises(InputError, match="no tokens to write; give an input that contains text"):
         make(tmp_path, content)
     assert leftovers(tmp_path) == []
 
 
-def test_the_wrong_vocabulary_is_noticed(tmp_path, vocab_file):
+def test_a_wrong_vocabulary_is_refused(tmp_path, vocab_file):
     with pytest.raises(InputError, match=r"vocab\.txt: 4 of 6 tokens are not in it; use the vocabulary"):
         make(tmp_path, lines_of("爱我电脑风云"))
     assert leftovers(tmp_path) == []
 
 
-def test_errors_are_one_line_and_exit_code_2(tmp_path, vocab_file, capsys):
+def test_errors_give_one_line_and_exit_code_2(tmp_path, vocab_file, capsys):
     assert exit_code_of(lambda: make(tmp_path, b'{"text"\n: 1}')) == 2
     assert exit_code_of(lambda: make(tmp_path, b"", input_path=str(tmp_path / "no\nfile"))) == 2
     errors = capsys.readouterr().err.split("\n")
     assert len(errors) == 3 and all(line.startswith("error: ") and ";" in line for line in errors[:2])
 
 
-def test_an_existing_corpus_stays_unless_it_may_be_replaced(tmp_path, vocab_file):
+def test_an_existing_corpus_is_replaced_only_with_overwrite(tmp_path, vocab_file):
     make(tmp_path, lines_of("我"))
     with pytest.raises(InputError, match=r"out_ids\.npy exists; pass overwrite"):
         make(tmp_path, lines_of("爱"))
@@ -254,12 +301,12 @@ def test_words_cannot_be_marked_without_twins(tmp_path):
         ({"log_interval": -1}, "log_interval=-1 is below 0"),
     ],
 )
-def test_a_flag_that_would_do_nothing_is_refused(flags, message):
+def test_invalid_or_ineffective_flags_are_refused(flags, message):
     with pytest.raises(InputError, match=message):
         CreateConfig(**{"input_path": "a", "output_prefix": "b", "vocab_file": "v", **flags})
 
 
-def test_every_flag_of_the_recipe_decides_something():
+def test_every_flag_of_the_recipe_has_an_effect():
     def rules(**flags):
         return rules_of(CreateConfig(input_path="a", output_prefix="b", vocab_file="v", **flags))
 
@@ -271,7 +318,7 @@ def test_every_flag_of_the_recipe_decides_something():
     assert (given.segmenter, given.separator, given.max_sentence_length) == (None, "/", 9)
 
 
-def test_progress_lines_come_when_asked_for(tmp_path, vocab_file, capsys):
+def test_progress_lines_appear_only_with_log_interval(tmp_path, vocab_file, capsys):
     make(tmp_path, lines_of("我", "爱"), log_interval=1)
     assert capsys.readouterr().err.startswith("2 documents\n")
     make(tmp_path, lines_of("我", "爱"), overwrite=True)
@@ -284,7 +331,7 @@ def die(item):
     return item
 
 
-def test_a_killed_worker_is_noticed(capsys):
+def test_a_killed_worker_gives_exit_code_5(capsys):
     assert exit_code_of(lambda: list(ordered_map(die, range(9), workers=2)) and 0) == 5
     assert capsys.readouterr().err.startswith("error: a worker died")
 

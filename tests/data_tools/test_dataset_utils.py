@@ -35,7 +35,7 @@ def mask(seed=0, index=0, **changes):
     return tokens, create_masked_lm_predictions(tokens, rule(**changes), sample_rng(7, index))
 
 
-def test_masking_is_the_same_whenever_the_sample_is_read_again():
+def test_masking_a_sample_again_gives_the_same_result():
     first, again = mask(index=5)[1], mask(index=5)[1]
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
 
@@ -45,7 +45,7 @@ def test_masking_differs_between_samples():
 
 
 @pytest.mark.parametrize("index", range(30))
-def test_whole_words_within_the_budget(index):
+def test_masking_covers_whole_words_within_the_budget(index):
     tokens, masked = mask(seed=index, index=index)
     assert 1 <= len(masked.positions) <= max(1, round(0.15 * len(tokens)))
     starts, ends, _ = word_spans(tokens, rule())
@@ -71,7 +71,7 @@ def test_the_model_sees_and_predicts_characters_never_twins(index):
     assert masked.ids.max() < 110 and masked.labels.max() < 110
 
 
-def test_eighty_ten_ten():
+def test_masked_tokens_are_split_80_10_10():
     kinds = np.zeros(3)
     for index in range(400):
         _, masked = mask(index=index)
@@ -82,7 +82,7 @@ def test_eighty_ten_ten():
     assert abs(kinds[1] / kinds[2] - 0.1) < 0.02
 
 
-def test_the_share_is_the_asked_one():
+def test_the_mask_rate_is_the_requested_one():
     masked, tokens = 0, 0
     for index in range(200):
         text, result = mask(seed=index, index=index, masked_lm_prob=0.3)
@@ -102,7 +102,7 @@ def test_an_ngram_stops_at_the_end_of_its_segment():
     assert choose_words(starts, ends, last, [1], [3], budget=10) == [1]
 
 
-def test_a_continuation_whose_word_was_cut_away_begins_a_word():
+def test_a_continuation_without_its_first_piece_begins_a_word():
     starts, _, _ = word_spans(np.array([1, 10, 111, 2, 112, 113, 2]), rule())
     assert starts.tolist() == [1, 4]
 
@@ -143,7 +143,7 @@ def test_compiled_masks_equal_python_masks_for_every_option(first):
 
 
 @compiled
-def test_compiled_masks_equal_python_masks_at_border_draws():
+def test_compiled_masks_equal_python_masks_at_boundary_draws():
     tokens, options, draws, budget = random_case(4)
     edges = [0.0, *options.ngram_borders, 0.8, 0.9, 0.8 + 0.1, np.nextafter(1, 0)]
     for edge in edges:
@@ -172,14 +172,14 @@ def test_without_whole_words_each_token_is_a_word():
     assert len(starts) == len(tokens) - 3 and set(ends - starts) == {1}
 
 
-def test_geometric_lengths_are_clipped_at_the_longest():
+def test_geometric_lengths_are_clipped_at_max_ngrams():
     sizes = 1 + np.searchsorted(
         rule(geometric=True, max_ngrams=3).ngram_borders, np.arange(0, 1, 1e-4), "right"
     )
     assert np.allclose(np.bincount(sizes)[1:] / len(sizes), [0.2, 0.16, 0.64], atol=1e-3)
 
 
-def test_ngram_chances_fall_as_one_over_n_or_favour_long_ones():
+def test_ngram_probabilities_fall_as_1_over_n_or_favour_long():
     assert np.allclose(rule().ngram_borders, [6 / 11, 9 / 11])
     assert np.allclose(rule(favor_longer_ngram=True).ngram_borders, [2 / 11, 5 / 11])
     assert not len(rule(max_ngrams=1).ngram_borders)
@@ -210,7 +210,7 @@ def without_marks(tokens, rule, rng):
 NOT_A_FUNCTION = 7
 
 
-def test_a_function_of_ones_own_takes_the_place_of_masking():
+def test_a_custom_masking_function_replaces_the_default():
     masked = load_masking_fn(f"{__name__}:hide_the_second")(np.array([1, 10, 11, 2]), rule(), None)
     assert masked.ids.tolist() == [1, 3, 11, 2] and masked.labels.tolist() == [10]
     assert load_masking_fn("") is create_masked_lm_predictions
@@ -229,7 +229,7 @@ def test_a_function_of_ones_own_takes_the_place_of_masking():
         (f"{__name__}:without_marks", r"does not take \(tokens, rule, rng, marks\)"),
     ],
 )
-def test_a_masking_function_that_is_not_there_is_refused(name, message):
+def test_an_invalid_masking_function_is_refused(name, message):
     with pytest.raises(InputError, match=f"masking_fn {name}: ?.*{message}|{message}"):
         load_masking_fn(name)
 
@@ -242,12 +242,12 @@ def test_a_masking_function_that_is_not_there_is_refused(name, message):
         ("cut_short", r"turned \(4,\) tokens into \(3,\) ids"),
     ],
 )
-def test_a_masking_function_that_breaks_its_promise_is_named(function, message):
+def test_an_invalid_result_of_a_masking_function_is_reported(function, message):
     with pytest.raises(InputError, match=message):
         load_masking_fn(f"{__name__}:{function}")(np.array([1, 10, 11, 2]), rule(), None)
 
 
-def test_a_local_masking_module_is_found_and_faults_located(tmp_path, monkeypatch):
+def test_a_local_masking_module_is_found_and_errors_located(tmp_path, monkeypatch):
     (tmp_path / "masks_of_mine.py").write_text("def hide(tokens, rule, rng, marks):\n    return 1, 2, 3\n")
     (tmp_path / "masks_with_a_fault.py").write_text("def hide(tokens\n")
     monkeypatch.chdir(tmp_path)

@@ -18,7 +18,7 @@ def dataset(seed=1, **settings):
     return ErnieDataset(CORPUS, ROWS, rule(), seed=seed, **settings)
 
 
-def test_a_sample_is_a_pure_function_of_its_number():
+def test_a_sample_is_a_pure_function_of_its_index():
     forward = [dataset()[index] for index in range(4)]
     backward = [dataset()[index] for index in reversed(range(4))][::-1]
     for one, other in zip(forward, backward):
@@ -55,14 +55,14 @@ def test_half_of_the_samples_are_swapped():
 
 
 @pytest.mark.parametrize("target", [2, 3, 7, 12, 35, 36])
-def test_truncation_leaves_both_segments_something(target):
+def test_truncation_leaves_no_segment_empty(target):
     for seed in range(20):
         a, b = make_segments(CORPUS.starts, target, np.random.default_rng(seed)).of(CORPUS.ids)
         assert len(a) and len(b)
         assert len(a) + len(b) == min(target, 36)
 
 
-def test_the_text_of_a_sample_is_what_its_masks_hide():
+def test_the_labels_of_a_sample_restore_its_text():
     for number in range(4):
         text, sample = dataset().text(number), dataset()[number]
         shown = sample.input_ids.copy()
@@ -70,14 +70,14 @@ def test_the_text_of_a_sample_is_what_its_masks_hide():
         assert np.array_equal(shown, text.tokens) and sample.sop_label == text.sop_label
 
 
-def test_a_masking_function_takes_the_place_of_the_built_in_one():
+def test_a_custom_masking_function_replaces_the_default():
     def hide_first(tokens, rule, rng, marks):
         return MaskedTokens(tokens, np.array([1]), tokens[1:2])
 
     assert dataset(masking_fn=hide_first)[0].masked_positions.tolist() == [1]
 
 
-def test_a_batch_is_padded_to_its_longest_and_by_eights():
+def test_a_batch_is_padded_by_eights_up_to_max_seq_len():
     short = Sample(np.array([1, 10, 2]), np.zeros(3, int), np.array([1]), np.array([10]), 0)
     long = Sample(np.arange(1, 10), np.ones(9, int), np.array([2, 5]), np.array([7, 8]), -1)
     batch = collate([short, long], pad_id=0, max_seq_len=12)

@@ -1,4 +1,4 @@
-"""The embedded sample: its counts, its labels, and that word overlap does not solve it."""
+"""The built-in sample: its counts and labels, and that word overlap alone does not solve it."""
 
 import re
 from collections import Counter
@@ -59,7 +59,7 @@ def test_another_seed_gives_another_sample(sample, tmp_path):
         assert (tmp_path / name).read_bytes() != (sample / name).read_bytes()
 
 
-def test_only_the_four_files_are_left_and_lines_end_in_newlines(sample):
+def test_only_four_files_are_written_each_ending_in_a_newline(sample):
     found = {str(path.relative_to(sample)) for path in sample.rglob("*") if path.is_file()}
     found.remove(".corpus.txt.made.json")
     assert found == set(FILES)
@@ -73,7 +73,7 @@ def test_only_the_four_files_are_left_and_lines_end_in_newlines(sample):
 # --- documents
 
 
-def test_documents_are_many_and_of_four_to_nine_sentences(documents):
+def test_there_are_600_documents_of_four_to_nine_sentences(documents):
     assert len(documents) == 600
     assert {len(document) for document in documents} <= set(range(4, 10))
     assert len({"\n".join(document) for document in documents}) == 600
@@ -87,11 +87,11 @@ def test_half_of_the_documents_reword_their_questions(documents):
         assert len({_undressed(line, meaning_of).ask for line in page}) == 2
 
 
-def test_no_sentence_stands_twice_in_a_document(documents):
+def test_no_sentence_repeats_within_a_document(documents):
     assert all(len(set(document)) == len(document) for document in documents)
 
 
-def test_no_slot_or_choice_is_left_open(documents, splits):
+def test_no_template_placeholder_is_left_unfilled(documents, splits):
     texts = [sentence for document in documents for sentence in document]
     texts += [text for a, b, _ in _all(splits) for text in (a, b)]
     assert not [text for text in texts if re.search(r"[(){}|/\[\]\s?]", text)]
@@ -118,7 +118,7 @@ def test_every_split_has_its_size_and_is_balanced(splits):
         assert Counter(label for *_, label in rows) == {0: len(rows) // 2, 1: len(rows) // 2}
 
 
-def test_no_pair_stands_twice_in_either_order(splits):
+def test_no_pair_repeats_in_either_order(splits):
     keys = Counter(frozenset((a, b)) for a, b, _ in _all(splits))
     assert max(keys.values()) == 1
     assert all(len(key) == 2 for key in keys)
@@ -130,7 +130,7 @@ def test_labels_follow_from_the_meanings(splits):
         assert (_undressed(a, meaning_of) == _undressed(b, meaning_of)) == (label == 1), (a, b)
 
 
-def test_a_fifth_of_the_negatives_differ_in_one_thing(splits):
+def test_a_fifth_of_the_negatives_share_their_topic(splits):
     meaning_of = _meaning_of()
     pairs = [[_undressed(text, meaning_of) for text in row[:2]] for row in _all(splits) if row[2] == 0]
     same_topic = sum(a.topic == b.topic for a, b in pairs)
@@ -138,7 +138,7 @@ def test_a_fifth_of_the_negatives_differ_in_one_thing(splits):
     assert sum(a.topic == b.topic and a.ask != b.ask for a, b in pairs) > 0.2 * same_topic
 
 
-def test_word_overlap_alone_stays_below_the_quickstart(splits):
+def test_word_overlap_alone_scores_below_85_percent(splits):
     for rows in splits.values():
         assert _best_threshold_accuracy([(overlap(a, b), label) for a, b, label in rows]) < 0.85
 
@@ -214,12 +214,12 @@ def test_any_even_number_of_pairs_gives_three_balanced_splits(tmp_path, pairs):
         ({"pairs": 3601}, "use 3602"),
     ],
 )
-def test_nonsense_is_refused_with_the_way_out(flags, hint):
+def test_invalid_flags_are_refused_with_a_hint(flags, hint):
     with pytest.raises(InputError, match=hint):
         SampleConfig(**{"output_dir": "sample", **flags})
 
 
-def test_too_many_pairs_are_refused_with_the_most_there_are(tmp_path):
+def test_too_many_pairs_are_refused_with_the_maximum(tmp_path):
     with pytest.raises(InputError, match=r"use at most \d{5,}") as refusal:
         make_sample(SampleConfig(output_dir=str(tmp_path), documents=1, pairs=10**8))
     assert "\n" not in str(refusal.value)

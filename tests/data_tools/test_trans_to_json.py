@@ -1,12 +1,13 @@
-"""Raw text becomes one JSON line per document, in an order that only the seed decides."""
+"""Raw text becomes one JSON line per document, in an order that depends only on the seed."""
 
 import gzip
 import json
+import os
 
 import pytest
 import zstandard
 
-from data_tools.base.cli import exit_code_of
+from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import InputError
 from data_tools.trans_to_json import TransConfig, trans_to_json
 
@@ -33,11 +34,11 @@ def numbered(count):
     return "\n\n".join(f"第{number}篇文章的全部内容在此" for number in range(count))
 
 
-def test_an_empty_line_stands_between_documents(tmp_path):
+def test_an_empty_line_separates_documents(tmp_path):
     assert convert(tmp_path) == DOCUMENTS
 
 
-def test_the_key_and_the_line_between_documents_are_flags(tmp_path):
+def test_json_key_and_document_separator_are_flags(tmp_path):
     raw = RAW.replace("\n\n", "\n---\n\n")
     assert convert(tmp_path, raw, doc_spliter="---", json_key="content") == DOCUMENTS
 
@@ -51,7 +52,7 @@ def test_the_key_and_the_line_between_documents_are_flags(tmp_path):
     ],
     ids=["byte-order mark", "CRLF", "spaces"],
 )
-def test_marks_of_other_systems_do_not_reach_the_documents(tmp_path, content):
+def test_bom_crlf_and_spaces_do_not_change_the_documents(tmp_path, content):
     assert convert(tmp_path, content) == DOCUMENTS
 
 
@@ -61,7 +62,7 @@ def test_only_lf_ends_a_line(tmp_path):
     ]
 
 
-def test_compressed_files_read_like_plain_ones(tmp_path):
+def test_compressed_files_are_read_like_plain_ones(tmp_path):
     convert(tmp_path, gzip.compress(RAW.encode()), "a.txt.gz")
     halves = [zstandard.compress(part) for part in (RAW.encode()[:20], RAW.encode()[20:])]
     assert convert(tmp_path, b"".join(halves), "b.txt.zst", overwrite=True) == DOCUMENTS * 2
@@ -69,7 +70,7 @@ def test_compressed_files_read_like_plain_ones(tmp_path):
 
 def test_short_documents_are_left_out_and_counted(tmp_path, capsys):
     assert convert(tmp_path, RAW + "\n短。\n") == DOCUMENTS
-    assert "2 documents from 1 files (1 shorter than 10 characters left out)" in capsys.readouterr().err
+    assert "2 documents from 1 file (1 shorter than 10 characters left out)" in capsys.readouterr().err
     assert convert(tmp_path, RAW + "\n短。\n", min_doc_length=0, overwrite=True) == [*DOCUMENTS, "短。"]
 
 
@@ -105,7 +106,7 @@ def test_an_earlier_output_in_the_input_folder_is_not_read(tmp_path):
     assert texts(tmp_path / "in" / "out.jsonl") == DOCUMENTS
 
 
-def test_names_are_never_read_by_a_shell(tmp_path):
+def test_file_names_are_never_interpreted_by_a_shell(tmp_path):
     assert convert(tmp_path, name="-a b'\";touch PWNED;.txt") == DOCUMENTS
     assert not list(tmp_path.rglob("PWNED"))
 
@@ -121,31 +122,55 @@ BAD = {
     ),
     "UTF-16": ("你好".encode("utf-16"), r"raw\.txt:1: not UTF-8 .*looks like UTF-16: convert .* -f UTF-16"),
     "a lone CR": ("好\n你好\r世界\n", r"raw\.txt:2: CR inside the line; save"),
-    "an empty file": ("", "no document has 10 characters"),
+    "an empty file": ("", "no document has 10 characters; lower min_doc_length, or give longer"),
     "blank lines only": (" \n\n\t\n", "no document has 10 characters"),
 }
 
 
 @pytest.mark.parametrize(("content", "message"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_bad_text_is_named_and_leaves_nothing_behind(tmp_path, content, message, workers):
+def test_bad_text_is_reported_and_leaves_no_output(tmp_path, content, message, workers):
     with pytest.raises(InputError, match=message):
         convert(tmp_path, content, workers=workers)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 @pytest.mark.parametrize("name", ["raw.txt.gz", "raw.txt.zst"])
-def test_a_compressed_file_cut_short_is_named(tmp_path, name):
+def test_a_truncated_compressed_file_is_reported(tmp_path, name):
     pack = gzip.compress if name.endswith("gz") else zstandard.compress
     with pytest.raises(InputError, match=rf"{name}: damaged or cut short, read \d+ bytes"):
         convert(tmp_path, pack(RAW.encode() * 9)[:-5], name)
 
 
-def test_a_missing_input_is_one_line_and_exit_code_2(tmp_path, capsys):
+def test_a_missing_input_gives_one_line_and_exit_code_2(tmp_path, capsys):
     config = TransConfig(input_path=str(tmp_path / "no"), output_path=str(tmp_path / "out"))
     assert exit_code_of(lambda: trans_to_json(config)) == 2
     error = capsys.readouterr().err
     assert error == f"error: {tmp_path}/no: no such file or folder; fix --input_path\n"
+
+
+def test_an_output_may_have_a_long_chinese_name(tmp_path):
+    convert(tmp_path, output_path=str(tmp_path / ("长" * 75)))
+    assert texts(tmp_path / f"{'长' * 75}.jsonl") == DOCUMENTS
+
+
+@pytest.mark.parametrize(
+    "words", [["--doc_spliter", "---"], ["--doc-spliter=---"], ["--doc_spliter", "----"]]
+)
+def test_a_separator_may_consist_of_hyphens(words):
+    config = parse_config(TransConfig, ["--input_path", "-", "--output_path", "-", *words])
+    assert (config.doc_spliter, config.input_path) == (words[-1].rpartition("=")[2], "-")
+
+
+def test_an_empty_input_path_is_not_the_working_folder(tmp_path):
+    with pytest.raises(InputError, match="^input_path is empty; name a file or folder, "):
+        trans_to_json(TransConfig(input_path="", output_path=str(tmp_path / "out")))
+
+
+def test_a_pipe_is_not_a_folder_that_cannot_be_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe: a pipe or a device; give its content as standard input, "):
+        trans_to_json(TransConfig(input_path=str(tmp_path / "pipe"), output_path=str(tmp_path / "out")))
 
 
 def test_a_folder_without_text_is_refused(tmp_path):
@@ -153,7 +178,7 @@ def test_a_folder_without_text_is_refused(tmp_path):
         convert(tmp_path, "x", "notes.md")
 
 
-def test_an_existing_output_stays_unless_it_may_be_replaced(tmp_path):
+def test_an_existing_output_is_not_overwritten_by_default(tmp_path):
     convert(tmp_path)
     with pytest.raises(InputError, match=r"out\.jsonl exists; pass overwrite"):
         convert(tmp_path, numbered(5))

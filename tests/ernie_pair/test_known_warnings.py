@@ -1,4 +1,4 @@
-"""Remarks of other libraries that no user can do anything about, and all others."""
+"""Warnings of other libraries that users can do nothing about are hidden; all others are shown."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def run(program, *flags):
 
 
 @pytest.mark.parametrize("program", [JIEBA, STATIC], ids=["jieba", "a static program"])
-def test_a_start_shows_only_remarks_that_tell_something(program):
+def test_known_warnings_are_hidden_and_others_are_shown(program):
     done = run(program, "-W", "always")
     assert done.returncode == 0 and "UserWarning: a remark of the user's own code" in done.stderr
     assert not [remark for remark in REMARKS if remark in done.stderr]
@@ -50,8 +50,8 @@ def test_a_start_shows_only_remarks_that_tell_something(program):
     ]
 
 
-def test_each_known_remark_is_seen_without_its_filter():
-    """A filter that hides nothing any more is to go."""
+def test_each_known_warning_appears_without_its_filter():
+    """A filter that no longer hides anything should be removed."""
     program = f"import warnings\nwarnings.filterwarnings = lambda *a, **k: None\n{STATIC}\nimport jieba\n"
     said = run(program, "-W", "always").stderr
     assert [remark for remark in REMARKS[1:] if remark not in said] == []  # the first needs another order

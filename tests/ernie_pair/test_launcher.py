@@ -1,6 +1,8 @@
-"""Paddle's launcher as this package starts it: GPUs that are not there, and what it keeps to itself."""
+"""Paddle's launcher as started by this package: absent GPUs, exit codes, and what it does not print."""
 
+import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -26,7 +28,59 @@ def launch(folder, *words, **environment):
     )
 
 
-def test_gpus_without_a_gpu_are_one_line_and_nothing_is_started(tmp_path):
+SPEAKING = """
+import logging, subprocess, sys
+from ernie_pair.processes.console import GOOD, start_console
+from ernie_pair.processes.world import launched_world
+
+start_console(launched_world())
+logging.getLogger("ernie_pair").info("better than all before it", extra={"tone": GOOD})
+logging.getLogger("ernie_pair").warning("careful")
+if "again" not in sys.argv:
+    subprocess.run([sys.executable, __file__, "again"], stderr=open("child.log", "w"))
+"""
+
+
+def seen_on_a_terminal(folder, **environment):
+    """The terminal output of two processes started by the launcher."""
+    (folder / "speaking.py").write_text(SPEAKING)
+    terminal, end = pty.openpty()
+    words = ["--nproc_per_node", "2", "--log_dir", folder / "log", "speaking.py"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ernie_pair.launcher", *map(str, words)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environment},
+        stdin=end,
+        stdout=end,
+        stderr=end,
+    )
+    os.close(end)
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: all writers have closed it
+        while part := os.read(terminal, 1 << 16):
+            shown += part
+    os.close(terminal)
+    assert process.wait(timeout=60) == 0, shown
+    return shown.decode()
+
+
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}], ids=["colours", "none wanted"])
+def test_a_terminal_shows_colours_and_logs_have_none(tmp_path, environment):
+    shown = seen_on_a_terminal(tmp_path, **environment)
+    assert shown.count("better than all before it") == 1
+    assert ("\033[32m" in shown and "\033[33m" in shown) != bool(environment)
+    logs = [tmp_path / "log" / f"workerlog.{rank}" for rank in (0, 1)]
+    said = [path.read_text() for path in (*logs, tmp_path / "child.log")]
+    assert all("careful" in text and "\033" not in text for text in said)
+
+
+def test_piped_output_has_no_colours(tmp_path):
+    (tmp_path / "speaking.py").write_text(SPEAKING)
+    done = launch(tmp_path, "--nproc_per_node", 2, "speaking.py")
+    assert "better than all before it" in done.stdout and "\033" not in done.stdout
+
+
+def test_asking_for_absent_gpus_fails_and_starts_nothing(tmp_path):
     done = launch(tmp_path, "--gpus", "0,1", "absent.py", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2 and done.stderr.startswith("error: --gpus 0,1, but ")
     assert done.stderr.count("\n") == 1 and "--nproc_per_node" in done.stderr
@@ -41,7 +95,7 @@ def test_gpus_without_a_gpu_are_one_line_and_nothing_is_started(tmp_path):
         ("0, 1", "0,1", ""),
     ],
 )
-def test_a_gpu_that_is_not_visible_is_named(monkeypatch, asked, visible, reason):
+def test_the_error_names_a_gpu_that_is_not_visible(monkeypatch, asked, visible, reason):
     monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: True)
     monkeypatch.setattr(paddle.device.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -61,23 +115,23 @@ def test_a_gpu_that_is_not_visible_is_named(monkeypatch, asked, visible, reason)
         (8, 2, ["x.py", "--device=cpu", "--seed", "1"], "-1,-1"),
     ],
 )
-def test_processes_on_the_cpu_are_given_no_gpu(monkeypatch, visible, asked, words, given):
+def test_processes_on_the_cpu_see_no_gpu(monkeypatch, visible, asked, words, given):
     monkeypatch.setattr(launcher, "count_cards", lambda: visible)
     found = launcher.environment_of_processes(asked, launcher.is_cpu_asked(words))
     wanted = {"PADDLE_DISTRI_BACKEND": "gloo", "CUDA_VISIBLE_DEVICES": given} if given else {}
     assert found == wanted
 
 
-def test_more_processes_than_gpus_are_one_line(monkeypatch):
+def test_more_processes_than_gpus_give_a_one_line_error(monkeypatch):
     monkeypatch.setattr(launcher, "count_cards", lambda: 2)
     with pytest.raises(InputError) as caught:
         launcher.environment_of_processes(3, on_cpu=False)
     said = caught.value.message
-    assert said.startswith("--nproc_per_node 3, but 2 GPU(s) are visible, ")
+    assert said.startswith("--nproc_per_node 3 is more than the 2 visible GPUs, one for each process; ")
     assert said.endswith("start at most 2, or add --device cpu behind the file")
 
 
-def test_processes_meet_where_no_port_is_given_by_chance(tmp_path):
+def test_rendezvous_ports_are_below_the_ephemeral_range(tmp_path):
     (tmp_path / "told.py").write_text("import os\nprint(os.environ['PADDLE_TRAINER_ENDPOINTS'])\n")
     given = {name: value for name, value in os.environ.items() if name != "PORT_RANGE"}
     given["PYTHONPATH"] = str(ROOT)
@@ -89,7 +143,7 @@ def test_processes_meet_where_no_port_is_given_by_chance(tmp_path):
     assert len(ports) == 2 and all(10000 <= port < first_given for port in ports)
 
 
-def test_a_failed_process_passes_its_code_and_hides_its_env(tmp_path):
+def test_a_failed_process_keeps_its_code_and_leaks_no_env(tmp_path):
     (tmp_path / "fails.py").write_text("import sys\nsys.exit('error: it failed')\n")
     done = launch(tmp_path, "--nproc_per_node", "2", "fails.py", A_PASSWORD="open-sesame")
     assert done.returncode == 1 and "ended with exit code 1" in done.stderr
@@ -111,7 +165,7 @@ time.sleep(100)
     [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 128 + 9)],
     ids=["it ends", "it is killed"],
 )
-def test_the_exit_code_is_that_of_the_process_that_failed(failure, code, tmp_path):
+def test_the_exit_code_is_that_of_the_failed_process(failure, code, tmp_path):
     (tmp_path / "fails_one.py").write_text(FAILS_ONE.format(failure=failure))
     done = launch(tmp_path, "--nproc_per_node", "2", "fails_one.py")
     assert done.returncode == code, done.stderr
@@ -123,7 +177,7 @@ print("rank", os.environ["PADDLE_TRAINER_ID"], flush=True)
 """
 
 
-def test_the_launcher_itself_says_nothing(tmp_path):
+def test_the_launcher_itself_prints_nothing_by_default(tmp_path):
     (tmp_path / "speaks.py").write_text(SPEAKS)
     done = launch(tmp_path, "--nproc_per_node", "2", "speaks.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, "rank 0\n", "")
@@ -144,7 +198,7 @@ time.sleep(100)
 """
 
 
-def test_a_stopped_run_has_the_last_word(tmp_path):
+def test_the_last_output_of_a_stopped_run_is_shown(tmp_path):
     (tmp_path / "waits.py").write_text(WAITS)
     words = [sys.executable, "-u", "-m", "ernie_pair.launcher", "--log_dir", "log", "--nproc_per_node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -156,13 +210,13 @@ def test_a_stopped_run_has_the_last_word(tmp_path):
     assert running.communicate(timeout=60)[0] == "saved, and stopped\n"
 
 
-def test_a_run_on_several_machines_says_that_it_waits(capsys):
+def test_a_multi_machine_run_reports_that_it_is_waiting(capsys):
     launcher.tell_of_waiting(1, "10.0.0.1:6170")
     launcher.tell_of_waiting(2, "10.0.0.1:6170")
     assert capsys.readouterr().err == "waiting until 2 machines have been started, at 10.0.0.1:6170\n"
 
 
-def test_the_script_of_pretraining_says_so_too(tmp_path):
+def test_the_pretraining_script_reports_absent_gpus(tmp_path):
     scripts = ROOT / "scripts"
     (tmp_path / "run.sh").write_text((scripts / "run_pretrain_static.sh").read_text())
     (tmp_path / "environment.sh").write_text(f"ROOT={scripts.parent}\nDEVICE=gpu\nPY={sys.executable}\n")

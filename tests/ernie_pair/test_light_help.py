@@ -1,4 +1,4 @@
-"""Help and errors in flags come before Paddle and other heavy libraries are loaded."""
+"""Help and flag errors are printed without loading Paddle or other heavy libraries."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from places import ROOT
 
 from ernie_pair.__main__ import COMMANDS, FORMS, GROUPS, LAUNCH
 
-# A program that runs each line of its first word as a command, and prints what became of it.
+# A program that runs each line of its first argument as a command, and prints the outcome.
 RUN = """
 import contextlib, io, sys
 from data_tools.base.cli import exit_code_of
@@ -44,8 +44,8 @@ def asked_for_help():
     return ["--help", "--version", "help train", "launch train --help", *forms, *helps]
 
 
-def test_no_help_loads_a_heavy_library():
-    """All in one process: what one of them had loaded, all behind it would show."""
+def test_help_loads_no_heavy_library():
+    """All in one process: a library loaded by one of them would show up in all that follow."""
     lines = asked_for_help()
     found = run(*lines)
     assert [one[0] for one in found] == lines
@@ -54,7 +54,7 @@ def test_no_help_loads_a_heavy_library():
         assert has_usage == str(line != "--version"), line
 
 
-def test_no_wrong_flag_loads_a_heavy_library():
+def test_wrong_flags_load_no_heavy_library():
     lines = [f"{command} --xyzzy 3" for command in COMMANDS]
     lines += ["train --epochs three", "train --device tpu", "xyzzy", "launch train --xyzzy", "launch xyzzy"]
     lines += ["predict --model_path x --input_file x --output_file x --batch_size 0"]
@@ -62,7 +62,7 @@ def test_no_wrong_flag_loads_a_heavy_library():
         assert (code, heavy) == ("2", "light"), line
 
 
-def test_a_process_of_its_own_loads_no_more():
+def test_help_in_a_fresh_process_loads_no_heavy_library():
     for command in ("train", "predict", "pretrain", "export", "compare-models"):
         ((_, code, heavy, _),) = run(f"{command} --help")
         assert (code, heavy) == ("0", "light"), command
@@ -72,7 +72,7 @@ def test_a_process_of_its_own_loads_no_more():
     "script", ["train_pair", "predict_pair", "evaluate_pair", "train_embedding", "run_pretrain_static"]
 )
 @pytest.mark.parametrize("words, code", [(["--help"], 0), (["--xyzzy"], 2)], ids=["help", "wrong flag"])
-def test_the_scripts_are_as_light(script, words, code):
+def test_the_scripts_load_no_heavy_library(script, words, code):
     program = f"""
 import runpy, sys
 sys.argv = ["scripts/{script}.py", *sys.argv[1:]]
@@ -88,6 +88,6 @@ except SystemExit as left:
     assert done.stderr.count("\n") == (1 if code else 0), done.stderr
 
 
-def test_each_command_stands_in_one_group():
+def test_each_command_belongs_to_one_group():
     listed = [name for names in GROUPS.values() for name in names.split()]
     assert sorted(listed) == sorted([*COMMANDS, LAUNCH[0], "help", "completion"])

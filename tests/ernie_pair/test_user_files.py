@@ -1,4 +1,4 @@
-"""What a person keeps in the folder of a run stays, and what a run left is not lost, in both halves."""
+"""User files in a run's folder are kept, and earlier results are not lost, in pairs and pretraining."""
 
 import json
 import os
@@ -29,7 +29,7 @@ SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing of ours catches it."""
+    """Stands in for a kill: none of our code catches it."""
 
 
 @pytest.fixture
@@ -56,11 +56,11 @@ def best_of(output):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pair_training_leaves_what_a_person_has_in_its_folder(tmp_path, config, monkeypatch, kind):
+def test_pair_training_keeps_user_files_in_its_folder(tmp_path, config, monkeypatch, kind):
     train_pair(config)
     model = best_of(config.output_dir)
     own = replace(config, output_dir=str(tmp_path / "shared"))
-    names = (*OF_ANY_RUN, *OF_PAIRS, model.name)  # the very name of the best model, too
+    names = (*OF_ANY_RUN, *OF_PAIRS, model.name)  # including the name of the best model
     plant(tmp_path / "shared", names, kind)
     before = content(tmp_path / "shared", names)
     kill_at(monkeypatch, 9, own)
@@ -86,7 +86,7 @@ def world(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pretraining_leaves_what_a_person_has_in_its_folder(world, kind):
+def test_pretraining_keeps_user_files_in_its_folder(world, kind):
     output = world / kind
     names = (*OF_ANY_RUN, *OF_PRETRAINING)
     plant(output, names, kind)
@@ -113,7 +113,7 @@ def test_a_best_model_with_user_files_is_renamed_not_deleted(tmp_path):
     assert (aside / "notes.txt").read_text() == "mine" and (aside / "weights").is_file()
 
 
-def test_a_copy_of_the_best_model_is_a_persons_own(tmp_path):
+def test_a_user_copy_of_the_best_model_is_kept(tmp_path):
     first = judged(tmp_path, 0.5)
     copies = [tmp_path / name for name in ("best-copy", "best-accuracy-0.9000")]
     for copy in copies:
@@ -123,7 +123,7 @@ def test_a_copy_of_the_best_model_is_a_persons_own(tmp_path):
     assert all((copy / "weights").is_file() for copy in copies)
 
 
-def test_curves_are_drawn_once_in_a_folder_of_the_run(tmp_path, config, monkeypatch):
+def test_curves_are_written_once_in_a_folder_of_the_run(tmp_path, config, monkeypatch):
     kill_at(monkeypatch, 9, config)
     train_pair(config)
     run_id = json.loads((tmp_path / "out" / "run.json").read_text())["run_id"]
@@ -134,7 +134,7 @@ def test_curves_are_drawn_once_in_a_folder_of_the_run(tmp_path, config, monkeypa
 
 
 @pytest.mark.parametrize("name", ["vdl", "vdl/RUN"])
-def test_where_no_curve_can_be_drawn_the_run_goes_on_without(tmp_path, config, monkeypatch, name, capfd):
+def test_a_run_continues_if_curves_cannot_be_written(tmp_path, config, monkeypatch, name, capfd):
     if name == "vdl":
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "vdl").write_text("mine")
@@ -153,7 +153,7 @@ def test_where_no_curve_can_be_drawn_the_run_goes_on_without(tmp_path, config, m
         assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["vdlrecords.1.log"]
 
 
-# --- a folder that was used before
+# --- folders used by an earlier run
 
 
 def alone(values):
@@ -161,13 +161,13 @@ def alone(values):
 
 
 def used_pairs(tmp_path, config):
-    """A finished run without its checkpoints; what it left, and how to start it again."""
+    """A finished run: its output folder, and a function that starts it again."""
     train_pair(config)
     return tmp_path / "out", lambda **flags: exit_code_of(lambda: train_pair(replace(config, **flags)))
 
 
 def left(output, *but):
-    """{path: bytes} of what a run must not touch when it is refused."""
+    """{path: bytes} of the files that a refused run must not touch."""
     paths = (path for path in output.rglob("*") if path.is_file() and path.name not in but)
     return {str(path.relative_to(output)): path.read_bytes() for path in paths}
 
@@ -191,7 +191,7 @@ def test_a_used_folder_without_checkpoints_is_refused(tmp_path, config, without,
     assert left(output, "run.lock") == before
 
 
-def test_a_fresh_start_renames_what_was_left_and_begins_anew(tmp_path, config, capfd):
+def test_a_fresh_start_moves_old_results_aside_and_restarts(tmp_path, config, capfd):
     output, again = used_pairs(tmp_path, config)
     before = left(output, "run.lock")
     mine = {name: f"mine: {name}" for name in ("best-notes.txt", "notes.txt")}
@@ -226,14 +226,14 @@ def test_pretraining_refuses_a_used_folder_unless_fresh_start(world):
     assert (output / "model_3" / "config.json").is_file()
 
 
-def test_a_run_killed_before_a_checkpoint_begins_again(tmp_path, config, monkeypatch):
+def test_a_run_killed_before_a_checkpoint_starts_over(tmp_path, config, monkeypatch):
     kill_at(monkeypatch, 3, config)  # the best model and metrics of step 3 are there
     assert (tmp_path / "out" / "metrics.jsonl").is_file() and ranked_models(tmp_path / "out")
     train_pair(config)
     assert (tmp_path / "out" / "model_last").resolve().name == "step_00000012"
 
 
-def test_metrics_of_an_unknown_run_are_not_cut(tmp_path, config):
+def test_metrics_of_an_unknown_run_are_not_truncated(tmp_path, config):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "metrics.jsonl").write_text('{"mine": 1}\n')
     for _ in range(2):
@@ -242,18 +242,18 @@ def test_metrics_of_an_unknown_run_are_not_cut(tmp_path, config):
 
 
 @pytest.mark.parametrize("name", ["run.json", "run.lock"])
-def test_a_note_or_a_lock_that_is_a_persons_is_not_overwritten(tmp_path, name):
+def test_a_user_run_json_or_run_lock_is_not_overwritten(tmp_path, name):
     (tmp_path / name).write_text('{"run_id": "../../mine"}')
     assert exit_code_of(lambda: Checkpoints(tmp_path, World(), alone)) == (3 if name == "run.json" else 2)
     assert (tmp_path / name).read_text() == '{"run_id": "../../mine"}'
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_stands_in_the_way_of_a_checkpoint_is_renamed(tmp_path, kind):
+def test_an_obstacle_at_the_checkpoint_path_is_renamed(tmp_path, kind):
     plant(tmp_path / "out", ["checkpoints/step_00000005"], kind)
     before = content(tmp_path / "out", [])
     opened = Checkpoints(tmp_path / "out", World(), alone)
-    if kind == "folder":  # a damaged checkpoint, for all that is known
+    if kind == "folder":  # it looks like a damaged checkpoint
         with pytest.raises(CheckpointError, match="no usable checkpoint"):
             opened.newest()
     for step in (5, 6):

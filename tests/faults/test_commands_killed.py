@@ -1,4 +1,4 @@
-"""Commands that are killed by SIGKILL in the middle: started again, they end with the bytes of one start."""
+"""Commands killed by SIGKILL midway: started again, they produce the bytes of an uninterrupted run."""
 
 import json
 import os
@@ -22,18 +22,18 @@ SERIES = (
     "--model_name_or_path bare --model_type ernie --from_scratch true --train_file train.tsv --max_steps 6 "
     "--learning_rate 5e-3 --batch_size 16 --device cpu --seed 3 --checkpoint_steps 2"
 )
-# They tell the time of day; what a run learned is compared by its weights and predictions.
+# These contain times; what a run learned is compared by its weights and predictions.
 TIMED = ("metrics.jsonl", "study.db", "MANIFEST.json", "run.json", ".made.json", ".lock", "README.md")
 
 
 class Case(NamedTuple):
-    """A command, the rename that it does not live to see, and constants that make its work many parts."""
+    """A command, the rename just before which it is killed, and constants that split its work into parts."""
 
     words: str
     name: str
     time: int = 1
     small: Dict[str, Dict[str, int]] = {}
-    alone: bool = False  # every start is a process: what Paddle calls the parts of a graph counts on in one
+    alone: bool = False  # each start is a process: Paddle's graph names keep counting in one
 
 
 MINING, SEARCH = "ernie_pair.pair.mining", "ernie_pair.search"
@@ -109,7 +109,7 @@ def make(command, case, output):
 
 
 def made(folder, name):
-    """The files of an output, called OUT here, and what a killed run keeps beside it."""
+    """The files of an output, with its name replaced by OUT, and those a killed run keeps beside it."""
     return {
         str(path.relative_to(folder)).replace(name, "OUT"): path.read_bytes().replace(name.encode(), b"OUT")
         for path in folder.rglob("*")
@@ -122,9 +122,10 @@ def made(folder, name):
 
 
 @pytest.mark.parametrize("command", CASES)
-def test_a_command_killed_in_the_middle_ends_as_one_start(world, monkeypatch, command):
+def test_a_killed_command_resumes_to_the_same_result(world, monkeypatch, command):
     case = CASES[command]
     monkeypatch.chdir(world)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # the date on pages, to the minute
     for module, values in case.small.items():
         for name, value in values.items():
             monkeypatch.setattr(import_module(module), name, value)

@@ -1,4 +1,4 @@
-"""Disks that are full, small or read-only, and files that may not grow."""
+"""Full or read-only disks, disks out of inodes, and file size limits."""
 
 import resource
 import subprocess
@@ -26,7 +26,7 @@ def save(folder, step):
 
 
 @pytest.mark.parametrize("limit", range(500, 3500, 250))
-def test_a_file_size_limit_ends_the_run_with_checkpoint_kept(tmp_path, limit, capfd):
+def test_hitting_a_file_size_limit_keeps_the_last_checkpoint(tmp_path, limit, capfd):
     save(tmp_path, 5)
     code = in_child(
         lambda: exit_code_of(lambda: save(tmp_path, 10)),
@@ -41,7 +41,7 @@ def test_a_file_size_limit_ends_the_run_with_checkpoint_kept(tmp_path, limit, ca
 
 
 @pytest.mark.parametrize("kind", ["full", "inodes", "read-only"])
-def test_a_disk_that_refuses_leaves_the_checkpoint_before(tmp_path, kind):
+def test_a_failed_disk_write_keeps_the_previous_checkpoint(tmp_path, kind):
     inodes = 40 if kind == "inodes" else 1000
     mount = f"mount -t tmpfs -o size=2m,nr_inodes={inodes} none {tmp_path}"
     if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode:

@@ -1,4 +1,4 @@
-"""What must be on the disk before the next thing happens, read from the system calls of one save."""
+"""The order in which one save writes, syncs and renames its files, read from its system calls."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ checkpoints.save(TrainState(5), {}, [("a", b"a" * 9000), ("b", b"b")], {})
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
-    """(system call, path) of those that open for writing, force to disk, or rename, in their order."""
+    """(system call, paths) of each traced call on the output folder, in order; and that folder."""
     folder = tmp_path_factory.mktemp("power")
     trace = folder / "trace"
     strace = ["strace", "-f", "-y", "-e", "trace=openat,writev,fsync,rename,mkdir,symlink", "-o", str(trace)]
@@ -39,7 +39,7 @@ def calls(tmp_path_factory):
 
 
 def places(calls, call, end):
-    """Where in the trace ``call`` names a path with that end."""
+    """The positions in the trace of ``call`` on a path that ends with ``end``."""
     found = [place for place, (name, paths) in enumerate(calls) if name == call and paths_end(paths, end)]
     assert found, f"no {call} of {end}"
     return found
@@ -50,19 +50,19 @@ def paths_end(paths, end):
 
 
 @pytest.mark.parametrize("name", ["/a", "/b", "/state.json", "/MANIFEST.json"])
-def test_files_reach_the_disk_before_the_checkpoint_is_named(calls, name):
+def test_files_are_synced_before_the_checkpoint_is_renamed(calls, name):
     calls, _ = calls
     (renamed,) = places(calls, "rename", "/step_00000005")
     assert max(places(calls, "writev", name)) < min(places(calls, "fsync", name)) < renamed
 
 
 @pytest.mark.parametrize("name", ["/a", "/b", "/state.json"])
-def test_the_manifest_comes_last(calls, name):
+def test_the_manifest_is_written_after_all_files_are_synced(calls, name):
     calls, _ = calls
     assert max(places(calls, "fsync", name)) < min(places(calls, "writev", "/MANIFEST.json"))
 
 
-def test_the_names_are_on_the_disk_before_the_next_step(calls):
+def test_directory_entries_are_synced_before_the_next_step(calls):
     calls, out = calls
     (renamed,) = places(calls, "rename", "/step_00000005")
     (draft,) = {path for path in calls[renamed][1] if "/.tmp-" in path}

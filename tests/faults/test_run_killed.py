@@ -1,4 +1,4 @@
-"""Kill -9 at many random moments, and the end is the end of the run that nobody touched; both halves."""
+"""Runs killed with SIGKILL at many random moments end exactly as an uninterrupted run; both halves."""
 
 import os
 import random
@@ -34,7 +34,7 @@ def published(output):
 
 
 def of_session(session):
-    """The processes of a session that still run."""
+    """The processes of a session that are still running."""
     wanted = ["pgrep", "-s", str(session), "-r", "R,S,D,T"]
     return subprocess.run(wanted, capture_output=True, text=True).stdout.split()
 
@@ -46,7 +46,7 @@ def shared_memory():
 def killed(half, settings, early, seconds):
     """Start the run and kill all of it ``seconds`` after its start, or after its first line of the log.
 
-    What it said, and whether it had finished.
+    Returns its standard error, and whether it had finished.
     """
     process, events_file = start(half, settings, "cut"), half.folder / "cut" / "metrics.jsonl"
     begun = time.time()
@@ -71,7 +71,7 @@ def killed(half, settings, early, seconds):
         ("pairs", 3, 600),
     ],
 )
-def test_repeated_kills_change_nothing(tmp_path, name, kills, max_steps):
+def test_a_run_resumed_after_many_kills_is_bit_identical(tmp_path, name, kills, max_steps):
     half, settings = HALVES[name](tmp_path), {**SETTINGS[name], "max_steps": max_steps}
     whole = start(half, settings, "whole")
     assert whole.communicate()[1] and whole.returncode == 0

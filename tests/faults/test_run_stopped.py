@@ -1,4 +1,4 @@
-"""Real pretraining runs that are told to stop, on a tiny model."""
+"""Real pretraining runs of a tiny model that are stopped by a signal."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def whole(world):
 
 
 def wait_for_update(output, step):
-    """Until update ``step`` stands in the log."""
+    """Wait until update ``step`` appears in the log."""
     deadline, path = time.monotonic() + 100, output / "metrics.jsonl"
     while time.monotonic() < deadline:
         if path.exists() and f'"train", "step": {step},' in path.read_text():
@@ -79,7 +79,7 @@ def children_of(pid):
         pytest.param(signal.SIGHUP, 143, True, id="the terminal closes", marks=pytest.mark.slow),
     ],
 )
-def test_a_storm_of_stop_signals_loses_no_step(world, whole, number, code, group):
+def test_repeated_stop_signals_lose_no_step(world, whole, number, code, group):
     output = world / number.name
     process = start(world, number.name)
     wait_for_update(output, 5)
@@ -90,7 +90,7 @@ def test_a_storm_of_stop_signals_loses_no_step(world, whole, number, code, group
     stopped, said = end_of(process)
     step = [event["step"] for event in events(output) if event["split"] == "train"][-1]
     assert stopped == code, said
-    assert said[-1] == f"stopped by {number.name} after step {step}, saved; run the same command to go on"
+    assert said[-1] == f"stopped by {number.name} after step {step}, saved; run the same command to continue"
     state = json.loads((output / "model_last" / "state.json").read_text())
     assert state["step"] == step < 60
     assert workers and not any(Path(f"/proc/{pid}").exists() for pid in workers)
@@ -100,7 +100,7 @@ def test_a_storm_of_stop_signals_loses_no_step(world, whole, number, code, group
 
 
 @pytest.mark.slow
-def test_a_run_that_sleeps_with_its_machine_goes_on(world, whole):
+def test_a_suspended_run_continues_with_identical_results(world, whole):
     process = start(world, "asleep")
     wait_for_update(world / "asleep", 5)
     os.kill(process.pid, signal.SIGSTOP)

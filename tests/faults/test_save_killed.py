@@ -1,4 +1,4 @@
-"""kill -9 before every change of a file that a save, a resume or an export makes."""
+"""kill -9 before every file system change that a save, a resume or an export makes."""
 
 import shutil
 from pathlib import Path
@@ -44,7 +44,7 @@ def save_by_two(folder, step):
 
 
 def sound_steps(folder):
-    """Of what stands under a final name; nothing half-made may."""
+    """The steps of the checkpoints under a final name, each of which must be complete."""
     steps = []
     for path in sorted((folder / "checkpoints").glob("step_*")):
         checkpoint = Checkpoint(path)
@@ -61,7 +61,7 @@ def hidden(folder):
 
 @pytest.fixture
 def start_over(tmp_path):
-    """Returns what puts OUT back to the state in which it is called first."""
+    """A function that restores OUT to its state at the time of the first call."""
     kept = tmp_path / "kept"
 
     def back():
@@ -74,7 +74,7 @@ def start_over(tmp_path):
 
 
 @pytest.mark.parametrize("how", [save, save_by_two])
-def test_a_save_killed_anywhere_leaves_whole_checkpoints(tmp_path, start_over, how):
+def test_a_save_killed_at_any_point_leaves_valid_checkpoints(tmp_path, start_over, how):
     out, seen = tmp_path / "out", set()
     save(out, 5, 10, 15)
 
@@ -90,7 +90,7 @@ def test_a_save_killed_anywhere_leaves_whole_checkpoints(tmp_path, start_over, h
     assert len(seen) == 3
 
 
-def test_a_first_save_killed_anywhere_leaves_none_or_one(tmp_path):
+def test_a_first_save_killed_at_any_point_is_all_or_nothing(tmp_path):
     out = tmp_path / "out"
 
     def after(change):
@@ -101,7 +101,7 @@ def test_a_first_save_killed_anywhere_leaves_none_or_one(tmp_path):
     killed_everywhere(lambda: save(out, 5), lambda: shutil.rmtree(out, ignore_errors=True), after)
 
 
-def test_a_resume_killed_anywhere_finds_the_same_checkpoint(tmp_path, start_over):
+def test_a_resume_killed_at_any_point_finds_the_same_checkpoint(tmp_path, start_over):
     out = tmp_path / "out"
     save(out, 5, 10, 15)
     (out / "checkpoints" / "step_00000015" / "more-0.bin").write_bytes(b"15!")
@@ -115,7 +115,7 @@ def test_a_resume_killed_anywhere_finds_the_same_checkpoint(tmp_path, start_over
         checkpoints.close()
 
     def after(change):
-        in_child(resume, lambda: kill_before(change))  # and once more
+        in_child(resume, lambda: kill_before(change))  # killed a second time
         resume()
         assert sound_steps(out) == [5] and hidden(out) == []
         set_aside = sorted(path.name[:18] for path in (out / "checkpoints").glob(".bad-*"))
@@ -126,7 +126,7 @@ def test_a_resume_killed_anywhere_finds_the_same_checkpoint(tmp_path, start_over
     assert killed_everywhere(resume, start_over, after) > 5
 
 
-def test_an_export_killed_anywhere_is_whole_or_not_there(tmp_path):
+def test_an_export_killed_at_any_point_is_complete_or_absent(tmp_path):
     out, content = tmp_path / "model_5", {"a": "new", "b": "new too"}
 
     def fill(draft: Path):

@@ -1,4 +1,4 @@
-"""Two processes under Paddle's launcher, of which one is lost, stopped or fails; both halves."""
+"""Two processes under Paddle's launcher, one of which is killed, stopped or fails; both halves."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def half(request, halves):
 
 @pytest.fixture(scope="module")
 def wholes():
-    """The folder of the run of a half that nobody touched."""
+    """A function that returns the output folder of an uninterrupted run of a half."""
     done = {}
 
     def whole(half):
@@ -46,7 +46,7 @@ def wholes():
 @pytest.mark.parametrize(
     "half, rank", [("pretraining", 1), ("pairs", 0), ("pairs", 1)], indirect=["half"], ids=str
 )
-def test_a_killed_rank_ends_the_other_by_its_name(half, rank):
+def test_a_killed_rank_ends_the_other_with_an_error_naming_it(half, rank):
     launched = Launched(half, f"killed{rank}")
     pids = launched.wait_for_update(25)
     os.kill(pids[rank], signal.SIGKILL)
@@ -86,7 +86,7 @@ def test_a_signal_to_the_launcher_stops_both_at_the_same_step(half, wholes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("half", BOTH, indirect=True)
-def test_ranks_of_a_killed_launcher_stop_and_leave_nothing(half, wholes):
+def test_ranks_of_a_killed_launcher_save_stop_and_can_resume(half, wholes):
     launched = Launched(half, "orphans")
     pids = launched.wait_for_update(5)
     launched.process.kill()
@@ -98,7 +98,7 @@ def test_ranks_of_a_killed_launcher_stop_and_leave_nothing(half, wholes):
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("half", BOTH, indirect=True)
-def test_a_stopped_rank_ends_the_other_within_a_minute(half, wholes, rank):
+def test_a_frozen_rank_ends_the_other_within_a_minute(half, wholes, rank):
     launched = Launched(half, f"frozen{rank}")
     pids = launched.wait_for_update(25)
     os.kill(pids[rank], signal.SIGSTOP)
@@ -118,7 +118,7 @@ def test_a_stopped_rank_ends_the_other_within_a_minute(half, wholes, rank):
     [("save", "No space left on device at optimizer"), ("nan", "the loss of step 10"), ("bug", "KeyError")],
 )
 @pytest.mark.parametrize("half", BOTH, indirect=True)
-def test_a_fault_of_one_rank_is_what_both_end_with(half, wholes, what, reason, rank):
+def test_an_error_on_one_rank_ends_both_and_a_rerun_succeeds(half, wholes, what, reason, rank):
     name = f"failing_{what}{rank}"
     launched = Launched(half, name, failing(half, what, rank))
     assert launched.end(60) != 0

@@ -1,6 +1,6 @@
-"""Both libraries on the same models: logits, hidden states and token ids, both ways.
+"""This package and transformers agree on the same models: logits, hidden states and token ids.
 
-Skipped without torch and transformers; sh scripts/test_peer.sh makes an environment that has them.
+Skipped without torch and transformers; sh scripts/test_peer.sh creates an environment with them.
 """
 
 import json
@@ -75,19 +75,19 @@ def write_classifier(folder, family):
 
 
 def load_there(folder, loader=transformers.AutoModelForSequenceClassification):
-    """A model of transformers, which must find each of its weights and no other."""
+    """A transformers model, loaded without missing or unexpected weights."""
     model, told = loader.from_pretrained(folder, output_loading_info=True)
     assert not any(told.values()), told
     return model.eval()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_stored_names_are_those_of_transformers(family):
+def test_the_stored_weight_names_match_transformers(family):
     assert json.loads(NAMES.read_text())[family] == shapes_of(their_model(family))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_their_classifier_answers_the_same_here(tmp_path, family):
+def test_a_transformers_classifier_gives_the_same_logits_here(tmp_path, family):
     model = their_model(family)
     expected = ask(model, IDS, TYPES).logits.numpy()
     assert np.ptp(expected, axis=0).min() > 1e-3, "rows cannot be told apart"
@@ -100,7 +100,7 @@ def test_their_classifier_answers_the_same_here(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", COUNTERPARTS)
-def test_our_classifier_answers_the_same_there(tmp_path, family):
+def test_our_classifier_gives_the_same_logits_in_transformers(tmp_path, family):
     folder = write_classifier(tmp_path / "ours", family)
     expected = logits_here(folder)
     assert np.ptp(expected, axis=0).min() > 1e-3, "rows cannot be told apart"
@@ -111,7 +111,7 @@ def test_our_classifier_answers_the_same_there(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", COUNTERPARTS)
-def test_a_round_trip_changes_no_bit(tmp_path, family):
+def test_a_round_trip_conversion_is_bit_identical(tmp_path, family):
     ours, theirs, back = (tmp_path / name for name in ("ours", "theirs", "back"))
     write_classifier(ours, family)
     convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(theirs)))
@@ -140,7 +140,7 @@ def write_pretrained(folder, family):
 
 
 def outputs_here(model):
-    """The hidden states of what is no padding, and the logits of both heads."""
+    """The hidden states of the tokens that are not padding, and the logits of both heads."""
     with paddle.no_grad():
         asked = {"token_type_ids": paddle.to_tensor(TYPES)}
         states = encoder_of(model)(paddle.to_tensor(IDS), **asked)[0]
@@ -149,7 +149,7 @@ def outputs_here(model):
 
 
 @pytest.mark.parametrize("family", PRETRAINED)
-def test_our_pretrained_model_answers_the_same_there(tmp_path, family):
+def test_our_pretrained_model_outputs_match_in_transformers(tmp_path, family):
     model = write_pretrained(tmp_path / "ours", family)
     convert_to_hugging_face(ToHuggingFaceConfig(str(tmp_path / "ours"), str(tmp_path / "theirs")))
     peer = load_there(tmp_path / "theirs", transformers.AutoModelForPreTraining)
@@ -166,7 +166,7 @@ def test_our_pretrained_model_answers_the_same_there(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", ["ernie", "bert"])
-def test_their_pretrained_model_answers_the_same_here(tmp_path, family):
+def test_transformers_pretrained_model_outputs_match_here(tmp_path, family):
     peer = their_model(family, "ForPreTraining", hidden_act="relu")
     folder = save(peer, tmp_path / "theirs")
     convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
@@ -181,7 +181,7 @@ def test_their_pretrained_model_answers_the_same_here(tmp_path, family):
 
 
 @pytest.mark.parametrize("kind", ["ForPreTraining", "ForMaskedLM", "Model"])
-def test_pretraining_starts_from_their_weights(tmp_path, kind):
+def test_pretraining_starts_from_transformers_weights(tmp_path, kind):
     peer = their_model("ernie", kind, hidden_act="relu", vocab_size=40)
     source = open_model(str(save(peer, tmp_path / "theirs")), model_type="ernie", from_scratch=False)
     config_class, model_class = CLASSES["ernie"]
@@ -202,14 +202,14 @@ def test_pretraining_starts_from_their_weights(tmp_path, kind):
 
 
 @pytest.mark.parametrize("options", [{"max_shard_size": "8KB"}, {"safe_serialization": False}])
-def test_shards_and_pickles_of_torch_are_read(tmp_path, options):
+def test_sharded_and_pickled_torch_weights_are_read(tmp_path, options):
     model = their_model("bert")
     folder = save(model, tmp_path / "theirs", **options)
     assert not (folder / "model.safetensors").exists()
     assert np.abs(logits_here(folder) - ask(model, IDS, TYPES).logits.numpy()).max() < MOST
 
 
-def test_views_in_a_pickle_of_torch_are_read(tmp_path):
+def test_non_contiguous_tensors_in_a_torch_pickle_are_read(tmp_path):
     model = their_model("bert")
     folder = save(model, tmp_path / "theirs")
     expected = logits_here(folder)
@@ -220,7 +220,7 @@ def test_views_in_a_pickle_of_torch_are_read(tmp_path):
     assert np.array_equal(logits_here(folder), expected)
 
 
-def test_a_half_precision_model_of_theirs_is_read(tmp_path):
+def test_a_bfloat16_transformers_model_is_read(tmp_path):
     model = their_model("bert").to(torch.bfloat16)
     folder = save(model, tmp_path / "theirs")
     expected = ask(model.float(), IDS, TYPES).logits.numpy()
@@ -228,7 +228,7 @@ def test_a_half_precision_model_of_theirs_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_their_tokenizer_makes_our_ids(tmp_path, lower_case):
+def test_the_transformers_tokenizer_gives_our_token_ids(tmp_path, lower_case):
     folder = write_classifier(tmp_path / "ours", "bert")
     settings = {"do_lower_case": lower_case, "model_max_length": 40}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -246,7 +246,7 @@ def test_their_tokenizer_makes_our_ids(tmp_path, lower_case):
     assert theirs.model_max_length == 40 and theirs.pad_token_id == ours.pad_id
 
 
-def test_evaluation_reads_a_folder_of_theirs(tmp_path):
+def test_evaluation_reads_a_transformers_model_folder(tmp_path):
     model = their_model("bert", id2label={0: "0", 1: "1"}, label2id={"0": 0, "1": 1})
     folder = save(model, tmp_path / "theirs")
     pairs = write_pairs(tmp_path / "pairs.tsv", 40)

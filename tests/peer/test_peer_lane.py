@@ -1,4 +1,4 @@
-"""The peer's lanes of the benchmarks: they compute with torch what their spec says."""
+"""The peer's lanes of the benchmarks: they compute in torch what their spec describes."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def losses(tmp_path, task, batch, **spec):
     return [turn["steps"][0]["loss"] for turn in turns]
 
 
-def test_padding_changes_no_loss_of_pairs(tmp_path):
+def test_padding_does_not_change_the_loss_on_pairs(tmp_path):
     batch = {"input_ids": IDS, "token_type_ids": np.zeros_like(IDS), "labels": np.array([0, 1])}
     best, narrow, defaults = (
         losses(tmp_path, "train_pairs", batch, best=best, precision=precision)
@@ -49,7 +49,7 @@ def test_padding_changes_no_loss_of_pairs(tmp_path):
     assert narrow != best and narrow == pytest.approx(best, rel=0.02)
 
 
-def test_unlabelled_tokens_change_no_loss_of_pretraining(tmp_path):
+def test_unlabelled_tokens_do_not_change_the_pretraining_loss(tmp_path):
     batch = {
         "input_ids": IDS,
         "token_type_ids": np.zeros_like(IDS),

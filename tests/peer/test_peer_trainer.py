@@ -1,4 +1,4 @@
-"""transformers' Trainer on our pretrained weights: the same steps as ours, and a run that goes on."""
+"""transformers' Trainer on our pretrained weights: the same steps as ours, and a run that is resumed."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from places import ROOT
 from tiny_pair import write_model, write_pairs
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from ernie_pair.model_files.interchange import ToHuggingFaceConfig, convert_to_hugging_face  # noqa: E402
@@ -23,7 +23,7 @@ from ernie_pair.pair.model.classifier import build_classifier  # noqa: E402
 from ernie_pair.pair.train.train_pair import train_pair  # noqa: E402
 
 ROWS = 16
-# A batch is an epoch, so that both sides have the same ones, whatever their order.
+# One batch is a whole epoch, so that both sides train on the same batches in whatever order.
 SAME = {"batch_size": ROWS, "epochs": 5, "learning_rate": 1e-2, "dropout": 0, "warmup_rate": 0.4}
 SAME.update(max_seq_len=32, logging_freq=1, bucket=True)
 
@@ -40,7 +40,7 @@ def start(tmp_path_factory):
     convert_to_hugging_face(ToHuggingFaceConfig(str(folder / "ours"), str(folder / "theirs")))
     for number, part in enumerate(("train", "dev", "test")):
         write_pairs(folder / f"{part}.tsv", ROWS, seed=number)
-    python = folder / "peer_python"  # the peer's libraries lie beside those of this Python
+    python = folder / "peer_python"  # the peer's libraries are added to those of this Python
     path = Path(torch.__file__).parents[1]
     python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{path}" exec {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -48,7 +48,7 @@ def start(tmp_path_factory):
 
 
 def train_there(start, out, **changes):
-    """Train by Trainer, and return the events of its log and the log probabilities of the test pairs."""
+    """Train with Trainer; returns the events of its log and the log probabilities of the test pairs."""
     flags = {"peer_python": start / "peer_python", "model_path": start / "theirs", "output_dir": out}
     flags.update({f"{part}_file": start / f"{part}.tsv" for part in ("train", "dev", "test")})
     flags.update(output_file=out.with_suffix(".tsv"), **{**SAME, **changes})
@@ -64,7 +64,7 @@ def events_in(out):
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_every_step_of_the_peer_is_ours(start, tmp_path):
+def test_the_loss_of_every_step_matches_the_peer(start, tmp_path):
     there, _ = train_there(start, tmp_path / "there")
     files = {"train_file": str(start / "train.tsv"), "dev_file": str(start / "dev.tsv")}
     train_pair(
@@ -88,8 +88,22 @@ def test_every_step_of_the_peer_is_ours(start, tmp_path):
         assert np.ptp(found[:, 0]) > 10 * most, "the weights have hardly moved"
 
 
-def test_a_killed_training_of_the_peer_goes_on(start, tmp_path):
-    """From its newest whole checkpoint, to the same answers, where its folder was moved too."""
+def test_peer_predictions_are_in_the_order_of_the_rows(start, tmp_path):
+    out = tmp_path / "out"
+    _, answers = train_there(start, out, epochs=1, batch_size=4)
+    (checkpoint,) = out.glob("checkpoint-*")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(start / "theirs")
+    rows = [line.split("\t") for line in (start / "test.tsv").read_text(encoding="utf-8").splitlines()]
+    with torch.no_grad():
+        logits = [model(**tokenizer(row[0], row[1], return_tensors="pt")).logits[0] for row in rows]
+    alone = torch.stack(logits).log_softmax(dim=-1).numpy()
+    assert np.allclose(answers, alone, atol=1e-4)
+    assert np.ptp(alone[:, 1]) > 0.01, "any order of the answers would do"
+
+
+def test_a_killed_peer_training_resumes_to_the_same_results(start, tmp_path):
+    """From its newest intact checkpoint, to the same predictions, even after its folder was moved."""
     settings = {"batch_size": 4, "epochs": 3, "dropout": 0.1}
     events, whole = train_there(start, tmp_path / "whole", **settings)
     (tmp_path / "whole").rename(tmp_path / "cut")

@@ -1,4 +1,4 @@
-"""Two processes distil as one does: the same weights, and the same answers of the teacher in the cache."""
+"""Distillation on two processes matches one: the same weights, and the same cached teacher outputs."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from ernie_pair.weights.weight_files import from_safetensors
 pytestmark = pytest.mark.ranks
 
 BOUND = 5e-6  # float32 rounding
-NO_GRADIENT = "k_proj.bias"  # the softmax takes no notice of it: AdamW makes steps of what is rounding alone
+NO_GRADIENT = "k_proj.bias"  # the softmax cancels it out, so AdamW's steps come from rounding alone
 KINDS = {
     "cached": {"class_weights": "1,2.5"},
     "states": {"hidden_size": 16, "hidden_weight": 0.5, "layers": 2},
@@ -64,7 +64,7 @@ def weights_of(folder):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_distil_as_one(config, kind):
+def test_distillation_on_two_processes_matches_one(config, kind):
     one = replace(config, output_dir=f"{config.output_dir}.{kind}.one", **KINDS[kind])
     two = replace(one, output_dir=f"{config.output_dir}.{kind}.two", batch_size=one.batch_size // 2)
     distill_pair(one)

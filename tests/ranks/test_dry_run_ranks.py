@@ -1,4 +1,4 @@
-"""A dry run of two processes: the first one prints the plan of both, and nothing is left behind."""
+"""A dry run of two processes: the first one prints the plan for both, and no files are left behind."""
 
 import os
 import tempfile
@@ -24,7 +24,7 @@ def dry_logs():
 
 
 def plan_in(said):
-    """The one plan in what the launcher and the processes have printed."""
+    """The only plan in the output of the launcher and the processes."""
     assert said.count("made_by: ernie-pair") == 1
     return yaml.safe_load(said[said.index("# The flags of") :])["about"]["plan"]
 
@@ -40,7 +40,7 @@ def test_the_first_of_two_pair_processes_prints_the_plan(tmp_path):
     assert left_in(tmp_path) == before and dry_logs() <= logs
 
 
-def test_two_pretraining_processes_plan_then_one_keeps_config(tmp_path):
+def test_pretraining_prints_one_plan_and_then_writes_one_config(tmp_path):
     model = tiny_pretrain.write_model(tmp_path / "model")
     data = tiny_pretrain.write_corpus(tmp_path / "data", model)
     words = tiny_pretrain.flags(model, data, tmp_path / "out", max_steps=2)

@@ -1,4 +1,4 @@
-"""Two processes make the steps of one with the doubled batch: the negatives are those of all of them."""
+"""Two processes train as one with twice the batch size does: the negatives come from both of them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from ernie_pair.pair.process_group import SingleProcess
 pytestmark = pytest.mark.ranks
 
 SCRIPT = Path(__file__).with_name("run_embedding_layouts.py")
-BOUND = 1e-5  # of the largest number of a gradient: float32 rounding
+BOUND = 1e-5  # largest difference in a gradient: float32 rounding
 PLAIN = {"dropout": 0.0}
 VARIANTS = {
     "pairs": {**PLAIN, "hard_negatives": 2, "dims": "8,16"},
@@ -57,7 +57,7 @@ def two(folder):
     return {name: [dict(np.load(f"{folder}/two.{name}.{rank}.npz")) for rank in (0, 1)] for name in jobs}
 
 
-def test_two_processes_have_the_gradient_of_one(one, two):
+def test_gradients_on_two_processes_match_one(one, two):
     for name, (first, _) in two.items():
         wanted = one[name.split("-")[0]]
         keys = [key for key in wanted if key.startswith("gradient of")]
@@ -65,13 +65,13 @@ def test_two_processes_have_the_gradient_of_one(one, two):
         assert len(keys) > 20 and found < BOUND, name
 
 
-def test_two_processes_see_the_negatives_of_all(one, two):
+def test_loss_and_accuracy_use_the_negatives_of_all_processes(one, two):
     for name, (first, _) in two.items():
         wanted = one[name.split("-")[0]]
         for curve in ("loss", "gradient_norm", "accuracy"):
             np.testing.assert_allclose(first[curve], wanted[curve], rtol=1e-4, err_msg=name)
 
 
-def test_the_processes_hold_the_same_bits(two):
+def test_both_processes_are_bit_identical(two):
     for name, (first, second) in two.items():
         assert all(np.array_equal(first[key], second[key]) for key in first), name

@@ -1,4 +1,4 @@
-"""Gradients of half-precision weights of pairs are summed over the processes in float32."""
+"""In pair training, gradients of half-precision weights are summed over the processes in float32."""
 
 import json
 import os
@@ -35,11 +35,11 @@ def test_data_parallelism_averages_in_float32(told, dtype, digit):
     for rank in told:
         assert rank[dtype]["summed"] == ["paddle.float32"]
         assert rank[dtype]["dtypes"] == ["paddle.float32", "paddle.float32"]
-        assert rank[dtype]["means"] == [1 + digit / 2] * 3  # no number in half precision
+        assert rank[dtype]["means"] == [1 + digit / 2] * 3  # not representable in half precision
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_group_sharding_sums_at_the_owner_in_place(told, dtype):
+def test_group_sharding_sums_in_place_on_the_owner_only(told, dtype):
     first, owner = (rank[dtype] for rank in told)
     assert owner["sums"] == [3.0] * 4 and owner["in place"]
     assert first["sums"] == [1.0] * 4

@@ -1,4 +1,4 @@
-"""Two processes, whichever way they are started: one engine, one result."""
+"""Two processes give the same result, whichever way they are started."""
 
 import json
 import os
@@ -75,14 +75,14 @@ def assert_same_run(ours, theirs):
     assert files_of(ours / "model_last") == files_of(theirs / "model_last")
 
 
-def test_the_first_process_brings_back_what_it_has(notebook):
+def test_the_result_of_the_first_process_is_returned(notebook):
     folder, result, predicted = notebook
     assert (result.step, result.is_done) == (8, True) and result.best_model.is_dir()
     assert predicted.predictions.shape == (9, 2) and predicted.label_ids.tolist() == [0, 1] * 4 + [0]
     assert json.loads((folder / "model_last" / MANIFEST).read_text())["topology"]["processes"] == 2
 
 
-def test_the_script_under_the_launcher_makes_the_same_run(flags, notebook, tmp_path):
+def test_the_script_under_paddle_launcher_makes_the_same_run(flags, notebook, tmp_path):
     words = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
     words += ["--log_dir", str(tmp_path / "log"), str(ROOT / "scripts" / "train_pair.py")]
     words += [f"--{name}={value}" for name, value in flags.items()]
@@ -104,7 +104,7 @@ def test_a_launch_file_makes_the_same_run_and_exit_code(flags, notebook, tmp_pat
 
 
 class Notes(PairCallback):
-    """Called on the first rank alone, it stops all of them."""
+    """Called on the first rank only, but stops all of them."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -123,7 +123,7 @@ def counted(prediction):
     return {"rows": len(prediction.label_ids)}
 
 
-def test_callbacks_and_metrics_run_on_the_first_rank_for_all(flags, notebook, tmp_path):
+def test_callbacks_and_metrics_of_the_first_rank_apply_to_all(flags, notebook, tmp_path):
     settings = {"compute_metrics": counted, "callbacks": [Notes(tmp_path)]}
     result, _ = notebook_launcher(train, (flags, str(tmp_path / "out"), None, *settings.values()))
     assert (result.step, result.is_done, result.metrics["rows"]) == (5, False, 41)
@@ -134,7 +134,7 @@ def test_callbacks_and_metrics_run_on_the_first_rank_for_all(flags, notebook, tm
     assert files_of(tmp_path / "out" / "model_last") == files_of(notebook[0] / "model_last")
 
 
-def test_both_stop_early_at_the_same_update(flags, tmp_path):
+def test_both_processes_stop_early_at_the_same_step(flags, tmp_path):
     idle = {"learning_rate": 1e-12, "eval_freq": 1, "early_stopping_patience": 3}
     result, _ = notebook_launcher(train, (flags, str(tmp_path / "out"), idle))
     assert (result.step, result.is_done) == (3, False)  # the start counts as an evaluation
@@ -147,7 +147,7 @@ class Broken(PairCallback):
             raise LookupError("no such thing")
 
 
-def test_an_error_of_a_callback_ends_both(flags, tmp_path):
+def test_an_error_in_a_callback_ends_both_processes(flags, tmp_path):
     with pytest.raises(LookupError, match="no such thing"):
         notebook_launcher(train, (flags, str(tmp_path / "out"), None, None, [Broken()]))
 
@@ -166,13 +166,13 @@ def train_until_killed(flags, folder):
     return train(flags, folder)
 
 
-def test_a_killed_process_is_named(flags, tmp_path, capsys):
+def test_a_killed_process_is_named_in_the_error(flags, tmp_path, capsys):
     with pytest.raises(LostProcessError, match="rank 1 was killed by SIGKILL"):
         notebook_launcher(train_until_killed, (flags, str(tmp_path / "out")))
     assert "error: rank 1 (pid " in capsys.readouterr().out
 
 
-def test_bad_input_is_the_error_it_is_with_one_process(flags, tmp_path):
+def test_bad_input_raises_the_same_error_as_with_one_process(flags, tmp_path):
     with pytest.raises(InputError, match="absent.tsv: no such file; give"):
         notebook_launcher(train, ({**flags, "train_file": "absent.tsv"}, str(tmp_path / "out")))
 
@@ -189,7 +189,7 @@ notebook_launcher(train, (json.loads(sys.argv[2]), sys.argv[3], {"max_steps": 10
 """
 
 
-def test_an_interrupted_notebook_lets_its_run_save(flags, tmp_path):
+def test_interrupting_the_notebook_lets_the_run_save_first(flags, tmp_path):
     words = [
         sys.executable,
         "-c",

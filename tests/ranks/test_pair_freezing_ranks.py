@@ -1,4 +1,4 @@
-"""Two processes with a part of the encoder frozen, or recomputed, end where one process ends."""
+"""Two processes with a part of the encoder frozen, or recomputed, end with the state of one process."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def state_of(output_dir, name):
         {"use_recompute": True, "model_type": "tinybert"},
     ],
 )
-def test_two_processes_end_where_one_ends(tmp_path, flags):
+def test_frozen_or_recomputed_training_on_two_ranks_matches_one(tmp_path, flags):
     config = TrainConfig(
         **{"model_type": "ernie", **flags},
         model_name_or_path=str(write_model(tmp_path / "model")),

@@ -1,4 +1,4 @@
-"""Every layout of a global batch makes the updates of one process, and its state fits every other."""
+"""Every layout of a global batch makes the updates of one process, and any other can resume from it."""
 
 import json
 import os
@@ -39,7 +39,7 @@ CURVES = ("loss", "learning_rate", "skipped_updates", "loss_scale", "accuracy")
 
 
 def launch(folder, processes, jobs, out):
-    """{name: [what each rank ended with]}, all jobs in one launch."""
+    """{name: [the final arrays of each rank]}, all jobs in one launch."""
     path = folder / f"{out}.json"
     path.write_text(json.dumps({"folder": str(folder), "jobs": jobs}))
     done = subprocess.run(
@@ -70,7 +70,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one(folder):
-    """One process that passes once: {variant: what it ended with}."""
+    """One process without accumulation: {variant: its final arrays}."""
     return {
         name: run_job(folder, SingleProcess(), str(folder / f"one.{name}"), **job_of(name))
         for name in VARIANTS
@@ -106,7 +106,7 @@ def two(folder, one):
 
 
 def of_one(one, two):
-    """(name, what the ranks ended with, what one process did) where dropout does not tell them apart."""
+    """(name, final arrays of the ranks, those of one process) of the jobs without dropout."""
     return [(name, ranks, one[name.split("-")[0]]) for name, ranks in two.items() if name[:5] != "rdrop"]
 
 
@@ -123,13 +123,13 @@ def test_every_layout_gives_the_weights_of_one_process(one, two):
     assert min(np.abs(moved - other).max() for other in others) > 100 * BOUND
 
 
-def test_all_processes_hold_the_same_bits(two):
+def test_all_processes_are_bit_identical(two):
     for name, (first, second) in two.items():
         assert first.keys() == second.keys()
         assert all(np.array_equal(first[key], second[key], equal_nan=True) for key in first), name
 
 
-def test_every_layout_reports_what_one_process_does(one, two):
+def test_every_layout_reports_the_metrics_of_one_process(one, two):
     for name, (found, _), wanted in of_one(one, two):
         first = 3 if name.endswith("resumed") else 0
         for curve in (*CURVES, "gradient_norm", "adversarial_loss"):
@@ -153,7 +153,7 @@ def state_of(folder):
 
 
 @pytest.mark.parametrize("name", ["plain-4x2-stage2", "scaled-8-stage2", "scaled-4x2-offload"])
-def test_each_process_writes_the_state_of_what_it_owns(folder, two, name):
+def test_each_process_writes_its_own_shard_of_optimizer_state(folder, two, name):
     _, parts = state_of(folder / f"two.{name}")
     assert sorted(parts) == [f"optimizer-0000{part}-of-00002.safetensors" for part in (0, 1)]
     first, second = (parts[name] for name in sorted(parts))
@@ -169,7 +169,7 @@ def test_each_process_writes_the_state_of_what_it_owns(folder, two, name):
 
 
 @pytest.mark.parametrize("name", ["clipped-8-stage2", "plain-4x2-offload", "scaled-4x2"])
-def test_one_process_goes_on_from_the_state_of_several(folder, one, two, name):
+def test_one_process_resumes_from_the_state_of_several(folder, one, two, name):
     variant = name.split("-")[0]
     job = {**job_of(variant), "updates": UPDATES + 2}
     whole = run_job(folder, SingleProcess(), str(folder / f"{name}.whole"), **job)

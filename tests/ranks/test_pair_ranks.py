@@ -24,7 +24,7 @@ from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks
 
-# Trains, stops where it is told to, and tells what each process ended with.
+# Trains, stops at the given step, and writes a hash of the weights of each process.
 TRAIN = """
 import hashlib, json, os, sys
 from data_tools.base.cli import exit_code_of
@@ -67,9 +67,10 @@ def ask():
 sys.exit(exit_code_of(ask))
 """
 
-# The first process, which holds the store that they meet at, is lost.
+# The first process, which holds the rendezvous store, exits.
+# Rank 0 runs in a child, as the launcher stops the others once one of its own processes has ended.
 LOST = """
-import os, sys
+import os, sys, time
 from data_tools.base.cli import exit_code_of
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.processes.world import launched_world
@@ -82,11 +83,18 @@ def meet():
     while True:
         process_group.barrier()
 
-sys.exit(exit_code_of(meet))
+if os.environ["PADDLE_TRAINER_ID"] == "0" and os.fork():
+    os.wait()
+    while not os.path.exists("told"):
+        time.sleep(0.1)
+    os._exit(9)
+code = exit_code_of(meet)
+open("told", "w").close()
+sys.exit(code)
 """
 
 
-# Of two processes the second has no kernels, or those of another level than the first.
+# The second of two processes has no kernels, or kernels of another level than the first.
 UNLIKE = """
 import os
 os.environ["ERNIE_PAIR_KERNELS_LEVEL"] = {levels}[int(os.environ["PADDLE_TRAINER_ID"])]
@@ -135,9 +143,9 @@ def config(tmp_path_factory):
 def train_two(
     config: TrainConfig, name: str, stop_at: int = 0, poisoned: int = 0, fails: bool = False, before: str = ""
 ) -> Path:
-    """Two processes of half the batch; the folder they wrote.
+    """Train on two processes with half the batch size each; returns their output folder.
 
-    At update ``stop_at`` both end, and the loss of the second is NaN in the update ``poisoned``. ``before``
+    Both exit at update ``stop_at``, and the loss of the second is NaN in update ``poisoned``. ``before``
     is run at the start of each.
     """
     folder = Path(config.output_dir).parent
@@ -173,7 +181,7 @@ def test_both_processes_hold_the_same_weights(two):
     assert first == second
 
 
-def test_two_processes_do_the_updates_of_one(one, two):
+def test_training_on_two_processes_matches_one(one, two):
     ours, theirs = weights(two), weights(one)
     assert max(np.abs(ours[name] - theirs[name]).max() for name in theirs) < 2e-5
     losses = train_losses(one)
@@ -197,13 +205,13 @@ def test_two_processes_evaluate_and_predict_exactly_as_one(config, one, monkeypa
     flags = {"model_path": str(best), "input_file": config.dev_file, "batch_size": 8, "device": "cpu"}
 
     def asked(run: str):
-        """What the two commands are asked by a run of that name."""
+        """The flags of the two commands for the run of that name."""
         metrics = {"output_file": str(folder / f"{run}.metrics"), "report": str(folder / f"{run}.report")}
         changed = {"robustness": "typo order", "robustness_file": str(folder / f"{run}.changed.tsv")}
         predictions = {"output_file": str(folder / f"{run}.predictions"), "scores": True}
         return {**flags, **metrics, **changed, "bootstrap": 50}, {**flags, **predictions}
 
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # of the page
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # the date on the HTML page
     done = launch(folder, ASK, *map(json.dumps, asked("two")))
     assert done.returncode == 0, done.stderr + logs_of(folder)
     metrics, predictions = asked("one")
@@ -211,7 +219,7 @@ def test_two_processes_evaluate_and_predict_exactly_as_one(config, one, monkeypa
     predict_pair(PredictConfig(**predictions))
     for name in ("metrics", "predictions", "changed.tsv", *(f"report/{file}" for file in FILES)):
         one_file, two_file = ((folder / f"{run}.{name}").read_bytes() for run in ("one", "two"))
-        if name == "report/report.html":  # it tells the flags, which name the other files
+        if name == "report/report.html":  # it shows the flags, which contain the paths of the other files
             two_file = two_file.replace(str(folder / "two.").encode(), str(folder / "one.").encode())
         assert two_file == one_file, name
 
@@ -219,14 +227,14 @@ def test_two_processes_evaluate_and_predict_exactly_as_one(config, one, monkeypa
 def test_a_collective_without_its_peer_is_a_one_line_error(tmp_path):
     assert launch(tmp_path, LOST).returncode != 0
     said = (tmp_path / "log" / "workerlog.1").read_text()
-    # Paddle 3 writes its flags above it.
+    # Paddle 3 prints its flags before this line.
     assert "\nerror: rank 1: the connection to the other processes broke (" in "\n" + said
-    assert '  File "' not in said  # the launcher's signal may have come while it was leaving
+    assert '  File "' not in said  # the launcher's signal may have arrived during the exit
 
 
 @needs_kernels
 @pytest.mark.parametrize("levels", [("avx512_bf16", "none"), ("avx512", "avx2")], ids="-".join)
-def test_processes_of_one_run_take_one_path(config, levels):
+def test_all_processes_fall_back_to_the_same_kernels(config, levels):
     if levels[1] == "avx2" and level_here() == "avx2":
         pytest.skip("this processor has one level alone")
     name = f"unlike-{levels[1]}"
@@ -247,7 +255,7 @@ def test_a_nan_loss_of_one_rank_stops_both_at_the_same_step(config):
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step_00000004"]
 
 
-def test_both_processes_skip_what_is_not_finite_on_one(config):
+def test_both_processes_skip_an_update_that_is_nan_on_one(config):
     folder = train_two(replace(config, on_nan="skip"), "skipping", poisoned=6)
     first, second = (folder.with_name(f"skipping.told.{rank}").read_text() for rank in (0, 1))
     assert first == second

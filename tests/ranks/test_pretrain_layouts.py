@@ -1,4 +1,4 @@
-"""Every layout of pretraining gives the answer of one process, static graph over gloo on the CPU."""
+"""Every layout of pretraining matches one process, static graph over gloo on the CPU."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 
 
 def results_of(folder, processes, layouts, out, infinite=(), levels=(), **changes):
-    """{name: [what each rank ended with]}, all layouts in one launch."""
+    """{name: [the final arrays of each rank]}, all layouts in one launch."""
     flags = {
         "model_name_or_path": str(folder / "model"),
         "input_dir": str(folder / "data"),
@@ -86,7 +86,7 @@ def results_of(folder, processes, layouts, out, infinite=(), levels=(), **change
 
 
 def differences(results, reference):
-    """{layout: the largest difference of a weight}; the ranks of a layout must agree to the bit."""
+    """{layout: the largest difference of a weight}; the ranks of a layout must be bit-identical."""
     found = {}
     for name, ranks in results.items():
         for other in ranks[1:]:
@@ -99,7 +99,7 @@ def differences(results, reference):
 
 
 SCALED = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0, "incr_every_n_steps": 3}
-# All of them beside the plain path; the AMP of float32 casts nothing.
+# Each is compared with the plain kernels; AMP in float32 casts nothing.
 FUSED = {
     "fused": {"kernels": "fused"},
     "fused, recompute": {"kernels": "fused", "use_recompute": True},
@@ -108,11 +108,11 @@ FUSED = {
     "bf16": {"precision": "bf16"},
     "bf16, recompute, merge": {"precision": "bf16", "use_recompute": True, "micro_batch_size": 4},
 }
-ZERO_GRADIENT = "k_proj.bias"  # in truth; AdamW makes full steps out of its rounding
+ZERO_GRADIENT = "k_proj.bias"  # mathematically zero; AdamW turns its rounding errors into full steps
 
 
 @needs_kernels
-def test_the_fused_path_gives_the_answer_of_the_plain_one(folder):
+def test_the_fused_kernels_match_the_plain_kernels(folder):
     """fp32 to 1e-5 of the loss, bf16 to 2e-4, and the weights after five steps of AdamW."""
     named = {
         "plain": {"kernels": "plain"},
@@ -133,7 +133,7 @@ def test_the_fused_path_gives_the_answer_of_the_plain_one(folder):
             result["gradient_norm"], plain["gradient_norm"], rtol=1e-3 if is_bf16 else 1e-5
         )
         differences = [np.abs(result[key] - plain[key]) for key in compared]
-        if is_bf16:  # where a gradient is nearly 0, its sign is a matter of rounding, and AdamW steps by it
+        if is_bf16:  # the sign of a gradient near 0 depends on rounding, and AdamW follows it
             assert np.concatenate(differences, axis=None).mean() < 0.02 * plain["learning_rate"].sum(), name
         else:
             assert max(map(np.max, differences)) < BOUND, name
@@ -142,7 +142,7 @@ def test_the_fused_path_gives_the_answer_of_the_plain_one(folder):
 
 @needs_kernels
 @pytest.mark.parametrize("levels", [("avx512_bf16", "none"), ("avx512", "avx2")], ids="-".join)
-def test_processes_of_one_run_take_one_path(folder, levels):
+def test_all_processes_fall_back_to_the_same_kernels(folder, levels):
     if levels[1] == "avx2" and level_here() == "avx2":
         pytest.skip("this processor has one level alone")
     layouts = {"dp2": layouts_of(2)["dp2-sharding1-merge1"]}
@@ -160,7 +160,7 @@ def reference(folder):
 
 
 @pytest.mark.parametrize("processes", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
-def test_every_layout_gives_the_answer_of_one_process(folder, reference, processes):
+def test_every_layout_gives_the_weights_of_one_process(folder, reference, processes):
     found = differences(results_of(folder, processes, layouts_of(processes), f"p{processes}"), reference)
     print("".join(f"\n{name:<36}{difference:.1e}" for name, difference in found.items()))
     assert max(found.values()) < BOUND
@@ -168,8 +168,8 @@ def test_every_layout_gives_the_answer_of_one_process(folder, reference, process
     assert np.abs(start).max() > 100 * BOUND
 
 
-def test_lamb_gives_the_answer_of_one_process_in_every_layout(folder):
-    """Its norms are those of whole parameters, whoever holds the state; it divides by them."""
+def test_every_layout_matches_one_process_with_lamb(folder):
+    """LAMB divides by the norms of whole parameters, whichever rank holds their state."""
     settings = {"optimizer": "lamb", "adam_epsilon": 1e-6}
     alone = {"one": {"micro_batch_size": GLOBAL_BATCH}}
     alone["scaled"] = {**alone["one"], **SCALED}
@@ -182,8 +182,8 @@ def test_lamb_gives_the_answer_of_one_process_in_every_layout(folder):
     assert max(found.values()) < BOUND
 
 
-def test_masked_ngrams_give_the_answer_of_one_process(folder):
-    """How many n-grams and how many tokens a rank has is chance; the loss is a mean over all of them."""
+def test_every_layout_matches_one_process_with_ngram_masking(folder):
+    """The numbers of n-grams and tokens vary from rank to rank; the loss is a mean over all of them."""
     build_ngrams(
         NgramsConfig(
             input_path=str(folder / "data"),
@@ -209,7 +209,7 @@ def test_masked_ngrams_give_the_answer_of_one_process(folder):
         np.testing.assert_allclose(ranks[1]["lm_loss"], one["lm_loss"], rtol=1e-4)
 
 
-def test_lamb_leaves_out_what_is_not_finite(folder):
+def test_lamb_skips_an_update_with_infinite_gradients(folder):
     layout = {name: layouts_of(2)[name] for name in ("dp1-sharding2-merge1", "dp2-sharding1-merge2")}
     settings = {"optimizer": "lamb", "on_nan": "skip"}
     for ranks in results_of(folder, 2, layout, "lamb_skip", [2], **settings).values():
@@ -218,8 +218,8 @@ def test_lamb_leaves_out_what_is_not_finite(folder):
         assert after[1] == after[0] != after[2] and np.isfinite(after).all()
 
 
-def test_fused_collectives_change_no_bit(folder):
-    """Gradient merge's sums and the sharded optimizer's broadcasts, with the skipping of a step between."""
+def test_fused_collectives_are_bit_identical(folder):
+    """Gradient merge's sums and the sharded optimizer's broadcasts, with one skipped step."""
     plain = {
         name: flags for name, flags in layouts_of(2, merges=(1, 2)).items() if not flags.get("use_recompute")
     }
@@ -233,7 +233,7 @@ def test_fused_collectives_change_no_bit(folder):
             assert all(np.array_equal(alone[key], together[key]) for key in alone)
 
 
-def test_dropout_is_a_function_of_seed_and_layout(folder):
+def test_dropout_is_reproducible_for_the_same_seed_and_layout(folder):
     layouts = {name: flags for name, flags in layouts_of(2, merges=(2,)).items() if "sharding2" in name}
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     once, again = (results_of(folder, 2, layouts, out, **dropout) for out in ("once", "again"))
@@ -243,8 +243,8 @@ def test_dropout_is_a_function_of_seed_and_layout(folder):
 
 
 @pytest.mark.parametrize("processes, name", [(1, "dp1-sharding1-merge2"), (2, "dp1-sharding2-merge2")])
-def test_an_infinite_gradient_skips_its_update_and_nothing_else(folder, processes, name):
-    """The loss-scale machine for real, on the CPU; scales that are powers of two change no bit."""
+def test_an_infinite_gradient_skips_only_its_own_update(folder, processes, name):
+    """Real dynamic loss scaling on the CPU; scales that are powers of two leave the results bit-identical."""
     layout = {name: layouts_of(processes)[name]}
     rates = {"max_steps": 9, "decay_steps": 9, "warmup_rate": 0.5}
     (plain,), (scaled,), (skipping,) = (
@@ -266,8 +266,8 @@ def test_an_infinite_gradient_skips_its_update_and_nothing_else(folder, processe
     assert all(np.array_equal(scaled[key], skipping[key]) for key in weights)
 
 
-def test_phases_of_two_micro_batches_give_one_answer(folder):
-    """Gradient merge changes at the border: 2 steps of short samples, 3 of long ones."""
+def test_phases_with_different_micro_batches_match_one_process(folder):
+    """Gradient merge changes between the phases: 2 steps of short samples, then 3 of long ones."""
     whole = {"one": {"micro_batch_size": GLOBAL_BATCH, "phases": "16:2,32:3"}}
     one = results_of(folder, 1, whole, "phases1")["one"][0]
     layouts = {

@@ -1,4 +1,4 @@
-"""Two machines: two launchers that meet at one address, with one folder for both or a folder each."""
+"""Two machines: two launchers with one master address, with a shared output folder or one each."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ def weights(output):
     return load_file(output / "model_last" / "static_vars.safetensors")
 
 
-def test_a_folder_each_holds_all_that_a_resume_needs(world):
+def test_unshared_folders_each_hold_all_a_resume_needs(world):
     outputs = [world / "first", world / "second"]
     unshared = {"share_folder": "false", "decay_steps": 4}
     two_machines(world, outputs, max_steps=2, **unshared)
@@ -64,13 +64,13 @@ def test_a_folder_each_holds_all_that_a_resume_needs(world):
         assert all(np.array_equal(ours[name], known[name]) for name in known)
 
 
-def test_one_folder_for_both(world):
+def test_two_machines_can_write_to_one_shared_folder(world):
     two_machines(world, [world / "shared"] * 2, max_steps=2, decay_steps=4)
     assert (world / "shared" / "model_last").resolve().name == "step_00000002"
     assert events(world / "shared")[-1]["step"] == 2
 
 
-def test_a_part_of_the_optimizer_on_another_machine_is_refused():
+def test_optimizer_shards_across_unshared_folders_are_refused():
     flags = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
     config = PretrainConfig(
         **flags, device="cpu", dp_degree=1, sharding_degree=4, use_sharding=True, share_folder=False

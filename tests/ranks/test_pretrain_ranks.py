@@ -67,7 +67,7 @@ ALL_AT_ONCE = {
     ],
     ids=["dp-no-validation", "dp-all", "sharding-all"],
 )
-def test_killed_and_started_again_equals_one_go_bit_for_bit(world, layout, request):
+def test_a_killed_and_restarted_run_is_bit_identical(world, layout, request):
     name = request.node.callspec.id
     done, whole = two_processes(world, f"whole-{name}", decay_steps=5, **layout)
     assert done.returncode == 0
@@ -79,7 +79,7 @@ def test_killed_and_started_again_equals_one_go_bit_for_bit(world, layout, reque
 
 
 def kill_after(world, output, step, **changes):
-    """Kill both ranks and their launcher at some time after the checkpoint of ``step``."""
+    """Kill both ranks and their launcher some time after the checkpoint of ``step``."""
     process = subprocess.Popen(
         launch_line(world, output, **changes), start_new_session=True, env=ONE_THREAD, **QUIET
     )
@@ -101,7 +101,7 @@ SHARDED = {"dp_degree": 1, "sharding_degree": 2}
 
 
 @pytest.mark.parametrize("first, then", [(2, 1), (1, 2)])
-def test_another_layout_continues_samples_and_optimizer(world, single, first, then):
+def test_a_resume_in_another_layout_keeps_samples_and_optimizer(world, single, first, then):
     """Two steps sharded over two processes, then one process with another micro batch, and the reverse."""
     output = f"from-{first}-to-{then}"
     sharded = {**SHARDED, "micro_batch_size": 4, "global_batch_size": 16}
@@ -132,14 +132,14 @@ def single(world):
     return one_process(world, "single", micro_batch_size=16, decay_steps=5)
 
 
-def test_a_user_fault_is_one_line_in_the_log_of_rank_0(world):
+def test_a_user_error_is_one_line_in_the_log_of_rank_0(world):
     done, output = two_processes(world, "refused", micro_batch_size=8, min_lr=1)
     assert done.returncode != 0 and not output.exists()
     assert "error: --min_lr 1.0 is above" in (world / "refused_log" / "workerlog.0").read_text()
 
 
-def test_a_sharded_run_is_converted_and_starts_another(world):
-    """The rate of the other run is too small to move a weight."""
+def test_a_converted_sharded_run_can_start_another_run(world):
+    """The learning rate of the other run is too small to change any weight."""
     done, first = two_processes(world, "converted", **SHARDED, max_steps=2)
     assert done.returncode == 0
     words = ["--static_model_path", str(first / "model_last" / "static_vars"), "--output_dir"]

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def run(folder, *words, **environment):
-    """Run words in a folder, with a cache of its own and no number of threads; return what was said."""
+    """Run words in a folder, with its own cache and no thread count set; return the standard error."""
     kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     places = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "kept")}
     done = subprocess.run(
@@ -39,7 +39,7 @@ def steps_of(output):
     return [(event["step"], event["consumed_samples"]) for event in events(output, "train")]
 
 
-def test_pairs_are_probed_once_and_trained(tmp_path):
+def test_pair_training_is_probed_once_and_the_result_is_reused(tmp_path):
     tiny_pair.write_model(tmp_path / "model")
     for name, rows in (("train.tsv", 90), ("dev.tsv", 20)):
         tiny_pair.write_pairs(tmp_path / name, rows, seed=rows)
@@ -55,7 +55,7 @@ def test_pairs_are_probed_once_and_trained(tmp_path):
         assert steps_of(tmp_path / output) == [(1, 8), (2, 16)]
 
 
-def test_the_script_of_pretraining_probes_too(tmp_path):
+def test_the_pretraining_script_probes_too(tmp_path):
     model = tiny_pretrain.write_model(tmp_path / "model")
     tiny_pretrain.write_corpus(tmp_path / "data", model)
     scripts = ROOT / "scripts"
@@ -69,7 +69,7 @@ def test_the_script_of_pretraining_probes_too(tmp_path):
     assert steps_of(tmp_path / "out") == [(1, 8), (2, 16)]
 
 
-def test_the_script_on_several_machines_asks_for_a_number(tmp_path):
+def test_automatic_nproc_on_several_machines_is_refused(tmp_path):
     script, environment = ROOT / "scripts" / "run_pretrain_static.sh", tmp_path / "environment.sh"
     (tmp_path / "run.sh").write_text(script.read_text())
     environment.write_text('DEVICE=cpu\nfail() {\n    echo "error: $1" >&2\n    exit 2\n}\n')

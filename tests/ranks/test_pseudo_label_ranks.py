@@ -1,4 +1,4 @@
-"""Labels by a classifier in two processes against one, on the CPU."""
+"""Pseudo-labelling with two processes against one, on the CPU."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from ernie_pair.pair.train.train_pair import train_pair
 pytestmark = pytest.mark.ranks
 
 
-def test_two_processes_label_to_the_same_bytes(tmp_path):
+def test_two_processes_write_the_same_labels_byte_for_byte(tmp_path):
     train_pair(train_config(tmp_path, max_steps=40, learning_rate=5e-3, dropout=0.0, best_metric="loss"))
     flags = {
         "model_path": tmp_path / "out",
@@ -25,13 +25,13 @@ def test_two_processes_label_to_the_same_bytes(tmp_path):
     launched = ["launch", "pseudo-label", "--processes", "2", "--log_dir", str(tmp_path / "log")]
     start(launched, flags, tmp_path / "two.tsv")
     logs = [path.read_text() for path in sorted((tmp_path / "log").glob("workerlog.*"))]
-    assert len(logs) == 2 and "2 process(es)" in logs[0]
+    assert len(logs) == 2 and "2 processes" in logs[0]
     one, two = ((tmp_path / name).read_bytes() for name in ("one.tsv", "two.tsv"))
     assert one == two and one.count(b"\n") > 20
 
 
 def start(command, flags, out):
-    """Label in processes of one thread each: another number of threads may round in another way."""
+    """Label in processes of one thread each: another number of threads may round differently."""
     words = [f"--{name}={value}" for name, value in {**flags, "output_file": out}.items()]
     done = subprocess.run(
         [sys.executable, "-m", "ernie_pair", *command, *words],

@@ -51,8 +51,8 @@ def launch(folder: Path, command: str, config) -> None:
     assert done.returncode == 0, "\n".join(told) or done.stderr
 
 
-def test_two_processes_cross_validate_as_one(tmp_path):
-    """Half the batch on each: the same folds, and predictions that differ by rounding."""
+def test_cross_validation_on_two_processes_matches_one(tmp_path):
+    """With half the batch on each: the same folds, and predictions that differ only by rounding."""
     config = CrossValidateConfig(
         model_name_or_path=str(write_model(tmp_path / "model")),
         train_file=str(write_pairs(tmp_path / "all.tsv", 60)),
@@ -71,7 +71,7 @@ def test_two_processes_cross_validate_as_one(tmp_path):
     assert json.loads((two / "report.json").read_text())["rows"] == 60
 
 
-def test_two_processes_search_as_one(tmp_path):
+def test_parameter_search_on_two_processes_matches_one(tmp_path):
     pytest.importorskip("optuna")
     config = SearchParamsConfig(
         model_name_or_path=str(write_model(tmp_path / "model")),

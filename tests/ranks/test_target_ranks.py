@@ -1,4 +1,4 @@
-"""Models for regression and ranking: two processes under Paddle's launcher are one process."""
+"""Models for regression and ranking: two processes under Paddle's launcher match one process."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def launch(folder, *configs):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_are_one(tmp_path, case):
+def test_regression_and_ranking_on_two_processes_match_one(tmp_path, case):
     target, flags = CASES[case]
     one = target_config(tmp_path, target, batch_size=8, max_steps=6, eval_freq=6, learning_rate=1e-3, **flags)
     train_pair(one)

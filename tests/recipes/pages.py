@@ -6,7 +6,8 @@ from typing import List, NamedTuple
 from places import ROOT
 from readme_block import MARKS, all_pages, between, is_chinese
 
-PAGES = all_pages()
+MADE = "docs/RESULTS.md"  # of JSON, by a script: tests/scripts/test_proof_of_use.py compares them
+PAGES = [page for page in all_pages() if page != MADE]
 
 FENCE = re.compile(r"^(?:<!-- (?P<mark>[\w ]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```", re.S | re.M)
 FLAG_TABLES = ("flags", "参数")  # the first cell of their head; a table of promises holds no flags

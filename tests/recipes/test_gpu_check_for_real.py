@@ -1,4 +1,4 @@
-"""The check of a GPU for real, as far as it needs none: every step on the CPU, its shorter cases."""
+"""A real run of check-gpu as far as it needs no GPU: every step on the CPU, with the shorter cases."""
 
 import json
 import os

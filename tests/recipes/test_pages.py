@@ -1,4 +1,4 @@
-"""What the pages say of the package is so: links, flags, commands, messages, files.
+"""What the pages say about the package is true: links, flags, commands, messages, files.
 
 Nothing is run here: test_readme_blocks.py runs the commands of the pages, and both languages are compared by
 test_page_parity.py.
@@ -23,7 +23,7 @@ from ernie_pair.__main__ import COMMANDS, COMPLETION, FORMS, HELP, LAUNCH
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 INLINE = re.compile(r"`([^`\n]+)`")
-# Flags of launchers, of the scripts that measure and of other programs; of an option that is no single flag.
+# Flags of launchers, benchmark scripts and other programs, and options that are not a single flag.
 FLAGS_OF_OTHERS = set(
     "config help version gpus nproc_per_node nnodes master log_dir processes peer_python language logdir "
     "rounds pair_file vocab_file work data log_level lr".split()
@@ -37,7 +37,7 @@ def slug_of(heading):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_inside_the_project_leads_somewhere(page):
+def test_every_internal_link_has_a_target(page):
     for target in LINK.findall(FENCE.sub("", text_of(page))):
         if target.startswith(("https://", "http://")):
             continue
@@ -50,7 +50,7 @@ def test_every_link_inside_the_project_leads_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_headings_of_a_page_have_anchors_of_their_own(page):
+def test_headings_of_a_page_have_unique_anchors(page):
     anchors = [slug_of(heading) for heading in headings(page)]
     assert sorted(set(anchors)) == sorted(anchors)
     assert "--" not in "".join(anchors)  # mkdocs joins dashes, GitHub does not
@@ -75,14 +75,17 @@ def flags_of_commands():
 
 
 @pytest.mark.parametrize("page", pages_with(FLAGS))
-def test_the_page_of_flags_shows_the_flags(page):
+def test_the_flag_tables_of_the_pages_are_up_to_date(page):
     shown = between(FLAGS).search(text_of(page))[0]
     assert shown == flags_table.render_flags(page), "run python scripts/flags_table.py"
 
 
-def test_a_command_like_train_lists_what_differs():
+def test_commands_like_train_list_only_the_flags_that_differ():
     page = flags_table.render_flags("docs/en/flags.md")
     assert page.count(flags_table.SAME) >= 3 and flags_table.CHINESE_SAME not in page
+    chinese = flags_table.render_flags("docs/zh/flags.md")
+    for default, its_chinese in flags_table.CHINESE_DEFAULTS.items():
+        assert 0 < page.count(f" | {default} | ") == chinese.count(f" | {its_chinese} | ")
     assert {*flags_of_commands()} == {*COMMANDS, *map(" ".join, FORMS)}
 
 
@@ -111,7 +114,7 @@ def test_every_command_that_a_page_names_exists(page):
     assert named - files - {*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]} == set()
 
 
-def test_flags_for_newcomers_are_those_of_the_two_trainings():
+def test_coming_from_page_names_flags_of_train_and_pretrain():
     table = next(t for t in TABLE.findall(text_of("docs/en/coming-from.md")) if "num_train_epochs" in t)
     for line in table.splitlines()[2:]:
         _, pairs, pretraining = (re.findall(r"--(\w+)", cell) for cell in line.strip("| ").split(" | "))
@@ -119,7 +122,7 @@ def test_flags_for_newcomers_are_those_of_the_two_trainings():
         assert set(pretraining) <= flags_of_commands()["pretrain"], line
 
 
-def test_the_api_page_lists_what_can_be_imported():
+def test_the_api_page_lists_every_public_name():
     listed = re.findall(r"^::: ([\w.]+)\.(\w+)$", text_of("docs/api.md"), re.M)
     assert {name: module for module, name in listed} == ernie_pair._OFFERED
 
@@ -130,7 +133,7 @@ def sources():
     return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 
-def test_messages_of_troubleshooting_are_those_of_the_code():
+def test_troubleshooting_messages_appear_in_the_source():
     cells = [
         line.split(" | ")[0]
         for table in TABLE.findall(text_of("docs/en/troubleshooting.md"))
@@ -142,7 +145,7 @@ def test_messages_of_troubleshooting_are_those_of_the_code():
     assert [message for message in messages if message not in sources()] == []
 
 
-def test_files_that_the_page_of_formats_names_are_written():
+def test_file_names_on_the_formats_page_appear_in_the_source():
     names = {
         name
         for code in INLINE.findall(text_of("docs/en/formats.md"))
@@ -156,7 +159,7 @@ def test_files_that_the_page_of_formats_names_are_written():
     assert [p for p in parts if not all(f".{end}" in sources() for end in p.split(".")[1:])] == []
 
 
-def test_places_that_the_page_on_extending_names_are_there():
+def test_paths_and_names_on_the_extending_page_exist():
     places = re.findall(
         r"`((?:data_tools|ernie_pair|scripts|tests)/[\w./]+?)(?::(\w+))?`", text_of("docs/en/extending.md")
     )
@@ -171,7 +174,7 @@ def test_places_that_the_page_on_extending_names_are_there():
 @pytest.mark.parametrize(
     "picture", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda path: path.name
 )
-def test_a_picture_is_for_light_and_dark_and_fetches_nothing(picture):
+def test_a_picture_has_a_dark_mode_and_no_external_resources(picture):
     text = picture.read_text(encoding="utf-8")
     root = ElementTree.fromstring(text)
     assert root.tag.endswith("svg") and "prefers-color-scheme: dark" in text

@@ -1,4 +1,4 @@
-"""The quickstart, run whole: what it reaches, and that the READMEs show it."""
+"""The complete quickstart: the results it reaches, and that the READMEs show them."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from places import ROOT
 from quickstart_table import PUBLISHED, render_printed, render_seeds
 from readme_block import PAGES, QUICKSTART, SEEDS, between, pages_with
 
-# Another processor adds in another order, and 2,400 steps magnify it: so far may a run be from the READMEs.
+# Other processors sum in another order, and 2,400 steps magnify it: the tolerance against the READMEs.
 TOLERANCE = {"accuracy": 0.04, "flip_rate": 0.06, "valid_lm_loss": 0.25}
 
 
@@ -29,7 +29,7 @@ def test_both_readmes_show_what_the_quickstart_prints():
     assert set(pages_with(QUICKSTART)) >= set(PAGES)
 
 
-def test_three_seeds_say_that_pretraining_helps(published):
+def test_pretraining_helps_with_each_of_three_seeds(published):
     assert len({run["seed"] for run in published}) == 3
     for run in published:
         assert run["pretrained"]["accuracy"] >= 0.85

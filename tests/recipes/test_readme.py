@@ -1,4 +1,4 @@
-"""The marked blocks of the pages, run as they stand there, only shorter."""
+"""The marked blocks of the pages, run as written but with fewer steps."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def commands(mark="recipe"):
 
 
 def shortened(command):
-    """A flag that stands in the command already gets the smaller value; twice it would be remarked on."""
+    """A flag already in the command gets the smaller value; giving it twice would be reported."""
     for name, flags in SHORTER.items():
         if name in command:
             for flag, value in re.findall(r"(--\w+) (\S+)", flags):
@@ -64,12 +64,12 @@ def test_the_seven_commands(environment, tmp_path):
 
 
 def paths(folder):
-    """What prepare_data.sh takes in place of its defaults, which are the quickstart's."""
+    """Values for prepare_data.sh in place of its defaults, which are those of the quickstart."""
     return {"TEXT": str(folder / "sample" / "corpus.txt"), "OUT": str(folder / "corpus")}
 
 
 def test_the_recipes_for_pairs(environment, tmp_path):
-    """On the device and the files that are here, and shorter."""
+    """On the local device and files, and with fewer steps."""
     train, dev = (write_pairs(tmp_path / name, 40) for name in ("train.tsv", "dev.tsv"))
     gram, ernie, bert = (
         write_model(tmp_path / family, model_type=family) for family in ("ernie_gram", "ernie", "bert")
@@ -108,8 +108,8 @@ def test_the_recipe_in_python(environment, tmp_path):
     assert "'f1':" in sh(f"python {tmp_path / 'program.py'}", environment)
 
 
-def test_the_doctor_finds_this_environment_sound(environment):
-    assert "sound" in sh("ernie-pair doctor", environment)
+def test_the_doctor_finds_no_defects_in_this_environment(environment):
+    assert "no defects found" in sh("ernie-pair doctor", environment)
 
 
 def test_without_python_the_scripts_name_the_usable_versions(tmp_path):

@@ -1,8 +1,8 @@
-"""Every row of the flag tables of the pages is trained with, on a tiny model.
+"""Every row of the flag tables of the pages is used to train a tiny model.
 
-Pretraining: a row that asks for several processes is one launched run of so many; all others together are
-one run. Pairs: each flag is a run of its own, and its weights differ from those of the plain run unless
-SAME_WEIGHTS says why. What needs a GPU is refused on a CPU with the line that is named here.
+Pretraining: a row that asks for several processes is a run launched with that many; all other rows together
+are one run. Pairs: each flag is a run of its own, and its weights differ from those of the plain run unless
+SAME_WEIGHTS says why. What needs a GPU is refused on a CPU with the message listed here.
 """
 
 import os
@@ -19,7 +19,7 @@ from pages import ROOT, rows
 from safetensors.numpy import load_file
 
 from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError, without_flags
+from data_tools.base.errors import InputError, counted, without_flags
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.train.train_pair import train_pair
@@ -50,7 +50,7 @@ def knows(config_class, row):
 
 
 def rows_of(config_class):
-    """Those of the tables of which ``config_class`` knows every flag."""
+    """The rows of the tables in which ``config_class`` knows every flag."""
     tables = {(row.page, row.table) for row in ROWS}
     tables -= {(row.page, row.table) for row in ROWS if not knows(config_class, row)}
     return [row for row in ROWS if (row.page, row.table) in tables]
@@ -59,7 +59,7 @@ def rows_of(config_class):
 PRETRAIN, PAIRS = rows_of(PretrainConfig), rows_of(TrainConfig)
 
 
-def test_every_row_has_flags_and_is_of_one_of_the_two_trainings():
+def test_every_row_has_flags_of_pretraining_or_pair_training():
     assert len(PRETRAIN) + len(PAIRS) == len(ROWS) and PRETRAIN and PAIRS
     assert all(row.flags and row.flags[0].startswith("--") for row in ROWS)
     shown = {flag for row in ROWS for flag in row.flags}
@@ -67,7 +67,7 @@ def test_every_row_has_flags_and_is_of_one_of_the_two_trainings():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_flags_that_a_row_explains_exist(row):
+def test_the_flags_named_in_a_row_exist(row):
     config_class = PretrainConfig if row in PRETRAIN else TrainConfig
     names = {item.name for item in fields(config_class)}
     explained = {
@@ -108,18 +108,18 @@ def processes_of(row):
     return int(given.get("--dp_degree", 1)) * int(given.get("--sharding_degree", 1))
 
 
-# Each flags once, though the pages of both languages show them.
+# Each set of flags once, though the pages of both languages show it.
 ON_A_CPU = list({tuple(row.flags): row for row in PRETRAIN if row.flags[0] not in NEED_A_GPU}.values())
 LAYOUTS = [row for row in ON_A_CPU if processes_of(row) > 1]
 OTHERS = [row for row in ON_A_CPU if row not in LAYOUTS]
 
 
 @pytest.mark.parametrize("row", LAYOUTS, ids=lambda row: row.name)
-def test_a_layout_trains_as_it_is_written(world, row):
+def test_a_layout_from_the_tables_trains(world, row):
     processes = processes_of(row)
     code, said = pretrain(world, f"of_{processes}_{len(row.flags[0])}", words_of(row.flags), processes)
     assert code == 0, said
-    assert f"{processes} process(es)" in said and "end   step 2/2  100.0%" in said
+    assert counted(processes, "process", "processes") in said and "end   step 2/2  100.0%" in said
 
 
 def test_all_other_rows_train_together(world):
@@ -137,7 +137,7 @@ def test_a_cpu_refuses_half_precision_but_takes_a_loss_scale(world):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A run without any flag of the tables, of a model of seven layers on pairs of which most differ."""
+    """A run without any flag of the tables, with a model of seven layers and mostly negative pairs."""
     folder = tmp_path_factory.mktemp("pairs")
     config = tiny_pair.train_config(folder, max_steps=3, learning_rate=5e-3, checkpoint_steps=3)
     tiny_pair.write_model(folder / "model", num_hidden_layers=7)
@@ -152,7 +152,7 @@ def trained_weights(config):
 
 
 def with_flags(config, flags):
-    """``config`` as the command line makes it of its own flags and ``flags``."""
+    """``config`` as the command line parses it from its own flags and ``flags``."""
     words = flags.split()
     values = {**asdict(config), **{flag[2:]: value for flag, value in zip(words[::2], words[1::2])}}
     given = {name: value for name, value in values.items() if value not in (None, "")}
@@ -160,7 +160,7 @@ def with_flags(config, flags):
 
 
 @pytest.mark.parametrize("flags", sorted({flag for row in PAIRS for flag in row.flags}))
-def test_a_flag_of_pair_training_is_trained_with(plain, tmp_path, flags):
+def test_each_pair_training_flag_has_the_expected_effect(plain, tmp_path, flags):
     if flags in NEED_A_GPU:
         with pytest.raises(InputError, match=without_flags(NEED_A_GPU[flags])):
             train_pair(with_flags(plain, flags))

@@ -1,4 +1,4 @@
-"""An installed wheel needs no checkout: in an empty folder, the seven steps and several processes."""
+"""An installed wheel needs no checkout: the seven steps and several processes run in an empty folder."""
 
 import importlib.util
 import json
@@ -35,7 +35,7 @@ def run(*words, cwd, **environment):
 
 
 def build_wheel(folder, **environment):
-    """The wheel, and what its build said; from a copy: a build leaves files beside the sources."""
+    """The wheel and the output of its build, from a copy, as a build leaves files in the sources."""
     for name in SOURCES:
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "*.so")
@@ -51,7 +51,7 @@ def build_wheel(folder, **environment):
 
 
 def install_wheel(wheel, folder):
-    """The bin folder of an environment with the wheel; the libraries are those of this one."""
+    """The bin folder of an environment with the wheel; it shares the libraries of the current one."""
     venv.create(folder, symlinks=True)
     site = Path(sysconfig.get_path("purelib", "posix_prefix", {"base": str(folder), "platbase": str(folder)}))
     libraries = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
@@ -78,7 +78,7 @@ def empty(tmp_path):
     return folder
 
 
-def test_the_package_is_the_wheel_and_names_it(installed, wheel, empty):
+def test_the_installed_package_is_the_wheel_and_knows_its_url(installed, wheel, empty):
     program = "import data_tools._helpers as h, ernie_pair as e; print(h.__file__, e.__file__); "
     program += "from data_tools.base.installation import install_command; print(install_command('serve'))"
     *files, command = run(installed / "python", "-c", program, cwd=empty).split(maxsplit=2)
@@ -100,7 +100,7 @@ choose_kernels(KernelFlags(kernels="fused"), "cpu")
     sys.platform != "linux" or platform.machine() != "x86_64" or shutil.which("g++") is None,
     reason="no kernels are built here",
 )
-def test_the_wheel_holds_the_kernels(wheel, installed, empty):
+def test_the_wheel_contains_the_compiled_kernels(wheel, installed, empty):
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.startswith("ernie_pair/kernels/_fused")]
     assert len(names) == 1 and names[0].endswith(".so")
@@ -109,10 +109,10 @@ def test_the_wheel_holds_the_kernels(wheel, installed, empty):
         doctor = subprocess.run(
             [installed / "ernie-pair", "doctor"], cwd=empty, capture_output=True, text=True
         )
-        assert "kernels   fused kernels, a" in doctor.stdout
+        assert re.search("^kernels +fused kernels, a", doctor.stdout, re.MULTILINE)
 
 
-def test_without_a_compiler_the_wheel_is_built_without_them(tmp_path):
+def test_without_a_compiler_the_wheel_has_no_kernels(tmp_path):
     wheel, said = build_wheel(tmp_path / "wheel", CC="/absent/cc", CXX="/absent/c++")
     if sys.platform == "linux" and platform.machine() == "x86_64":
         assert "warning: ernie_pair.kernels._fused is not compiled" in said
@@ -125,7 +125,7 @@ def test_without_a_compiler_the_wheel_is_built_without_them(tmp_path):
         assert "the package was built without its compiled kernels" in done.stderr
 
 
-def test_the_wheel_runs_the_line_and_several_processes(installed, empty):
+def test_the_wheel_runs_quickstart_and_several_processes(installed, empty):
     said = run(installed / "ernie-pair", "quickstart", "--output_dir", "out", *SHORT.split(), cwd=empty)
     assert said.count("test accuracy") == 2 and "[7/7] predict" in said
     results = json.loads((empty / "out" / "quickstart.json").read_text(encoding="utf-8"))
@@ -135,5 +135,5 @@ def test_the_wheel_runs_the_line_and_several_processes(installed, empty):
     places = "--model_name_or_path out/small --input_dir out/corpus --output_dir two"
     launch = f"launch pretrain --processes 2 --from_scratch true --device cpu {places} {flags}"
     said = run(installed / "ernie-pair", *launch.split(), cwd=empty)
-    assert "2 process(es)" in said and "end   step 2/2  100.0%" in said
+    assert "2 processes" in said and "end   step 2/2  100.0%" in said
     assert {path.name for path in empty.iterdir()} - {"http.log"} == {"out", "two"}  # the log is Paddle's

@@ -1,4 +1,4 @@
-"""A run that a benchmark starts: what it is told, what is read of it, and how it fails."""
+"""A run started by a benchmark: its flags, the events read from it, and how it fails."""
 
 import bench_run
 import pytest
@@ -6,7 +6,7 @@ from bench_run import train_events
 
 from data_tools.base.errors import InputError
 
-# Tells its words and threads in its training lines; ends with the code of --code.
+# Writes its flags and thread count to its events; exits with the code given by --code.
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
@@ -24,7 +24,7 @@ sys.exit(int(flags["code"]))
 
 @pytest.fixture
 def flags(tmp_path, monkeypatch):
-    """Flags of a program that is found where the programs of the package are."""
+    """Flags of a program that stands in for a script of the package."""
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     monkeypatch.setattr(bench_run, "SCRIPTS", tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -32,15 +32,15 @@ def flags(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("threads, told", [(0, "7"), (2, "2")])
-def test_the_training_lines_come_without_the_first(flags, threads, told):
-    for _ in range(2):  # what the first has left is deleted
+def test_training_events_are_returned_without_the_first(flags, threads, told):
+    for _ in range(2):  # the output of the first run is deleted
         events = train_events("program.py", flags, threads=threads)
         assert [event["step"] for event in events] == [2, 3]
         assert {event["threads"] for event in events} == {told}
         assert events[0]["flags"]["bucket"] == "True"
 
 
-def test_a_run_that_fails_is_one_line_with_its_last_words(flags):
+def test_a_failed_run_is_reported_with_its_last_line(flags):
     with pytest.raises(InputError, match="^a run ended with code 3: the reason, in 数$"):
         train_events("program.py", {**flags, "code": 3})
 
@@ -50,7 +50,7 @@ def test_processes_are_started_by_the_launcher(flags):
     assert [event["step"] for event in events] == [2, 3] and events[0]["threads"] == "2"
 
 
-def test_gpus_that_are_not_there_are_refused_before_the_run(flags, monkeypatch):
+def test_missing_gpus_are_an_error_before_the_run(flags, monkeypatch):
     monkeypatch.setattr(bench_run, "count_cards", lambda: 1)
     with pytest.raises(InputError, match="^2 processes need 2 GPUs, and 1 are visible$"):
         train_events("program.py", {**flags, "device": "gpu"}, processes=2)

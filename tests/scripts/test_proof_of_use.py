@@ -1,4 +1,4 @@
-"""The proof of use: runs that go on where they were killed, a page of their JSON, a miniature."""
+"""The proof of use: runs that resume where they were killed, the page of their results, a small full run."""
 
 import json
 import re
@@ -9,20 +9,25 @@ from pathlib import Path
 
 import cut_pairs
 import pytest
+import readme_block
 import write_results
 from fake_peer import write_fake_peer
 from places import ROOT
-from proof.chosen import with_chosen_rates
-from proof.curves import MOST_POINTS, read_curve, seconds_in
+from proof.curves import MOST_POINTS, best_of, read_curve, seconds_in
 from proof.experiment import Places, Run, words_of
-from proof.figures import trial_figures
 from proof.groups import GROUPS
+from proof.overlap import overlap_figures, seen_figures
 from proof.page import read_results, render_page
 from proof.runner import Runner, main_folder
 from proof.scale import Scale
 from proof.status import status_lines
+from proof.summary import summary_of
+from readme_block import PAGES, RESULTS, between, is_chinese
+from run import RunConfig
+from test_cut_documents import texts_of
 
 from data_tools.base.errors import InputError
+from data_tools.corpus.splits import document_ranges
 from data_tools.make_sample import SampleConfig, make_sample
 
 SCRIPT = """
@@ -35,12 +40,12 @@ sys.exit("killed" if Path(sys.argv[2]).exists() else 0)
 SMALL = {
     **{"layers": 1, "hidden": 16, "heads": 2, "length": 32, "batch": 4, "processes": 1, "steps": 2},
     **{"precision": "fp32", "samples": 8, "small_rows": 10, "large_rows": 20, "choose": 10, "rest": 5},
-    **{"epochs": 1, "seeds": 1, "bootstrap": 10, "trials": 2},
+    **{"epochs": 1, "seeds": 1, "bootstrap": 10, "trials": 1, "task_steps": 2},
 }
 
 
 def run_of(folder, name="one", more=(), **changes):
-    """A run of a small script: it notes that it was called, and fails while there is a file `broken`."""
+    """A run of a small script, which records each call and fails while the file `broken` exists."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
     words = (str(script), f"{folder}/calls", f"{folder}/broken", *more)
@@ -56,7 +61,7 @@ def calls(folder):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def test_a_run_is_made_once_until_its_commands_change(tmp_path):
+def test_a_run_is_not_repeated_until_its_commands_change(tmp_path):
     runner, run = runner_of(tmp_path), run_of(tmp_path)
     for _ in range(2):
         assert runner.make([run]) == []
@@ -68,8 +73,23 @@ def test_a_run_is_made_once_until_its_commands_change(tmp_path):
     assert calls(tmp_path) == 2
 
 
-def test_a_run_of_other_commands_has_a_folder_of_its_own(tmp_path, caplog):
-    """Of a finished run and of one that was cut short; links into the earlier folder follow, others stay."""
+def test_a_result_names_the_weights_it_started_from(tmp_path):
+    """Those of a model; a file of predictions that a run needs has none."""
+    model, predictions = tmp_path / "work" / "weights" / "small", tmp_path / "work" / "predictions.tsv"
+    model.mkdir(parents=True)
+    (model / "model_state.pdparams").write_bytes(b"abc")
+    predictions.touch()
+    run = run_of(tmp_path, needs=("$WORK/weights/small", "$WORK/predictions.tsv"))
+    assert runner_of(tmp_path).make([run]) == []
+    result = json.loads((tmp_path / "runs" / "group" / "one.json").read_text())
+    assert result["weights"] == {"small": "ba7816bf"}
+    shown = result_of("options", "plain", comparison("plain", "other", 0.1), weights=result["weights"])
+    page = render_page({"options": {"plain": shown}}, {"options": ["plain"]}).text
+    assert "Pretrained weights, by the first digits of their SHA-256: small `ba7816bf`." in page
+
+
+def test_changed_commands_move_the_earlier_run_aside(tmp_path, caplog):
+    """Both a finished and an interrupted run; links into the earlier folder are updated, folders are kept."""
     runner, made = runner_of(tmp_path), tmp_path / "work/group/one"
     links = {"$WORK/weights/half": "$RUN/model_1", "$WORK/weights/mine": "$RUN/model_1"}
     (tmp_path / "work/weights/mine").mkdir(parents=True)
@@ -89,8 +109,8 @@ def test_a_run_of_other_commands_has_a_folder_of_its_own(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("change", [{"choose": 7}, {"rest": 7}, {"small_rows": 7}, {"learning_rate": 7.0}])
-def test_what_runs_share_has_a_folder_for_its_settings(change):
-    for name in ("lcqmc_large", "lcqmc_large_four"):
+def test_shared_folders_are_reused_only_for_equal_settings(change):
+    for name in ("lcqmc_large", "lcqmc_large_recipes"):
         one, other = (
             {run.name: run for run in GROUPS["starts"].runs(scale)}[name]
             for scale in (Scale(), Scale(**change))
@@ -100,17 +120,17 @@ def test_what_runs_share_has_a_folder_for_its_settings(change):
                 next(word for word in each.commands[place] if "output_dir" in word) for each in (one, other)
             ]
             assert (folders[0] == folders[1]) == (words == other.commands[place])
-    two, four = (GROUPS["starts"].runs(Scale())[place].read.keywords["folder"] for place in (0, 3))
-    assert two == four
+    three, recipes = (GROUPS["starts"].runs(Scale())[place].read.keywords["folder"] for place in (0, 3))
+    assert three != recipes
 
 
-def test_half_a_batch_is_whole_in_every_process():
-    with pytest.raises(InputError, match="batch=6 is no multiple of twice processes=2"):
+def test_half_a_batch_must_divide_evenly_among_processes():
+    with pytest.raises(InputError, match="batch=6 is not a multiple of twice processes=2"):
         Scale(batch=6, processes=2)
     assert Scale(batch=8, processes=2).batch == 8
 
 
-def test_a_run_that_fails_leaves_no_figures_and_goes_on(tmp_path):
+def test_a_failed_run_leaves_no_figures_and_can_be_continued(tmp_path):
     runner, run = runner_of(tmp_path), run_of(tmp_path)
     (tmp_path / "broken").write_text("")
     with pytest.raises(Exception, match="of group/one"):
@@ -122,22 +142,22 @@ def test_a_run_that_fails_leaves_no_figures_and_goes_on(tmp_path):
     assert json.loads(runner.path_of(run).read_text())["wall_seconds"] >= round(spent, 1)
 
 
-def test_a_run_without_what_it_needs_is_left_out(tmp_path, capsys):
+def test_a_run_with_missing_inputs_is_skipped(tmp_path, capsys):
     runner = runner_of(tmp_path)
     lacking = run_of(tmp_path, "lacking", needs=("$WORK/weights",))
-    assert runner.make([lacking, run_of(tmp_path)]) == ["lacking: $WORK/weights is not there"]
+    assert runner.make([lacking, run_of(tmp_path)]) == ["lacking: $WORK/weights does not exist"]
     assert runner.is_done(run_of(tmp_path)) and not runner.is_done(lacking)
     (tmp_path / "work" / "weights").mkdir()
     assert runner.make([lacking]) == []
 
 
-def test_the_status_tells_what_is_left_and_for_how_long(tmp_path):
+def test_the_status_shows_remaining_runs_and_time(tmp_path):
     runner = runner_of(tmp_path)
     runs = [run_of(tmp_path, name) for name in ("first", "second", "third")]
     runs.append(run_of(tmp_path, "lacking", needs=("$WORK/weights",)))
     lines = status_lines({"group": (runner, runs)})
-    assert lines[0].startswith("group: 0 of 4 runs are done, of none is known how long")
-    assert lines[-1].endswith("; 4 runs are of groups of which none is done")
+    assert lines[0].startswith("group: 0 of 4 runs are done, with no estimate yet")
+    assert lines[-1].endswith("; 4 runs have no estimate: their groups have no finished run")
     runner.make([runs[0]])
     (tmp_path / "broken").write_text("")
     with pytest.raises(Exception, match="of group/second"):
@@ -162,7 +182,7 @@ def test_the_status_tells_what_is_left_and_for_how_long(tmp_path):
     )
 
 
-def test_files_and_links_are_made_in_their_places(tmp_path):
+def test_files_and_links_of_a_run_are_created(tmp_path):
     files = {"$RUN/flags.yaml": "train_file: $DATA/train.tsv\n"}
     links = {"$WORK/weights/half": "$RUN/out"}
     runner_of(tmp_path).make([run_of(tmp_path, files=files, links=links)])
@@ -173,8 +193,8 @@ def test_files_and_links_are_made_in_their_places(tmp_path):
     assert "train_file: $DATA/train.tsv" in published and json.loads(published)["figures"]
 
 
-def test_no_command_of_an_experiment_names_a_machine():
-    """All runs of all groups: places by name, names of their own, and what they need is made by another."""
+def test_experiment_commands_contain_no_absolute_paths():
+    """All runs of all groups: symbolic paths, unique names, and inputs that come from the work folder."""
     for group in GROUPS.values():
         runs = group.runs(Scale())
         assert len({run.name for run in runs}) == len(runs)
@@ -185,7 +205,7 @@ def test_no_command_of_an_experiment_names_a_machine():
             assert all(words[0] == "ernie-pair" or (ROOT / words[0]).is_file() for words in run.commands)
 
 
-def test_a_row_of_the_ablation_changes_its_flags_alone():
+def test_an_ablation_run_changes_only_its_own_flag():
     scale = Scale()
     rows = {run.name: run for run in GROUPS["pretraining"].runs(scale)}
     trainings = {
@@ -217,7 +237,7 @@ def write_lines(path, events):
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
-def test_curves_are_thinned_and_keep_their_ends(tmp_path):
+def test_curves_are_downsampled_but_keep_their_endpoints(tmp_path):
     events = [{"split": "train", "step": step, "loss": step / 7, "noise": 1} for step in range(1, 500)]
     events += [{"split": "train", "step": 499, "loss": 5.0}, {"split": "valid", "step": 7, "accuracy": 0.5}]
     write_lines(tmp_path / "metrics.jsonl", events)
@@ -231,7 +251,16 @@ def test_curves_are_thinned_and_keep_their_ends(tmp_path):
     assert read_curve(tmp_path / "none") == {}
 
 
-def test_seconds_of_a_pretraining_come_from_its_log(tmp_path):
+@pytest.mark.parametrize("metric", ["accuracy", "auc"])
+def test_the_best_evaluation_is_found_among_all_of_them(tmp_path, metric):
+    values = [0.5] * (3 * MOST_POINTS)
+    values[MOST_POINTS] = 0.75  # which the curve of a page may leave out
+    events = [{"split": "valid", "step": step, metric: value} for step, value in enumerate(values)]
+    write_lines(tmp_path / "metrics.jsonl", [{"split": "train", "step": 1, metric: 0.9}, *events])
+    assert best_of(tmp_path / "metrics.jsonl", metric) == 0.75
+
+
+def test_pretraining_time_is_computed_from_its_log(tmp_path):
     events = [
         {"split": "train", "step": 1, "consumed_samples": 10, "samples_per_second": 5.0},
         {"split": "valid", "step": 1, "consumed_samples": 10},
@@ -246,7 +275,7 @@ def write_pairs(path, rows):
     return str(path)
 
 
-def test_the_cuts_of_a_data_set_share_no_pair(tmp_path):
+def test_the_splits_of_a_data_set_share_no_pair(tmp_path):
     rows = [(f"问{number}", f"答{number}", str(number % 2)) for number in range(60)]
     test = write_pairs(tmp_path / "dev.tsv", [("答3", "问3", "1"), ("其他", "别的", "0")])
     train = write_pairs(tmp_path / "train.tsv", [*rows, rows[5]])
@@ -262,6 +291,8 @@ def test_the_cuts_of_a_data_set_share_no_pair(tmp_path):
     }
     assert keys["train_20"][:10] == keys["train_10"] and keys["train_all"][:20] == keys["train_20"]
     assert len({*keys["train_20"], *keys["choose"], *keys["rest"]}) == 32
+    text = (tmp_path / "cut" / "text.txt").read_text()
+    assert text.count("\n\n") == 54 and text.startswith("\n".join(keys["train_all"][0]) + "\n\n")
     assert ("问3", "答3") not in {*keys["train_all"], *keys["choose"]}
     assert all("label" not in row for row in parts["rest"])
     for row in parts["train_10"]:
@@ -270,11 +301,17 @@ def test_the_cuts_of_a_data_set_share_no_pair(tmp_path):
         cut_pairs.cut_pairs(replace(config, rows="60", output_dir=str(tmp_path / "more")))
 
 
+@pytest.mark.parametrize("rows", ["0", "10 many", "10 ²"])
+def test_sizes_that_are_not_numbers_of_pairs_are_refused(rows):
+    with pytest.raises(InputError, match="not numbers of pairs; write it as in"):
+        cut_pairs.CutConfig("train.tsv", "dev.tsv", "cut", rows=rows)
+
+
 def result_of(group, name, figures, **changes):
     result = {
         **{"group": group, "name": name, "title": f"the {name}", "commands": [["ernie-pair", "a b"]]},
         **{"files": {}, "seeds": [1, 2], "versions": {}, "machine": {"cores": 2}, "wall_seconds": 60},
-        **{"figures": figures, "curve": {}},
+        **{"figures": figures, "curve": {"valid": [{"step": 0}, {"step": 900}]}},
     }
     return {**result, **changes}
 
@@ -288,7 +325,7 @@ def comparison(one, other, gain):
     return {"rows": 10, "majority": 0.5, "models": models, "differences": [difference]}
 
 
-def test_the_page_shows_what_was_run_and_nothing_else():
+def test_the_page_shows_only_what_was_run():
     gain, loss = (comparison(name, "plain", value) for name, value in (("fgm", 0.2), ("rdrop", 0.05)))
     found = {"options": {n: result_of("options", n, f) for n, f in (("fgm", gain), ("rdrop", loss))}}
     page = render_page(found, {"options": ["rdrop", "fgm"]})
@@ -296,6 +333,7 @@ def test_the_page_shows_what_was_run_and_nothing_else():
     assert [row.split(" | ")[0] for row in rows] == ["| the rdrop", "| the fgm"]
     assert "0.6000 ± 0.1414" in rows[1] and "+0.2000 (+0.1000 to +0.3000)" in rows[1]
     assert "`run.py options --only fgm`" in rows[1] and "| 2 |" in rows[1]
+    assert "- rdrop - plain: accuracy +0.0500 (-0.0500 to +0.1500), auc +0.0500" in page.text
     assert "- the rdrop: accuracy +0.0500" in page.text and "- the fgm:" not in page.text
     for group in ("pretraining", "starts", "forgetting"):
         assert GROUPS[group].TITLE not in page.text
@@ -303,7 +341,7 @@ def test_the_page_shows_what_was_run_and_nothing_else():
 
 
 def sided(name, gain, **changes):
-    """The figures of a side, of the trainings of two seeds."""
+    """The figures of one side, from trainings with two seeds."""
     others = {"precision": "fp32", "threads": 2, "versions": {}, **changes}
     figures = {"training_seconds": [10.0, 20.0], "pairs_per_second": [4.0, 2.0], **others}
     return result_of("peer", name, {**comparison(name, "ours", gain), **figures})
@@ -316,77 +354,50 @@ def test_the_page_shows_both_sides_and_their_speed():
     names = ["ours", "transformers"]
     page = render_page({"peer": {"ours": ours, "transformers": theirs}}, {"peer": names}).text
     rows = [line for line in page.splitlines() if line.startswith("| the ")]
-    assert "-0.0500 (-0.1500 to +0.0500) | 15.0 | 3.0 | 1.0 | `run.py peer --only transformers` |" in rows[1]
-    assert "- transformers - ours: accuracy -0.0500" in page and "2 thread(s) on both sides" in page
+    assert "-0.0500 (-0.1500 to +0.0500) | 15.0 | 3.0 | `run.py peer --only transformers` |" in rows[1]
+    assert "- transformers - ours: accuracy -0.0500" in page and "2 threads on both sides" in page
     assert "| transformers | 2 | 0.7000 | 0.5000 | 0.5000 | 0.5000 | 0.1000 | 20.0 | 2.0 |" in page
     assert "The peer: torch 2.0, attention eager." in page
     alone = render_page({"peer": {"transformers": theirs}}, {"peer": names}).text
-    assert "`run.py peer --only ours` is yet to be made" in alone
+    assert "`run.py peer --only ours` has not been run" in alone
 
 
-def test_other_groups_train_by_what_the_search_has_chosen(tmp_path):
-    """But for flags that are given; a page tells what was tried."""
-    assert with_chosen_rates(Scale(), tmp_path) == Scale()
-    trial = {"accuracy": 0.6, "loss": 0.7, "last_accuracy": 0.55, "train_accuracy": 0.9}
-    trials = [{"learning_rate": rate, "epochs": 6, **trial} for rate in (1e-4, 2e-4)]
-    figures = {"trials": trials, "chosen": {"learning_rate": 1e-4, "epochs": 6}}
-    result = result_of("rates", "pretrained", figures)
-    path = tmp_path / "rates" / "pretrained.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(result))
-    chosen = with_chosen_rates(Scale(), tmp_path)
-    assert (chosen.pair_rate, chosen.pair_epochs) == (1e-4, 6)
-    given = with_chosen_rates(Scale(learning_rate=3e-4), tmp_path)
-    assert (given.pair_rate, given.pair_epochs) == (3e-4, 6)
-    page = render_page({"rates": {"pretrained": result}}, {"rates": ["pretrained"]}).text
-    assert "| pretrained | 0.0002 | 6 | 0.6000 | 0.5500 | 0.7000 | 0.9000 | `run.py rates --only" in page
-    assert "- best the pretrained: learning_rate 0.0001, epochs 6" in page
-    path.write_text("{}")
-    with pytest.raises(InputError, match="pretrained.json: KeyError.* no result of run.py rates; remove it"):
-        with_chosen_rates(Scale(), tmp_path)
+def test_the_page_shows_the_character_overlap_baseline(tmp_path):
+    """The threshold comes from the training pairs; on the test pairs another one would be better."""
+    train = [("甲乙", "甲乙", "1"), ("甲乙丙", "甲乙丁", "1"), ("甲乙", "甲丙", "0"), ("甲", "乙", "0")]
+    test = [("甲乙", "甲乙", "1"), ("甲乙丙丁", "甲乙丙戊", "0"), ("甲乙", "甲丙", "0"), ("甲", "乙", "0")]
+    names = [write_pairs(tmp_path / f"{name}.tsv", rows) for name, rows in (("train", train), ("test", test))]
+    found = overlap_figures(*map(Path, names), choose=Path(names[0]), metric="accuracy")
+    assert found == {"accuracy": 0.75, "auc": 1.0, "chosen": 1.0}
+    by_auc = overlap_figures(*map(Path, names), choose=Path(names[1]), metric="auc")
+    assert by_auc == {"accuracy": 0.75, "auc": 1.0, "chosen": 1.0}
+    assert seen_figures(*map(Path, names)) == {"any": 0.75, "both": 0.75}
+    figures = {**comparison("pretrained", "scratch", 0.1), "overlap": found}
+    figures["chosen"] = {"pretrained": [0.8, 0.9], "scratch": [0.6, 0.7]}
+    figures["seen"] = {"any": 0.5, "both": 0.25}
+    page = render_page({"starts": {"afqmc": result_of("starts", "afqmc", figures)}}, {"starts": ["afqmc"]})
+    assert "shared characters reach accuracy 0.7500, auc 1.0000." in page.text
+    assert "- best accuracy on the held-out training pairs by which the checkpoint is chosen: " in page.text
+    assert "is chosen: pretrained 0.8500, scratch 0.6500, shared characters 1.0000" in page.text
+    assert "50.0% of the test rows have a text that is also in the training file" in page.text
 
 
-def test_either_start_has_as_many_trials():
-    """Of the same rates and epochs, and the highest rate is that of the flags."""
-    ours, scratch = GROUPS["rates"].runs(Scale())
-    for one, other in zip(ours.commands, scratch.commands):
-        assert {*one} ^ {*other} <= {"--from_scratch=false", "--from_scratch=true"}
-    tried = {
-        tuple(word.split("=")[1] for word in words if word.startswith(("--learning_rate", "--epochs")))
-        for words in ours.commands[1:]
-    }
-    assert len(tried) == len(ours.commands) - 1 == Scale().trials == 8
-    assert {rate for rate, _ in tried} == {"0.0004", "0.0002", "0.0001", "5e-05"}
-    assert {epochs for _, epochs in tried} == {"3", "6"}
+def test_the_page_names_the_mixture_that_forgets_least():
+    def asked(name, general, laws):
+        losses = {"corpus": general, "laws": laws, "corpus_one_segment": 9.0}
+        return result_of("forgetting", name, {"masked": {k: {"lm_loss": v} for k, v in losses.items()}})
+
+    rows = {"before": asked("before", 5.0, 4.0), "alone": asked("alone", 5.5, 3.5)}
+    order = {"forgetting": ["before", "alone", "half"]}
+    half = {"half": asked("half", 5.02, 3.8)}
+    page = render_page({"forgetting": {**rows, **half}}, order).text
+    assert "| the alone | 2 | 5.500 (+0.500) | 3.500 (-0.500) |" in page
+    assert "Least is forgotten with the half: no loss rises by more than 0.020." in page
+    gain = {"half": asked("half", 4.9, 3.8)}
+    assert "the half: no loss rises." in render_page({"forgetting": {**rows, **gain}}, order).text
 
 
-def test_the_best_trial_is_that_of_the_pairs_that_choose(tmp_path):
-    trials = {}
-    for number, dev in enumerate(([0.5, 0.7, 0.6], [0.6, 0.8, 0.8], [0.8, 0.6, 0.5])):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        events = [{"split": "train", "step": 3, "loss": 0.1, "accuracy": 0.9}]
-        for step, accuracy in enumerate(dev):
-            events.append({"split": "valid", "step": step, "loss": 1 - step / 10, "accuracy": accuracy})
-        write_lines(folder / "metrics.jsonl", events)
-        trials[f"$RUN/{number}"] = {"learning_rate": 0.1 * number, "epochs": 3}
-    found = trial_figures(Places(tmp_path, tmp_path, tmp_path), trials)
-    assert found["chosen"] == {"learning_rate": 0.1, "epochs": 3}  # as accurate as the third, of a lower loss
-    first = found["trials"][0]
-    assert (first["accuracy"], first["last_accuracy"], first["train_accuracy"]) == (0.7, 0.6, 0.9)
-
-
-def test_a_longer_comparison_stands_in_place_of_its_beginning():
-    short, long = (
-        result_of("starts", name, comparison("pretrained", "scratch", 0.1))
-        for name in ("afqmc", "afqmc_four")
-    )
-    page = render_page({"starts": {"afqmc": short, "afqmc_four": long}}, {"starts": ["afqmc", "afqmc_four"]})
-    assert "### the afqmc_four" in page.text and "### the afqmc\n" not in page.text
-    assert "- pretrained - scratch: accuracy +0.1000 (+0.0000 to +0.2000)" in page.text
-
-
-def test_what_is_no_result_is_named(tmp_path):
+def test_an_invalid_or_missing_result_is_reported(tmp_path):
     (tmp_path / "starts").mkdir()
     (tmp_path / "starts" / "broken.json").write_text("[]")
     with pytest.raises(InputError, match="broken.json.*remove it"):
@@ -397,7 +408,7 @@ def test_what_is_no_result_is_named(tmp_path):
         )
 
 
-def test_the_committed_page_is_that_of_the_committed_runs(tmp_path):
+def test_the_committed_page_matches_the_committed_runs(tmp_path):
     committed = ROOT / "docs" / "RESULTS.md"
     if not read_results(main_folder()):
         assert not committed.exists()
@@ -408,13 +419,114 @@ def test_the_committed_page_is_that_of_the_committed_runs(tmp_path):
     assert pictures == {path.name for path in (ROOT / "docs" / "results").glob("*")}
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_the_readme_shows_the_committed_comparisons(page):
+    shown = between(RESULTS).search((ROOT / page).read_text(encoding="utf-8"))
+    found = summary_of(read_results(main_folder()), is_chinese(page))
+    assert found and shown and shown[1] == found
+
+
+@pytest.mark.parametrize(
+    "page, says",
+    [("README.md", "({} layers, hidden size {})"), ("README_cn.md", "（{} 层，隐藏层 {}，")],
+)
+def test_the_readme_states_the_size_of_the_model(page, says):
+    commands = read_results(main_folder())["pretraining"]["pretrained"]["commands"]
+    words = dict(word.split("=", 1) for words in commands for word in words if "=" in word)
+    shape = says.format(words["--num_hidden_layers"], words["--hidden_size"])
+    assert shape in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_the_readme_compares_both_sides_if_both_were_run():
+    one = {"starts": {"one": result_of("starts", "one", three_starts(), title="LCQMC, all rows, ERNIE")}}
+    ours, theirs = sided("ours", 0.0), sided("transformers", -0.05)
+    ours["title"] = "this package, 20,000 rows of LCQMC"
+    theirs["figures"]["pairs_per_second"] = [1500.0, 1000.0]
+    both = summary_of({**one, "peer": {"ours": ours, "transformers": theirs}}, in_chinese=False)
+    assert "(20,000 rows of LCQMC, float32, 2 threads)" in both
+    assert "Trainer reaches 0.6000 ± 0.1414 at 1,250 pairs/s" in both and both.endswith("0.1414 at 3.")
+    assert "Trainer" not in summary_of({**one, "peer": {"ours": ours}}, in_chinese=False)
+
+
+@pytest.mark.parametrize(
+    "in_chinese, row",
+    [(False, "| LCQMC, all rows, 1 epoch | accuracy | 2 |"), (True, "| LCQMC，全部，1 轮 | 准确率 | 2 |")],
+)
+def test_the_readme_names_the_epochs_of_another_training(in_chinese, row):
+    title = "LCQMC, all rows, 1 epoch, ERNIE classifier"
+    assert title in [each.title for each in GROUPS["starts"].runs(Scale())]
+    found = {"starts": {"one": result_of("starts", "one", three_starts(), title=title)}}
+    assert row in summary_of(found, in_chinese)
+
+
+def three_starts():
+    figures = comparison("continued", "scratch", 0.1)
+    figures["models"]["pretrained"] = figures["models"]["scratch"]
+    figures["overlap"] = {"accuracy": 0.6, "auc": 0.7}
+    return figures
+
+
+def test_an_unbalanced_data_set_is_shown_by_auc():
+    """By its own metric in every cell: the majority class has an AUC of one half."""
+    figures = {**three_starts(), "chosen_by": "auc", "chosen": {"scratch": [0.6, 0.7]}}
+    afqmc = result_of("starts", "afqmc", figures, title="AFQMC, all rows, ERNIE classifier")
+    (row,) = (
+        line for line in summary_of({"starts": {"afqmc": afqmc}}, False).splitlines() if "AFQMC" in line
+    )
+    assert row.startswith("| AFQMC, all rows | AUC | 2 | 0.5000 ± 0.0000 |")
+    assert row.endswith("| +0.1000 (+0.0000 to +0.2000) | 0.7000 | 0.5000 |")
+    page = render_page({"starts": {"afqmc": afqmc}}, {"starts": ["afqmc"]}).text
+    assert (
+        "- best auc on the held-out training pairs by which the checkpoint is chosen: scratch 0.6500" in page
+    )
+
+
+def test_the_readme_tells_what_a_search_of_flags_gives():
+    figures = {**comparison("continued", "scratch", 0.1), "searched": {}}
+    searched = result_of("scratch", "searched", figures, title="LCQMC, 20,000 rows, 8 trials for each start")
+    starts = {"a": result_of("starts", "a", three_starts(), title="LCQMC, 5,000 rows, ERNIE classifier")}
+    found = {"starts": starts, "scratch": {"searched": searched}}
+    english, chinese = (summary_of(found, in_chinese) for in_chinese in (False, True))
+    told = "20,000 rows of LCQMC give 0.6000 ± 0.1414 (continued) and 0.6000 ± 0.1414 (scratch)"
+    assert f"warm-up of 8 trials for each start, {told}: +0.1000 (+0.0000 to +0.2000)." in english
+    assert "各搜索 8 次" in chinese and "相差 +0.1000（+0.0000 到 +0.2000）。" in chinese
+
+
+def test_the_readme_has_a_row_for_each_comparison(monkeypatch, tmp_path):
+    """Only of those with all three starts; the text around the markers is kept."""
+    figures = three_starts()
+    timed = result_of("any", "any", {"training_seconds": 150})
+    starts = {
+        "lcqmc_small": result_of("starts", "a", figures, title="LCQMC, 5,000 rows, ERNIE classifier"),
+        "lcqmc_gram": result_of("starts", "b", comparison("pretrained", "scratch", 0.1)),
+        "lcqmc_all": result_of("starts", "c", figures, title="LCQMC, all rows, ERNIE classifier"),
+    }
+    for page in PAGES:
+        (tmp_path / page).write_text("a\n<!-- results -->\nold\n<!-- end of results -->\nb\n")
+    monkeypatch.setattr(readme_block, "ROOT", tmp_path)
+    monkeypatch.setattr(readme_block, "all_pages", lambda: list(PAGES))
+    found = {"pretraining": {"pretrained": timed}, "task": {"lcqmc": timed}, "starts": starts}
+    write_results.show_in_readmes(found)
+    english, chinese = ((tmp_path / page).read_text().splitlines() for page in PAGES)
+    cells = (
+        "| accuracy | 2 |" + 3 * " 0.6000 ± 0.1414 |" + " +0.1000 (+0.0000 to +0.2000) | 0.6000 | 0.5000 |"
+    )
+    assert english[4:-4] == [f"| LCQMC, {rows} rows {cells}" for rows in ("5,000", "all")]
+    assert [row.split(" | ")[0] for row in chinese[4:-4]] == ["| LCQMC，5,000 行", "| LCQMC，全部"]
+    told = "Pretraining took 2 minutes, continuing with the texts of LCQMC 2 minutes, on 2 CPU cores."
+    assert english[-3] == told and "继续预训练用了 2 分钟" in chinese[-3]
+    assert english[0] == chinese[0] == "a" and english[-1] == "b" and "old" not in english
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=120, pairs=180))
     for name in ("text", "pairs/lcqmc", "vocab"):
         (folder / name).mkdir(parents=True)
-    (folder / "sample" / "corpus.txt").rename(folder / "text" / "stories.txt")
+    documents = (folder / "sample" / "corpus.txt").read_text().strip().split("\n\n")
+    for number, name in enumerate(("stories", "laws")):
+        (folder / "text" / f"{name}.txt").write_text("\n\n".join(documents[number::2]) + "\n")
     for name in ("train.tsv", "dev.tsv"):
         (folder / "sample" / "pairs" / name).rename(folder / "pairs" / "lcqmc" / name)
     words = ["build-vocab", f"--input_path={folder}/text", f"--output_path={folder}/vocab/ernie_1.0_zh.txt"]
@@ -430,22 +542,18 @@ def start(data, folder, group, *words):
     return subprocess.run(command, capture_output=True, text=True, cwd=folder)
 
 
-def test_a_miniature_of_the_whole(data, tmp_path):
-    """Text to a pretrained model, a classifier from it and both orders asked, and the page of these."""
-    for group, only in (("pretraining", "pretrained"), ("options", "plain symmetric_scoring")):
-        done = start(data, tmp_path, group, "--only", only)
-        assert done.returncode == 0, done.stderr
+def test_a_small_run_of_the_whole_proof_of_use(data, tmp_path):
+    """From text to a pretrained model, what it forgets, a classifier, a search, the peer and the page."""
+    whole = {"pretraining": "pretrained", "task": "lcqmc", "options": "plain symmetric_scoring"}
+    whole.update(scratch="searched", forgetting="before")
     peer = f"--peer_python={write_fake_peer(tmp_path)}"
-    for group, words in (
-        ("peer", ["--only", "ours transformers", peer]),
-        ("rates", ["--only", "pretrained"]),
-    ):
-        done = start(data, tmp_path, group, *words)
+    for group, only in {**whole, "peer": "ours transformers"}.items():
+        done = start(data, tmp_path, group, "--only", only, peer)
         assert done.returncode == 0, done.stderr
     again = start(data, tmp_path, "options", "--only", "plain")
     assert "run 1 of 1 is done" in again.stderr
     told = start(data, tmp_path, "status").stdout
-    assert "peer: 2 of 4 runs are done, about 0:" in told and "starts: 0 of 10 runs are done, of none" in told
+    assert "peer: 2 of 4 runs are done, about 0:" in told and "starts: 0 of 10 runs are done, with no" in told
     for group, only, flag in (("pretraining", "pretrained", "--steps=4"), ("options", "plain", "--choose=9")):
         changed = start(data, tmp_path, group, "--only", only, flag)
         assert changed.returncode == 0, changed.stderr
@@ -457,22 +565,47 @@ def test_a_miniature_of_the_whole(data, tmp_path):
     subprocess.run([sys.executable, ROOT / "scripts/results/write_results.py", *words], check=True)
     page = Path(tmp_path / "RESULTS.md").read_text()
     assert "| pretrained: whole words | 1 | 7." in page or "| pretrained: whole words | 1 | 6." in page
+    assert "| LCQMC: 2 steps with the texts of its training pairs | 1 | " in page
     assert "| symmetric scoring of the plain models | 1 | " in page
     assert "| Trainer of transformers, float32, 20 rows of LCQMC | 1 | 1.0000 | " in page
-    assert "- best from the pretrained weights, 20 rows of LCQMC, 10 pairs that choose: learn" in page
     assert "- transformers - ours: accuracy +" in page and "attention eager" in page
     assert (tmp_path / "results" / "pretraining.svg").read_text().startswith("<svg")
     assert (tmp_path / "work/weights/half/model_state.pdparams").is_file()
+    assert "- best flags for scratch, of 1 complete trials: learning_rate " in page
+    assert_held_out_domains_were_not_trained_on(tmp_path / "work")
 
 
-def test_an_unknown_run_or_place_is_one_line(data, tmp_path):
+def assert_held_out_domains_were_not_trained_on(work):
+    """Neither in the pretraining nor in those that go on; both parts of a domain together are all of it."""
+    texts = texts_of(work / "corpus" / "documents.jsonl")
+    trained = document_ranges("940,50,10", len(texts))["train"]
+    seen = {texts[number] for number in trained}
+    for folder in (work / "domains" / "laws", work / "domains" / "stories"):
+        train, held_out, whole = (
+            set(texts_of(folder / f"{part}.jsonl")) for part in ("train", "held_out", "documents")
+        )
+        assert held_out and not held_out & (seen | train)
+        assert train <= seen and train | held_out == whole
+
+
+def test_the_group_is_the_first_argument(tmp_path):
+    assert RunConfig("status", data=str(tmp_path)).group_name == "status"
+    done = subprocess.run(
+        [sys.executable, "scripts/results/run.py"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: GROUP_NAME is missing: the group of")
+    example = "python scripts/results/run.py starts --work output/results --data my_data"
+    assert done.stderr.endswith(f"; for example: {example}\n")
+
+
+def test_an_unknown_run_or_path_is_a_one_line_error(data, tmp_path):
     unknown = start(data, tmp_path, "options", "--only", "nothing")
     assert unknown.returncode == 2
     assert "error: --only nothing is no run of options; use some of plain, rdrop" in unknown.stderr
     peer = start(data, tmp_path, "peer", "--only", "transformers")
     assert peer.returncode == 2 and "error: transformers of peer need --peer_python, a" in peer.stderr
     status = start(data, tmp_path, "status", "--only", "plain")
-    assert status.returncode == 2 and "error: --only plain is of one group, and status tells" in status.stderr
+    assert status.returncode == 2 and "error: --only plain is for one group, and status" in status.stderr
     false = start(data, tmp_path, "peer", "--peer_python=/bin/false")
     assert false.returncode == 2 and "install torch, transformers and accelerate" in false.stderr
     nowhere = start(tmp_path / "nowhere", tmp_path, "options")
@@ -483,7 +616,7 @@ def test_an_unknown_run_or_place_is_one_line(data, tmp_path):
         assert blank.returncode == 2 and f"error: {flag} {tmp_path}/a b: blanks end a path" in blank.stderr
 
 
-def test_words_leave_out_what_is_none():
+def test_command_words_omit_flags_that_are_none():
     assert words_of("train", seed=1, model_type=None, scores=True) == (
         "ernie-pair",
         "train",

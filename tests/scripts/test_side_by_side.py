@@ -1,4 +1,4 @@
-"""Lanes take turns, and what comes of them is shown; the peer is a small script."""
+"""Benchmark lanes take turns, and their figures are shown; the peer is a small script."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ from ernie_pair.engine.flops import EncoderSize, count_classifier, count_encoder
 from ernie_pair.inference.token_rows import Batch
 from ernie_pair.model_files.source import open_model
 
-# A lane that notes its turns in a file; ending in the step that is told.
+# A lane that records its turns in a file and exits at the given step.
 LANE = """
 import sys
 from pathlib import Path
@@ -50,7 +50,7 @@ for step in range(1, 100):
         file.write(name)
     turns.end_step(step=step)
 """
-# What the benchmarks ask of a peer's Python: its versions, and lanes.
+# What the benchmarks run with a peer's Python: a query of its versions, and lanes.
 PEER = """
 import sys
 from pathlib import Path
@@ -74,7 +74,7 @@ def lane(name, path, ending=0, **settings):
     return Lane(name, "ours", "fp32", command, environment=path_of_peer(), **settings)
 
 
-def test_lanes_take_turns_and_nobody_always_comes_first(tmp_path):
+def test_lanes_take_turns_in_alternating_order(tmp_path):
     told = tmp_path / "told"
     plan = TurnPlan(warmup=1, steps=2, rounds=3)
     measured = measure_lanes([lane("a", told), lane("b", told)], plan, threads=1)
@@ -85,13 +85,13 @@ def test_lanes_take_turns_and_nobody_always_comes_first(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [1, 3])
-def test_a_lane_that_ends_is_named_with_its_last_words(tmp_path, ending):
+def test_a_lane_that_exits_is_reported_with_its_last_line(tmp_path, ending):
     with pytest.raises(InputError, match="the lane b ended with code 1: no more"):
         lanes = [lane("a", tmp_path / "told"), lane("b", tmp_path / "told", ending)]
         measure_lanes(lanes, TurnPlan(1, 1, 3), threads=1)
 
 
-def test_a_ratio_is_of_medians_and_spreads_over_rounds():
+def test_a_ratio_is_of_medians_with_the_range_over_rounds():
     assert ratio_of([2.0, 4.0, 12.0], [1.0, 2.0, 3.0]) == (2.0, 2.0, 4.0)
     assert ratio_of([], [1.0]) is None
 
@@ -132,7 +132,7 @@ def test_a_table_has_columns_of_one_width():
     assert len(set(map(len, lines))) == 1 and lines[3] == "| a long name | 1,000 |"
 
 
-def test_work_is_what_the_batches_of_a_turn_hold(tmp_path):
+def test_work_counts_the_pairs_tokens_and_flops_of_a_turn(tmp_path):
     import numpy as np
 
     spec = open_model(str(write_tiny_model(tmp_path / "m")), model_type="", from_scratch=True).spec
@@ -146,7 +146,7 @@ def test_work_is_what_the_batches_of_a_turn_hold(tmp_path):
     assert padded.padded_tokens == 18 and padded.tokens == 11 and padded.flops > flops
 
 
-def test_three_files_come_of_cases_and_none_is_replaced(tmp_path, capsys):
+def test_three_result_files_are_written_and_not_overwritten(tmp_path, capsys):
     flags = SideBySideFlags(output=str(tmp_path / "out.json"), device="cpu")
     case = Case("a case", "a batch", lambda folder: [measured("plain fp32", "ours", "fp32", [2.0])])
     compare(flags, [case, case])
@@ -162,7 +162,7 @@ def test_three_files_come_of_cases_and_none_is_replaced(tmp_path, capsys):
 
 @pytest.fixture
 def peer(tmp_path):
-    """A Python that has no torch, and answers as if it had."""
+    """A Python without torch that responds as if it had it."""
     (tmp_path / "peer.py").write_text(PEER)
     path = tmp_path / "peer_python"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/peer.py "$@"\n')
@@ -185,7 +185,7 @@ def lanes_in(path):
     return {each["name"]: each for each in case["lanes"]}
 
 
-def test_pairs_train_beside_a_peer(tmp_path, peer):
+def test_pair_training_is_measured_beside_a_peer(tmp_path, peer):
     (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
     pairs, output = write_pairs(tmp_path / "pairs.tsv", 40), tmp_path / "out.json"
     data = ("--pair_file", pairs, "--vocab_file", tmp_path / "vocab.txt", "--batch_size", 4)
@@ -224,7 +224,7 @@ def test_pretraining_is_measured_beside_a_peer(tmp_path, peer):
         ({"peer_python": "/bin/false"}, "install torch and transformers in its environment"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_a_line(flags, said):
+def test_an_unusable_device_or_peer_is_a_one_line_error(flags, said):
     with pytest.raises(InputError, match=said):
         compare(SideBySideFlags(**{"device": "cpu", **flags}), [])
 
@@ -240,7 +240,7 @@ PAIR_WORDS, TEXT_WORDS = {"pair_file": "p", "vocab_file": "v"}, {"vocab_file": "
         (bench_data, TEXT_WORDS, ("threads", "rounds", "steps", "warmup", "overwrite")),
     ],
 )
-def test_a_flag_of_lanes_needs_lanes(module, given, unread):
+def test_a_lane_flag_without_lanes_is_refused(module, given, unread):
     module.BenchConfig(**given)
     for name in unread:
         other = {name: True if name in ("overwrite", "full_pairs") else 9}
@@ -257,7 +257,7 @@ def test_a_flag_of_lanes_needs_lanes(module, given, unread):
         (bench_data, TEXT_WORDS, {"megabytes": 9, "speed_megabytes": 9, "million_tokens": 9, "runs": 9}),
     ],
 )
-def test_a_flag_that_lanes_do_not_read_is_refused_with_them(module, given, unread):
+def test_a_flag_that_lanes_ignore_is_refused_with_lanes(module, given, unread):
     module.BenchConfig(**given, **unread)
     for name, value in unread.items():
         with pytest.raises(InputError, match=f"^{name} is not read with peer_python or output; leave it out"):
@@ -265,13 +265,13 @@ def test_a_flag_that_lanes_do_not_read_is_refused_with_them(module, given, unrea
 
 
 @pytest.mark.parametrize("clients", ["0", "1 x", "", "-1", "1.5"])
-def test_numbers_of_clients_that_are_none_are_refused(clients):
+def test_invalid_numbers_of_clients_are_refused(clients):
     with pytest.raises(InputError, match="^clients takes numbers from 1 to 9999, not '.*'; use '1 4 16'"):
         bench_serve.BenchConfig(model="m", pair_file="p", clients=clients)
 
 
-def test_too_few_answers_for_a_latency_are_one_line():
-    """A service that keeps everyone waiting until the time is over."""
+def test_too_few_responses_for_a_latency_are_an_error():
+    """The service responds only after the measured time is over."""
 
     async def measure():
         async def answer(reader, writer):
@@ -289,13 +289,13 @@ def test_too_few_answers_for_a_latency_are_one_line():
         asyncio.run(measure())
 
 
-def test_the_allocator_is_set_as_this_package_sets_its_own():
+def test_lanes_use_the_allocator_settings_of_this_package():
     assert turns.MALLOC_SETTINGS == malloc.SETTINGS
 
 
-def test_the_whole_comparison_refuses_a_case_that_is_none():
+def test_the_whole_comparison_refuses_an_unknown_case():
     config = bench_side_by_side.BenchConfig(pair_file="p", vocab_file="v", cases="ask-small,tea")
-    with pytest.raises(InputError, match="cases tea is no case; use some of pair-small, "):
+    with pytest.raises(InputError, match="cases tea is not a case; use some of pair-small, "):
         config.chosen_cases()
     names = [
         case.name for case in bench_side_by_side.BenchConfig(pair_file="p", vocab_file="v").chosen_cases()
@@ -304,7 +304,7 @@ def test_the_whole_comparison_refuses_a_case_that_is_none():
 
 
 @pytest.mark.parametrize("module", [bench_pair, bench_pretrain, bench_side_by_side])
-def test_help_tells_of_the_peer(module):
+def test_help_lists_the_peer_flags(module):
     words = [sys.executable, module.__file__, "--help"]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0 and "--peer_python" in done.stdout and "--rounds" in done.stdout
@@ -338,11 +338,11 @@ def test_the_pages_show_the_ratios_of_comparisons(pages):
     assert shown[2] == "processor fast, cores 2"
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown[6:8]]
     assert cells == [
-        [name, "fused fp32", "peer fp32", "2.00 (1.50 to 2.25)", ""] for name in ("pairs", "words")
+        [name, "fused fp32", "transformers fp32", "2.00 (1.50 to 2.25)", ""] for name in ("pairs", "words")
     ]
 
 
-def test_figures_of_two_machines_are_not_joined(pages):
+def test_figures_of_two_machines_are_not_combined(pages):
     files = [write_figures(pages / f"{name}.json", name, processor=name) for name in ("old", "new")]
     with pytest.raises(InputError, match="another machine"):
         side_by_side_table.publish(files)
@@ -355,9 +355,16 @@ def test_the_readmes_show_the_main_ratios_and_docs_show_all(pages):
     found["cases"][0]["ratios"].append({**found["cases"][0]["ratios"][0], "other": "peer defaults"})
     figures.write_text(json.dumps(found))
     side_by_side_table.publish([figures])
-    assert "peer defaults" not in (pages / "README.md").read_text()
+    assert "transformers defaults" not in (pages / "README.md").read_text()
     chinese = (pages / "docs" / "zh" / "speed.md").read_text()
-    assert "peer defaults" in chinese and "墙钟时间之比" in chinese
+    assert "transformers 默认设置" in chinese and "墙钟时间之比" in chinese
+
+
+def test_the_chinese_tables_are_in_chinese(pages):
+    side_by_side_table.publish([write_figures(pages / "figures.json", "ask 4 x 312, 512 pairs")])
+    chinese = (pages / "README_cn.md").read_text()
+    assert "| 预测 4 × 312，512 对 | 融合算子 fp32 |" in chinese and "2.00（1.50 到 2.25）" in chinese
+    assert "| predict 4 x 312, 512 pairs | fused fp32 |" in (pages / "README.md").read_text()
 
 
 def test_the_readmes_and_a_page_of_docs_show_the_comparison():
@@ -366,7 +373,7 @@ def test_the_readmes_and_a_page_of_docs_show_the_comparison():
 
 
 @pytest.mark.parametrize("page", readme_block.pages_with(readme_block.SIDE_BY_SIDE))
-def test_the_pages_show_what_was_published(page):
+def test_the_pages_show_the_published_figures(page):
     figures = json.loads(side_by_side_table.PUBLISHED.read_text(encoding="utf-8"))
     shown = readme_block.between(readme_block.SIDE_BY_SIDE).search((ROOT / page).read_text(encoding="utf-8"))
     assert shown[0] == side_by_side_table.render_page(figures, page)

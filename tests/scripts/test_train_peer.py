@@ -1,4 +1,4 @@
-"""A training by the peer's Trainer: its rows, its log and its answers; the peer is a small script."""
+"""Training with the peer's Trainer: its rows, log and predictions; the peer is a small script."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def calls(tmp_path):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def test_answers_of_the_peer_are_a_file_of_predictions(tmp_path, config):
+def test_predictions_of_the_peer_are_written_to_a_file(tmp_path, config):
     for moment in "ab":
         (tmp_path / "model" / CONFIG_YAML).write_text(moment)
         train_peer.train_peer(config)
@@ -60,7 +60,7 @@ def test_answers_of_the_peer_are_a_file_of_predictions(tmp_path, config):
     assert pairs_in(tmp_path / "out/metrics.jsonl") == 30 and seconds_in(tmp_path / "out/metrics.jsonl") > 0
 
 
-def test_a_training_by_other_flags_is_refused(tmp_path, config):
+def test_an_existing_training_with_other_flags_is_refused(tmp_path, config):
     train_peer.train_peer(config)
     (tmp_path / "predictions.tsv").unlink()
     with pytest.raises(InputError, match="spec.json: epochs was 3 and is now 4; give another output_dir"):
@@ -74,7 +74,7 @@ def test_a_training_by_other_flags_is_refused(tmp_path, config):
     assert calls(tmp_path) == 2
 
 
-def test_a_training_goes_on_where_its_folder_was_moved(tmp_path, config):
+def test_a_training_continues_after_its_folder_was_moved(tmp_path, config):
     train_peer.train_peer(config)
     (tmp_path / "predictions.tsv").unlink()
     (tmp_path / "model").rename(tmp_path / "moved")
@@ -85,7 +85,7 @@ def test_a_training_goes_on_where_its_folder_was_moved(tmp_path, config):
     assert (tmp_path / "predictions.tsv").is_file() and spec["model"] == places["model_path"]
 
 
-def test_what_ends_the_peer_is_one_line(tmp_path, config):
+def test_a_failure_of_the_peer_is_a_one_line_error(tmp_path, config):
     with pytest.raises(Exception, match="which is a bug .the peer's Trainer; see .*peer.log: its traceback"):
         train_peer.train_peer(replace(config, seed=13))
     assert not (tmp_path / "predictions.tsv").exists()
@@ -93,7 +93,7 @@ def test_what_ends_the_peer_is_one_line(tmp_path, config):
     for python, told in faults.items():
         with pytest.raises(InputError, match=told):
             train_peer.train_peer(replace(config, peer_python=python))
-    with pytest.raises(InputError, match="nowhere is no folder; make one by ernie-pair convert --to hf"):
+    with pytest.raises(InputError, match="nowhere is not a folder; make one with ernie-pair convert --to hf"):
         train_peer.train_peer(replace(config, model_path="nowhere"))
 
 
@@ -112,8 +112,8 @@ def read_number(path):
     return int(path.read_text() or 0) if path.exists() else 0
 
 
-def test_flags_of_the_peer_are_those_of_train():
-    """By name and default: what is not said is the same on both sides."""
+def test_peer_flags_and_defaults_match_those_of_train():
+    """In name and default, so that omitted flags mean the same on both sides."""
     ours = {item.name: item.default for item in fields(TrainConfig)}
     ours["warmup_rate"] = TrainConfig.USUAL_RATE  # which None stands for
     own = {"peer_python", "model_path", "test_file", "output_file", "overwrite"}
@@ -128,7 +128,7 @@ def flags_in(words):
 
 
 @pytest.mark.parametrize("ending", ["", "_bf16"])
-def test_both_sides_are_told_the_same(ending):
+def test_both_sides_are_given_the_same_flags(ending):
     runs = {run.name: run for run in peer_group.runs(Scale())}
     ours = [flags_in(words) for words in runs[f"ours{ending}"].commands if "train" in words]
     theirs = [
@@ -145,14 +145,14 @@ def test_both_sides_are_told_the_same(ending):
         assert {"seed", "learning_rate", "epochs", "dropout", "precision", "train_file"} <= shared
 
 
-def test_rates_of_the_peer_are_ours():
+def test_learning_rates_of_the_peer_match_ours():
     for total, warmup in ((9, 0), (9, 3), (1, 0)):
         for step in range(1, total + 1):
             expected = learning_rate(step, max_lr=1, min_lr=0, warmup_steps=warmup, decay_steps=total + 1)
             assert trainer.rate_share(step, total, warmup) == pytest.approx(expected)
 
 
-def test_a_log_counts_no_evaluation(tmp_path, monkeypatch):
+def test_the_log_excludes_evaluation_time(tmp_path, monkeypatch):
     clock = iter([0.0, 2.0, 4.0, 100.0, 101.0, 105.0])
     monkeypatch.setattr(trainer.time, "perf_counter", lambda: next(clock))
     path = tmp_path / "metrics.jsonl"
@@ -172,7 +172,7 @@ def test_a_log_counts_no_evaluation(tmp_path, monkeypatch):
     assert [point["step"] for point in read_curve(path)["train"]] == [1, 4]
 
 
-def test_a_log_goes_on_from_a_checkpoint(tmp_path):
+def test_the_log_continues_from_a_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [{"split": "train", "step": step, "consumed_samples": 3 * step} for step in (1, 2, 3)]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"split": "tr')
@@ -185,7 +185,7 @@ def test_a_log_goes_on_from_a_checkpoint(tmp_path):
     assert events[-1]["consumed_samples"] == 9 and events[-1]["samples_per_second"] > 0
 
 
-def test_the_best_model_is_found_where_it_was_moved(tmp_path):
+def test_the_best_model_is_found_after_a_move(tmp_path):
     library = SimpleNamespace(TrainerCallback=object)
     callback = trainer._logging_callback(library, trainer.TrainingLog(tmp_path / "metrics.jsonl", 6, 3))
     for before, after in (("/before/checkpoint-2", str(tmp_path / "checkpoint-2")), (None, None)):
@@ -194,7 +194,7 @@ def test_the_best_model_is_found_where_it_was_moved(tmp_path):
         assert state.best_model_checkpoint == after
 
 
-def test_half_a_checkpoint_is_not_gone_on_from(tmp_path):
+def test_an_incomplete_checkpoint_is_not_resumed_from(tmp_path):
     assert trainer.newest_checkpoint(tmp_path) == ("", 0)
     for step, state in ((5, "{}"), (10, "{}"), (15, '{"step": '), (20, None)):
         (tmp_path / f"checkpoint-{step}").mkdir()
@@ -203,7 +203,7 @@ def test_half_a_checkpoint_is_not_gone_on_from(tmp_path):
     assert trainer.newest_checkpoint(tmp_path) == (str(tmp_path / "checkpoint-10"), 10)
 
 
-def test_settings_of_paddle_do_not_reach_the_peer(monkeypatch):
+def test_paddle_environment_variables_are_not_passed_to_peer(monkeypatch):
     for name in OF_PADDLE:
         monkeypatch.setenv(name, "1")
     environment = environment_of_peer(3)

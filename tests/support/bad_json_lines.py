@@ -10,7 +10,7 @@ BAD = {
     ),
     "a number": (b'{"text": 123}', r": 'text' is a number, not a text"),
     "null": (b'{"text": null}', r": 'text' is null, not a text"),
-    "a key twice": (b'{"text": "a", "text": "b"}', r": the key 'text' stands twice"),
+    "a key twice": (b'{"text": "a", "text": "b"}', r": the key 'text' is given twice"),
     "NaN": (b'{"text": "a", "x": NaN}', r": NaN is not JSON"),
     "not UTF-8": (b'{"text": "\xff"}', r": not UTF-8 \(byte 11 of the line is 0xff\)"),
     "a lone surrogate": (rb'{"text": "\ud800"}', r": half a surrogate pair \(.ud800\); remove"),

@@ -2,11 +2,14 @@
 
 import math
 
+import numpy as np
+
 from data_tools.files.results import MAKER
 from ernie_pair.checkpoint.run_note import run_id_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine.run_log import RunLog
 from ernie_pair.engine.step_work import StepWork
+from ernie_pair.report import probability_counts
 from ernie_pair.run_config.config_yaml import text_of_config
 
 
@@ -21,10 +24,17 @@ def write_pair_run(folder, slope=1.0, steps=40, **flags):
             found = {"loss": 0.7 - 0.5 * gain, "accuracy": 0.5 + 0.4 * gain, "learning_rate": 1e-4}
             log.scalars("train", found, state)
         judged = {"loss": 0.7 - 0.4 * gain, "accuracy": 0.5 + 0.35 * gain, "auc": 0.5 + 0.4 * gain}
-        log.scalars("valid", judged, state)
+        log.scalars("valid", {**judged, **counts_of(gain)}, state)
     log.close()
     write_flags(folder, {"learning_rate": slope * 1e-4, "seed": 7, "use_amp": False, **flags})
     return folder
+
+
+def counts_of(gain):
+    """The probabilities of class 1 of 200 rows, further apart the more is gained."""
+    labels, spread = np.arange(200) % 2, np.linspace(0.05, 0.55, 200)
+    given = probability_counts.count_probabilities(spread + 0.4 * gain * labels, labels)
+    return {probability_counts.NAME: given}
 
 
 def write_flags(folder, flags):

@@ -1,7 +1,8 @@
-"""The audit finds what was planted in small texts, with its file and line, and nothing else."""
+"""The audit finds the faults planted in small texts, with file and line, and nothing else."""
 
 import gzip
 import json
+import os
 import random
 import re
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from matplotlib.figure import Figure
 
 from data_tools import audit_text as module
 from data_tools.audit.near_duplicates import NearRules, bands_of, near_groups
@@ -42,7 +44,7 @@ def audit_lines(tmp_path, *lines, **flags):
 
 
 def written(content, seed):
-    """A hundred different characters; another seed gives others."""
+    """``content`` distinct characters; another seed gives different ones."""
     return "".join(random.Random(seed).sample(LETTERS, content))
 
 
@@ -75,7 +77,7 @@ def test_repeats_are_found_across_files_and_counted_by_size(tmp_path):
     assert (exact["paragraphs"], exact["sizes"]) == (6, {"2": 1, "4": 1})
 
 
-def test_near_repeats_begin_at_the_threshold(tmp_path):
+def test_near_repeats_are_those_at_or_above_the_threshold(tmp_path):
     one, two = written(100, 1), written(100, 2)
     lines = [one, two, edited(one, 10), edited(two, 11)]
     near = audit_lines(tmp_path, *lines)["near"]
@@ -88,13 +90,13 @@ def test_near_repeats_begin_at_the_threshold(tmp_path):
     assert audit_lines(tmp_path, *lines, near_threshold=0.82)["near"]["paragraphs"] == 0
 
 
-def test_exact_repeats_are_no_near_repeats(tmp_path):
+def test_exact_repeats_are_not_counted_as_near_repeats(tmp_path):
     text = written(100, 1)
     found = audit_lines(tmp_path, text, text, text + "。")
     assert found["exact"]["paragraphs"] == 2 and found["near"]["paragraphs"] == 0
 
 
-def test_a_chain_of_small_changes_is_no_group(tmp_path):
+def test_a_chain_of_small_edits_is_not_one_group(tmp_path):
     first = written(100, 1)
     second = edited(first, 10)
     third = written(8, 9) + second[8:]
@@ -103,7 +105,7 @@ def test_a_chain_of_small_changes_is_no_group(tmp_path):
     assert near["paragraphs"] == 1 and near["largest"][0]["size"] == 2
 
 
-def test_short_paragraphs_are_not_compared_and_counted(tmp_path):
+def test_short_paragraphs_are_counted_but_not_compared(tmp_path):
     text = written(19, 1)
     near = audit_lines(tmp_path, text, text + "甲", text + "乙", "短")["near"]
     assert (near["shortest"], near["too_short"], near["candidates"], near["paragraphs"]) == (20, 2, 2, 1)
@@ -117,7 +119,7 @@ def similarity(one, other, shingle):
 
 
 @pytest.mark.parametrize("threshold, shingle", [(0.8, 5), (0.6, 3), (1.0, 2)])
-def test_reported_pairs_are_verified_and_hardly_any_missed(threshold, shingle):
+def test_reported_near_repeats_are_true_and_few_are_missed(threshold, shingle):
     draw = random.Random(threshold)
     texts = []
     for seed in range(60):
@@ -140,7 +142,7 @@ def test_reported_pairs_are_verified_and_hardly_any_missed(threshold, shingle):
     assert len(expected) > 20 and len(expected ^ set(found)) <= 2
 
 
-def test_a_sample_is_compared_above_the_limit(tmp_path, capsys):
+def test_only_a_sample_is_compared_above_the_limit(tmp_path, capsys):
     path = write(
         tmp_path / "a.txt", *(edited(written(80, seed), cut) for seed in range(20) for cut in (0, 3))
     )
@@ -149,10 +151,10 @@ def test_a_sample_is_compared_above_the_limit(tmp_path, capsys):
     assert (part["candidates"], part["compared"]) == (40, 20) and part["paragraphs"] < 20
     assert audit(path, near_limit=20)["near"] == part
     audit_text(AuditConfig(input=[str(path)], near_limit=20))
-    assert "a sample of 20 in 40 was compared, which holds 25.0% of the pairs" in capsys.readouterr().out
+    assert "a sample of 20 of 40 was compared, 25.0% of the pairs" in capsys.readouterr().out
 
 
-def test_near_repeats_can_be_left_out_without_their_library(tmp_path, monkeypatch):
+def test_datasketch_is_required_only_for_near_repeats(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasketch", None)
     path = write(tmp_path / "a.txt", "甲")
     audit_text(AuditConfig(input=[str(path)], near_limit=0))
@@ -164,7 +166,7 @@ def test_near_repeats_can_be_left_out_without_their_library(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["hanzidentifier", "py3langid.langid"])
-def test_a_missing_library_is_named_with_its_remedy(tmp_path, monkeypatch, name):
+def test_a_missing_library_is_reported_with_install_command(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=rf"{name.split('.')[0]} is not installed; pip install"):
         audit_text(AuditConfig(input=[str(write(tmp_path / "a.txt", "甲"))]))
@@ -193,7 +195,7 @@ def test_a_missing_library_is_named_with_its_remedy(tmp_path, monkeypatch, name)
         ("emoji", "😀"),
     ],
 )
-def test_an_odd_character_is_found_in_its_line(tmp_path, kind, character):
+def test_an_odd_character_is_reported_with_its_line(tmp_path, kind, character):
     found = audit_lines(tmp_path, "前", f"前面{character}{character}后面", "", f"尾{character}")["odd"]
     assert list(found) == [kind] and kind in ODD_KINDS
     assert (found[kind]["characters"], found[kind]["paragraphs"]) == (3, 2)
@@ -209,7 +211,7 @@ def test_usual_characters_are_not_odd(tmp_path, read):
     assert audit_lines(tmp_path, read)["odd"] == {}
 
 
-def test_only_a_mark_inside_the_file_is_a_byte_order_mark(tmp_path):
+def test_a_byte_order_mark_is_reported_only_inside_a_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeff甲\n乙\ufeff丙\n".encode())
     (example,) = audit(path)["odd"]["byte-order mark"]["examples"]
@@ -234,7 +236,7 @@ def misread(text, written_as, read_as):
         ("U+FFFD as GBK", misread("前\ufffd\ufffd后", "utf-8", "gbk")),
     ],
 )
-def test_a_wrong_encoding_is_recognised(tmp_path, kind, line):
+def test_wrongly_decoded_text_is_recognised(tmp_path, kind, line):
     found = audit_lines(tmp_path, "好的文字", line)["odd"]
     assert set(found) - {"control", "odd space", "zero-width"} == {kind}
     assert found[kind]["paragraphs"] == 1 and found[kind]["examples"][0]["at"].endswith("a.txt:2")
@@ -255,7 +257,7 @@ def test_good_text_is_not_taken_for_mojibake(tmp_path, line):
     assert audit_lines(tmp_path, line)["odd"] == {}
 
 
-def test_traditional_script_is_counted_by_character_too(tmp_path):
+def test_scripts_are_counted_by_paragraph_and_by_character(tmp_path):
     lines = ["我說話", "我说话", "我說，你说", "我你", "abc", "後來"]
     found = audit_lines(tmp_path, *lines)
     paragraphs = {name: tally["paragraphs"] for name, tally in found["scripts"].items()}
@@ -269,7 +271,7 @@ def test_traditional_script_is_counted_by_character_too(tmp_path):
     assert first["at"].endswith("a.txt:1") and first["what"] == "說"
 
 
-def test_the_script_is_what_hanzidentifier_says(tmp_path):
+def test_scripts_agree_with_hanzidentifier(tmp_path):
     draw = random.Random(3)
     lines = ["".join(draw.sample(LETTERS, draw.randrange(1, 6))) for _ in range(300)]
     names = {0: "no Han", 1: "traditional", 2: "simplified", 3: "either", 4: "mixed"}
@@ -294,14 +296,14 @@ def test_the_script_is_what_hanzidentifier_says(tmp_path):
         ("2022 -- 12", "no letters"),
     ],
 )
-def test_the_language_of_a_paragraph(tmp_path, line, language):
+def test_the_language_of_a_paragraph_is_identified(tmp_path, line, language):
     found = audit_lines(tmp_path, line)["languages"]
     assert list(found) == [language]
     assert (found[language]["paragraphs"], found[language]["characters"]) == (1, len(line))
 
 
 def corpus(folder):
-    """Two files of several batches with something of everything."""
+    """Two files, of several batches, with findings of every kind."""
     draw = random.Random(5)
     lines = []
     for seed in range(2500):
@@ -322,9 +324,17 @@ def test_any_number_of_workers_gives_the_same_report(tmp_path):
     assert audit(*inputs, workers=2) == one
 
 
-def test_a_paragraph_of_a_document_is_a_line_of_its_text(tmp_path):
+def test_a_name_that_is_not_utf8_is_reported(tmp_path):
+    path = write(tmp_path / os.fsdecode(b"\xd6\xd0.txt"), "甲", "甲")
+    audit_text(AuditConfig(input=[str(path)], output=str(tmp_path / "report"), near_limit=0))
+    found = json.loads((tmp_path / "report" / "audit.json").read_text(encoding="utf-8"))
+    assert found["exact"]["most_repeated"][0]["at"] == f"{path}:1"
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_each_line_of_a_json_document_is_a_paragraph(tmp_path, name):
     path = write(
-        tmp_path / "a.jsonl",
+        tmp_path / name,
         json.dumps({"body": "甲\r\n乙\n\n丙\n"}),
         "",
         json.dumps({"body": "乙"}),
@@ -338,7 +348,7 @@ def test_a_paragraph_of_a_document_is_a_line_of_its_text(tmp_path):
     assert found["odd"]["zero-width"]["examples"][0]["at"] == f"{path}:4"
 
 
-def test_compressed_files_read_the_same(tmp_path):
+def test_compressed_files_are_audited_like_plain_ones(tmp_path):
     plain = write(tmp_path / "a.txt", "甲", "乙", "甲")
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(plain.read_bytes()))
     (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(plain.read_bytes()))
@@ -365,10 +375,18 @@ def test_the_command_prints_and_writes_the_report(tmp_path, capsys):
     assert (output / "audit.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_text_without_a_single_finding_is_drawn_too(tmp_path):
+def test_text_without_findings_is_plotted_too(tmp_path, monkeypatch):
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure,
+        "savefig",
+        lambda self, *args, **kwargs: (drawn.extend(self.axes), save(self, *args, **kwargs)),
+    )
     path = write(tmp_path / "a.txt", "甲")
     audit_text(AuditConfig(input=[str(path)], output=str(tmp_path / "report"), near_limit=0))
     assert (tmp_path / "report" / "audit.png").is_file()
+    empty = {axes.get_title() for axes in drawn if "none" in [text.get_text() for text in axes.texts]}
+    assert empty == {"repeats", "odd characters"}
 
 
 @pytest.mark.parametrize(
@@ -384,7 +402,7 @@ def test_text_without_a_single_finding_is_drawn_too(tmp_path):
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])
-def test_bad_text_is_named_and_leaves_nothing_behind(tmp_path, content, name, message, workers):
+def test_bad_text_is_reported_and_leaves_no_output(tmp_path, content, name, message, workers):
     (tmp_path / name).write_bytes(content)
     config = AuditConfig(input=[str(tmp_path / name)], output=str(tmp_path / "report"), workers=workers)
     with pytest.raises(InputError, match=message):
@@ -400,13 +418,13 @@ def test_bad_bytes_can_be_replaced_and_long_lines_refused(tmp_path):
         audit(path, max_line_bytes=3)
 
 
-def test_a_missing_input_is_named(tmp_path):
+def test_a_missing_input_is_reported(tmp_path):
     with pytest.raises(InputError, match="no: no such file or folder; fix INPUT"):
         audit_text(AuditConfig(input=[str(tmp_path / "no")]))
 
 
 @pytest.mark.parametrize("later", ["换了别的文字" * 10 + "\n", ""])
-def test_a_file_that_changes_meanwhile_is_noticed(tmp_path, monkeypatch, later):
+def test_a_file_that_changes_during_the_audit_is_an_error(tmp_path, monkeypatch, later):
     path = write(tmp_path / "a.txt", written(50, 1), written(50, 2))
     survey = module._survey
 
@@ -420,7 +438,7 @@ def test_a_file_that_changes_meanwhile_is_noticed(tmp_path, monkeypatch, later):
         audit(path)
 
 
-def test_several_inputs_are_given_one_after_the_other():
+def test_several_inputs_are_given_as_positional_arguments():
     config = parse_config(AuditConfig, ["a.txt", "b", "--shingle", "4"])
     assert (config.input, config.shingle) == (["a.txt", "b"], 4)
     with pytest.raises(InputError, match="INPUT is missing"):

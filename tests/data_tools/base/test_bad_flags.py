@@ -1,4 +1,4 @@
-"""Every flag of every command, given what it does not take: one line that names it, and exit code 2."""
+"""Every flag of every command, given an invalid value: one line that names the flag, and exit code 2."""
 
 import math
 import os
@@ -16,19 +16,20 @@ from data_tools.base.errors import InputError
 from data_tools.build_vocab import VocabConfig
 from data_tools.create_pretraining_data import CreateConfig
 from data_tools.trans_to_json import TransConfig
+from ernie_pair.pair.export.predict_exported import RunConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.search.build_index import IndexConfig
 
 
 def needed(config_class):
-    """The words without which nothing is parsed."""
+    """The arguments without which parsing fails."""
     words = ["--vocab_file", "x"] if issubclass(config_class, CreateConfig) else []
     words += ["--input_path", "x"] if config_class is VocabConfig else []
     words += ["--model_path", "x"] if config_class is IndexConfig else []
     for item in fields(config_class):
         if item.default is MISSING:
-            word = __file__ if item.name == "train_config" else "x"  # which has to be there
-            is_list = get_type_hints(config_class)[item.name] == List[str]  # of two where one is too few
+            word = __file__ if item.name == "train_config" else "x"  # a file that must exist
+            is_list = get_type_hints(config_class)[item.name] == List[str]  # two, since one is too few
             given = [word, word] if is_list else [word]
             words += given if item.metadata["positional"] else [f"--{item.name}", word]
     return words
@@ -51,7 +52,7 @@ def flags_of(*kinds):
 
 
 @pytest.mark.parametrize(("config_class", "flag"), flags_of(bool))
-def test_false_is_false_and_a_misspelt_one_is_refused(config_class, flag):
+def test_a_bool_flag_parses_false_and_refuses_non_booleans(config_class, flag):
     for word in ("False", "false"):
         assert getattr(parse(config_class, f"--{flag}", word), flag) is False
     for word in ("Flase", "2", "none", "''"):
@@ -62,7 +63,7 @@ def test_false_is_false_and_a_misspelt_one_is_refused(config_class, flag):
 
 
 @pytest.mark.parametrize(("config_class", "flag"), flags_of(int))
-def test_a_count_is_a_whole_number_of_0_or_more(config_class, flag):
+def test_an_int_flag_takes_a_whole_number_of_0_or_more(config_class, flag):
     for word in ("text", "1.5", "1e3", "nan", "''", "ten"):
         with pytest.raises(InputError, match=f"^{flag} takes a whole number, not "):
             parse(config_class, f"--{flag}", word)
@@ -71,7 +72,7 @@ def test_a_count_is_a_whole_number_of_0_or_more(config_class, flag):
 
 
 @pytest.mark.parametrize(("config_class", "flag"), flags_of(float))
-def test_a_number_is_finite(config_class, flag, tmp_path):
+def test_a_float_flag_takes_only_finite_numbers(config_class, flag, tmp_path):
     for word in ("text", "nan", "inf", "-inf", "''"):
         with pytest.raises(InputError, match=f"^{flag} takes a number, not "):
             parse(config_class, f"--{flag}={word}")
@@ -117,20 +118,20 @@ def test_a_number_is_finite(config_class, flag, tmp_path):
         ("--seed 9223372036854775808", "seed=9223372036854775808"),
     ],
 )
-def test_a_pretraining_that_could_not_work_is_not_started(words, named):
+def test_unworkable_pretraining_flags_are_refused(words, named):
     with pytest.raises(InputError, match=named) as caught:
         parse(PretrainConfig, *words.split())
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_zero_decay_steps_mean_all_and_warm_up_ends_earlier():
+def test_decay_steps_default_to_max_steps_and_exceed_warm_up():
     for rate in (0, 0.1, 0.999):
         config = parse(PretrainConfig, "--max_steps", "1000", "--warmup_rate", str(rate))
         assert config.lr_decay_steps == 1000 and config.num_warmup_steps == round(1000 * rate) < 1000
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**40, 2**63 - 1])
-def test_any_seed_of_64_bits_is_a_seed(seed):
+def test_any_nonnegative_int64_seed_is_accepted(seed):
     assert parse(PretrainConfig, "--seed", str(seed)).seed == seed
 
 
@@ -145,12 +146,12 @@ def test_any_seed_of_64_bits_is_a_seed(seed):
         ("--config none.yaml", "^config none.yaml: cannot be read"),
     ],
 )
-def test_a_flag_that_is_not_there_or_not_clear_is_named(words, message):
+def test_unknown_flags_and_missing_values_are_reported(words, message):
     with pytest.raises(InputError, match=message):
         parse(PretrainConfig, *words.split())
 
 
-def test_a_flag_may_be_repeated_with_its_value(capsys):
+def test_repeating_a_flag_with_the_same_value_is_silent(capsys):
     words = "--max_steps 3 --max-steps=3 --seed -1".split()[:-2]
     assert parse(PretrainConfig, *words).max_steps == 3
     assert capsys.readouterr().err == ""
@@ -164,7 +165,7 @@ HARMLESS = {  # flags, one of which nearly every command has, and two values for
 
 
 def overridable():
-    """(config, flag, two values of it) of every command that has more than what it needs."""
+    """(config, flag, two values of it) for every command that has optional flags."""
     for config_class in CONFIGS:
         optional = [item.name for item in fields(config_class) if item.default is not MISSING]
         flag = next((name for name in HARMLESS if name in optional), None)
@@ -174,7 +175,7 @@ def overridable():
 
 
 @pytest.mark.parametrize(("config_class", "flag", "values"), overridable())
-def test_a_later_flag_overrides_a_preset_one(config_class, flag, values, capsys, tmp_path):
+def test_the_last_value_of_a_flag_counts_and_overrides_yaml(config_class, flag, values, capsys, tmp_path):
     first, last = values
     found = parse(config_class, f"--{flag}", first, f"--{flag.replace('_', '-')}={last}")
     assert str(getattr(found, flag)).lower() == last
@@ -185,7 +186,7 @@ def test_a_later_flag_overrides_a_preset_one(config_class, flag, values, capsys,
     assert str(getattr(found, flag)).lower() == last and capsys.readouterr().err == ""
 
 
-def test_each_missing_flag_is_named():
+def test_each_missing_flag_is_reported():
     for missing in ("model_name_or_path", "input_dir", "output_dir"):
         words = needed(PretrainConfig)
         place = words.index(f"--{missing}")
@@ -193,12 +194,12 @@ def test_each_missing_flag_is_named():
             parse_config(PretrainConfig, words[:place] + words[place + 2 :])
 
 
-def test_a_number_that_python_does_not_read_is_named():
+def test_a_number_of_too_many_digits_is_reported():
     with pytest.raises(InputError, match="^max_steps has a value of 5000 characters, above 4096; shorten it"):
         parse(PretrainConfig, "--max_steps", "9" * 5000)
 
 
-def test_all_missing_flags_are_named_at_once(tmp_path):
+def test_all_missing_flags_are_reported_at_once(tmp_path):
     with pytest.raises(InputError) as caught:
         parse_config(PretrainConfig, [])
     expected = "model_name_or_path, input_dir and output_dir are missing; help says what they mean"
@@ -210,7 +211,7 @@ def test_all_missing_flags_are_named_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless", "folder", "large"])
-def test_a_file_of_flags_that_does_not_end_is_refused_at_once(tmp_path, kind):
+def test_a_flags_file_must_be_a_regular_file_of_limited_size(tmp_path, kind):
     path = tmp_path / "flags.yaml"
     if kind == "pipe":
         os.mkfifo(path)
@@ -231,13 +232,13 @@ BAD_FILES = {
     ),
     "lists that share lists": (
         "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi")),
-        ":1: a is no flag",
+        ":1: a is not a flag",
     ),
-    "an unknown flag": ("seed: 1\nmax_step: 3\n", r":2: max_step is no flag; did you mean max_steps\?"),
-    "a flag twice": ("max_steps: 3\nseed: 1\nmax_steps: 4\n", ":3: max_steps stands in line 1 already"),
+    "an unknown flag": ("seed: 1\nmax_step: 3\n", r":2: max_step is not a flag; did you mean max_steps\?"),
+    "a flag twice": ("max_steps: 3\nseed: 1\nmax_steps: 4\n", ":3: max_steps is already set in line 1"),
     "no value": ("max_steps:\n", ":1: max_steps has no single value"),
     "a list": ("max_steps: [1, 2]\n", ":1: max_steps has no single value"),
-    "another file": ("config: other.yaml\n", ":1: config is no flag"),
+    "another file": ("config: other.yaml\n", ":1: config is not a flag"),
     "no mapping": ("- 1\n- 2\n", ":1: not a list of flags"),
     "a bracket left open": ("seed: 1\nsplit: [\n", ":3: not YAML"),
     "control characters": ("\0", ": not YAML text"),
@@ -254,7 +255,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize(("content", "message"), BAD_FILES.values(), ids=BAD_FILES)
-def test_a_file_of_flags_is_refused_where_it_is_wrong(tmp_path, content, message):
+def test_a_bad_flags_file_is_refused_with_its_line_number(tmp_path, content, message):
     path = tmp_path / "flags.yaml"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(InputError, match=message) as caught:
@@ -263,7 +264,7 @@ def test_a_file_of_flags_is_refused_where_it_is_wrong(tmp_path, content, message
 
 
 def test_values_mean_the_same_in_a_file_and_as_flags(tmp_path):
-    """YAML by itself knows numbers that are no text, and 1e-4 as no number."""
+    """Plain YAML would read 007 as a number, and 1e-3 as text."""
     values = {"output_dir": "007", "max_lr": "1e-3", "max_steps": "1_000", "use_amp": "yes", "scale_loss": ""}
     values.update(amp_dtype="float32", masking_fn="none", use_sharding="none")
     path = tmp_path / "flags.yaml"
@@ -275,14 +276,14 @@ def test_values_mean_the_same_in_a_file_and_as_flags(tmp_path):
     assert by_file.use_amp and by_file.scale_loss is by_file.use_sharding is None
 
 
-def test_an_empty_file_of_flags_says_nothing(tmp_path):
+def test_an_empty_flags_file_changes_nothing(tmp_path):
     path = tmp_path / "flags.yaml"
     path.write_text("# nothing\n")
     assert parse(PretrainConfig, "--config", str(path)) == parse(PretrainConfig)
 
 
 def launched(folder, *words, **environment):
-    """What scripts/run_pretrain_static.sh hands to Python."""
+    """The arguments that scripts/run_pretrain_static.sh passes to Python."""
     (folder / "environment.sh").write_text(
         "ROOT=/root\nDEVICE=cpu\nPY=show\nshow() { printf '%s\\n' \"$@\"; }\nfail() { exit 2; }\n"
     )
@@ -298,7 +299,7 @@ def launched(folder, *words, **environment):
     return done.stdout.split("run_pretrain_static.py\n")[1].splitlines()
 
 
-def test_a_flag_of_ones_own_takes_the_place_of_the_scripts(tmp_path):
+def test_user_flags_override_those_of_the_script(tmp_path):
     data = {"DATA": "5.0 data/a 7.0 'my data/b'"}
     recipe = parse_config(PretrainConfig, launched(tmp_path, **data))
     assert recipe.input_dir == data["DATA"] and recipe.max_steps == 200_000
@@ -318,13 +319,13 @@ def raised(error):
     return action
 
 
-def test_a_wrong_flag_is_one_line_and_exit_code_2(capsys):
+def test_an_unknown_flag_gives_one_line_and_exit_code_2(capsys):
     assert exit_code_of(lambda: parse(PretrainConfig, "--max_step", "3") and 0) == 2
     errors = capsys.readouterr().err
     assert errors.startswith("error: ") and len(errors.splitlines()) == 1
 
 
-def test_a_full_memory_is_exit_code_5(capsys):
+def test_running_out_of_memory_gives_exit_code_5(capsys):
     assert exit_code_of(raised(MemoryError())) == 5
     assert capsys.readouterr().err.startswith("error: out of memory; ")
 
@@ -334,7 +335,7 @@ def test_terminal_controls_are_escaped_but_chinese_is_kept(capsys):
     assert capsys.readouterr().err == "error: 文本 a\\x1b[2Jb\\x9bc\\u202ed e\\udcfff\n"
 
 
-def test_numbers_of_the_defaults_are_finite():
+def test_default_numbers_are_finite():
     for config_class in CONFIGS:
         for item in fields(config_class):
             if isinstance(item.default, float):
@@ -350,12 +351,46 @@ OUTPUTS = [
 ]
 
 
-@pytest.mark.parametrize("nothing", ["", " "])
-@pytest.mark.parametrize("config_class, flag", OUTPUTS)
-def test_a_place_to_write_to_is_not_empty(config_class, flag, nothing):
+def with_place(config_class, flag, place):
+    """The required arguments, with ``place`` as the output path of ``flag``."""
     words = needed(config_class)
     if f"--{flag}" in words:
-        place = words.index(f"--{flag}")
-        del words[place : place + 2]
+        start = words.index(f"--{flag}")
+        del words[start : start + 2]
+    return [*words, f"--{flag}={place}"]
+
+
+@pytest.mark.parametrize("nothing", ["", " "])
+@pytest.mark.parametrize("config_class, flag", OUTPUTS)
+def test_an_empty_output_path_is_refused(config_class, flag, nothing):
     with pytest.raises(InputError, match=f"^{flag} is empty; name"):
-        parse_config(config_class, [*words, f"--{flag}={nothing}"])
+        parse_config(config_class, with_place(config_class, flag, nothing))
+
+
+@pytest.mark.parametrize(
+    "config_class, words",
+    [
+        (TransConfig, ["--json_key", "\udcff"]),
+        (TransConfig, ["--doc_spliter", "a\udcff"]),
+        (RunConfig, ["--pair", "甲", "\udcff"]),
+    ],
+)
+def test_a_text_that_is_not_utf8_is_refused(config_class, words):
+    given = [] if config_class is RunConfig else needed(config_class)
+    with pytest.raises(InputError, match=rf"^{words[0][2:]} is not UTF-8 \(it contains \\udcff\); give it"):
+        parse_config(config_class, [*given, *(["--model", "x"] if not given else []), *words])
+
+
+@pytest.mark.parametrize("place", ["data/", "data/.", ".."])
+@pytest.mark.parametrize(
+    "config_class, flag", [(CreateConfig, "output_prefix"), (TransConfig, "output_path")]
+)
+def test_an_output_whose_name_is_missing_is_refused(config_class, flag, place):
+    with pytest.raises(InputError, match=f"^{flag} {re.escape(place)} has no name after the last /, "):
+        parse_config(config_class, with_place(config_class, flag, place))
+
+
+@pytest.mark.parametrize("config_class", [one.values[0] for one in OUTPUTS if one.values[1] == "output_dir"])
+def test_an_output_dir_that_is_a_file_is_refused(config_class):
+    with pytest.raises(InputError, match=f"^output_dir {re.escape(__file__)} is a file; give a folder$"):
+        parse_config(config_class, with_place(config_class, "output_dir", __file__))

@@ -23,7 +23,7 @@ class Config(Options):
     device: Literal["cpu", "gpu"] = option("cpu", help="a choice")
 
 
-def test_flags_read_as_the_recipe_writes_them():
+def test_flags_are_parsed_in_the_style_of_the_recipe():
     config = parse_config(Config, "--input_dir a --use_amp true --no-merge --rate 1e-4".split())
     assert config == Config(input_dir="a", use_amp=True, no_merge=True, rate=1e-4)
 
@@ -36,7 +36,7 @@ class Positional(Options):
     steps: int = option(3, help="a number")
 
 
-def test_a_positional_is_given_without_a_flag():
+def test_a_positional_argument_needs_no_flag():
     assert parse_config(Positional, "--steps 4 data/a".split()) == Positional("data/a", 4)
     assert parse_config(Positional, ["data/a"]) == Positional("data/a")
 
@@ -44,12 +44,12 @@ def test_a_positional_is_given_without_a_flag():
 @pytest.mark.parametrize(
     "words, message", [("", "PREFIX is missing"), ("a b", "b"), ("a --step 3", r"did you mean steps\?")]
 )
-def test_a_missing_positional_or_one_too_many_is_named(words, message):
+def test_missing_or_extra_positional_arguments_are_reported(words, message):
     with pytest.raises(InputError, match=message):
         parse_config(Positional, words.split())
 
 
-def test_false_is_false():
+def test_false_is_parsed_as_false():
     assert parse_config(Config, "--input_dir a --use_amp False".split()).use_amp is False
 
 
@@ -61,12 +61,12 @@ class Asking(Options):
 
 
 @pytest.mark.parametrize("value, pair", [("[a, 7]", ["a", "7"]), ("null", None), ("", None)])
-def test_a_list_that_may_be_none_is_read_from_a_file(tmp_path, value, pair):
+def test_an_optional_list_is_read_from_a_yaml_file(tmp_path, value, pair):
     (tmp_path / "asking.yaml").write_text(f"pair: {value}\n")
     assert parse_config(Asking, [f"--config={tmp_path}/asking.yaml"]).pair == pair
 
 
-def test_flags_win_over_the_yaml_file(tmp_path):
+def test_flags_override_the_yaml_file(tmp_path):
     (tmp_path / "run.yaml").write_text("input_dir: a\nsteps: 7\nrate: 0.5\n")
     config = parse_config(Config, ["--config", str(tmp_path / "run.yaml"), "--steps", "9"])
     assert (config.input_dir, config.steps, config.rate) == ("a", 9, 0.5)
@@ -83,7 +83,7 @@ def test_flags_win_over_the_yaml_file(tmp_path):
         ("--input_dir a --speed 3", r"speed"),
     ],
 )
-def test_a_wrong_flag_is_named_with_what_it_takes(words, message):
+def test_a_bad_flag_is_reported_with_what_it_takes(words, message):
     with pytest.raises(InputError, match=message):
         parse_config(Config, words.split())
 
@@ -98,23 +98,23 @@ def raiser(error):
 @pytest.mark.parametrize(
     "error, code", [(InputError("x"), 2), (CheckpointError("x"), 3), (NumbersError("x"), 4)]
 )
-def test_a_mendable_fault_is_one_line_and_an_exit_code(error, code, capsys):
+def test_a_user_error_gives_one_line_and_an_exit_code(error, code, capsys):
     assert exit_code_of(raiser(error)) == code
     assert capsys.readouterr().err == "error: x\n"
 
 
-def test_a_full_disk_is_exit_code_5(capsys):
+def test_a_full_disk_gives_exit_code_5(capsys):
     assert exit_code_of(raiser(OSError(28, "No space left on device", "/out/x"))) == 5
     assert capsys.readouterr().err.startswith("error: No space left on device at /out/x")
 
 
-def test_terminal_escapes_in_a_message_are_shown_not_sent(capsys):
+def test_terminal_escapes_in_a_message_are_not_sent_raw(capsys):
     exit_code_of(raiser(InputError("bad \x1b[2J name")))
     assert "\x1b" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("length", [1, 500, 600, 601, 10**6])
-def test_a_long_message_keeps_its_place_and_its_cure(length, capsys):
+def test_a_long_message_keeps_its_location_and_remedy(length, capsys):
     message = f"some/file.tsv:17: {'x' * length} is no number; write one"
     assert exit_code_of(raiser(InputError(message))) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -129,8 +129,8 @@ def test_a_bug_keeps_its_traceback():
 
 
 @pytest.mark.parametrize("words", [["--help"], ["help", "train"], ["train", "--help"]], ids="-".join)
-def test_who_stops_reading_is_told_nothing(words):
-    """As behind `| head`."""
+def test_a_closed_pipe_ends_quietly_with_exit_code_141(words):
+    """As when piped into `head`."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "ernie_pair", *words]

@@ -1,4 +1,4 @@
-"""The pip command that a message names: true in a checkout, for a wheel, and for what came by name."""
+"""The pip command in error messages: right for a checkout, for a wheel, and for an install by name."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ MANY = "".join(f'Requires-Dist: absent_library_{n}==1.2.3; extra == "many"\n' fo
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Install the package as pip would have, from ``url``, in a folder that is no checkout."""
+    """Install the package as pip would, from ``url``, in a folder that is not a checkout."""
     site = tmp_path / "site"
     folder = site / "ernie_pair-0.1.0.dist-info"
     folder.mkdir(parents=True)
@@ -48,7 +48,7 @@ def installed(tmp_path, monkeypatch):
     return install
 
 
-def test_a_checkout_is_named_as_it_is_reached(tmp_path, monkeypatch):
+def test_a_checkout_gets_an_editable_install_command(tmp_path, monkeypatch):
     here = tmp_path / "a clone"
     here.mkdir()
     (here / "pyproject.toml").write_text("")
@@ -58,7 +58,7 @@ def test_a_checkout_is_named_as_it_is_reached(tmp_path, monkeypatch):
     assert install_command("serve") == "pip install -e '.[serve]'"
 
 
-def test_what_came_by_name_asks_for_the_missing_requirements(installed):
+def test_an_install_by_name_lists_the_missing_requirements(installed):
     installed()
     assert install_command("serve") == "pip install 'absent_server<0.116,>=0.115' 'packaging>=1000'"
     assert install_command("test").split()[2:] == [
@@ -70,7 +70,7 @@ def test_what_came_by_name_asks_for_the_missing_requirements(installed):
     assert caught.value.message == f"absent_server is not installed; {command}"
 
 
-def test_a_wheel_that_is_still_there_is_named(installed, tmp_path):
+def test_a_wheel_that_still_exists_is_named_in_the_command(installed, tmp_path):
     wheel = tmp_path / "ernie_pair-0.1.0-py3-none-any.whl"
     wheel.write_text("")
     installed(url=wheel.as_uri(), archive_info={})
@@ -80,7 +80,7 @@ def test_a_wheel_that_is_still_there_is_named(installed, tmp_path):
     assert install_command("serve").startswith("pip install 'absent_server")
 
 
-def test_a_folder_that_was_installed_is_named(installed, tmp_path):
+def test_an_installed_source_folder_is_named_in_the_command(installed, tmp_path):
     installed(url=tmp_path.as_uri(), dir_info={})
     assert install_command("serve").startswith("pip install 'absent_server")
     (tmp_path / "pyproject.toml").write_text("")
@@ -97,13 +97,13 @@ def test_a_folder_that_was_installed_is_named(installed, tmp_path):
         ),
     ],
 )
-def test_an_address_is_named_as_pip_was_given_it(installed, direct_url, shown):
+def test_the_original_install_url_is_used_in_the_command(installed, direct_url, shown):
     installed(**direct_url)
     assert install_command("serve") == f"pip install 'ernie-pair[serve] @ {shown}'"
 
 
 @pytest.mark.parametrize("extra", ["many", "unknown"])
-def test_a_list_too_long_for_a_line_names_the_wheel(installed, extra):
+def test_a_too_long_or_unknown_extra_names_the_wheel(installed, extra):
     installed()
     wheel = "PATH/ernie_pair-0.1.0-cp311-cp311-linux_x86_64.whl"
     said = install_command(extra)

@@ -1,9 +1,10 @@
-"""One definition of an option: its checks from Python, its two forms of an error, its place in the help."""
+"""An option is defined once: its checks from Python, both forms of its errors, and its place in the help."""
 
 import math
 import pickle
 import pydoc
 import shlex
+import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
@@ -13,11 +14,14 @@ from typing import List, Literal, Optional
 import numpy as np
 import pytest
 from command_configs import CONFIGS
+from places import ROOT
 
+from data_tools.audit_text import AuditConfig
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import CheckpointError, ErniePairError, InputError
 from data_tools.base.flag_help import help_text
 from data_tools.base.options import GROUPS, Options, names_in, option, refuse_unknown_names
+from ernie_pair.launch.launch_config import LaunchConfig
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,13 @@ SHAPE = Shape(["a"], "out")
     ],
     ids=str,
 )
-def test_a_value_of_another_type_is_refused_from_python_too(value, kind):
+def test_a_value_of_the_wrong_type_is_refused_from_python_too(value, kind):
     (name,) = value
     with pytest.raises(InputError, match=rf"^{name} takes {kind}, not .*; correct it$"):
         replace(SHAPE, **value)
 
 
-def test_a_whole_number_is_a_number_and_a_path_a_text():
+def test_values_of_compatible_types_are_converted():
     shape = Shape((Path("a"), "b"), Path("out"), np.int64(3), np.float32(0.25), cut=Fraction(1, 2))
     assert shape == Shape(["a", "b"], "out", 3, 0.25, cut=0.5)
     assert type(shape.size) is int and type(shape.rate) is type(shape.cut) is float
@@ -89,18 +93,35 @@ def test_an_out_of_range_value_is_refused_from_any_source(tmp_path, words, fault
     assert caught.value.message == fault and str(caught.value).startswith(f"{name}=")
 
 
-def test_none_has_no_bounds_and_the_edges_belong_to_them():
+def test_none_is_not_bounded_and_bounds_are_inclusive():
     assert parse_config(Shape, "a --output out --cut none --size 9".split()) == replace(SHAPE, size=9)
     assert replace(SHAPE, cut=0, size=1).cut == 0
 
 
-def test_what_is_left_out_is_named_from_python_too():
-    with pytest.raises(InputError, match="^FILES and output are missing"):
-        Shape()
+def test_missing_options_are_reported_from_python_too():
+    for give, missing in (
+        (Shape, "files and output are missing; give them: Shape(files=..., output=...)"),
+        (lambda: Shape(output="out"), "files is missing: what is cut; give it: Shape(files=...)"),
+        (lambda: Shape(["a"]), "output is missing; give it: Shape(output=...)"),
+    ):
+        with pytest.raises(InputError) as caught:
+            give()
+        assert str(caught.value) == caught.value.message == missing
 
 
-def test_an_option_belongs_to_a_group_of_the_help():
-    with pytest.raises(ValueError, match="colours is no group"):
+def test_a_missing_argument_error_shows_an_example_command():
+    for words, missing in (
+        ([], "FILES and --output are missing; for example: ernie-pair cut in.txt --size 3"),
+        (["--output=o"], "FILES is missing: what is cut; for example: ernie-pair cut in.txt --size 3"),
+        (["a"], "--output is missing; --help says what it means"),
+    ):
+        with pytest.raises(InputError) as caught:
+            parse_config(Shape, words, "ernie-pair cut")
+        assert caught.value.message == missing
+
+
+def test_an_option_must_be_in_a_known_help_group():
+    with pytest.raises(ValueError, match="colours is not a group"):
         option(1, help="x", group="colours")
 
 
@@ -142,7 +163,7 @@ def test_the_help_shows_groups_units_defaults_and_an_example():
     assert text.endswith("example:\n  tool cut in.txt --size 3\n")
 
 
-def test_help_in_python_tells_of_each_option():
+def test_python_help_describes_each_option():
     text = pydoc.plain(pydoc.render_doc(Shape))
     for line in (
         "Cut 100 % of it.",
@@ -157,7 +178,7 @@ def test_help_in_python_tells_of_each_option():
 
 
 @pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
-def test_help_in_python_leaves_no_option_out(config_class):
+def test_python_help_of_every_command_lists_all_options(config_class):
     words = " ".join(config_class.__doc__.split())
     assert words.startswith(" ".join(config_class.PURPOSE.split())) and config_class.PURPOSE
     for item in fields(config_class):
@@ -165,39 +186,53 @@ def test_help_in_python_leaves_no_option_out(config_class):
 
 
 def test_the_help_names_the_program(capsys, monkeypatch):
-    for program, name in (("/a/b/scripts/train_pair.py", "scripts/train_pair.py"), ("/bin/tool", "tool")):
+    for program, name in (("scripts/train_pair.py", "python scripts/train_pair.py"), ("/bin/tool", "tool")):
         monkeypatch.setattr(sys, "argv", [program])
         with pytest.raises(SystemExit) as stop:
             parse_config(Shape, ["--help"])
         assert stop.value.code == 0 and capsys.readouterr().out.startswith(f"usage: {name} FILES")
 
 
+def test_the_example_of_a_module_shows_how_it_was_started():
+    words = [sys.executable, "-m", "data_tools.audit_text"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.stderr.startswith("error: INPUT is missing: ") and done.returncode == 2
+    assert f"; for example: python -m data_tools.audit_text {AuditConfig.EXAMPLE}\n" in done.stderr
+
+
 @pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
-def test_every_command_has_an_example_that_is_understood(config_class, tmp_path, monkeypatch):
+def test_every_command_has_an_example_that_parses(config_class, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.yaml").write_text("epochs: 1\n")  # which compare-starts wants to see
+    (tmp_path / "train.yaml").write_text("epochs: 1\n")  # compare-starts requires this file
     assert config_class.EXAMPLE
     parse_config(config_class, shlex.split(config_class.EXAMPLE))
     text = help_text([config_class], "ernie-pair x")
-    shown = text.partition("example:\n  ")[2].replace(" \\\n     ", "")  # its lines are one to a shell
+    shown = text.partition("example:\n  ")[2].replace(" \\\n     ", "")  # a shell joins its lines
     assert shown == f"ernie-pair x {config_class.EXAMPLE}\n"
     shown = [group for group in GROUPS if f"\n{group}:\n" in text]
     assert shown == sorted(shown, key=GROUPS.index)
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_only_the_flags_of_help_are_without_a_subject():
+@pytest.mark.parametrize("config_class", [*CONFIGS, LaunchConfig], ids=lambda one: one.__name__)
+def test_positional_arguments_come_first_in_python_too(config_class):
+    """Otherwise InspectConfig("data") would set an inherited option."""
+    arguments = [item.metadata["positional"] for item in fields(config_class)]
+    assert arguments == sorted(arguments, reverse=True)
+
+
+def test_every_option_has_a_help_group():
     for config_class in CONFIGS:
         for item in fields(config_class):
             assert item.metadata["group"] != "other", (config_class, item.name)
 
 
 @pytest.mark.parametrize("text", ["b,a", "b a", " b, a,b ,", "b,,a"])
-def test_a_list_of_names_stands_between_commas_or_spaces(text):
+def test_names_are_separated_by_commas_or_spaces(text):
     assert names_in(text) == ["b", "a"] and names_in(" ,") == []
 
 
-def test_the_first_unknown_name_is_told():
+def test_the_first_unknown_name_is_reported():
     refuse_unknown_names("parts", ["a", "b"], ("a", "b", "c"), " is none")
     with pytest.raises(InputError, match="^parts x is none; use a$"):
         refuse_unknown_names("parts", ["a", "x", "y"], ("a", "b"), " is none; use a")

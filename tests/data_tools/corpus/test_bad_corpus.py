@@ -1,4 +1,4 @@
-"""Corpora and sample maps that are damaged, hostile or of another run: refused by name, or made again."""
+"""Corpora and sample maps that are damaged, hostile or of another run: refused by file name, or rebuilt."""
 
 import contextlib
 import errno
@@ -44,7 +44,7 @@ from data_tools.text.wordpiece import WordPiece
 
 
 def write(prefix, ids=(7, 8, 9, 5, 6, 7), lens=(2, 1, 3), docs=(0, 2, 3), **more):
-    """A corpus as PaddleNLP's tools leave it, without a manifest."""
+    """A corpus as PaddleNLP's tools write it, without a manifest."""
     np.save(f"{prefix}_ids.npy", np.asarray(ids, getattr(ids, "dtype", np.uint16)))
     arrays = {"lens": lens, "docs": docs, **more}
     np.savez(f"{prefix}_idx.npz", **{name: np.asarray(array) for name, array in arrays.items()})
@@ -58,24 +58,24 @@ def write_ours(prefix, *documents):
     return prefix
 
 
-MANY = (1 << 20) + 5  # more ids than are looked at in one go
+MANY = (1 << 20) + 5  # more ids than are checked at a time
 
 
 @pytest.mark.parametrize("place", [0, 1, MANY // 2, (1 << 20) - 1, 1 << 20, MANY - 1])
 @pytest.mark.parametrize("bad", [70_000, -1])
-def test_one_foreign_id_is_found_wherever_it_sits(tmp_path, place, bad):
+def test_one_invalid_id_is_found_at_any_position(tmp_path, place, bad):
     ids = np.full(MANY, 3, np.int32)
     ids[place] = bad
     write(tmp_path / "c", ids, lens=np.full(MANY // 3, 3), docs=[0, 7, MANY // 3])
     sentence = place // 3
     where = rf"token {place} \(document {int(sentence >= 7)}, sentence {sentence}\)"
     with pytest.raises(
-        InputError, match=rf"c_ids\.npy: id {bad} at {where} is not below the vocabulary's 69999"
+        InputError, match=rf"c_ids\.npy: id {bad} at {where} is not below the vocabulary size 69999"
     ):
         Corpus(tmp_path / "c").check_ids(69_999)
 
 
-def test_a_foreign_id_is_found_in_a_corpus_with_a_manifest_too(tmp_path):
+def test_an_invalid_id_is_found_despite_a_manifest(tmp_path):
     prefix = write_ours(tmp_path / "c")
     Corpus(prefix).check_ids(10)
     with pytest.raises(InputError, match=r"id 9 at token 2 \(document 0, sentence 1\) is not below .* 9;"):
@@ -99,7 +99,7 @@ OTHER_IDS = {
 
 
 @pytest.mark.parametrize("ids", OTHER_IDS.values(), ids=OTHER_IDS)
-def test_odd_id_types_are_refused_and_no_pickle_is_opened(tmp_path, ids):
+def test_unsupported_id_types_are_refused_without_unpickling(tmp_path, ids):
     prefix = write(tmp_path / "c")
     np.save(f"{prefix}_ids.npy", ids, allow_pickle=True)
     with pytest.raises(InputError, match=r"c_ids\.npy: (not a readable \.npy|holds no 1-D uint16)"):
@@ -110,7 +110,7 @@ def test_odd_id_types_are_refused_and_no_pickle_is_opened(tmp_path, ids):
     "content", [b"", b"\x93NUMPY", pickle.dumps(Payload(), protocol=2), b"PK\x03\x04", bytes(80)]
 )
 @pytest.mark.parametrize("end", ["_ids.npy", "_idx.npz"])
-def test_another_format_is_refused_and_no_pickle_is_opened(tmp_path, content, end):
+def test_other_file_formats_are_refused_without_unpickling(tmp_path, content, end):
     prefix = write(tmp_path / "c")
     prefix.with_name(f"c{end}").write_bytes(content)
     with pytest.raises(InputError, match=f"c{end}: not a readable"):
@@ -129,7 +129,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize(("old", "new"), HEADERS.values(), ids=HEADERS)
-def test_a_damaged_header_is_refused_whatever_numpy_makes_of_it(tmp_path, old, new):
+def test_a_damaged_npy_header_is_refused_whatever_numpy_does(tmp_path, old, new):
     path = corpus_paths(write(tmp_path / "c")).ids
     content = path.read_bytes()
     assert old in content
@@ -147,8 +147,8 @@ BROKEN = {
     ),
     "a first sentence without tokens": ({"lens": [0, 3, 3]}, "a sentence without tokens"),
     "a last sentence without tokens": ({"lens": [3, 3, 0]}, "a sentence without tokens"),
-    "documents that wrap": ({"docs": np.array([0, 2**64 - 1, 3], np.uint64)}, "'docs' goes down"),
-    "documents beyond the sentences": ({"docs": [0, 9, 3]}, "'docs' goes down"),
+    "documents that wrap": ({"docs": np.array([0, 2**64 - 1, 3], np.uint64)}, "'docs' decreases"),
+    "documents beyond the sentences": ({"docs": [0, 9, 3]}, "'docs' decreases"),
     "truth values": ({"docs": np.array([False, True])}, "'docs' is not a 1-D array of whole numbers"),
     "a table": ({"lens": np.ones((2, 3), np.int32)}, "'lens' is not a 1-D array of whole numbers"),
     "objects": ({"lens": np.array([Payload()] * 3, dtype=object)}, "not a readable .npz"),
@@ -156,14 +156,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("arrays", "what"), BROKEN.values(), ids=BROKEN)
-def test_an_index_that_lies_is_refused(tmp_path, arrays, what):
+def test_an_inconsistent_index_is_refused(tmp_path, arrays, what):
     prefix = write(tmp_path / "c", **arrays)
     with pytest.raises(InputError, match=rf"c_idx\.npz: {what}"):
         Corpus(prefix)
 
 
 @pytest.mark.parametrize("missing", ["lens", "docs"])
-def test_a_missing_member_is_named(tmp_path, missing):
+def test_a_missing_array_of_the_index_is_reported(tmp_path, missing):
     prefix = write(tmp_path / "c")
     arrays = {"lens": [2, 1, 3], "docs": [0, 2, 3]}
     del arrays[missing]
@@ -172,7 +172,7 @@ def test_a_missing_member_is_named(tmp_path, missing):
         Corpus(prefix)
 
 
-def test_a_bomb_is_judged_by_its_table_of_contents(tmp_path, monkeypatch):
+def test_a_zip_bomb_is_refused_without_reading_its_members(tmp_path, monkeypatch):
     prefix = write(tmp_path / "c")
     with zipfile.ZipFile(f"{prefix}_idx.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("lens.npy", "w") as member:
@@ -181,11 +181,11 @@ def test_a_bomb_is_judged_by_its_table_of_contents(tmp_path, monkeypatch):
         archive.writestr("docs.npy", b"")
     assert (tmp_path / "c_idx.npz").stat().st_size < 1 << 17
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_, **__: pytest.fail("a member was read"))
-    with pytest.raises(InputError, match=r"c_idx\.npz: holds something else than lens, docs, sents"):
+    with pytest.raises(InputError, match=r"c_idx\.npz: contains something other than lens, docs, sents"):
         Corpus(prefix)
 
 
-def test_a_member_that_stands_many_times_counts_each_time(tmp_path):
+def test_duplicate_members_of_the_index_are_refused(tmp_path):
     prefix = write(tmp_path / "c")
     with np.load(f"{prefix}_idx.npz") as index:
         lens = index["lens"]
@@ -193,11 +193,11 @@ def test_a_member_that_stands_many_times_counts_each_time(tmp_path):
         for _ in range(9):
             with archive.open("lens.npy", "w") as member:
                 np.save(member, lens)
-    with pytest.raises(InputError, match="holds something else"):
+    with pytest.raises(InputError, match="contains something other"):
         Corpus(prefix)
 
 
-def test_a_member_that_promises_more_than_any_memory_is_refused(tmp_path):
+def test_an_array_declared_larger_than_memory_is_refused(tmp_path):
     prefix = write(tmp_path / "c")
     member = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({10**17},), }}".ljust(117).encode() + b"\n"
     header = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(member)) + member
@@ -209,8 +209,8 @@ def test_a_member_that_promises_more_than_any_memory_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["c_ids.npy", "c_idx.npz"])
-def test_no_flipped_bit_or_cut_leads_outside_the_corpus(tmp_path, name):
-    """What cannot be told from a sound corpus is one that can be read to its end."""
+def test_bit_flips_and_truncation_never_read_out_of_bounds(tmp_path, name):
+    """Damage that is not detected leaves a corpus that can be read to its end."""
     prefix = write(tmp_path / "c", sents=[0, 2, 3, 6])
     path = tmp_path / name
     content = path.read_bytes()
@@ -237,7 +237,7 @@ def test_no_flipped_bit_or_cut_leads_outside_the_corpus(tmp_path, name):
 
 @pytest.fixture
 def full_checks(monkeypatch):
-    """How often the ids were hashed."""
+    """One item for each time that the ids were hashed."""
     checks, check = [], corpus_module._check_hashes
 
     def spy(*arguments):
@@ -276,7 +276,7 @@ def test_a_corpus_is_hashed_once_and_again_after_a_change(tmp_path, full_checks)
 @pytest.mark.parametrize(
     "damage", [b"", b"[]", b"[" * 100_000, b"\xff"], ids=["empty", "other", "deep", "no text"]
 )
-def test_a_damaged_memory_means_to_hash_again(tmp_path, full_checks, damage):
+def test_a_damaged_verification_record_means_hashing_again(tmp_path, full_checks, damage):
     prefix, memory = write_ours(tmp_path / "c"), tmp_path / "memory"
     open_verified(prefix, memory)
     (note,) = memory.glob("*.verified.json")
@@ -286,12 +286,12 @@ def test_a_damaged_memory_means_to_hash_again(tmp_path, full_checks, damage):
     assert full_checks == ["ids"] * 2
 
 
-def test_without_a_manifest_nothing_is_remembered(tmp_path, full_checks):
+def test_without_a_manifest_no_verification_is_recorded(tmp_path, full_checks):
     open_verified(write(tmp_path / "c"), tmp_path / "memory")
     assert full_checks == [] and not (tmp_path / "memory").exists()
 
 
-def test_a_corpus_made_again_is_another_one_at_the_next_start(tmp_path):
+def test_a_rebuilt_corpus_has_a_new_fingerprint_when_reopened(tmp_path):
     prefix = write_ours(tmp_path / "c")
     before = open_corpus(prefix)
     write_ours(prefix, [[7, 8], [9]], [[5, 6, 8]])
@@ -309,7 +309,7 @@ def cached(folder, key="k", build=lambda: ROWS, fits=lambda rows: True):
 
 
 def in_a_child(action):
-    """The number of the child process that does it."""
+    """The id of a child process that runs ``action``."""
     child = os.fork()
     if not child:
         try:
@@ -325,7 +325,7 @@ def status_of(child):
 
 
 def kill_at_line(number):
-    """Kill this process when it comes to its ``number``-th line of the code that writes the cache."""
+    """Kill this process at the ``number``-th line that it executes of the code that writes the cache."""
     names = ("samples.sample_map_cache", "files.keyed_cache", "files.atomic_files", "files.file_lock")
     files = tuple(sys.modules[f"data_tools.{name}"].__file__ for name in names)
     lines = iter(range(1, number + 1))
@@ -340,7 +340,7 @@ def kill_at_line(number):
     sys.settrace(trace)
 
 
-def test_a_build_killed_at_any_line_is_built_by_the_next_run(tmp_path):
+def test_a_build_killed_at_any_line_is_redone_by_the_next_run(tmp_path):
     for number in range(1, 1000):
         folder = tmp_path / str(number)
 
@@ -356,7 +356,7 @@ def test_a_build_killed_at_any_line_is_built_by_the_next_run(tmp_path):
     assert status == 0 and number > 40
 
 
-def test_two_processes_that_ask_at_once_build_once(tmp_path):
+def test_two_concurrent_processes_build_only_once(tmp_path):
     for number in range(50):
         folder, meeting = tmp_path / str(number), multiprocessing.get_context("fork").Barrier(2)
 
@@ -380,7 +380,7 @@ def until(happened):
         time.sleep(0.005)
 
 
-def test_who_waits_for_a_process_that_dies_builds_in_its_place(tmp_path):
+def test_a_waiter_builds_when_the_building_process_dies(tmp_path):
     def build_for_ever():
         (tmp_path / "building").touch()
         signal.pause()
@@ -394,7 +394,7 @@ def test_who_waits_for_a_process_that_dies_builds_in_its_place(tmp_path):
     assert np.array_equal(cached(tmp_path, build=pytest.fail), ROWS)
 
 
-def test_waiting_ends_with_code_5_when_the_builder_hangs(tmp_path, monkeypatch, capsys, caplog):
+def test_waiting_for_a_hung_builder_ends_with_exit_code_5(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.setattr(sample_map_cache, "LOCK_SECONDS", 0.2)
     monkeypatch.setattr("data_tools.files.file_lock.NOTICE_SECONDS", 0.1)
     cached(tmp_path)
@@ -403,12 +403,12 @@ def test_waiting_ends_with_code_5_when_the_builder_hangs(tmp_path, monkeypatch, 
         path.unlink()
     with locked(lock, seconds=0):
         assert exit_code_of(lambda: cached(tmp_path)) == 5
-    assert f"{lock}: another process holds it; let that end, or stop it" in capsys.readouterr().err
+    assert f"{lock}: another process holds it; wait for that, or stop it" in capsys.readouterr().err
     assert "waiting for the process that holds" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"pid 999999999 host elsewhere\n", bytes(4096)])
-def test_a_lock_file_that_was_left_behind_means_nothing(tmp_path, content):
+def test_a_stale_lock_file_has_no_effect(tmp_path, content):
     cached(tmp_path)
     (lock,) = tmp_path.glob("*.lock")
     (rows,) = tmp_path.glob("*.npy")
@@ -420,7 +420,7 @@ def test_a_lock_file_that_was_left_behind_means_nothing(tmp_path, content):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
-def test_without_locks_two_builders_do_not_disturb_each_other(tmp_path, monkeypatch, number):
+def test_concurrent_builders_are_safe_without_file_locks(tmp_path, monkeypatch, number):
     def no_locks(*_):
         raise OSError(number, os.strerror(number))
 
@@ -428,7 +428,7 @@ def test_without_locks_two_builders_do_not_disturb_each_other(tmp_path, monkeypa
     save = np.save
 
     def meet(file, rows, **settings):
-        """Another process builds from the beginning to the end while this one writes."""
+        """Another process builds from start to end while this one writes."""
         monkeypatch.setattr(np, "save", save)
         cached(tmp_path)
         save(file, rows, **settings)
@@ -438,7 +438,7 @@ def test_without_locks_two_builders_do_not_disturb_each_other(tmp_path, monkeypa
     assert not list(tmp_path.glob("*.draft"))
 
 
-def test_any_other_failure_of_a_lock_is_told(tmp_path, monkeypatch, capsys):
+def test_other_lock_errors_are_reported(tmp_path, monkeypatch, capsys):
     def failing(*_):
         raise OSError(errno.EIO, "Input/output error")
 
@@ -482,7 +482,7 @@ DAMAGES = {
 @pytest.mark.parametrize("kind", [".npy", ".json"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_cache_is_built_again_with_one_warning(tmp_path, caplog, damage, kind):
-    fresh = np.array(cached(tmp_path))  # a copy: damage in place would kill who reads the mapped file
+    fresh = np.array(cached(tmp_path))  # a copy: damage in place would crash a reader of the mapped file
     (path,) = tmp_path.glob(f"*{kind}")
     path.write_bytes(damage(path.read_bytes()))
     with caplog.at_level(logging.WARNING):
@@ -495,20 +495,20 @@ def test_a_damaged_cache_is_built_again_with_one_warning(tmp_path, caplog, damag
 
 
 @pytest.mark.parametrize("kind", [".npy", ".json"])
-def test_half_a_cache_is_none(tmp_path, kind):
+def test_an_incomplete_cache_is_built_again(tmp_path, kind):
     cached(tmp_path)
     next(tmp_path.glob(f"*{kind}")).unlink()
     assert np.array_equal(cached(tmp_path), ROWS)
 
 
-def test_a_replaced_cache_leaves_the_old_one_to_who_reads_it(tmp_path):
+def test_a_reader_keeps_the_old_map_when_it_is_replaced(tmp_path):
     old = cached(tmp_path)
     next(tmp_path.glob("*.json")).unlink()
     cached(tmp_path, build=lambda: ROWS + 1)
     assert np.array_equal(old, ROWS) and np.array_equal(cached(tmp_path), ROWS + 1)
 
 
-def test_a_cache_of_another_key_under_this_name_is_not_used(tmp_path):
+def test_a_cache_file_that_holds_another_key_is_not_used(tmp_path):
     cached(tmp_path, "one")
     (rows,), (note,) = tmp_path.glob("*.npy"), tmp_path.glob("*.json")
     kept = {path.suffix: path.read_bytes() for path in (rows, note)}
@@ -520,14 +520,14 @@ def test_a_cache_of_another_key_under_this_name_is_not_used(tmp_path):
     assert np.array_equal(cached(tmp_path, "two", build=lambda: ROWS + 1), ROWS + 1)
 
 
-def test_another_version_of_the_rows_has_another_name(tmp_path, monkeypatch):
+def test_another_format_version_has_another_file_name(tmp_path, monkeypatch):
     cached(tmp_path)
     monkeypatch.setattr(sample_map_cache, "VERSION", sample_map_cache.VERSION + 1)
     cached(tmp_path)
     assert len(list(tmp_path.glob("*.npy"))) == 2
 
 
-def test_a_disk_that_forgets_is_noticed(tmp_path, monkeypatch, capsys):
+def test_a_write_that_cannot_be_read_back_gives_exit_code_5(tmp_path, monkeypatch, capsys):
     save = np.save
 
     def forgetting(file, rows, **settings):
@@ -537,11 +537,11 @@ def test_a_disk_that_forgets_is_noticed(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(np, "save", forgetting)
     assert exit_code_of(lambda: cached(tmp_path)) == 5
-    assert "the disk did not keep what was written" in capsys.readouterr().err
+    assert "cannot be read back as written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("most_bytes", [0, 100, 4096, 36_000])
-def test_a_full_disk_ends_with_code_5_and_leaves_no_part(tmp_path, most_bytes):
+def test_a_full_disk_gives_exit_code_5_and_no_partial_cache(tmp_path, most_bytes):
     def build():
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
         cached(tmp_path)
@@ -551,7 +551,7 @@ def test_a_full_disk_ends_with_code_5_and_leaves_no_part(tmp_path, most_bytes):
     assert np.array_equal(cached(tmp_path), ROWS)
 
 
-def test_a_cache_folder_that_cannot_be_is_code_5(tmp_path, capsys):
+def test_an_impossible_cache_folder_gives_exit_code_5(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert exit_code_of(lambda: cached(tmp_path / "file")) == 5
     assert exit_code_of(lambda: cached(tmp_path / "file" / "cache")) == 5
@@ -559,7 +559,7 @@ def test_a_cache_folder_that_cannot_be_is_code_5(tmp_path, capsys):
     assert len(errors) == 2 and all("not a folder; choose another output path" in line for line in errors)
 
 
-# What is in the rows
+# The content of the rows
 
 DOCS, LENS = np.array([0, 4, 8, 30]), np.full(30, 5, np.int32)
 SETTINGS = {"num_samples": 40, "target_length": 20}
@@ -576,12 +576,12 @@ def fit(rows, documents=ALL):
 
 
 @pytest.mark.parametrize("documents", [ALL, range(1), range(1, 3)])
-def test_the_rows_that_are_built_fit(documents):
+def test_built_rows_are_valid_for_their_split(documents):
     assert fit(built(documents), documents)
 
 
 @pytest.mark.parametrize("documents", [range(1), range(1, 3)])
-def test_the_rows_of_another_split_do_not_fit(documents):
+def test_rows_of_another_split_are_not_valid(documents):
     assert not fit(built(), documents)
 
 
@@ -589,7 +589,7 @@ def test_the_rows_of_another_split_do_not_fit(documents):
     "row", [(28, 31, 20), (-1, 2, 20), (5, 5, 20), (6, 5, 20), (0, 2, 21), (0, 2, 1), (2**32, 2**32 + 1, 20)]
 )
 @pytest.mark.parametrize("place", [0, 17, 39])
-def test_an_out_of_range_row_makes_the_map_built_again(tmp_path, caplog, row, place):
+def test_an_out_of_range_row_causes_the_map_to_be_rebuilt(tmp_path, caplog, row, place):
     rows = cached(tmp_path, build=built, fits=fit)
     assert not len(caplog.records)
     edited = rows.astype(np.int64)
@@ -604,13 +604,13 @@ def test_an_out_of_range_row_makes_the_map_built_again(tmp_path, caplog, row, pl
     assert len(caplog.records) == 1
 
 
-def test_too_few_rows_do_not_fit(monkeypatch):
+def test_a_wrong_number_of_rows_is_not_valid(monkeypatch):
     monkeypatch.setattr("data_tools.samples.sample_map._CHUNK", 7)
     assert fit(built()) and not fit(built()[:-1]) and not fit(np.concatenate([built(), built()[:1]]))
 
 
 def test_too_many_samples_are_refused_before_they_are_made():
-    with pytest.raises(InputError, match="asks for 2147483648 samples, more than 2147483647; take fewer"):
+    with pytest.raises(InputError, match="asks for 2147483648 samples, more than 2147483647; use fewer"):
         build_sample_map(
             DOCS,
             LENS,
@@ -640,7 +640,7 @@ def world(tmp_path_factory):
     return folder
 
 
-def test_whatever_the_rows_depend_on_gives_them_another_name(world, tmp_path, monkeypatch):
+def test_the_cache_key_covers_every_setting_that_affects_rows(world, tmp_path, monkeypatch):
     keys = []
     monkeypatch.setattr(
         split_datasets,
@@ -665,7 +665,7 @@ def test_whatever_the_rows_depend_on_gives_them_another_name(world, tmp_path, mo
     assert len(set(keys[:3])) == 3
 
 
-def test_the_folder_of_the_corpus_is_never_written_to(world, tmp_path):
+def test_the_corpus_folder_is_never_written_to(world, tmp_path):
     before = {path.name: path.stat().st_mtime_ns for path in (world / "a").iterdir()}
     folder_before = (world / "a").stat().st_mtime_ns
     opened(world, output_dir=tmp_path / "out")
@@ -716,13 +716,13 @@ def test_batches_with_nothing_to_mask_have_finite_losses(world, tmp_path):
 @pytest.mark.parametrize(
     "split", ["0,0,0", "a,b", "-1,2", "-1,2,3", "inf,1,1", "1e308,1e308,1e308", "1,1,nan", "1;1;1", "1,,1"]
 )
-def test_a_split_that_is_none_is_refused(split):
+def test_an_invalid_split_is_refused(split):
     with pytest.raises(InputError, match=r"is not three weights for train,valid,test; write for example"):
         document_ranges(split, 100)
 
 
 @pytest.mark.parametrize("num_documents", [*range(1, 50), 999, 1000])
-def test_the_split_that_is_proposed_for_few_documents_works(num_documents):
+def test_the_split_suggested_for_few_documents_works(num_documents):
     with pytest.raises(InputError, match="leaves no document for") as caught:
         document_ranges("1000000,1,1", num_documents)
     proposed = caught.value.message.rsplit("--split ", 1)[1]
@@ -732,20 +732,20 @@ def test_the_split_that_is_proposed_for_few_documents_works(num_documents):
 
 
 @pytest.mark.parametrize("count", [256, 300])
-def test_more_corpora_than_a_byte_can_count_are_blended_exactly(count):
+def test_256_or_more_corpora_are_blended_exactly(count):
     mixed = Blend([Fraction(1 + number % 7) for number in range(count)])
     corpora, own = mixed.locate(np.arange(mixed.period))
     assert np.array_equal(np.bincount(corpora), mixed.parts) and corpora.max() == count - 1
     assert own[corpora == count - 1].tolist() == list(range(mixed.parts[-1]))
 
 
-def test_more_corpora_than_their_numbers_can_say_are_refused():
+def test_more_than_65536_corpora_are_refused():
     with pytest.raises(InputError, match="65537 corpora, more than 65536; join some"):
         Blend([Fraction(1)] * 65_537)
 
 
 @pytest.mark.parametrize(("one", "other"), [("1e308", "1e-307"), ("1e-300", "1"), ("1.00000001", "1")])
-def test_weights_far_apart_are_refused_in_a_short_line(one, other):
+def test_weights_far_apart_are_refused_with_a_short_message(one, other):
     with pytest.raises(InputError, match="round them, for example to") as caught:
         Blend([Fraction(one), Fraction(other)])
     assert len(str(caught.value)) < 300

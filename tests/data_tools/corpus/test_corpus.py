@@ -1,4 +1,4 @@
-"""The corpus files: what is written comes back, what is damaged is refused."""
+"""The corpus files: what is written is read back, and damaged files are refused."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ def prefix(tmp_path):
 
 @pytest.fixture
 def foreign(tmp_path):
-    """A corpus as PaddleNLP's tools leave it: no manifest, no 'sents'."""
+    """A corpus as PaddleNLP's tools write it: no manifest, no 'sents'."""
     save(tmp_path / "foreign", ids=np.array([7, 8, 9, 5, 6, 7], np.uint16))
     return tmp_path / "foreign"
 
@@ -43,7 +43,7 @@ def save(prefix, ids=None, **index):
     )
 
 
-def test_the_example_of_the_docstring_is_what_is_stored(prefix):
+def test_the_stored_arrays_match_the_docstring_example(prefix):
     index = np.load(f"{prefix}_idx.npz")
     assert np.load(f"{prefix}_ids.npy").tolist() == [7, 8, 9, 5, 6, 7]
     assert (index["lens"].tolist(), index["lens"].dtype) == ([2, 1, 3], np.int32)
@@ -51,7 +51,7 @@ def test_the_example_of_the_docstring_is_what_is_stored(prefix):
     assert (index["sents"].tolist(), index["sents"].dtype) == ([0, 2, 3, 6], np.int64)
 
 
-def test_sentences_come_back_one_by_one(prefix):
+def test_sentences_are_read_back_one_by_one(prefix):
     corpus = Corpus(prefix)
     assert [corpus[i].tolist() for i in range(len(corpus))] == [[7, 8], [9], [5, 6, 7]]
     assert corpus[-1].tolist() == [5, 6, 7]
@@ -70,7 +70,7 @@ def test_a_corpus_of_other_tools_needs_no_manifest(prefix, foreign):
     assert [s.tolist() for s in theirs] == [s.tolist() for s in ours]
 
 
-def test_the_manifest_counts_and_hashes_what_stands_there(tmp_path):
+def test_the_manifest_has_the_counts_and_hashes_of_the_files(tmp_path):
     prefix = write(tmp_path / "tiny", vocab_sha256="abc", arguments={"chinese": True})
     manifest = json.loads((tmp_path / "tiny.manifest.json").read_text())
     sha256 = hashlib.sha256((tmp_path / "tiny_ids.npy").read_bytes()).hexdigest()
@@ -87,26 +87,26 @@ def test_the_fingerprint_does_not_depend_on_the_manifest(prefix):
     assert Corpus(prefix).fingerprint == with_manifest
 
 
-def test_equal_documents_make_equal_files_however_they_arrive(tmp_path, prefix):
+def test_add_and_extend_write_identical_files(tmp_path, prefix):
     with CorpusWriter(tmp_path / "other", vocab_size=10) as writer:
         writer.extend(np.array([7, 8, 9, 5, 6, 7]), np.array([2, 1, 3]), np.array([2, 1]))
     for one, other in zip(corpus_paths(prefix), corpus_paths(tmp_path / "other")):
         assert one.read_bytes() == other.read_bytes()
 
 
-def test_ids_are_as_small_as_the_vocabulary_allows(tmp_path):
+def test_ids_use_the_smallest_type_for_the_vocabulary(tmp_path):
     assert id_dtype(17964) == np.uint16 and id_dtype(70000) == np.int32
     assert Corpus(write(tmp_path / "wide", [[[69999]]], vocab_size=70000)).ids.tolist() == [69999]
 
 
 @pytest.mark.parametrize("bad", [-1, 10, 70000])
-def test_an_id_outside_the_vocabulary_never_reaches_the_disk(tmp_path, bad):
+def test_an_id_outside_the_vocabulary_is_never_written(tmp_path, bad):
     with pytest.raises(InputError, match=rf"id {bad} .* has 10 ids"):
         write(tmp_path / "tiny", [[[1, 2]], [[3, bad]]])
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_midway_leaves_the_corpus_that_was_there(prefix, tmp_path):
+def test_an_error_midway_keeps_the_existing_corpus(prefix, tmp_path):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(RuntimeError), CorpusWriter(prefix, vocab_size=10) as writer:
         writer.add([[1]])
@@ -126,13 +126,13 @@ def test_a_mapped_corpus_survives_its_replacement(prefix):
     assert corpus[0].tolist() == [7, 8] and len(Corpus(prefix)) == 1
 
 
-def test_a_pickled_corpus_is_its_name_not_its_ids(prefix):
+def test_a_pickled_corpus_holds_its_path_and_not_its_ids(prefix):
     blob = pickle.dumps(Corpus(prefix))
     assert len(blob) < 500 and pickle.loads(blob)[2].tolist() == [5, 6, 7]
 
 
 @pytest.mark.parametrize("end", ["_ids.npy", "_idx.npz"])
-def test_a_missing_file_is_named(prefix, end):
+def test_a_missing_file_is_reported(prefix, end):
     (path := prefix.with_name(prefix.name + end)).unlink()
     with pytest.raises(InputError, match=rf"{path}: no such file; make"):
         Corpus(prefix)
@@ -141,21 +141,21 @@ def test_a_missing_file_is_named(prefix, end):
 @pytest.mark.parametrize(
     ("index", "what"),
     [
-        ({"lens": np.array([2, 1, 4], np.int32)}, "7 tokens by 'lens', 6 in foreign_ids.npy"),
+        ({"lens": np.array([2, 1, 4], np.int32)}, "7 tokens according to 'lens', 6 in foreign_ids.npy"),
         ({"lens": np.array([6, 0, 0], np.int32)}, "without tokens"),
         ({"lens": np.array([7, -2, 1], np.int32)}, "without tokens"),
-        ({"docs": np.array([0, 3, 2, 3])}, "goes down"),
+        ({"docs": np.array([0, 3, 2, 3])}, "decreases"),
         ({"docs": np.array([1, 3])}, "does not begin with 0"),
-        ({"docs": np.array([0, 2])}, "does not end with the 3"),
+        ({"docs": np.array([0, 2])}, "does not end at sentence 3"),
         ({"docs": np.array([], np.int64)}, "does not begin"),
         ({"sents": np.array([0, 2, 4, 6])}, "'sents' disagrees"),
         ({"lens": np.array([2.0, 1.0, 3.0])}, "'lens' is not a 1-D array of whole"),
         ({"docs": np.array([[0, 2, 3]])}, "'docs' is not a 1-D array of whole"),
-        ({"extra": np.array([1])}, "something else"),
-        ({"lens": np.zeros(1 << 16, np.int32)}, "something else"),
+        ({"extra": np.array([1])}, "something other"),
+        ({"lens": np.zeros(1 << 16, np.int32)}, "something other"),
     ],
 )
-def test_an_index_that_does_not_fit_is_refused(foreign, index, what):
+def test_an_inconsistent_index_is_refused(foreign, index, what):
     save(foreign, **index)
     with pytest.raises(InputError, match=rf"foreign_idx\.npz: .*{what}"):
         Corpus(foreign)
@@ -165,7 +165,7 @@ def test_an_index_that_does_not_fit_is_refused(foreign, index, what):
     "ids",
     [np.zeros((2, 3), np.uint16), np.zeros(6), np.zeros(6, bool), np.zeros(6, ">u2"), np.zeros(6, np.int64)],
 )
-def test_ids_of_another_kind_are_refused(foreign, ids):
+def test_unsupported_id_arrays_are_refused(foreign, ids):
     np.save(f"{foreign}_ids.npy", ids)
     with pytest.raises(InputError, match=r"foreign_ids\.npy: holds no 1-D uint16"):
         Corpus(foreign)
@@ -176,7 +176,7 @@ class Payload:
         return pytest.fail, ("a pickle was opened",)
 
 
-def test_a_pickle_in_the_place_of_ids_is_not_opened(foreign):
+def test_a_pickle_in_place_of_the_ids_is_not_loaded(foreign):
     corpus_paths(foreign).ids.write_bytes(pickle.dumps(Payload()))
     with pytest.raises(InputError, match="not a readable .npy"):
         Corpus(foreign)
@@ -184,7 +184,7 @@ def test_a_pickle_in_the_place_of_ids_is_not_opened(foreign):
 
 @pytest.mark.parametrize("end", ["_ids.npy", "_idx.npz"])
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.99])
-def test_a_file_cut_short_is_refused(foreign, end, keep):
+def test_a_truncated_file_is_refused(foreign, end, keep):
     path = foreign.with_name(foreign.name + end)
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
     with pytest.raises(InputError, match=f"{path}: not a readable"):
@@ -225,7 +225,7 @@ def test_a_broken_checksum_inside_the_index_is_refused(foreign):
         Corpus(foreign)
 
 
-def test_an_id_above_the_vocabulary_is_found_where_it_stands(foreign):
+def test_an_id_above_the_vocabulary_is_reported_with_its_place(foreign):
     Corpus(foreign).check_ids(10)
     with pytest.raises(InputError, match=r"id 9 at token 2 \(document 0, sentence 1\) is not below .* 9;"):
         Corpus(foreign).check_ids(9)

@@ -1,4 +1,4 @@
-"""A document becomes the same ids in any company, and its sentences hold them all."""
+"""A document gets the same ids in any batch, and its sentences hold all of them."""
 
 import numpy as np
 import pytest
@@ -38,14 +38,14 @@ def encoders(tmp_path_factory):
 @pytest.mark.parametrize("at_once", [1, 5, 1 << 15])
 @settings(max_examples=60, deadline=None)
 @given(texts=TEXTS)
-def test_texts_are_encoded_together_as_each_by_itself(encoders, name, at_once, texts):
+def test_a_batch_of_texts_is_encoded_like_each_text_alone(encoders, name, at_once, texts):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_encoder, "CHARACTERS_AT_ONCE", at_once)
         gather_results = encoders[name].encode(texts)
     alone = [encoders[name].encode([text]) for text in ["", *texts]]
     for field in ("ids", "lens", "sizes", "marks"):
         parts, whole = [getattr(one, field) for one in alone], getattr(gather_results, field)
-        parts[0] = parts[0][:0]  # a document without text adds nothing but a type
+        parts[0] = parts[0][:0]  # an empty document contributes only its dtype
         assert whole.dtype == parts[0].dtype and np.array_equal(whole, np.concatenate(parts)), field
     assert gather_results.num_cut == sum(one.num_cut for one in alone)
     assert gather_results.num_lexicon_words == sum(one.num_lexicon_words for one in alone)
@@ -62,14 +62,14 @@ def test_sentences_hold_all_ids_and_none_is_empty_or_too_long(encoders, name, te
     assert encoded.lens.max(initial=0) <= encoders[name].rules.max_sentence_length
 
 
-def test_marks_follow_the_pieces_of_their_words(encoders):
+def test_each_piece_carries_the_mark_of_its_word(encoders):
     encoded = encoders["a lexicon"].encode(["我/北京。我", "爱北okok/ok"])
     assert " ".join(TOKENS[i] for i in encoded.ids) == "我 北 ##京 。 我 爱 北 [UNK] ok"
     assert encoded.marks.tolist() == [0, 1, 1, 1, 1, 2, 2, 0, 3]
     assert encoded.sizes.tolist() == [2, 1] and encoded.num_lexicon_words == 3
 
 
-def test_an_empty_text_has_no_sentence(encoders):
+def test_an_empty_text_has_no_sentences(encoders):
     encoded = encoders["lines"].encode(["", "我\n爱", "\n \n", "京"])
     assert encoded.sizes.tolist() == [0, 2, 0, 1] and encoded.lens.tolist() == [1, 1, 1]
     assert np.array_equal(encoders["lines"].encode([]).sizes, [])

@@ -1,4 +1,4 @@
-"""Short documents become longer ones, as the options say, and every line is still counted."""
+"""Short documents are joined into longer ones as the options say, and every line is still counted."""
 
 import numpy as np
 import pytest
@@ -24,11 +24,11 @@ def joined(which, max_tokens, *documents):
     return join_documents(sizes, lens, Joining(which, max_tokens)).tolist()
 
 
-def test_without_joining_each_document_stays_by_itself():
+def test_without_joining_each_document_stays_separate():
     assert joined("none", 99, (1,), (1,), (2, 2)) == [1, 1, 2]
 
 
-def test_single_sentence_documents_join_only_their_like():
+def test_one_sentence_mode_joins_only_one_sentence_documents():
     assert joined("one_sentence", 9, (3,), (3,), (3,), (3,), (1, 1), (2,), (2,)) == [3, 1, 2, 2]
 
 
@@ -36,7 +36,7 @@ def test_short_documents_are_joined_with_any_that_fit():
     assert joined("short", 9, (3,), (3, 3), (3,), (1, 1), (2,), (10,), (9,), (1,)) == [3, 4, 1, 1, 1]
 
 
-def test_nothing_is_joined_to_nothing():
+def test_joining_no_documents_gives_no_documents():
     assert joined("short", 9) == []
 
 
@@ -56,7 +56,7 @@ def test_joining_loses_no_sentence_and_keeps_the_limit(which, max_tokens, docume
         assert len(parts) == 1 or which == "short" or len(parts) == end - begin
 
 
-def test_joined_documents_reach_the_corpus_and_the_counts(tmp_path, vocab_file, capsys):
+def test_joined_documents_are_written_and_counted(tmp_path, vocab_file, capsys):
     content = lines_of("我爱", "北京", " ", "天\n安", "学习") + b"\noops\n" + lines_of("门", "我")
     flags = {"join_documents": "one_sentence", "join_tokens": 4, "on_bad_line": "skip"}
     assert make(tmp_path, content, **flags) == [["我 爱", "北 京"], ["天", "安"], ["学 习", "门", "我"]]
@@ -70,7 +70,7 @@ def test_joined_documents_reach_the_corpus_and_the_counts(tmp_path, vocab_file, 
     )
 
 
-def test_the_ids_are_those_of_the_separate_documents(tmp_path, vocab_file):
+def test_joining_does_not_change_the_ids(tmp_path, vocab_file):
     content = lines_of("我爱", "北京。天", "安门")
     make(tmp_path, content, chinese=True)
     ids = (tmp_path / "out_ids.npy").read_bytes()
@@ -91,7 +91,7 @@ def test_documents_of_two_files_or_two_shards_are_not_joined(tmp_path, vocab_fil
     ]
 
 
-def test_joining_ignores_worker_count_and_a_stop(tmp_path, vocab_file, monkeypatch):
+def test_joined_output_ignores_workers_and_interruption(tmp_path, vocab_file, monkeypatch):
     monkeypatch.setattr(shards, "SHARD_BYTES", 300)
     content = lines_of(*("我爱北京" * (number % 4 + 1) for number in range(60)))
     flags = {"join_documents": "short", "join_tokens": 40}
@@ -113,7 +113,7 @@ def test_joining_ignores_worker_count_and_a_stop(tmp_path, vocab_file, monkeypat
     assert hashes(tmp_path) == whole
 
 
-def test_shards_joined_in_another_way_are_not_used(tmp_path, vocab_file):
+def test_shards_made_with_other_joining_flags_are_not_used(tmp_path, vocab_file):
     def stop(function, items, workers):
         yield from [function(item) for item in items]
         raise KeyboardInterrupt
@@ -130,6 +130,6 @@ def test_shards_joined_in_another_way_are_not_used(tmp_path, vocab_file):
         ({"join_tokens": 1, "join_documents": "short"}, "join_tokens=1 is below 2"),
     ],
 )
-def test_flags_that_join_nothing_are_refused(flags, message):
+def test_join_flags_without_effect_are_refused(flags, message):
     with pytest.raises(InputError, match=message):
         CreateConfig(input_path="a", output_prefix="b", vocab_file="v", **flags)

@@ -1,4 +1,4 @@
-"""Corpora of Megatron's layout are read like our own; what is damaged is refused."""
+"""Corpora in Megatron's layout are read like our own; damaged ones are refused."""
 
 import pickle
 import struct
@@ -38,7 +38,7 @@ def write_ours(prefix):
         writer.add([[5, 6, 7]])
 
 
-def test_it_has_the_attributes_of_our_own_corpus(prefix, tmp_path):
+def test_a_megatron_corpus_has_the_attributes_of_our_own(prefix, tmp_path):
     write_ours(tmp_path / "ours")
     theirs, ours = open_corpus(prefix), open_corpus(tmp_path / "ours")
     assert [type(corpus) for corpus in (theirs, ours)] == [MegatronCorpus, Corpus]
@@ -53,14 +53,14 @@ def test_it_has_the_attributes_of_our_own_corpus(prefix, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(1, "u1"), (2, "i1"), (3, "<i2"), (4, "<i4"), (5, "<i8")])
-def test_ids_may_be_any_kind_of_whole_number(prefix, kind, dtype):
+def test_ids_may_have_any_integer_type(prefix, kind, dtype):
     width = np.dtype(dtype).itemsize
     prefix.with_suffix(".bin").write_bytes(np.array([7, 8, 9, 5, 6, 7], dtype).tobytes())
     prefix.with_suffix(".idx").write_bytes(index(kind=kind, pointers=[0, 2 * width, 3 * width]))
     assert open_corpus(prefix)[2].tolist() == [5, 6, 7]
 
 
-def test_a_pickled_corpus_is_its_name_not_its_ids(prefix):
+def test_a_pickled_corpus_can_be_loaded_again(prefix):
     again = pickle.loads(pickle.dumps(open_corpus(prefix)))
     assert isinstance(again, MegatronCorpus) and again[0].tolist() == [7, 8]
 
@@ -73,13 +73,13 @@ def test_a_mapped_corpus_survives_its_replacement(prefix):
     assert corpus[0].tolist() == [7, 8] and open_corpus(prefix)[0].tolist() == [1, 1]
 
 
-def test_other_content_has_another_fingerprint(prefix):
+def test_changed_content_changes_the_fingerprint(prefix):
     before = open_corpus(prefix).fingerprint
     prefix.with_suffix(".bin").write_bytes(np.array([7, 8, 9, 5, 6, 6], np.uint16).tobytes())
     assert open_corpus(prefix).fingerprint != before
 
 
-def test_an_id_above_the_vocabulary_is_found_where_it_stands(prefix):
+def test_an_id_above_the_vocabulary_is_reported_with_its_place(prefix):
     open_corpus(prefix).check_ids(10)
     with pytest.raises(InputError, match=r"tiny\.bin: id 9 at token 2 \(document 0, sentence 1\)"):
         open_corpus(prefix).check_ids(9)
@@ -92,33 +92,33 @@ DAMAGED = {
     "cut short": (index()[:-1], "93 bytes, where .* take 94; damaged or cut short"),
     "too long": (index() + b"\0", "95 bytes, where .* take 94"),
     "counts beyond the file": (index(counts=(2**63, 3)), "94 bytes, where"),
-    "another version": (index(version=2), "version 2 with numbers of kind 8"),
-    "floating point": (index(kind=6), "version 1 with numbers of kind 6"),
-    "an unknown kind": (index(kind=77), "version 1 with numbers of kind 77"),
-    "more tokens than there are": (index(lens=[2, 1, 4]), r"7 tokens by 'lens', 6 in tiny\.bin"),
+    "another version": (index(version=2), "version 2 with data type 8"),
+    "floating point": (index(kind=6), "version 1 with data type 6"),
+    "an unknown kind": (index(kind=77), "version 1 with data type 77"),
+    "more tokens than there are": (index(lens=[2, 1, 4]), r"7 tokens according to 'lens', 6 in tiny\.bin"),
     "a negative length": (index(lens=[2, -1, 5]), "a sentence without tokens"),
     "an empty sentence": (index(lens=[2, 0, 4]), "a sentence without tokens"),
     "a pointer outside": (index(pointers=[0, 4, 1 << 40]), "does not begin where the one before it ends"),
     "a negative pointer": (index(pointers=[-2, 4, 6]), "does not begin where the one before it ends"),
     "a document that begins late": (index(docs=[1, 3]), "does not begin with 0"),
-    "a document that ends early": (index(docs=[0, 2]), "does not end with the 3"),
-    "documents that go down": (index(docs=[0, 3, 2, 3]), "goes down"),
-    "documents that wrap": (index(docs=[0, 2**63 - 1, -5, 3]), "goes down"),
+    "a document that ends early": (index(docs=[0, 2]), "does not end at sentence 3"),
+    "documents that go down": (index(docs=[0, 3, 2, 3]), "decreases"),
+    "documents that wrap": (index(docs=[0, 2**63 - 1, -5, 3]), "decreases"),
     "no documents": (index(docs=[]), "does not begin with 0"),
 }
 
 
 @pytest.mark.parametrize(("content", "message"), DAMAGED.values(), ids=DAMAGED)
-def test_an_index_that_does_not_fit_is_refused(prefix, content, message):
+def test_a_damaged_index_is_refused(prefix, content, message):
     prefix.with_suffix(".idx").write_bytes(content)
     with pytest.raises(InputError, match=rf"tiny\.idx: .*{message}"):
         open_corpus(prefix)
 
 
 @pytest.mark.parametrize(
-    ("size", "message"), [(11, "11 bytes are no whole uint16"), (10, "5 in"), (0, "0 in")]
+    ("size", "message"), [(11, "11 bytes do not divide into uint16"), (10, "5 in"), (0, "0 in")]
 )
-def test_ids_cut_short_are_refused(prefix, size, message):
+def test_truncated_ids_are_refused(prefix, size, message):
     path = prefix.with_suffix(".bin")
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(InputError, match=message):
@@ -126,25 +126,25 @@ def test_ids_cut_short_are_refused(prefix, size, message):
 
 
 @pytest.mark.parametrize("end", [".bin", ".idx"])
-def test_a_missing_half_is_named(prefix, end):
+def test_a_missing_bin_or_idx_file_is_reported(prefix, end):
     prefix.with_suffix(end).unlink()
     with pytest.raises(InputError, match=rf"tiny\{end}: no such file"):
         open_corpus(prefix)
 
 
-def test_without_either_layout_the_answer_is_to_make_one(tmp_path):
+def test_a_missing_corpus_error_says_to_make_one(tmp_path):
     with pytest.raises(InputError, match=r"no_ids\.npy: no such file; make the corpus"):
         open_corpus(tmp_path / "no")
 
 
-def test_two_corpora_of_one_prefix_are_refused(prefix):
+def test_two_corpora_with_the_same_prefix_are_refused(prefix):
     write_ours(prefix)
-    with pytest.raises(InputError, match=r"may be different corpora; move the one away"):
+    with pytest.raises(InputError, match=r"may be different corpora; move the unwanted one away"):
         open_corpus(prefix)
 
 
 @pytest.mark.parametrize("given", [".", "tiny", "tiny.bin", "tiny.idx"])
-def test_the_later_layout_is_found_by_folder_prefix_or_file(prefix, given):
+def test_megatron_layout_is_found_by_folder_prefix_or_file(prefix, given):
     assert find_corpus(prefix.parent / given, "--input_dir") == prefix
 
 
@@ -155,13 +155,13 @@ def test_our_layout_is_found_by_folder_prefix_or_file(tmp_path, given):
 
 
 @pytest.mark.parametrize("given", ["nowhere", "notes.txt", "_idx.npz"])
-def test_what_is_no_corpus_is_refused_with_what_it_could_be(prefix, given):
+def test_a_path_that_is_not_a_corpus_is_refused_with_a_hint(prefix, given):
     (prefix.parent / "notes.txt").touch()
     with pytest.raises(InputError, match=f"domain_data .*{given} is not a folder with a corpus, nor"):
         find_corpus(prefix.parent / given, "--domain_data")
 
 
-def test_two_corpora_in_one_folder_are_named(tmp_path):
+def test_two_corpora_in_one_folder_are_refused_and_listed(tmp_path):
     for name in ("a.idx", "b_idx.npz"):
         (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"found b_idx.npz, a.idx; give the PREFIX"):
@@ -169,7 +169,7 @@ def test_two_corpora_in_one_folder_are_named(tmp_path):
     assert find_corpus(tmp_path / "a", "--input_dir") == tmp_path / "a"
 
 
-def test_a_folder_and_prefix_of_one_name_are_ambiguous(prefix, tmp_path):
+def test_a_folder_and_prefix_of_the_same_name_are_ambiguous(prefix, tmp_path):
     (tmp_path / "tiny").mkdir()
     assert find_corpus(prefix, "--input_dir") == prefix
     write_ours(tmp_path / "tiny" / "ours")

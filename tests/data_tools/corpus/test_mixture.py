@@ -36,7 +36,7 @@ def test_the_compiled_turns_refuse_parts_out_of_range(parts):
         blend.compiled_turns(np.array(parts))
 
 
-def test_the_example_of_the_docstring():
+def test_the_docstring_example_holds():
     corpora, own = Blend([Fraction(1), Fraction(2), Fraction(1)]).locate(range(8))
     assert corpora.tolist() == [1, 0, 1, 2, 1, 0, 1, 2]
     assert own.tolist() == [0, 0, 1, 0, 2, 1, 3, 1]
@@ -50,33 +50,44 @@ def test_every_corpus_is_read_from_its_start_without_gaps(seed):
         assert own[corpora == corpus].tolist() == list(range(count))
 
 
-def test_a_sample_far_away_is_looked_up_like_the_first():
+def test_the_blend_repeats_with_its_period_at_huge_indices():
     mixed = Blend([Fraction(5), Fraction(7)])
     corpus, own = mixed.locate(3)
     far_corpus, far_own = mixed.locate(12 * 10**11 + 3)
     assert far_corpus == corpus and far_own == own + mixed.parts[corpus] * 10**11
 
 
-def test_weights_mean_their_proportions_only():
+def test_only_the_proportions_of_weights_matter():
     one, other = Blend([Fraction("0.5"), Fraction("0.7")]), Blend([Fraction(50), Fraction(70)])
     assert one.parts.tolist() == other.parts.tolist() == [5, 7]
 
 
-def test_a_blended_dataset_reads_the_parts_in_that_order():
+def test_a_blended_dataset_follows_the_order_of_the_blend():
     mixed = BlendedDataset([["a0", "a1"], ["b0", "b1", "b2", "b3"]], Blend([Fraction(1), Fraction(2)]))
     assert [mixed[number] for number in range(6)] == ["b0", "a0", "b1", "b2", "a1", "b3"]
     assert len(mixed) == 6
 
 
-def test_one_folder_is_the_plain_case(tmp_path):
+def test_a_single_folder_gets_weight_1(tmp_path):
     assert read_blend(str(tmp_path)) == [(1, tmp_path)]
     assert read_blend("no such folder") == [(1, Path("no such folder"))]
 
 
-def test_a_folder_whose_name_is_a_number_is_a_folder(tmp_path, monkeypatch):
+def test_a_blend_may_be_longer_than_a_file_name():
+    found = read_blend(" ".join(f"1 corpus{number:03d}" for number in range(60)))
+    assert len(found) == 60 and found[59] == (1, Path("corpus059"))
+
+
+def test_a_folder_named_like_a_number_is_not_a_weight(tmp_path, monkeypatch):
     (tmp_path / "5").mkdir()
     monkeypatch.chdir(tmp_path)
     assert read_blend("5") == [(1, Path("5"))]
+
+
+@pytest.mark.parametrize("name", ["ann's data", 'the "old" one', 'half a "', "5.0 a"])
+def test_an_existing_folder_may_have_a_quote_in_its_name(tmp_path, name):
+    (tmp_path / name).mkdir()
+    assert read_blend(str(tmp_path / name)) == [(1, tmp_path / name)]
 
 
 def test_weights_are_read_exactly_and_folders_may_be_quoted():
@@ -89,22 +100,22 @@ def test_weights_are_read_exactly_and_folders_may_be_quoted():
     [
         ("5.0 data/a 7.0", "weight 7.0 has no folder"),
         ("5.0", "weight 5.0 has no folder"),
-        ("5.0 data/a data/b 7.0", "data/b stands where a weight should"),
+        ("5.0 data/a data/b 7.0", "data/b is where a weight should be"),
         ("0 data/a 1 data/b", "weight 0 is not above 0"),
         ("1 data/a -2 data/b", "weight -2 is not above 0"),
         ("1 data/a nan data/b", "weight nan is not above 0"),
         ("inf data/a 1 data/b", "weight inf is not above 0"),
         ("1e999999999 data/a 1 data/b", "is not above 0"),
-        ("1 data/a 1 data/a", "data/a stands twice"),
+        ("1 data/a 1 data/a", "data/a is given twice"),
         ("1 'data/a", "a quote is not closed"),
     ],
 )
-def test_odd_words_and_weights_are_refused_in_one_line(text, message):
+def test_malformed_blends_are_refused_in_one_line(text, message):
     with pytest.raises(InputError, match=message) as error:
         read_blend(text)
     assert "\n" not in str(error.value)
 
 
-def test_unwieldy_weights_are_refused_with_rounder_ones():
+def test_unwieldy_weights_are_refused_suggesting_rounder_ones():
     with pytest.raises(InputError, match="76469134 samples.* round them, for example to 68 932"):
         Blend([Fraction(5234567), Fraction(71234567)])

@@ -1,4 +1,4 @@
-"""A stopped preparation goes on where it was, and ends with the bytes of one that was not stopped."""
+"""An interrupted preparation resumes where it stopped, and writes the same bytes as an uninterrupted one."""
 
 import os
 import resource
@@ -16,7 +16,7 @@ from data_tools.corpus.format import Corpus
 from data_tools.files.file_lock import locked
 
 TEXTS = [f"我爱北京{number}。\n学习" for number in range(40)]
-LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # some six shards
+LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # about six shards
 ENDED = {"out.manifest.json", "out_ids.npy", "out_idx.npz"}
 
 
@@ -67,7 +67,7 @@ def numbers_made(tmp_path, monkeypatch, content=None, **flags):
     return made
 
 
-def test_a_run_cut_in_two_makes_each_shard_once_and_the_same(tmp_path, monkeypatch, small_shards):
+def test_a_resumed_run_encodes_only_the_missing_shards(tmp_path, monkeypatch, small_shards):
     all_of_them = numbers_made(tmp_path, monkeypatch)
     whole = hashes(tmp_path)
     unlink_all(tmp_path)
@@ -76,7 +76,7 @@ def test_a_run_cut_in_two_makes_each_shard_once_and_the_same(tmp_path, monkeypat
     assert hashes(tmp_path) == whole and len(all_of_them) > 6
 
 
-def test_the_size_of_the_shards_is_not_seen_in_the_corpus(tmp_path, monkeypatch):
+def test_shard_size_does_not_change_the_corpus(tmp_path, monkeypatch):
     make(tmp_path, lines_of(*TEXTS))
     before = hashes(tmp_path)
     monkeypatch.setattr(shards, "SHARD_BYTES", 100)
@@ -84,7 +84,7 @@ def test_the_size_of_the_shards_is_not_seen_in_the_corpus(tmp_path, monkeypatch)
     assert hashes(tmp_path) == before
 
 
-def test_a_line_that_changed_meanwhile_is_read_anew(tmp_path, monkeypatch, small_shards):
+def test_a_shard_whose_input_changed_is_encoded_again(tmp_path, monkeypatch, small_shards):
     stopped(tmp_path, 4)
     changed = lines_of(*[text.replace("学习", "习学") if n == 0 else text for n, text in enumerate(TEXTS)])
     firsts = numbers_made(tmp_path, monkeypatch, changed)
@@ -93,7 +93,7 @@ def test_a_line_that_changed_meanwhile_is_read_anew(tmp_path, monkeypatch, small
 
 
 @pytest.mark.parametrize("flags", [{"chinese": True}, {"max_sentence_length": 3}, {"on_bad_line": "skip"}])
-def test_shards_of_other_rules_are_not_used(tmp_path, monkeypatch, small_shards, flags):
+def test_shards_made_with_other_flags_are_not_used(tmp_path, monkeypatch, small_shards, flags):
     stopped(tmp_path, 3)
     assert numbers_made(tmp_path, monkeypatch, **flags)[0] == 1
 
@@ -127,7 +127,7 @@ def test_a_damaged_shard_is_made_again(tmp_path, monkeypatch, small_shards, dama
     assert hashes(tmp_path) == whole
 
 
-def test_bad_input_leaves_no_shards_for_it_is_to_be_mended(tmp_path, small_shards):
+def test_bad_input_leaves_no_shards_behind(tmp_path, small_shards):
     with pytest.raises(InputError, match=r"in\.jsonl:41: a list"):
         make(tmp_path, lines_of(*TEXTS) + b"[]\n")
     assert not list(tmp_path.glob("out*"))
@@ -200,7 +200,7 @@ def commandline(pid):
         return b""
 
 
-def test_a_dead_worker_ends_with_code_5_and_a_rerun_continues(tmp_path, whole):
+def test_a_dead_worker_gives_exit_code_5_and_a_rerun_resumes(tmp_path, whole):
     (tmp_path / "in.jsonl").write_bytes(LARGE)
     run = start(tmp_path, "--workers", "2")
     until(lambda: num_shards(tmp_path) >= 1)
@@ -223,7 +223,7 @@ def test_workers_do_not_outlive_a_killed_tool(tmp_path):
 
 
 @pytest.mark.parametrize("most_bytes", [300_000, 3_000_000], ids=["shard", "corpus"])
-def test_a_full_disk_ends_with_code_5_and_no_half_corpus(tmp_path, whole, most_bytes):
+def test_a_full_disk_gives_exit_code_5_and_no_partial_corpus(tmp_path, whole, most_bytes):
     (tmp_path / "in.jsonl").write_bytes(LARGE)
     limit = (most_bytes, most_bytes)
     run = start(tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))

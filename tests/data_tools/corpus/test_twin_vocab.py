@@ -1,4 +1,4 @@
-"""Corpora of PaddleNLP's tools, whose '##' twins ErnieTokenizer numbers, mean here what they mean there."""
+"""Corpora made by PaddleNLP's tools, with '##' twins numbered by ErnieTokenizer, are decoded correctly."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def theirs(path):
 
 
 def written(folder, sentences):
-    """A corpus as PaddleNLP's tools leave it: nothing says with which vocabulary."""
+    """A corpus as PaddleNLP's tools write it: nothing records its vocabulary."""
     with CorpusWriter(folder / "text", vocab_size=2**16) as writer:
         writer.add(sentences)
     (folder / "text.manifest.json").unlink()
@@ -53,15 +53,20 @@ def ours(path):
     return WordPiece.from_file(path)
 
 
+def test_added_twins_leave_a_cased_vocabulary_cased(vocabulary):
+    cased = WordPiece.from_file(vocabulary("no twins"), lower_case=False)
+    assert not with_twins(cased).lower_case and not with_paddlenlps_twins(cased).lower_case
+
+
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_ids_without_additions_are_those_of_ErnieTokenizer(name, vocabulary):
+def test_base_vocabulary_ids_match_ernie_tokenizer(name, vocabulary):
     paddles, tokenizer = theirs(vocabulary(name)), ours(vocabulary(name))
     ids = {token: paddles.convert_tokens_to_ids(token) for token in VOCABULARIES[name]}
     assert ids == {token: tokenizer.vocab[token] for token in VOCABULARIES[name]}
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_twins_are_numbered_as_by_ErnieTokenizer(name, vocabulary):
+def test_twins_are_numbered_as_in_ernie_tokenizer(name, vocabulary):
     paddles, tokenizer = theirs(vocabulary(name)), ours(vocabulary(name))
     extended = with_paddlenlps_twins(tokenizer)
     added = {token: i for token, i in paddles.added_tokens_encoder.items() if i >= tokenizer.vocab_size}
@@ -69,7 +74,7 @@ def test_twins_are_numbered_as_by_ErnieTokenizer(name, vocabulary):
 
 
 @pytest.mark.parametrize("name", ["no twins", "some twins", "a character beyond U+9FA5"])
-def test_a_corpus_of_theirs_is_read_as_they_read_it(name, vocabulary, tmp_path):
+def test_a_paddlenlp_corpus_is_decoded_as_by_paddlenlp(name, vocabulary, tmp_path):
     path = vocabulary(name)
     paddles = theirs(path)
     corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in TEXT])
@@ -91,7 +96,7 @@ def test_an_ambiguous_id_is_refused_with_a_remedy(name, vocabulary, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a token twice", "two tokens twice"])
-def test_twins_beside_a_duplicate_token_are_right_where_clear(name, vocabulary, tmp_path):
+def test_unambiguous_twins_are_read_despite_a_duplicate_token(name, vocabulary, tmp_path):
     path = vocabulary(name)
     paddles, text = theirs(path), [["宇", "##宙", "洪", "##荒"]]
     corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in text])
@@ -100,14 +105,14 @@ def test_twins_beside_a_duplicate_token_are_right_where_clear(name, vocabulary, 
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_a_corpus_without_marked_words_keeps_its_vocabulary(name, vocabulary, tmp_path):
+def test_a_corpus_without_twins_keeps_its_vocabulary(name, vocabulary, tmp_path):
     tokenizer = ours(vocabulary(name))
     corpus = written(tmp_path, [[tokenizer.unk_id, tokenizer.vocab["天"]]])
     assert vocabulary_of([corpus], tokenizer) is tokenizer
 
 
-def test_our_added_twins_do_not_read_the_ids_of_paddlenlp(vocabulary, tmp_path):
-    """One id off, and nobody would see it."""
+def test_our_twins_are_refused_if_numbered_unlike_paddlenlp(vocabulary, tmp_path):
+    """Ids that are off by one would go unnoticed."""
     name = "a token twice"
     path = vocabulary(name)
     corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
@@ -116,14 +121,14 @@ def test_our_added_twins_do_not_read_the_ids_of_paddlenlp(vocabulary, tmp_path):
         vocabulary_of([corpus], ours(added))
 
 
-def test_our_twins_are_those_of_paddlenlp_when_numbered_alike(vocabulary, tmp_path):
+def test_our_twins_are_used_if_numbered_like_paddlenlp(vocabulary, tmp_path):
     path = vocabulary("no twins")
     corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
     added = ours(vocabulary(with_twins(ours(path)).tokens))
     assert vocabulary_of([corpus], added) is added
 
 
-def test_corpora_with_different_twin_ids_are_not_joined(vocabulary, tmp_path):
+def test_corpora_with_different_twin_ids_are_refused_together(vocabulary, tmp_path):
     path = vocabulary("a character beyond U+9FA5")
     corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
     extended = with_twins(ours(path))
@@ -139,6 +144,6 @@ def test_corpora_with_different_twin_ids_are_not_joined(vocabulary, tmp_path):
 def test_an_id_beyond_all_twins_is_refused(vocabulary, tmp_path):
     path = vocabulary("no twins")
     corpus = written(tmp_path, [[5, 6], [len(VOCABULARIES["no twins"]) + len(CHARACTERS)]])
-    with pytest.raises(InputError, match="is not below the vocabulary's 25; use the vocabulary"):
+    with pytest.raises(InputError, match="is not below the vocabulary size 25; use the vocabulary"):
         vocabulary_of([corpus], ours(path))
     assert np.max(corpus.ids) == 25

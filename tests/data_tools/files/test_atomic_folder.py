@@ -1,4 +1,4 @@
-"""Renaming, removing and linking of folders: nothing that may be dear to a person is lost."""
+"""Renaming, removing and linking folders never loses a user's files."""
 
 import os
 
@@ -18,7 +18,7 @@ from data_tools.files.atomic_folder import (
 from data_tools.files.own_names import own_name
 
 
-def test_a_name_that_the_disk_may_not_keep_is_taken_back(tmp_path, monkeypatch):
+def test_a_rename_is_undone_when_fsync_fails(tmp_path, monkeypatch):
     draft = tmp_path / "draft"
     draft.mkdir()
 
@@ -33,23 +33,32 @@ def test_a_name_that_the_disk_may_not_keep_is_taken_back(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 
-def test_only_what_this_package_left_is_cleared(tmp_path):
+def test_only_leftovers_of_this_package_are_removed(tmp_path):
     ours = [own_name(f"{kind}step_3") for kind in (".tmp-", ".trash-")]
     theirs = [".tmp-step_mine", ".trash-step_3-" + "0" * 24, own_name(".tmp-best-1"), "step_3"]
     for name in (*ours, *theirs):
         (tmp_path / name).mkdir()
-    clear_leftovers(tmp_path, "step_")
+    clear_leftovers(tmp_path, lambda name: name.startswith("step_"))
     assert {path.name for path in tmp_path.iterdir()} == set(theirs)
 
 
-def test_set_aside_content_is_kept_under_its_own_name(tmp_path):
+def test_publishing_removes_the_leftovers_of_this_name_alone(tmp_path):
+    """Another process may be filling out-int8, beside out; only names that are equal are leftovers of out."""
+    names = [own_name(f".tmp-{name}") for name in ("out", "out-int8")]
+    for name in names:
+        (tmp_path / name).mkdir()
+    publish_folder(tmp_path / "out", lambda draft: (draft / "a").write_text("a"))
+    assert {path.name for path in tmp_path.iterdir()} == {"out", names[1]}
+
+
+def test_content_set_aside_is_never_overwritten(tmp_path):
     for content in ("one", "two"):
         (tmp_path / "notes").write_text(content)
         set_aside(tmp_path / "notes")
     assert {path.read_text() for path in tmp_path.glob(".bad-notes-*")} == {"one", "two"}
 
 
-def test_a_link_of_ours_is_moved_and_another_one_is_set_aside(tmp_path):
+def test_our_link_is_updated_and_a_users_link_is_set_aside(tmp_path):
     link, ours = tmp_path / "last", r"step_\d"
     assert point_link(link, "step_1", ours) and not point_link(link, "step_1", ours)
     assert point_link(link, "step_2", ours) and os.readlink(link) == "step_2"
@@ -68,7 +77,7 @@ def write_ours(draft):
     (draft / CONFIG_YAML).write_text(OURS)
 
 
-def test_a_config_of_ours_may_be_replaced(tmp_path):
+def test_our_own_config_may_be_replaced(tmp_path):
     publish_folder(tmp_path / "out", write_ours)
     refuse_loss(tmp_path / "out", [CONFIG_YAML])
     assert is_as_made(tmp_path / "out")
@@ -79,7 +88,7 @@ def test_a_config_of_ours_may_be_replaced(tmp_path):
 @pytest.mark.parametrize(
     "content", ["seed: 1\n", "about: {made_by: me}\n", "about: ernie-pair\n", "a: [\n", ""]
 )
-def test_a_config_of_a_person_is_never_lost(tmp_path, content, caplog):
+def test_a_users_config_is_never_lost(tmp_path, content, caplog):
     publish_folder(tmp_path / "out", write_ours)
     (tmp_path / "out" / CONFIG_YAML).write_text(content)
     with pytest.raises(InputError, match="holds config.yaml, which would be lost; give another folder"):
@@ -89,9 +98,29 @@ def test_a_config_of_a_person_is_never_lost(tmp_path, content, caplog):
     assert (aside / CONFIG_YAML).read_text() == content and "was not made by this command" in caplog.text
 
 
-def test_a_link_to_a_config_of_ours_is_a_persons(tmp_path):
+def test_a_link_to_our_config_counts_as_the_users(tmp_path):
     (tmp_path / "ours.yaml").write_text(OURS)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / CONFIG_YAML).symlink_to(tmp_path / "ours.yaml")
     with pytest.raises(InputError, match="holds config.yaml, which would be lost"):
         refuse_loss(tmp_path / "out", [CONFIG_YAML])
+
+
+def test_an_empty_folder_is_replaced_without_a_trace(tmp_path, caplog):
+    (tmp_path / "out").mkdir()
+    publish_folder(tmp_path / "out", write_ours)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"] and caplog.text == ""
+    assert (tmp_path / "out" / CONFIG_YAML).read_text() == OURS
+
+
+def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="is the current folder, which would be replaced; give a folder in"):
+        refuse_loss(tmp_path, [])
+
+
+def test_a_mount_point_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.path.ismount", lambda path: path == tmp_path)
+    with pytest.raises(InputError, match="is a mount point, which cannot be replaced; give a folder in it"):
+        refuse_loss(tmp_path, [])
+    refuse_loss(tmp_path / "out", [])

@@ -1,4 +1,4 @@
-"""One process at a time: who holds a file, and what is said to those who come second."""
+"""One process at a time holds a lock file, and a second process gets an error."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from data_tools.base.errors import MachineError
 from data_tools.files.file_lock import locked, open_lock, try_lock
 
 
-def test_a_second_one_is_refused_in_the_words_that_were_given(tmp_path):
+def test_a_second_holder_is_refused_with_the_given_message(tmp_path):
     path = tmp_path / "lock"
     with locked(path, seconds=0) as alone:
         assert alone
@@ -23,7 +23,7 @@ def test_a_second_one_is_refused_in_the_words_that_were_given(tmp_path):
         assert alone
 
 
-def test_a_holder_that_is_killed_holds_nothing(tmp_path):
+def test_a_killed_process_releases_its_lock(tmp_path):
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -39,7 +39,7 @@ def test_a_holder_that_is_killed_holds_nothing(tmp_path):
         assert alone
 
 
-def test_what_the_holder_wrote_stays_and_no_link_is_followed(tmp_path):
+def test_locking_keeps_the_content_and_follows_no_symlink(tmp_path):
     (tmp_path / "lock").write_text("pid 7\n")
     descriptor = open_lock(tmp_path / "lock")
     assert try_lock(descriptor) and os.read(descriptor, 9) == b"pid 7\n"
@@ -50,7 +50,7 @@ def test_what_the_holder_wrote_stays_and_no_link_is_followed(tmp_path):
     assert caught.value.errno == errno.ELOOP
 
 
-def test_the_library_of_that_name_is_excluded_too(tmp_path):
+def test_our_lock_and_the_filelock_library_exclude_each_other(tmp_path):
     with locked(tmp_path / "lock", seconds=0), pytest.raises(Timeout):
         FileLock(tmp_path / "lock", timeout=0).acquire()
     with FileLock(tmp_path / "lock"), pytest.raises(MachineError), locked(tmp_path / "lock", seconds=0):

@@ -1,4 +1,4 @@
-"""What is built once for a key, by whichever process comes first, and again when it is damaged."""
+"""An entry is built once per key, by whichever process comes first, and again when it is damaged."""
 
 import json
 import multiprocessing
@@ -31,7 +31,7 @@ def names_in(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_files_are_named_by_the_key_and_the_note_holds_it(tmp_path):
+def test_file_names_derive_from_the_key_stored_in_the_note(tmp_path):
     assert cache_of(tmp_path).get(lambda: "text", seconds=0) == "text"
     stem = f"texts-{name_of_key(KEY)}"
     assert names_in(tmp_path) == [f"{stem}.json", f"{stem}.lock", f"{stem}.txt"]
@@ -47,7 +47,7 @@ def test_the_files_are_named_by_the_key_and_the_note_holds_it(tmp_path):
     [lambda path: path.write_bytes(path.read_bytes()[:-1]), os.unlink, lambda path: path.write_text("[]")],
     ids=["cut short", "gone", "other"],
 )
-def test_what_is_damaged_is_built_again(tmp_path, ending, damage):
+def test_a_damaged_entry_is_built_again(tmp_path, ending, damage):
     cache_of(tmp_path).get(lambda: "text", seconds=0)
     (path,) = tmp_path.glob(f"*{ending}")
     damage(path)
@@ -56,7 +56,7 @@ def test_what_is_damaged_is_built_again(tmp_path, ending, damage):
     assert cache_of(tmp_path).read() == "again" and len(names_in(tmp_path)) == 3
 
 
-def test_two_processes_that_ask_at_once_build_once(tmp_path):
+def test_two_concurrent_processes_build_only_once(tmp_path):
     context = multiprocessing.get_context("fork")
     meeting = context.Barrier(2)
 
@@ -78,23 +78,23 @@ def test_two_processes_that_ask_at_once_build_once(tmp_path):
     assert (tmp_path / "built").read_text() == "x"
 
 
-def test_a_result_that_the_disk_does_not_keep_is_told(tmp_path):
-    with pytest.raises(MachineError, match=r"texts-\w+\.txt: the disk did not keep what was written"):
+def test_a_result_that_cannot_be_read_back_is_an_error(tmp_path):
+    with pytest.raises(MachineError, match=r"texts-\w+\.txt: cannot be read back as written"):
         cache_of(tmp_path, load=lambda note, path: None).get(lambda: "text", seconds=0)
 
 
-def test_a_build_that_fails_leaves_no_result(tmp_path):
+def test_a_failed_build_leaves_no_result(tmp_path):
     with pytest.raises(ZeroDivisionError):
         cache_of(tmp_path).get(lambda: 1 // 0, seconds=0)
     assert names_in(tmp_path) == [f"texts-{name_of_key(KEY)}.lock"]
 
 
-def test_a_note_may_be_all_there_is(tmp_path):
+def test_a_cache_entry_may_consist_of_the_note_alone(tmp_path):
     cache = KeyedCache(tmp_path, KEY, lambda words: {"words": words}, lambda note: note["words"])
     assert cache.get(lambda: ["一"], seconds=0) == ["一"] == cache.get(pytest.fail, seconds=0)
     assert names_in(tmp_path) == [f"{name_of_key(KEY)}.json", f"{name_of_key(KEY)}.lock"]
 
 
-def test_what_is_found_needs_no_lock(tmp_path):
+def test_an_existing_entry_is_returned_without_a_lock(tmp_path):
     assert build_once(tmp_path / "absent" / "lock", 0, lambda: "found", pytest.fail) == "found"
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The one rule for what a command writes where it is told to."""
+"""The one rule for how a command writes its results to the given paths."""
 
 import json
 import os
@@ -16,10 +16,13 @@ from waiting import until
 
 from data_tools.base.errors import InputError, MachineError
 from data_tools.build_vocab import VocabConfig, build_vocab
+from data_tools.files import atomic_files
 from data_tools.files.atomic_files import published
-from data_tools.files.own_names import is_own_name, own_name
+from data_tools.files.file_lock import try_lock
+from data_tools.files.own_names import own_name, stem_of
 from data_tools.files.results import Results, refuse_existing, settings_of
 from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.text.wordpiece import CONTROL_TOKENS
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.model_files.new_model import NewModelConfig, new_model
 
@@ -36,7 +39,7 @@ def results(given, *outputs, overwrite=False, **settings):
 
 
 def write(made, text="result"):
-    """What a command does with its results; whether it found them done."""
+    """Write results as a command does; return whether they were done already."""
     if made.are_done():
         return True
     with made.published() as drafts:
@@ -45,16 +48,16 @@ def write(made, text="result"):
     return False
 
 
-def test_the_same_again_has_nothing_to_do(tmp_path, given, capsys):
+def test_a_rerun_with_the_same_flags_does_nothing(tmp_path, given, capsys):
     out = tmp_path / "out.tsv"
     assert not write(results(given, out))
     before = out.stat()
     assert write(results(given, out), "other")
     assert out.read_text() == "result" and out.stat().st_ino == before.st_ino
-    assert capsys.readouterr().err == f"{out} is there, of the same inputs and flags: nothing to do\n"
+    assert capsys.readouterr().err == f"{out} exists, made from the same inputs and flags: nothing to do\n"
 
 
-def test_other_flags_inputs_or_commands_are_told_the_difference(tmp_path, given):
+def test_other_flags_inputs_or_command_are_refused_with_reason(tmp_path, given):
     out = tmp_path / "out.tsv"
     write(results(given, out))
     with pytest.raises(InputError, match=r"out\.tsv exists; pass overwrite=True .*scores=False and"):
@@ -62,7 +65,7 @@ def test_other_flags_inputs_or_commands_are_told_the_difference(tmp_path, given)
     with pytest.raises(InputError, match="it was made by tool"):
         write(Results("another", [out], {"input_file": [given]}, {"scores": False}, overwrite=False))
     given.write_text("two")
-    with pytest.raises(InputError, match="it was made from another content of input_file"):
+    with pytest.raises(InputError, match="it was made from other content of input_file"):
         write(results(given, out))
     assert out.read_text() == "result"
     assert not write(results(given, out, overwrite=True), "new") and out.read_text() == "new"
@@ -80,8 +83,8 @@ def asked(given, out, **flags):
     return Results("tool", [out], {"input_file": [given]}, settings_of(Asked(**flags)), overwrite=False)
 
 
-def test_what_an_earlier_version_made_is_done(tmp_path, given):
-    """It knew neither kernels nor precision, and computed in float32."""
+def test_results_of_an_earlier_version_count_as_done(tmp_path, given):
+    """That version had neither kernels nor precision, and computed in float32."""
     out = tmp_path / "out.tsv"
     write(results(given, out))
     assert write(asked(given, out)) and write(asked(given, out, kernels="plain"))
@@ -89,14 +92,56 @@ def test_what_an_earlier_version_made_is_done(tmp_path, given):
         write(asked(given, out, precision="bf16"))
 
 
-def test_kernels_make_no_other_result(tmp_path, given):
+def test_settings_unknown_to_one_version_are_reported(tmp_path, given):
+    out = tmp_path / "out.tsv"
+    write(results(given, out))
+    with pytest.raises(InputError, match="by an earlier version of ernie-pair, which did not write"):
+        write(results(given, out, rows=3))
+    out.unlink()
+    write(results(given, out, rows=3))
+    with pytest.raises(InputError, match="it was made by another version of ernie-pair, with rows=3\\)"):
+        write(results(given, out))
+
+
+def test_a_dataset_given_instead_of_a_file_is_reported(tmp_path, given):
+    """A named dataset is recorded among the settings, a file among the inputs."""
+
+    def made(name, **settings):
+        out, files = tmp_path / name, [] if settings else [given]
+        return Results("tool", [out], {"dev_file": files}, settings, overwrite=False)
+
+    write(made("of_file"))
+    with pytest.raises(InputError, match="it was made with another dev_file\\)"):
+        made("of_file", dev_file="lcqmc").are_done()
+    write(made("of_set", dev_file="lcqmc"))
+    with pytest.raises(InputError, match="it was made with dev_file 'lcqmc'\\)"):
+        made("of_set").are_done()
+
+
+def test_a_full_device_is_named_in_the_error(given):
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        write(results(given, Path("/dev/full")))
+
+
+def test_amp_dtype_matters_only_when_amp_is_on(tmp_path, given):
+    def made(**flags):
+        return results(given, tmp_path / "out", **flags)
+
+    with made(use_amp=False, amp_dtype="float16").published() as (draft,):
+        draft.write_text("result")
+    assert made(use_amp=False, amp_dtype="auto").are_done()
+    with pytest.raises(InputError, match="use_amp"):
+        made(use_amp=True, amp_dtype="float16").are_done()
+
+
+def test_kernels_are_not_part_of_the_recorded_settings(tmp_path, given):
     out, record = tmp_path / "out.tsv", tmp_path / ".out.tsv.made.json"
     write(asked(given, out, kernels="fused"))
     assert "kernels" not in json.loads(record.read_text())["settings"]
     assert write(asked(given, out, kernels="plain"))
 
 
-def test_what_was_changed_or_made_by_hand_stays(tmp_path, given):
+def test_files_made_or_edited_by_hand_are_kept(tmp_path, given):
     out = tmp_path / "out.tsv"
     out.write_text("mine")
     with pytest.raises(InputError, match=r"out\.tsv exists; pass overwrite=True"):
@@ -108,7 +153,7 @@ def test_what_was_changed_or_made_by_hand_stays(tmp_path, given):
     assert out.read_text() == "edited"
 
 
-def test_killed_between_two_files_it_goes_on(tmp_path, given, monkeypatch):
+def test_a_rerun_completes_a_run_killed_between_two_files(tmp_path, given, monkeypatch):
     outputs = [tmp_path / "a", tmp_path / "b"]
     replace = os.replace
 
@@ -123,6 +168,33 @@ def test_killed_between_two_files_it_goes_on(tmp_path, given, monkeypatch):
     assert [path.exists() for path in outputs] == [True, False]
     assert not write(results(given, *outputs))
     assert write(results(given, *outputs))
+
+
+def with_asked(given, out, *more):
+    inputs, settings = {"input_file": [given]}, {"scores": False}
+    return Results("tool", [out, *more], inputs, settings, overwrite=False, asked=more)
+
+
+def test_a_rerun_that_asks_for_one_more_file_makes_it(tmp_path, given):
+    out, more = tmp_path / "out", tmp_path / "more"
+    assert not write(with_asked(given, out))
+    assert not write(with_asked(given, out, more)) and more.read_text() == "result"
+    assert write(with_asked(given, out, more))
+    assert write(with_asked(given, out)) and write(with_asked(given, out, more))  # nothing is forgotten
+    more.write_text("edited")
+    with pytest.raises(InputError, match="more exists; .*it was changed since it was made"):
+        write(with_asked(given, out, more))
+    other = tmp_path / "other"
+    other.write_text("mine")
+    with pytest.raises(InputError, match="other exists; pass overwrite=True"):
+        write(with_asked(given, out, other))
+    assert other.read_text() == "mine"
+
+
+def test_a_stream_that_is_asked_for_is_written_each_time(tmp_path, given, capfd):
+    for _ in range(2):
+        assert not write(with_asked(given, tmp_path / "out", Path("/dev/stdout")))
+        assert capfd.readouterr().out == "result"
 
 
 @pytest.mark.parametrize("name", ["same", "link", "hard link", "other case of the path"])
@@ -142,7 +214,7 @@ def test_an_output_that_is_an_input_is_always_refused(tmp_path, given, name):
     assert given.read_text() == "one" and sorted(p.suffix for p in tmp_path.glob("*.draft")) == []
 
 
-def test_two_outputs_are_not_one_file(tmp_path, given):
+def test_two_outputs_that_are_one_file_are_refused(tmp_path, given):
     (tmp_path / "a").write_text("x")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     with pytest.raises(InputError, match="would be written over another output"):
@@ -162,7 +234,7 @@ def test_a_link_is_written_through_and_its_target_is_guarded(tmp_path, given):
     assert link.is_symlink() and target.read_text() == "new"
 
 
-def test_a_device_is_written_to_and_stays_one(tmp_path, given):
+def test_a_device_output_is_written_to_and_not_replaced(tmp_path, given):
     for _ in range(2):
         assert not write(results(given, Path("/dev/null")))
     assert Path("/dev/null").is_char_device()
@@ -173,7 +245,7 @@ def test_a_device_is_written_to_and_stays_one(tmp_path, given):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tsv", "null"]
 
 
-def test_a_pipe_is_written_to_and_stays_one(tmp_path, given):
+def test_a_pipe_output_is_written_to_and_not_replaced(tmp_path, given):
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
@@ -184,7 +256,7 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path, given):
 
 
 @pytest.mark.parametrize("where", ["pipe", "file"])
-def test_standard_output_is_written_to_in_its_place(tmp_path, where):
+def test_results_on_stdout_come_in_the_right_order(tmp_path, where):
     program = (
         "import sys; from pathlib import Path; from data_tools.files.results import Results\n"
         "print('before'); made = Results('tool', [Path('/dev/stdout')], {}, {}, False)\n"
@@ -204,14 +276,14 @@ def test_standard_output_is_written_to_in_its_place(tmp_path, where):
     assert (tmp_path / "said").read_text() == "before\nresult\nafter\n"
 
 
-def test_a_record_that_is_a_planted_link_is_not_followed(tmp_path, given):
+def test_a_symlink_planted_as_the_record_is_not_followed(tmp_path, given):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / ".out.tsv.made.json").symlink_to(tmp_path / "precious")
     write(results(given, tmp_path / "out.tsv"))
     assert (tmp_path / "precious").read_text() == "mine" and write(results(given, tmp_path / "out.tsv"))
 
 
-def test_refuse_existing_takes_a_dangling_link_for_something(tmp_path):
+def test_refuse_existing_checks_the_target_of_a_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     refuse_existing([tmp_path / "link"], overwrite=False)
     (tmp_path / "nowhere").write_text("mine")
@@ -244,15 +316,47 @@ def test_drafts_of_killed_runs_are_cleared_and_live_ones_kept(tmp_path):
             assert not dead.exists() and not spooled.exists()
 
 
-def test_names_of_its_own_are_known_and_no_others(tmp_path):
+def test_a_draft_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    removed = []
+
+    def lock_too_late(descriptor):
+        if not removed:
+            removed.extend(tmp_path.glob(".out-*.draft"))
+            removed[0].unlink()
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(atomic_files, "try_lock", lock_too_late)
+    with published(tmp_path / "out") as (draft,):
+        assert draft.exists() and draft not in removed
+        draft.write_text("result")
+    assert len(removed) == 1 and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_left_draft_is_locked_while_it_is_removed(tmp_path, monkeypatch):
+    dead, locked = tmp_path / f"{own_name('.out')}.draft", []
+    dead.touch()
+    unlink = Path.unlink
+
+    def note_the_lock(path, missing_ok=False):
+        if path == dead:
+            with open(path) as file:
+                locked.append(not try_lock(file.fileno()))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", note_the_lock)
+    with published(tmp_path / "out"):
+        assert locked == [True] and not dead.exists()
+
+
+def test_only_our_own_temporary_names_are_recognised(tmp_path):
     name = own_name(".tmp-best")
-    assert is_own_name(name) and is_own_name(name, ".tmp-") and not is_own_name(name, ".trash-")
+    assert stem_of(name) == ".tmp-best" and stem_of(own_name("a-b")) == "a-b"
     assert own_name("a", "0" * 16) == own_name("a", "0" * 16) != own_name("b", "0" * 16)
     for other in (name[:-1], f"{name}0", f"x{name}", ".tmp-best-" + "0" * 24, name.upper()):
-        assert not is_own_name(other)
+        assert stem_of(other) == ""
 
 
-def test_an_fsync_that_fails_publishes_nothing(tmp_path, monkeypatch):
+def test_a_failed_fsync_publishes_nothing(tmp_path, monkeypatch):
     (tmp_path / "out").write_text("before")
     calls = []
 
@@ -300,7 +404,7 @@ TOOLS = {
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_every_data_tool_keeps_the_rule(tmp_path, tool, capfd):
+def test_every_data_tool_follows_the_overwrite_rule(tmp_path, tool, capfd):
     write_vocab(tmp_path)
     (tmp_path / "raw.txt").write_text(
         "我爱北京天安门我爱学习。\n\n我爱学习天安门北京。\n" * 9, encoding="utf-8"
@@ -331,13 +435,11 @@ def test_every_data_tool_notices_that_its_input_changed(tmp_path, tool):
     (tmp_path / "in.jsonl").write_bytes(lines_of("我爱北京", "我爱学习"))
     with open(tmp_path / "model" / "vocab.txt", "a", encoding="utf-8") as text:
         text.write("[unused1]\n")
-    with pytest.raises(
-        InputError, match="exists; pass overwrite=True .*it was made from another content of "
-    ):
+    with pytest.raises(InputError, match="exists; pass overwrite=True .*it was made from other content of "):
         TOOLS[tool][0](tmp_path)
 
 
-def test_a_folder_of_the_user_beside_a_corpus_stays(tmp_path):
+def test_a_users_folder_beside_a_corpus_is_kept(tmp_path):
     write_vocab(tmp_path)
     for name in ("out.shards", "text.jsonl.parts"):
         (tmp_path / name).mkdir()
@@ -359,7 +461,7 @@ PY={python}
 
 @pytest.fixture
 def prepare(tmp_path):
-    """Runs prepare_data.sh in this environment: (exit code, what it said)."""
+    """Runs prepare_data.sh in this environment: (exit code, stderr)."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "environment.sh").write_text(SHELL.format(root=ROOT, python=sys.executable))
     script = (ROOT / "scripts" / "prepare_data.sh").read_text(encoding="utf-8")
@@ -390,22 +492,50 @@ def test_preparing_again_does_nothing_or_says_what_differs(tmp_path, prepare):
     with open(tmp_path / "raw.txt", "a", encoding="utf-8") as text:
         text.write("\n学习学习学习学习学习。\n")
     code, said = prepare()
-    assert code == 2 and "from another content of --input_path" in said.splitlines()[-1]
+    assert code == 2 and "from other content of --input_path" in said.splitlines()[-1]
     assert files == {p: p.read_bytes() for p in (tmp_path / "data").iterdir()}
-    assert prepare("--overwrite", "true")[0] == 0 and prepare()[0] == 0
+    for flags in (
+        ["--overwrite", "False"],
+        ["--overwrite=no"],
+        ["--overwrite", "true", "--overwrite", "off"],
+    ):
+        assert prepare(*flags)[0] == 2
+    assert files == {p: p.read_bytes() for p in (tmp_path / "data").iterdir()}
+    assert prepare("--overwrite", "TRUE")[0] == 0 and prepare()[0] == 0
     assert (tmp_path / "data" / "text_ids.npy").read_bytes() != files[tmp_path / "data" / "text_ids.npy"]
 
 
-def test_a_vocabulary_of_the_user_is_taken_as_it_is(tmp_path, prepare):
+def test_a_users_vocabulary_is_used_unchanged(tmp_path, prepare):
     path = write_vocab(tmp_path)
     code, said = prepare(VOCAB=path)
     assert code == 0 and "vocab.txt: " not in said
     assert prepare(VOCAB=path)[1].count("nothing to do") == 2
 
 
+def test_a_vocabulary_that_the_user_built_is_never_rebuilt(tmp_path, prepare):
+    """It has a record beside it, as one that the script built."""
+    source, twins = tmp_path / "vocab.txt", tmp_path / "twins.txt"
+    source.write_text(
+        "\n".join([*CONTROL_TOKENS[:4], *"我爱北京天安门学习。", CONTROL_TOKENS[4], ""]), "utf-8"
+    )
+    build_vocab(VocabConfig(add_twins_to=str(source), output_path=str(twins)))
+    before = twins.read_bytes()
+    code, said = prepare("--overwrite", "true", VOCAB=str(twins))
+    assert code == 0 and "vocab.txt: " not in said and twins.read_bytes() == before
+
+
+@pytest.mark.parametrize("first, second", [("input_path", "add_twins_to"), ("add_twins_to", "input_path")])
+def test_a_result_from_another_source_names_it(tmp_path, first, second):
+    source, made = tmp_path / "vocab.txt", str(tmp_path / "made.txt")
+    source.write_text("\n".join([*CONTROL_TOKENS[:4], *"我爱北京", CONTROL_TOKENS[4], ""]), encoding="utf-8")
+    build_vocab(VocabConfig(output_path=made, **{first: str(source)}))
+    with pytest.raises(InputError, match=f"it was made from {first}\\)$"):
+        build_vocab(VocabConfig(output_path=made, **{second: str(source)}))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_preparation_leaves_nothing_in_shared_memory(tmp_path, number):
-    """All of its processes are killed at once, the one that would clean up after the others too."""
+    """All of its processes are killed at once, including the one that would clean up after the others."""
     write_vocab(tmp_path)
     line = lines_of("我爱北京天安门，我爱学习！" * 400)
     (tmp_path / "in.jsonl").write_bytes(line * 3000)

@@ -1,18 +1,22 @@
-"""Which flag is meant by what other packages call it, or by a slip."""
+"""Which flag is suggested for a typo, or for the name of a flag in other packages."""
 
+import subprocess
+import sys
 from dataclasses import fields
 
 import pytest
 from command_configs import CONFIGS
+from places import ROOT
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
 from data_tools.base.flag_words import flags_given, split_words
 from data_tools.base.options import hints_of, read_given
-from data_tools.flags.foreign_flags import ADVICE, FOREIGN_FLAGS
+from data_tools.flags.foreign_flags import ADVICE, FOREIGN_FLAGS, STEPS_ALONE
 from data_tools.flags.places import place_word
 from ernie_pair.embedding.embed_config import EmbedConfig
-from ernie_pair.launch.launch_config import LaunchConfig
+from ernie_pair.launch.launch_config import CONFIGS as LAUNCHED_CONFIGS
+from ernie_pair.launch.launch_config import LaunchConfig, read_launch
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -21,7 +25,7 @@ OURS = {item.name: (one, item) for one in [*CONFIGS, LaunchConfig] for item in f
 
 
 @pytest.mark.parametrize("foreign", FOREIGN_FLAGS)
-def test_each_target_exists_and_takes_its_value(foreign):
+def test_each_suggested_flag_exists_and_takes_its_value(foreign):
     for target in FOREIGN_FLAGS[foreign]:
         name, _, value = target.partition(" ")
         assert name in OURS and not OURS[name][1].metadata["positional"], target
@@ -31,7 +35,7 @@ def test_each_target_exists_and_takes_its_value(foreign):
             assert read_given(given, hints_of(OURS[name][0])[name]) in (value, True), target
 
 
-def test_no_foreign_name_is_written_in_two_ways():
+def test_foreign_names_are_normalised_and_unique():
     for name in [*FOREIGN_FLAGS, *ADVICE]:
         assert name == name.lower() and "-" not in name
     assert not set(FOREIGN_FLAGS) & set(ADVICE)
@@ -69,7 +73,7 @@ def test_no_foreign_name_is_written_in_two_ways():
         (PretrainConfig, "--tensorboard", "--report_to tensorboard"),
     ],
 )
-def test_a_foreign_or_misspelt_flag_brings_ours(config_class, word, meant):
+def test_a_foreign_or_misspelt_flag_suggests_ours(config_class, word, meant):
     with pytest.raises(InputError) as caught:
         parse_config(config_class, [word, "3"])
     assert caught.value.message == (
@@ -81,13 +85,13 @@ def test_a_foreign_or_misspelt_flag_brings_ours(config_class, word, meant):
 NEEDED = "--model_name_or_path x --train_file x --dev_file x --output_dir x".split()
 
 
-def test_ours_may_be_written_with_dashes():
+def test_our_flags_may_be_written_with_dashes():
     config = parse_config(TrainConfig, "--weight-decay 0.5 --epochs 2".split() + NEEDED)
     assert (config.weight_decay, config.epochs) == (0.5, 2)
 
 
 @pytest.mark.parametrize("word", ADVICE)
-def test_a_flag_that_needs_none_here_brings_what_to_do(word):
+def test_a_foreign_flag_without_equivalent_gives_advice(word):
     with pytest.raises(InputError) as caught:
         parse_config(TrainConfig, [f"--{word}"])
     assert caught.value.message == (
@@ -95,7 +99,39 @@ def test_a_flag_that_needs_none_here_brings_what_to_do(word):
     )
 
 
-def test_several_words_bring_a_hint_each():
+@pytest.mark.parametrize("word", ["num_train_epochs", "epochs"])
+def test_epochs_in_pretraining_suggest_max_steps(word):
+    with pytest.raises(InputError, match="pretraining counts steps: give max_steps, which is epochs x sampl"):
+        parse_config(PretrainConfig, [f"--{word}", "3"])
+
+
+@pytest.mark.parametrize("word", "num_train_epochs lr fp16 do_train".split())
+@pytest.mark.parametrize("command", LAUNCHED_CONFIGS)
+def test_a_launched_command_gives_the_same_hint(command, word, tmp_path):
+    with pytest.raises(InputError) as expected:
+        parse_config(LAUNCHED_CONFIGS[command], [f"--{word}", "3"])
+    (tmp_path / "run.yaml").write_text(f"launch: {{command: {command}, processes: 2}}\n")
+    for first in (command, str(tmp_path / "run.yaml")):
+        with pytest.raises(InputError) as caught:
+            read_launch([first, f"--{word}", "3"])
+        assert caught.value.message == expected.value.message
+
+
+@pytest.mark.parametrize("word", ["num_gpus", "n_gpu"])
+def test_launch_explains_how_to_set_the_process_count(word):
+    with pytest.raises(InputError, match="name the GPUs by gpus 0,1, or give the number of processes on"):
+        read_launch(["train", f"--{word}", "2"])
+
+
+@pytest.mark.recipes
+def test_scripts_give_the_same_hint():
+    for file in ("-m ernie_pair pretrain", "scripts/run_pretrain_static.py"):
+        words = [sys.executable, *file.split(), "--num_train_epochs", "3"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 2 and done.stderr.startswith("error: ") and STEPS_ALONE in done.stderr
+
+
+def test_each_unknown_flag_gets_its_own_hint():
     with pytest.raises(InputError) as caught:
         parse_config(TrainConfig, "--do_train --do_eval --lr 1 --learning_rat 2 --num_epochs 3".split())
     assert caught.value.message.endswith(
@@ -103,14 +139,14 @@ def test_several_words_bring_a_hint_each():
     )
 
 
-def test_a_file_of_flags_knows_foreign_names_too(tmp_path):
+def test_a_flags_file_recognises_foreign_names_too(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("seed: 1\nnum_train_epochs: 3\n")
-    with pytest.raises(InputError, match=r":2: num_train_epochs is no flag; did you mean epochs\?"):
+    with pytest.raises(InputError, match=r":2: num_train_epochs is not a flag; did you mean epochs\?"):
         parse_config(TrainConfig, ["--config", str(path)])
 
 
-def test_places_are_told_by_name():
+def test_path_options_are_recognised_by_name():
     for name, word in {
         "train_file": "FILE",
         "output_dir": "FOLDER",
@@ -118,6 +154,6 @@ def test_places_are_told_by_name():
         "seed": "",
     }.items():
         assert place_word(name) == word
-    for one in CONFIGS:  # a number or a choice is no place
+    for one in CONFIGS:  # a number or a boolean is not a path
         for item in fields(one):
             assert not place_word(item.name) or hints_of(one)[item.name] not in (int, float, bool), item.name

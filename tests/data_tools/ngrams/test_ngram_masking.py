@@ -1,4 +1,4 @@
-"""Explicitly masked n-grams: unmasked they are the text again, found as the longest, one symbol each."""
+"""Explicitly masked n-grams: the longest are found, each is one symbol, and unmasking restores the text."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ from data_tools.samples.mask_report import marked_text
 from data_tools.text.wordpiece import WordPiece
 
 CLS, SEP, MASK = 1, 2, 3
-# Tokens 10 to 19 alone, so that n-grams of them are frequent; twins are 110 to 119; 19 goes on with a word.
+# Only tokens 10 to 19, so that their n-grams are frequent; 110 to 119 are twins; 19 continues a word.
 USED = np.array([*range(10, 20), *range(110, 119)])
 CONTINUES = np.arange(210) == 19
 TOKENS = NgramTokens(PLAIN_OF, CONTINUES, np.arange(210) > 9)
@@ -35,7 +35,7 @@ def text(seed):
 
 
 def longest_by_hand(tokens, ngrams):
-    """[(start, end, number)], one place after the other."""
+    """[(start, end, number)], by a simple scan from left to right."""
     plain, found, at = PLAIN_OF[tokens].tolist(), [], 0
     known = {ngram: number for number, ngram in enumerate(ngrams)}
     while at < len(plain):
@@ -55,7 +55,7 @@ def test_the_longest_ngram_at_each_place_is_found(seed):
 
 
 def unmasked(hidden, ngrams):
-    """The tokens that the labels say, in the place of what is shown."""
+    """The tokens with the labels in place of what is masked."""
     labels = dict(zip(hidden.positions.tolist(), zip(hidden.labels.tolist(), hidden.ngram_labels.tolist())))
     tokens = []
     for place, shown in enumerate(hidden.ids.tolist()):
@@ -65,7 +65,7 @@ def unmasked(hidden, ngrams):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_labels_give_the_text_back(seed):
+def test_labels_restore_the_text(seed):
     ours, tokens, options = lexicon(seed), text(seed), rule(masked_lm_prob=0.3, whole_word_mask=seed % 3 > 0)
     hidden = hide_ngrams(tokens, options, ours, np.random.default_rng(seed))
     assert unmasked(hidden, ours.ngrams) == PLAIN_OF[tokens].tolist()
@@ -81,7 +81,7 @@ def test_labels_give_the_text_back(seed):
     assert whole.issuperset(zip(starts, hidden.ngram_labels[is_ngram].tolist()))
 
 
-def test_tokens_are_shown_as_in_other_masking():
+def test_tokens_outside_ngrams_are_masked_80_10_10():
     ours, kinds = lexicon(), []
     for seed in range(300):
         hidden = hide_ngrams(text(seed), rule(masked_lm_prob=0.4), ours, np.random.default_rng(seed))
@@ -92,7 +92,7 @@ def test_tokens_are_shown_as_in_other_masking():
     assert len(kinds) > 1000 and shares == pytest.approx([0.8, 0.1, 0.1], abs=0.03)
 
 
-def test_all_of_a_text_can_be_ngrams():
+def test_a_text_may_consist_of_ngrams_only():
     ours = NgramLexicon([(10, 11)], TOKENS)
     tokens = np.array([CLS, *[10, 11] * 5, SEP])
     hidden = hide_ngrams(tokens, rule(masked_lm_prob=0.01), ours, np.random.default_rng(0))
@@ -108,7 +108,7 @@ def samples(seed=1):
     return ErnieDataset(corpus, rows, rule(masked_lm_prob=0.4), seed=seed, ngrams=lexicon())
 
 
-def test_a_sample_with_ngrams_follows_from_its_number():
+def test_a_sample_with_ngrams_depends_only_on_seed_and_index():
     forward = [samples()[index] for index in range(4)]
     backward = [samples()[index] for index in reversed(range(4))][::-1]
     for one, other in zip(forward, backward):
@@ -117,8 +117,8 @@ def test_a_sample_with_ngrams_follows_from_its_number():
     assert not all(np.array_equal(a.input_ids, b.input_ids) for a, b in zip(forward, other_seed))
 
 
-def test_segments_and_their_order_stay():
-    """What is masked changes neither: the two [SEP] stand where the types change."""
+def test_ngram_masking_keeps_segments_and_their_order():
+    """Masking changes neither: the two [SEP] stand where the token types change."""
     dataset = samples()
     plain = ErnieDataset(dataset.corpus, dataset.sample_map, dataset.rule, seed=1)
     for index in range(4):
@@ -142,7 +142,7 @@ def unmasked_sample(sample, ngrams):
     return unmasked(named, ngrams)
 
 
-def test_a_batch_says_what_each_slot_is():
+def test_a_batch_labels_each_slot_as_token_or_ngram():
     batch = collate([samples()[0], samples()[3]], pad_id=0, max_seq_len=40)
     labels, ngrams = batch["masked_lm_labels"], batch["ngram_labels"]
     assert labels.shape == ngrams.shape == batch["masked_positions"].shape and ngrams.dtype == np.int64
@@ -183,14 +183,14 @@ GOOD = f'{HEAD}{{"vocab_sha256": "{VOCAB.sha256}"}}\n'
         ((GOOD + "天\t1\t5\n").encode(), ":2: not 2 to 19 tokens, TAB score, TAB count"),
         ((GOOD + "天 地\t1\n").encode(), ":2: not 2 to 19 tokens"),
         ((GOOD + " ".join("天" * 20) + "\t1\t5\n").encode(), ":2: not 2 to 19 tokens"),
-        ((GOOD + "天 地\t1\t5\n天 人\t1\t5\n").encode(), ":3: holds a token that the vocabulary has not"),
-        ((GOOD + "天 地\t1\t5\n天 地\t1\t4\n").encode(), ":3: stands in line 2 already"),
+        ((GOOD + "天 地\t1\t5\n天 人\t1\t5\n").encode(), ":3: contains a token that is not in the"),
+        ((GOOD + "天 地\t1\t5\n天 地\t1\t4\n").encode(), ":3: is already in line 2"),
         (GOOD.encode() + b"\xff\xfe", "not UTF-8"),
         (None, "cannot be read"),
     ],
     ids=range(12),
 )
-def test_what_is_no_lexicon_is_refused_with_its_line(tmp_path, content, told):
+def test_a_bad_ngram_lexicon_is_refused_with_its_line(tmp_path, content, told):
     if content is not None:
         (tmp_path / "ngrams.txt").write_bytes(content)
     with pytest.raises(InputError) as caught:
@@ -200,7 +200,7 @@ def test_what_is_no_lexicon_is_refused_with_its_line(tmp_path, content, told):
 
 
 def test_words_outside_of_ngrams_stay_whole():
-    """A word that an n-gram covers in part leaves its rest as a word of its own."""
+    """The rest of a word that an n-gram covers in part is a word of its own."""
     ours = NgramLexicon([(10, 11)], TOKENS)
     word = np.array([12, 113, 114])
     tokens = np.array([CLS, 10, 111, 112, 113, *word, SEP])

@@ -17,7 +17,7 @@ def ids(*tokens):
 
 
 def hide(*positions):
-    """Masking that hides just these."""
+    """A masking function that hides only these positions."""
 
     def masking_fn(tokens, rule, rng, marks):
         plain, where = rule.base_ids[tokens], np.array(positions)
@@ -33,12 +33,12 @@ def dataset(text, *positions):
     return ErnieDataset(corpus, np.array([[0, 1, 99]]), RULE, seed=1, masking_fn=hide(*positions))
 
 
-def test_neighbouring_masked_words_join_up_to_a_separator():
+def test_adjacent_masked_words_form_runs_within_a_segment():
     tokens = ids("[CLS]", "天", "##地", "玄", "天", "玄", "[SEP]", "玄", "[SEP]")
     assert masked_runs(tokens, np.array([1, 2, 3, 5, 7]), RULE) == [[(1, 3), (3, 4)], [(5, 6)], [(7, 8)]]
 
 
-def test_the_report_counts_words_stretches_unk_and_padding():
+def test_the_report_counts_words_ngrams_unk_and_padding():
     report = mask_report(dataset(ids("天", "##地", "玄", "[UNK]", "天", "##地"), 1, 2, 5, 6), PIECES, [0], 16)
     assert (report.samples, report.tokens, report.masked, report.mask_rate) == (1, 8, 4, 0.5)
     assert report.top_masked_words == [("天地", 2)] and report.ngrams == {1: 2}
@@ -47,7 +47,7 @@ def test_the_report_counts_words_stretches_unk_and_padding():
     assert report.sentence_order == {"in order": 0, "swapped": 0, "no label": 1}
 
 
-def test_samples_with_few_masks_are_named():
+def test_samples_with_few_masks_are_listed():
     report = mask_report(dataset(np.full(30, 5), 3), PIECES, [0], 32)
     assert report.samples_with_few_masks == 1
     assert report.few_masks == [{"sample": 0, "tokens": 32, "masked": 1}]

@@ -32,10 +32,10 @@ MARKED = {"mark_levels": np.array([0, 2, 0]), "mark_weights": np.array([1.0, 5.0
 TEXT, MARKS = np.array([1, 10, 11, 112, 13, 114, 2]), np.array([0, 0, 0, 0, 1, 1, 0], np.uint8)
 
 
-# What a word weighs.
+# The weight of a word.
 
 
-def test_a_word_is_of_the_level_of_its_mark_or_of_its_length():
+def test_a_words_level_comes_from_its_mark_or_its_length():
     weighed = rule(level_weights=(2.0, 3.0, 7.0), **MARKED)
     assert word_weights(TEXT, weighed, MARKS).tolist() == [0, 2, 3, 0, 35, 0, 0]
     assert word_weights(TEXT, weighed, None).tolist() == [0, 2, 3, 0, 3, 0, 0]
@@ -57,7 +57,7 @@ def test_equal_level_weights_leave_the_samples_unchanged(weights, marks):
 
 
 def firsts(weighed, tokens, marks, draws=3000):
-    """How often each token is the first of its words to be looked at."""
+    """The share of draws in which the word that begins at each token comes first."""
     counts, starts = np.zeros(len(tokens)), set(word_spans(tokens, weighed)[0].tolist())
     for index in range(draws):
         order = draw_order(tokens, weighed, sample_rng(1, index), marks).tolist()
@@ -79,7 +79,7 @@ def test_the_second_word_is_drawn_by_weight_among_the_others():
     assert abs(np.mean(np.array(after_the_entity) == 2) - 0.6) < 0.03
 
 
-def test_words_of_weight_0_are_looked_at_last_in_random_order():
+def test_words_of_weight_0_come_last_in_random_order():
     tokens = join_segments(np.arange(10, 40), None, 1, 2)[0]
     marks = np.where(np.arange(len(tokens)) % 3 == 1, 1, 2).astype(np.uint8)
     weighed = rule(masked_lm_prob=0.3, max_ngrams=1, **MARKED)
@@ -95,14 +95,14 @@ def test_words_of_weight_0_are_looked_at_last_in_random_order():
     assert len(lasts) > 20
 
 
-def test_weights_that_are_all_0_mask_as_much_as_any_others():
+def test_all_zero_weights_still_mask_the_full_budget():
     nothing = rule(level_weights=(0.0, 0.0, 1.0))
     tokens = join_segments(np.arange(10, 50), None, 1, 2)[0]
     assert len(create_masked_lm_predictions(tokens, nothing, sample_rng(3, 0)).positions) == 6
 
 
 @pytest.mark.parametrize("weights", [(1e300, 1e-300, 1.0), (5e-324, 1.0, 1e308)])
-def test_weights_of_any_size_give_an_order(weights):
+def test_extreme_weights_still_give_a_complete_order(weights):
     extreme = rule(level_weights=weights, mark_levels=np.array([0, 2]), mark_weights=np.array([1.0, 1e308]))
     order = draw_order(TEXT, extreme, sample_rng(1, 1), MARKS)
     assert sorted(order.tolist()) == list(range(len(TEXT)))
@@ -145,7 +145,7 @@ def lexicon(folder, content="北京\tentity\t5\n天安门\nb\tcharacter\t0\n学�
     return {"user_lexicon": str(folder / "words.txt"), **WORDS}
 
 
-def test_each_token_of_a_word_of_the_lexicon_is_marked(tmp_path, vocab_file):
+def test_every_token_of_a_lexicon_word_is_marked(tmp_path, vocab_file):
     made = make(tmp_path, lines_of("我爱 北京。天安 门ok", "b 学习", "我"), **lexicon(tmp_path))
     assert made == [["我 ##爱 北 ##京 。", "天 ##安 ##门 ok"], ["b 学 习"], ["我"]]
     corpus = Corpus(tmp_path / "out", verify="full")
@@ -177,7 +177,7 @@ def test_without_a_lexicon_overwriting_removes_the_old_marks(tmp_path, vocab_fil
     assert corpus.marks is None and corpus.lexicon_marks == [] and not marks_path(tmp_path / "out").exists()
 
 
-def test_kinds_and_weights_change_the_run_but_not_the_ids(tmp_path, vocab_file):
+def test_kinds_and_weights_change_the_fingerprint_not_the_ids(tmp_path, vocab_file):
     prints, ids = [], []
     for number, content in enumerate(("北京\tentity\t5", "北京\tentity\t2", "北京\tphrase\t5")):
         flags = lexicon(tmp_path, content)
@@ -187,7 +187,7 @@ def test_kinds_and_weights_change_the_run_but_not_the_ids(tmp_path, vocab_file):
     assert len(set(prints)) == 3 and len(set(ids)) == 1
 
 
-def test_marks_do_not_depend_on_workers_or_a_stop(tmp_path, vocab_file, monkeypatch):
+def test_marks_do_not_depend_on_workers_or_interruption(tmp_path, vocab_file, monkeypatch):
     content = lines_of(*(f"我爱 北京{number} 天安门。 学习" for number in range(60)))
     flags = lexicon(tmp_path)
     make(tmp_path, content, **flags)
@@ -242,7 +242,7 @@ def replace_by(values):
         (replace_by(np.zeros(8, np.int64)), r"out_marks\.npy: holds no 1-D uint8 marks"),
     ],
 )
-def test_marks_that_do_not_fit_are_refused(tmp_path, vocab_file, change, message):
+def test_marks_that_do_not_match_the_corpus_are_refused(tmp_path, vocab_file, change, message):
     with pytest.raises(InputError, match=message):
         Corpus(damaged(tmp_path, change))
 
@@ -261,7 +261,7 @@ def test_a_flipped_bit_of_the_marks_is_found_by_the_full_check(tmp_path, vocab_f
 @pytest.mark.parametrize(
     "marks", [[], 7, "ab", [{"kind": "place", "weight": 1}], [{"kind": "entity", "weight": -1}], [{}]]
 )
-def test_a_manifest_that_does_not_define_marks_is_refused(tmp_path, vocab_file, marks):
+def test_a_manifest_with_invalid_marks_is_refused(tmp_path, vocab_file, marks):
     def change(path):
         manifest = path.with_name("out.manifest.json")
         about = {**json.loads(manifest.read_text(encoding="utf-8")), "lexicon_marks": marks}
@@ -275,7 +275,7 @@ def test_a_manifest_that_does_not_define_marks_is_refused(tmp_path, vocab_file, 
 
 
 def marked_corpus(marks=True, table=((2, 5.0), (0, 0.0))):
-    """Sentences in which a token's id says its mark: 10..109 have none, 110..139 mark 1, others mark 2."""
+    """Sentences in which a token's id decides its mark: 10..109 have none, 110..139 mark 1, others mark 2."""
     rng = np.random.default_rng(0)
     lens = rng.integers(1, 9, 40)
     ids = rng.integers(10, 210, lens.sum()).astype(np.uint16)
@@ -312,7 +312,7 @@ def test_the_segments_of_a_sample_do_not_depend_on_marks():
     assert plain.text(0).marks is None
 
 
-def test_heavy_entities_are_masked_more_at_the_same_share():
+def test_heavy_entities_are_masked_more_at_the_same_mask_rate():
     even = ErnieDataset(marked_corpus(table=((2, 1.0), (2, 1.0))), ROWS, rule(max_ngrams=1), seed=3)
     heavy = ErnieDataset(marked_corpus(table=((2, 20.0), (2, 20.0))), ROWS, rule(max_ngrams=1), seed=3)
     counts = [
@@ -335,7 +335,7 @@ def test_a_blend_reads_each_corpus_by_its_own_mark_table():
         assert np.array_equal(blended[number].masked_positions, parts[int(corpus)][int(own)].masked_positions)
 
 
-def test_marks_survive_the_way_to_a_loader_process(tmp_path, vocab_file):
+def test_marks_survive_pickling_to_a_loader_process(tmp_path, vocab_file):
     make(tmp_path, lines_of("我爱 北京。天安门"), **lexicon(tmp_path))
     corpus = Corpus(tmp_path / "out")
     assert np.array_equal(pickle.loads(pickle.dumps(corpus)).marks, corpus.marks)
@@ -369,6 +369,6 @@ def test_level_weights_are_three_numbers():
 @pytest.mark.parametrize(
     "text", ["", "1", "1 1", "1 1 1 1", "1 1 x", "1 -1 1", "0 0 0", "1 nan 1", "1 inf 1"]
 )
-def test_level_weights_that_make_no_order_are_refused(text):
+def test_invalid_level_weights_are_refused(text):
     with pytest.raises(InputError, match=f"level_weights '{text}': not three numbers of 0 or more"):
         MaskingFlags(level_weights=text)

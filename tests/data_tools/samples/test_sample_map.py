@@ -24,7 +24,7 @@ def build(docs, lens, num_samples=50, **changes):
     return build_sample_map(docs, lens, range(len(docs) - 1), num_samples=num_samples, **settings)
 
 
-def test_the_example_of_the_docstring():
+def test_the_docstring_example_holds():
     docs, lens = np.array([0, 2, 3, 6], np.int64), np.full(6, 4, np.int32)
     assert cut_documents(docs, lens, 8, NEVER, 0, 2).tolist() == [[0, 2, 8], [2, 3, 8], [3, 6, 8]]
 
@@ -63,7 +63,7 @@ def test_a_document_of_one_sentence_is_a_sample_of_its_own():
     assert sorted(rows[:, :2].tolist()) == [[0, 1], [1, 2], [2, 3]]
 
 
-def test_exactly_as_many_rows_as_asked_for():
+def test_exactly_the_requested_number_of_rows_is_built():
     docs, lens = random_corpus(1)
     assert [len(build(docs, lens, count)) for count in (0, 1, 7, 500)] == [0, 1, 7, 500]
 
@@ -73,7 +73,7 @@ def test_a_longer_map_begins_with_the_shorter_one():
     assert np.array_equal(build(docs, lens, 40), build(docs, lens, 400)[:40])
 
 
-def test_short_targets_come_with_the_asked_probability():
+def test_short_targets_occur_with_the_given_probability():
     docs = np.arange(0, 40002, 2)
     rows = build(docs, np.full(docs[-1], 5, np.int32), 20000, short_seq_prob=0.1)
     assert abs((rows[:, 2] < 61).mean() - 0.1) < 0.01
@@ -94,7 +94,7 @@ def cached(folder, key, build):
     return cached_sample_map(folder, key, build, fits=lambda rows: True)
 
 
-def test_the_cache_builds_once_and_again_for_another_key(tmp_path):
+def test_the_cache_builds_once_per_key(tmp_path):
     built = []
 
     def rows():
@@ -112,7 +112,7 @@ def ask(folder, results):
     results.put(int(rows.sum()))
 
 
-def test_many_processes_may_ask_at_once(tmp_path):
+def test_many_processes_may_use_the_cache_at_once(tmp_path):
     results = multiprocessing.Queue()
     askers = [multiprocessing.Process(target=ask, args=(tmp_path, results)) for _ in range(6)]
     for process in askers:

@@ -1,4 +1,4 @@
-"""Bad input of the tool: lines that are skipped on demand, and every other thing that a disk may hold."""
+"""Bad input of the tool: lines that are skipped on demand, and every other kind of bad file."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ from data_tools.corpus.format import Corpus
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 
 GOOD = lines_of("我爱北京")
-# A gap between the two makes them lie in different shards.
+# The gap puts the first bad line and the later ones into different shards.
 MIXED = b"".join([b"oops\n", b"\n", GOOD * 50_000, b"[]\n", lines_of(" "), GOOD, b'{"text": "abc'])
 
 
@@ -31,7 +31,7 @@ def rejected(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD)
-def test_a_bad_line_that_is_skipped_is_written_down(tmp_path, line, message):
+def test_a_skipped_bad_line_is_recorded(tmp_path, line, message):
     made = make(tmp_path, GOOD * 2 + line + b"\n" + GOOD, on_bad_line="skip")
     assert made == [["我 爱 北 京"]] * 3
     (note,) = rejected(tmp_path)
@@ -41,7 +41,7 @@ def test_a_bad_line_that_is_skipped_is_written_down(tmp_path, line, message):
 
 @pytest.mark.parametrize("change", ["plain", "CRLF", "byte-order mark", ".gz", ".zst"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_lines_are_numbered_alike_in_every_kind_of_file(tmp_path, change, workers):
+def test_line_numbers_are_the_same_in_every_file_format(tmp_path, change, workers):
     changes = {
         "CRLF": lambda c: c.replace(b"\n", b"\r\n"),
         "byte-order mark": lambda c: b"\xef\xbb\xbf" + c,
@@ -87,12 +87,12 @@ def test_the_first_bad_line_beyond_the_limit_ends_the_run(tmp_path):
     assert len(make(tmp_path, MIXED, on_bad_line="skip", max_bad_lines=3)) == 50_001
 
 
-def test_without_a_bad_line_the_list_is_empty(tmp_path):
+def test_without_bad_lines_the_rejected_file_is_empty(tmp_path):
     make(tmp_path, GOOD, on_bad_line="skip", max_bad_lines=0)
     assert rejected(tmp_path) == []
 
 
-def test_the_list_of_a_replaced_corpus_goes_with_it(tmp_path):
+def test_overwriting_a_corpus_removes_its_rejected_file(tmp_path):
     make(tmp_path, GOOD + b"oops\n", on_bad_line="skip")
     with pytest.raises(InputError, match="exists; pass overwrite"):
         make(tmp_path, GOOD)
@@ -100,7 +100,7 @@ def test_the_list_of_a_replaced_corpus_goes_with_it(tmp_path):
     assert not (tmp_path / "out.rejected.jsonl").exists()
 
 
-def test_the_list_is_no_input(tmp_path):
+def test_the_rejected_file_is_not_read_as_input(tmp_path):
     flags = {"input_path": str(tmp_path), "on_bad_line": "skip"}
     make(tmp_path, GOOD + b"oops\n", **flags)
     make(tmp_path, GOOD, overwrite=True, **flags)
@@ -125,7 +125,7 @@ def test_a_truncated_compressed_file_is_always_refused(tmp_path, pack, on_bad_li
     assert leftovers(tmp_path) == [name]
 
 
-def test_odd_characters_are_text_and_end_no_line(tmp_path):
+def test_unusual_characters_do_not_end_a_line(tmp_path):
     odd = ["我\0爱", "我\u2028爱", "我\u0085爱", "我\u001e爱", "我\ufeff爱"]
     assert make(tmp_path, lines_of(*odd)) == [["我 爱"]] * len(odd)
 
@@ -134,7 +134,7 @@ def test_documents_of_one_sentence_are_all_kept(tmp_path):
     assert make(tmp_path, GOOD * 50, chinese=True) == [["我 爱 北 京"]] * 50
 
 
-def test_sentences_are_cut_as_often_as_a_count_by_hand_says(tmp_path, capsys):
+def test_the_number_of_cut_sentences_matches_a_manual_count(tmp_path, capsys):
     lengths = [1, 9, 10, 11, 20, 21, 99]
     made = make(tmp_path, lines_of(*("我" * n for n in lengths)), max_sentence_length=10)
     assert [[len(s.split()) for s in document] for document in made] == [
@@ -143,7 +143,7 @@ def test_sentences_are_cut_as_often_as_a_count_by_hand_says(tmp_path, capsys):
     assert Corpus(tmp_path / "out").manifest["counts"]["cut_sentences"] == 4
 
 
-def test_linked_files_are_read_once_and_folder_cycles_end(tmp_path):
+def test_symlinked_files_are_read_once_and_cycles_end(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     (data / "ring").symlink_to(data)
@@ -160,7 +160,7 @@ def test_linked_files_are_read_once_and_folder_cycles_end(tmp_path):
 @pytest.mark.parametrize(
     "name", ["a b", "it's", ";touch PWNED", "new\nline", "-x", "文本", os.fsdecode(b"\xff")]
 )
-def test_a_name_may_hold_anything(tmp_path, name):
+def test_file_names_may_contain_any_character(tmp_path, name):
     flags = {"output_prefix": str(tmp_path / name), "on_bad_line": "skip"}
     assert make(tmp_path, GOOD + b"oops\n", f"{name}.jsonl", **flags) == [["我 爱 北 京"]]
     note = json.loads((tmp_path / f"{name}.rejected.jsonl").read_bytes())
@@ -169,7 +169,7 @@ def test_a_name_may_hold_anything(tmp_path, name):
     assert not (tmp_path / "PWNED").exists()
 
 
-def test_language_and_hash_seed_of_the_process_change_nothing(tmp_path):
+def test_locale_and_hash_seed_do_not_change_the_output(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(lines_of(*(f"我爱{n}，Hello ok。北京" for n in range(200))))
     runs = []
     for environment in ({"LANG": "C", "LC_ALL": "C", "PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"}):
@@ -179,12 +179,12 @@ def test_language_and_hash_seed_of_the_process_change_nothing(tmp_path):
     assert runs[0] == runs[1] and len(finished(tmp_path)) == 3
 
 
-def test_a_thousand_workers_are_as_many_as_there_are_processors(tmp_path):
+def test_a_worker_count_above_the_cpu_count_works(tmp_path):
     assert make(tmp_path, GOOD, workers=1000) == [["我 爱 北 京"]]
 
 
 @pytest.mark.parametrize("size", [65_534, 65_535, 70_000])
-def test_ids_above_sixteen_bits_stay_themselves(tmp_path, size):
+def test_ids_above_16_bits_are_stored_correctly(tmp_path, size):
     more = [f"x{number}" for number in range(size - len(TOKENS))]
     path = tmp_path / "wide.txt"
     path.write_text("\n".join([*TOKENS, *more]), encoding="utf-8")
@@ -196,7 +196,7 @@ def test_ids_above_sixteen_bits_stay_themselves(tmp_path, size):
     assert corpus.ids.dtype == (np.uint16 if size < 65_535 else np.int32)
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys):
+def test_bad_input_gives_one_line_and_exit_code_2(tmp_path, capsys):
     assert exit_code_of(lambda: make(tmp_path, b"\n \n", on_bad_line="skip")) == 2
     errors = capsys.readouterr().err
     assert "no tokens to write" in errors and len(errors.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Bad text of every kind, for both tools that read it: refused where it stands, or counted, never guessed."""
+"""Bad text of every kind, for both tools that read it: refused with its line, or counted, never guessed."""
 
 import gzip
 import json
@@ -50,7 +50,7 @@ def convert(folder, content, name="raw.txt", **flags):
 
 
 def both(folder, content, **flags):
-    """The two tools on one bad line, after ``content``'s first line; their messages."""
+    """The error messages of the two tools for ``content``."""
     messages = []
     for tool in (make, convert):
         with pytest.raises(InputError) as caught:
@@ -73,24 +73,24 @@ OTHER_RECORDS = {
 
 
 @pytest.mark.parametrize(("record", "kind"), OTHER_RECORDS.items())
-def test_a_record_of_any_other_type_is_named(tmp_path, record, kind):
+def test_a_record_that_is_not_an_object_is_reported(tmp_path, record, kind):
     with pytest.raises(InputError, match=rf'in\.jsonl:2: {kind}, not an object; write {{"text": "..."}}$'):
         make(tmp_path, GOOD + record.encode() + b"\n")
 
 
 @pytest.mark.parametrize("value", ["[]", "7", "null", "true", "{}", "-1.5"])
-def test_a_value_of_any_other_type_is_named(tmp_path, value):
+def test_a_text_value_that_is_not_a_string_is_reported(tmp_path, value):
     with pytest.raises(InputError, match=r"in\.jsonl:2: 'text' is .*, not a text; put it in quotes$"):
         make(tmp_path, GOOD + b'{"text": %s}\n' % value.encode())
 
 
 @pytest.mark.parametrize("deeper", ['{"text": "a", "x": {"k": 1, "k": 2}}', '{"x": [{"k": 1, "k": 1}]}'])
-def test_a_key_that_stands_twice_is_found_inside_other_values(tmp_path, deeper):
-    with pytest.raises(InputError, match=r"in\.jsonl:1: the key 'k' stands twice"):
+def test_a_duplicate_key_is_found_in_nested_values(tmp_path, deeper):
+    with pytest.raises(InputError, match=r"in\.jsonl:1: the key 'k' is given twice"):
         make(tmp_path, deeper.encode())
 
 
-def test_no_message_grows_with_the_line(tmp_path):
+def test_error_messages_stay_short_for_long_lines(tmp_path):
     long = "长" * 5000
     for record in (
         {long: 1},
@@ -119,12 +119,12 @@ def test_the_snippet_shows_the_column(place):
 
 @pytest.mark.parametrize("line", ['{"text": "我爱', '{"text": "我"', '{"text"', "{"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_last_line_cut_short_is_asked_about(tmp_path, line, workers):
+def test_a_truncated_last_line_is_pointed_out(tmp_path, line, workers):
     with pytest.raises(InputError, match=r"in\.jsonl:3:\d+: not JSON, .*\(is the line cut short\?\)"):
         make(tmp_path, GOOD * 2 + line.encode(), workers=workers)
 
 
-def test_a_last_character_cut_short_is_said(tmp_path):
+def test_a_truncated_last_character_is_pointed_out(tmp_path):
     for message in both(tmp_path, GOOD + '{"text": "我'.encode()[:-1]):
         assert ":2: not UTF-8 (byte 11 of the line is 0xe6); its last character is cut short" in message
 
@@ -145,7 +145,7 @@ def test_a_last_character_cut_short_is_said(tmp_path):
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, 5])
-def test_the_first_bad_byte_is_named_and_all_are_counted(bad, first, replaced, place):
+def test_the_first_bad_byte_is_reported_and_all_are_counted(bad, first, replaced, place):
     line = "我爱北京天安门"[:place].encode() + bad + " 学习".encode()
     with pytest.raises(
         InputError, match=rf"^a:9: not UTF-8 \(byte {3 * place + 1} of the line is 0x{first:x}\)"
@@ -156,7 +156,7 @@ def test_the_first_bad_byte_is_named_and_all_are_counted(bad, first, replaced, p
     assert text.startswith("我爱北京天安门"[:place] + "\ufffd") and text.endswith("\ufffd 学习")
 
 
-def test_a_replacement_character_of_the_text_is_no_bad_byte():
+def test_a_replacement_character_is_not_an_invalid_byte():
     assert num_invalid_bytes("我\ufffd爱".encode()) == 0
 
 
@@ -173,21 +173,21 @@ def test_bad_bytes_are_replaced_on_demand_and_counted(tmp_path, capsys, workers)
     assert "1 rejected, 2 bytes replaced)" in capsys.readouterr().err
 
 
-def test_without_the_flag_nothing_is_said_of_replaced_bytes(tmp_path, capsys):
+def test_without_the_flag_replaced_bytes_are_not_mentioned(tmp_path, capsys):
     make(tmp_path, GOOD)
     assert Corpus(tmp_path / "out").manifest["counts"]["replaced_bytes"] == 0
     assert "replaced" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_bad_raw_text_bytes_are_replaced_on_demand_and_told(tmp_path, capsys, workers):
+def test_bad_raw_text_bytes_are_replaced_on_demand_and_counted(tmp_path, capsys, workers):
     content = RAW.replace("第二".encode(), b"\xff\xfe\xff") + b"\xff\n\n"
     written = convert(tmp_path, content, encoding_errors="replace", workers=workers)
     assert "\ufffd\ufffd\ufffd句话。" in json.loads(written.splitlines()[0])["text"]
     assert "characters left out, 4 bytes replaced)" in capsys.readouterr().err
 
 
-def test_a_vocabulary_is_built_from_bad_bytes_on_demand(tmp_path):
+def test_build_vocab_replaces_bad_bytes_on_demand(tmp_path):
     (tmp_path / "raw.txt").write_bytes("我爱我\n".encode() + b"\xff\n")
     settings = {
         "input_path": str(tmp_path / "raw.txt"),
@@ -203,7 +203,7 @@ def test_a_vocabulary_is_built_from_bad_bytes_on_demand(tmp_path):
 @pytest.mark.parametrize("encoding_errors", ["strict", "replace"])
 def test_utf_16_is_not_taken_for_text_with_bad_bytes(tmp_path, encoding_errors):
     for message in both(tmp_path, "你好\n".encode("utf-16"), encoding_errors=encoding_errors):
-        assert ":1: not UTF-8" in message and "it looks like UTF-16: convert the file by iconv" in message
+        assert ":1: not UTF-8" in message and "it looks like UTF-16: convert the file with iconv" in message
 
 
 def test_one_damaged_byte_is_not_taken_for_another_encoding():
@@ -224,7 +224,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("ending", PACKERS)
-def test_line_ends_bom_and_packing_leave_the_output_unchanged(tmp_path, ending):
+def test_line_ends_bom_and_compression_do_not_change_output(tmp_path, ending):
     wanted = {}
     for name, vary in {"plain": bytes, **VARIANTS}.items():
         found = make(tmp_path, PACKERS[ending](vary(GOOD * 3)), f"in.jsonl{ending}", overwrite=True)
@@ -234,7 +234,7 @@ def test_line_ends_bom_and_packing_leave_the_output_unchanged(tmp_path, ending):
     assert len(wanted["plain"][0]) == 3 and wanted["plain"][2].count(b"\n") == 2
 
 
-def test_a_mark_spread_over_small_frames_is_still_a_mark(tmp_path):
+def test_a_bom_split_over_zstd_frames_is_still_removed(tmp_path):
     frames = b"".join(zstandard.compress(bytes([byte])) for byte in b"\xef\xbb\xbf" + GOOD)
     assert make(tmp_path, frames, "in.zst") == [["我 爱 北 京"]]
 
@@ -251,7 +251,7 @@ def lines_with(monkeypatch, folder, content, max_bytes, chunk):
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 10, 1 << 20])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("length", [9, 10, 11, 12, 13, 40])
-def test_a_long_line_is_long_wherever_the_reading_breaks(monkeypatch, tmp_path, chunk, end, length):
+def test_long_lines_are_detected_at_any_chunk_boundary(monkeypatch, tmp_path, chunk, end, length):
     content = b"ab" + end + b"x" * length + end + b"cd" + end
     first, middle, last = lines_with(monkeypatch, tmp_path, content, 10, chunk)
     assert (first, last) == (b"ab", b"cd")
@@ -266,7 +266,7 @@ def test_a_cr_within_a_long_line_does_not_shorten_it(monkeypatch, tmp_path, chun
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_a_line_above_the_limit_is_a_bad_line_like_others(tmp_path, workers, ending):
+def test_a_line_above_the_limit_is_treated_as_a_bad_line(tmp_path, workers, ending):
     long = lines_of("我" * 400)
     content = PACKERS[ending](
         b"\xef\xbb\xbf" + (GOOD * 2000 + long + GOOD + b"oops\n").replace(b"\n", b"\r\n")
@@ -282,7 +282,7 @@ def test_a_line_above_the_limit_is_a_bad_line_like_others(tmp_path, workers, end
     assert notes[0]["reason"].startswith("the line is above 1000 bytes")
 
 
-def test_a_line_of_just_the_limit_is_good(tmp_path):
+def test_a_line_of_exactly_the_limit_is_accepted(tmp_path):
     limit = len(GOOD) - 1
     assert len(make(tmp_path, GOOD * 2, max_line_bytes=limit)) == 2
     with pytest.raises(InputError, match=f":1: the line is above {limit - 1} bytes"):
@@ -293,7 +293,7 @@ def test_a_long_line_or_document_of_raw_text_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"raw\.txt:2: the line is above 60 bytes; cut it, or raise"):
         convert(tmp_path, b"a\n" + b"x" * 61 + b"\n", max_line_bytes=60)
     long_document = b"a\n\n" + (b"x" * 15 + b"\n") * 5
-    with pytest.raises(InputError, match=r"raw\.txt:7: here the document grows above 60 bytes; part it"):
+    with pytest.raises(InputError, match=r"raw\.txt:7: here the document grows above 60 bytes; split it"):
         convert(tmp_path, long_document, max_line_bytes=60)
     assert not list(tmp_path.glob("out*"))
     assert convert(tmp_path, (b"x" * 30 + b"\n") * 2 + b"\n" + (b"y" * 30 + b"\n") * 2, max_line_bytes=60)
@@ -323,15 +323,15 @@ def test_a_line_of_200_million_bytes_takes_little_memory(tmp_path, ending):
     assert most < 60 << 20
 
 
-def test_an_overlong_line_is_refused_before_its_rest_is_read(tmp_path):
+def test_an_overlong_line_is_yielded_before_its_rest_is_read(tmp_path):
     path, read = tmp_path / "long.txt", []
     with open(path, "wb") as file:
-        file.truncate(2 << 30)  # a hole: takes no disk
+        file.truncate(2 << 30)  # sparse: takes no disk space
     lines = read_lines(path, advance=read.append, max_bytes=1 << 20)
     assert len(next(lines)) > 1 << 20 and sum(read) < 4 << 20
     started = time.process_time()
     assert list(lines) == []
-    assert sum(read) == 2 << 30 and time.process_time() - started < 10  # 128 GiB were copied once
+    assert sum(read) == 2 << 30 and time.process_time() - started < 10  # an earlier version copied 128 GiB
 
 
 # Folders and files
@@ -350,17 +350,17 @@ def link_to_itself(path):
 
 
 @pytest.mark.parametrize("put", [pipe, link_to_nothing, link_to_itself])
-def test_a_name_that_leads_to_no_file_is_not_passed_over(tmp_path, put):
+def test_pipes_and_broken_links_are_not_silently_skipped(tmp_path, put):
     data = tmp_path / "data"
     data.mkdir()
     put(data / "b.jsonl")
-    with pytest.raises(InputError, match=r"b\.jsonl: leads to no file .*; remove it$"):
+    with pytest.raises(InputError, match=r"b\.jsonl: not a file .*; remove it$"):
         make(tmp_path, GOOD, "data/a.jsonl", input_path=str(data))
     (data / "b.jsonl").rename(data / "b.other")
     assert len(make(tmp_path, GOOD, "data/a.jsonl", input_path=str(data))) == 1
 
 
-def test_a_folder_named_like_a_file_is_a_folder(tmp_path):
+def test_a_folder_named_like_a_file_is_read_as_a_folder(tmp_path):
     (tmp_path / "data" / "b.jsonl").mkdir(parents=True)
     (tmp_path / "data" / "b.jsonl" / "c.jsonl").write_bytes(GOOD)
     (tmp_path / "data" / "b.jsonl" / "d.jsonl").mkdir()
@@ -368,7 +368,7 @@ def test_a_folder_named_like_a_file_is_a_folder(tmp_path):
 
 
 def refusing(path, real):
-    """``real``, but for one path; root may read everything, so permissions cannot be tested."""
+    """``real``, but failing for one path: root may read everything, so file modes would not do."""
 
     def call(first, *rest, **settings):
         if str(first) == str(path):
@@ -379,7 +379,7 @@ def refusing(path, real):
 
 
 @pytest.mark.parametrize("tool", [make, convert])
-def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys, tool):
+def test_an_unreadable_file_is_reported(tmp_path, monkeypatch, capsys, tool):
     name = "in.jsonl" if tool is make else "raw.txt"
     (tmp_path / name).write_bytes(GOOD)
     monkeypatch.setattr("builtins.open", refusing(tmp_path / name, open))
@@ -390,7 +390,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys, too
     assert not list(tmp_path.glob("out*"))
 
 
-def test_a_folder_that_may_not_be_read_is_not_passed_over(tmp_path, monkeypatch):
+def test_an_unreadable_folder_is_not_silently_skipped(tmp_path, monkeypatch):
     (tmp_path / "data" / "sub").mkdir(parents=True)
     (tmp_path / "data" / "a.jsonl").write_bytes(GOOD)
     monkeypatch.setattr(Path, "iterdir", refusing(tmp_path / "data" / "sub", Path.iterdir))
@@ -398,7 +398,7 @@ def test_a_folder_that_may_not_be_read_is_not_passed_over(tmp_path, monkeypatch)
         list_inputs(str(tmp_path / "data"), (".jsonl",))
 
 
-def test_only_listed_endings_are_read_and_all_in_the_manifest(tmp_path):
+def test_the_manifest_lists_only_files_with_known_extensions(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for name in ("b.txt", "c.json", "d.jsonl.bak", ".e.jsonl", "f.JSONL", "g.jsonl.draft"):
@@ -411,7 +411,7 @@ def test_only_listed_endings_are_read_and_all_in_the_manifest(tmp_path):
 @pytest.mark.parametrize(
     "name", ["a b", "it's", ";touch PWNED", "new\nline", "文本", os.fsdecode(b"\xff"), "$(id)"]
 )
-def test_raw_text_of_any_name_becomes_json(tmp_path, name):
+def test_raw_text_files_of_any_name_are_converted(tmp_path, name):
     (tmp_path / "raw").mkdir()
     output = {"output_path": str(tmp_path / name), "input_path": str(tmp_path / "raw")}
     (tmp_path / "raw" / f"{name}.txt").write_bytes(RAW)
@@ -423,7 +423,7 @@ def test_raw_text_of_any_name_becomes_json(tmp_path, name):
     assert not list(tmp_path.rglob("PWNED"))
 
 
-# trans_to_json, whatever happens to it
+# Interruptions of trans_to_json
 
 
 def trans(folder, *flags, environment=(), **settings):
@@ -441,7 +441,7 @@ def trans(folder, *flags, environment=(), **settings):
 MANY = RAW * 60_000
 
 
-def test_a_killed_conversion_leaves_no_output_for_the_next(tmp_path):
+def test_a_killed_conversion_leaves_no_output_and_can_be_rerun(tmp_path):
     (tmp_path / "raw.txt").write_bytes(MANY)
     assert trans(tmp_path).wait() == 0
     whole = (tmp_path / "out.jsonl").read_bytes()
@@ -457,7 +457,7 @@ def test_a_killed_conversion_leaves_no_output_for_the_next(tmp_path):
     assert (tmp_path / "out.jsonl").read_bytes() == whole and not list(tmp_path.glob("*.parts*"))
 
 
-def test_language_hash_seed_and_workers_change_no_byte_of_it(tmp_path):
+def test_locale_hash_seed_and_workers_do_not_change_the_json(tmp_path):
     (tmp_path / "raw.txt").write_bytes(RAW * 50)
     found = []
     for environment, workers in (
@@ -478,11 +478,11 @@ def test_a_full_disk_ends_the_conversion_without_output(tmp_path):
     assert not list(tmp_path.glob("out*"))
 
 
-def test_two_conversions_to_one_output_do_not_meet(tmp_path):
+def test_a_second_conversion_to_the_same_output_is_refused(tmp_path):
     parts = tmp_path / own_name(".out.jsonl.parts")
     parts.mkdir()
     with locked(parts / "lock", seconds=0):
-        with pytest.raises(MachineError, match=r"another process holds it; let that end"):
+        with pytest.raises(MachineError, match=r"another process holds it; wait for that"):
             convert(tmp_path, RAW)
         assert parts.exists()
     assert convert(tmp_path, RAW).count(b"\n") == 2

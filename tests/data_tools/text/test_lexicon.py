@@ -1,4 +1,4 @@
-"""A person's words are found where they stand in the text and stay whole."""
+"""The words of a user's lexicon are found in the text and kept whole."""
 
 import gzip
 
@@ -31,16 +31,16 @@ def read(tmp_path, content, name="words.txt"):
     return Lexicon.from_file(tmp_path / name)
 
 
-def test_a_word_overrides_borders_inside_and_sets_its_own():
+def test_a_lexicon_word_overrides_existing_word_boundaries():
     assert cut(lexicon("京天安"), "我爱", "北京", "天安门") == ["我爱", "北", "京天安", "门"]
 
 
-def test_text_without_its_words_keeps_the_words_it_has():
+def test_text_without_lexicon_words_is_unchanged():
     assert cut(lexicon("学习"), "我爱", "北京") == ["我爱", "北京"]
     assert cut(lexicon("学习")) == []
 
 
-def test_the_longest_word_at_a_place_is_taken_from_the_left():
+def test_the_longest_match_is_taken_from_left_to_right():
     words = lexicon("北京", "北京大学", "大学生", "学生")
     assert cut(words, *"北京大学生北京") == ["北京大学", "生", "北京"]
 
@@ -49,11 +49,11 @@ def test_every_occurrence_is_found():
     assert cut(lexicon("北京"), *"北京北京我北京") == ["北京", "北京", "我", "北京"]
 
 
-def test_a_one_character_word_stands_alone_or_begins_a_longer():
+def test_a_one_character_word_does_not_break_a_longer_one():
     assert cut(lexicon("北", "北京"), "我北", "北京北") == ["我", "北", "北京", "北"]
 
 
-def test_characters_of_the_kind_character_stand_alone():
+def test_words_of_kind_character_are_split_into_characters():
     assert cut(lexicon("天安门", 北京="character"), "我北京", "天", "安门") == ["我", "北", "京", "天安门"]
 
 
@@ -62,11 +62,11 @@ def test_case_and_width_do_not_matter(text):
     assert cut(lexicon("GPT模型"), *f"我{text}了") == ["我", text, "了"]
 
 
-def test_longer_lower_case_does_not_shift_the_words_after_it():
+def test_lengthening_lower_case_does_not_shift_later_words():
     assert cut(lexicon("北京"), *"İ北京") == ["İ", "北京"]
 
 
-def test_letter_case_does_not_depend_on_the_rest_of_the_text():
+def test_case_matching_does_not_depend_on_the_context():
     words = lexicon("ΑΣ")
     assert [[text[start:end] for start, end, _ in words.find(text)] for text in ("ΑΣ", "İ ας", "ασ。İ")] == [
         ["ΑΣ"],
@@ -75,7 +75,7 @@ def test_letter_case_does_not_depend_on_the_rest_of_the_text():
     ]
 
 
-def test_pieces_carry_the_mark_of_the_entry_of_their_word():
+def test_each_piece_carries_the_mark_of_its_lexicon_entry():
     words = Lexicon(
         {"北京": LexiconEntry("entity", 2.0), "安": LexiconEntry(), "门天": LexiconEntry("entity", 2.0)}
     )
@@ -101,7 +101,7 @@ def test_a_latin_word_is_not_found_inside_a_longer_one():
     assert words.find("15g网络") == []
 
 
-def test_words_may_hold_spaces_and_signs():
+def test_words_may_contain_spaces_and_symbols():
     text = "用deep learning和C++写"
     assert cut(lexicon("deep learning", "c++"), *text) == ["用", "deep learning", "和", "C++", "写"]
 
@@ -111,7 +111,7 @@ def test_words_may_hold_spaces_and_signs():
     st.lists(st.text("甲乙丙", min_size=1, max_size=4), min_size=1, max_size=5),
     st.lists(st.text("甲乙丙a", min_size=1, max_size=5), max_size=6),
 )
-def test_cut_words_join_to_the_text_and_hold_all_found_words(entries, words):
+def test_cut_words_join_to_the_text_and_include_all_matches(entries, words):
     known, text = lexicon(*entries), "".join(words)
     kept = cut(known, *words)
     found = [text[start:end] for start, end, _ in known.find(text)]
@@ -130,7 +130,7 @@ def by_hand(entries, text):
     return found
 
 
-def test_a_line_may_say_kind_and_weight(tmp_path):
+def test_a_line_may_give_kind_and_weight(tmp_path):
     content = "\ufeff北京大学\tentity\t2.5\r\n\r\n 自然语言 \n甲乙\tcharacter\n丙\t\t0\n自然语言\n"
     assert read(tmp_path, content).entries == {
         "北京大学": LexiconEntry("entity", 2.5),
@@ -151,12 +151,13 @@ def test_a_line_may_say_kind_and_weight(tmp_path):
         ("京\tentity\tinf", "the weight 'inf' is not"),
         ("京\tentity\t1\t2", "not a word, TAB kind, TAB weight"),
         ("\tentity", "not a word, TAB kind, TAB weight"),
+        ("网点 entity", "a blank before 'entity'; put a TAB between a word and its kind"),
         ("我\tentity", "我 has another kind or weight in line 1; keep one"),
         (b"\xb1\xb1\xbe\xa9", r"not UTF-8 \(byte 1 of the line is 0xb1\); it looks like GB18030"),
     ],
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_bad_line_is_named(tmp_path, line, message, end):
+def test_a_bad_line_is_reported(tmp_path, line, message, end):
     line = line if isinstance(line, bytes) else line.encode("utf-8")
     with pytest.raises(InputError, match=rf"words\.txt:3: {message}"):
         read(tmp_path, f"我{end}{end}".encode() + line + end.encode())
@@ -175,6 +176,6 @@ def test_a_lexicon_without_words_is_refused(tmp_path, content):
         read(tmp_path, content)
 
 
-def test_a_missing_lexicon_is_named(tmp_path):
+def test_a_missing_lexicon_is_reported(tmp_path):
     with pytest.raises(InputError, match=r"no\.txt: no such file; fix user_lexicon"):
         Lexicon.from_file(tmp_path / "no.txt")

@@ -1,4 +1,4 @@
-"""Word pieces are ErnieTokenizer's, and know where they stand."""
+"""Word pieces match ErnieTokenizer's, and carry their offsets in the text."""
 
 import unicodedata
 
@@ -42,7 +42,7 @@ def tiny(tmp_path):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """Our ids and ErnieTokenizer's, by a vocabulary that knows every character below U+3400."""
+    """Our ids and ErnieTokenizer's, with a vocabulary that has every character below U+3400."""
     characters = sorted(
         {c for point in range(33, 0x3400) for c in chr(point).lower()} - set("\x85\u2028\u2029")
     )
@@ -68,7 +68,7 @@ def reference(path):
 
 @pytest.mark.skipif(not VOCABULARIES, reason="no shared data")
 @pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=[path.stem for path in VOCABULARIES])
-def test_real_paragraphs_get_the_ids_of_paddlenlp(vocabulary):
+def test_real_paragraphs_get_the_same_ids_as_in_paddlenlp(vocabulary):
     expected, tokenizer = reference(vocabulary), WordPiece.from_file(vocabulary)
     lines = [line for path in TEXTS for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     assert len(lines) > 90_000
@@ -76,7 +76,7 @@ def test_real_paragraphs_get_the_ids_of_paddlenlp(vocabulary):
     assert not differ, differ[:3]
 
 
-def test_every_kind_of_character_gets_ernie_tokenizer_ids(both):
+def test_every_kind_of_character_matches_ernie_tokenizer(both):
     ours, theirs = both
     points = [*range(0x3000), *range(0x3000, 0x110000, 211), *range(0x1D15E, 0x1D165), *range(0xF900, 0xFB10)]
     for point in points:
@@ -94,7 +94,7 @@ HARD = list(
 @given(
     text=st.lists(st.one_of(st.sampled_from(HARD), st.characters(codec="utf-8")), max_size=40).map("".join)
 )
-def test_any_text_gets_the_ids_of_ernie_tokenizer(both, text):
+def test_any_text_gets_the_same_ids_as_in_ernie_tokenizer(both, text):
     ours, theirs = both
     assert ours(text) == theirs(text)
 
@@ -107,12 +107,12 @@ def test_words_above_100_characters_are_unknown_as_in_ernie(both, length):
 
 
 @pytest.mark.parametrize("control", CONTROL)
-def test_a_control_token_in_the_text_is_text(tiny, control):
+def test_control_tokens_in_the_text_are_plain_text(tiny, control):
     assert set(tiny.encode(f"我{control}爱")) <= {tiny.vocab["我"], tiny.vocab["爱"], tiny.unk_id}
     assert len(tiny.encode(control)) == 3
 
 
-def test_offsets_say_where_each_piece_stands(tiny):
+def test_offsets_give_the_span_of_each_piece(tiny):
     text = " 我\u200b爱Unáffable！中 "
     ids, offsets = tiny.encode_with_offsets(text)
     assert [text[start:end] for start, end in offsets] == ["我", "爱", "Un", "áff", "able", "！", "中"]
@@ -132,7 +132,7 @@ def test_offsets_rise_and_stay_inside_the_text(text):
     assert not len(offsets) or (offsets.min() >= 0 and offsets.max() <= len(text))
 
 
-def test_a_batch_is_the_texts_one_by_one(tiny):
+def test_a_batch_is_encoded_like_its_texts_one_by_one(tiny):
     texts = ["我爱", "", " ", "unaffable 中\n爱", "b", "a"]
     assert tiny.encode_batch(texts) == [tiny.encode(text) for text in texts]
     assert tiny.encode_batch([]) == []
@@ -186,7 +186,7 @@ def test_crlf_line_ends_give_the_same_vocabulary(tmp_path, tiny):
         ("\ufeff[PAD]\n[CLS]\n[SEP]\n[MASK]\n[UNK]\n".encode(), r"no \[PAD\] .* without BOM"),
     ],
 )
-def test_a_file_that_is_no_vocabulary_is_refused(tmp_path, content, message):
+def test_an_invalid_vocabulary_file_is_refused(tmp_path, content, message):
     path = tmp_path / "vocab.txt"
     if content is not None:
         path.write_bytes(content)
@@ -194,11 +194,11 @@ def test_a_file_that_is_no_vocabulary_is_refused(tmp_path, content, message):
         WordPiece.from_file(path)
 
 
-def test_word_shapes_are_what_a_vocabulary_must_hold():
+def test_word_shapes_are_the_normalised_words_of_a_text():
     assert word_shapes("Été在2022，\u200b ok\u0301") == ["ete", "在", "2022", "，", "ok"]
 
 
-def test_what_stands_beyond_the_letters_of_unicode_vanishes(tiny):
+def test_characters_beyond_the_last_letter_are_dropped(tiny):
     categories = {unicodedata.category(chr(point)) for point in range(END_OF_LETTERS, 0x110000)}
     assert categories <= {"Cn", "Cf", "Co", "Mn"}
     assert len(tiny.encode("".join(map(chr, range(END_OF_LETTERS, 0x110000, 997))))) == 0

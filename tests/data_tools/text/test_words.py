@@ -1,4 +1,4 @@
-"""Words become '##' continuations where they stand in the text."""
+"""Characters after the first of each word become '##' continuations, at their places in the text."""
 
 import re
 import sys
@@ -30,7 +30,7 @@ def test_the_second_and_later_characters_of_a_word_are_marked():
     assert mark("我", "爱", "北京", "天安门") == "我 爱 北 ##京 天 ##安 ##门"
 
 
-def test_a_repeated_word_is_marked_only_where_it_is_a_word():
+def test_repeated_characters_are_marked_only_within_a_word():
     assert mark("北京", "，", "北", "京") == "北 ##京 ， 北 京"
 
 
@@ -39,7 +39,7 @@ def test_a_word_of_any_length_is_marked_whole():
 
 
 @pytest.mark.parametrize("stranger", ["㐀", "OK", "２０２２", " ", "\u200b", "🙂", "2022 ok", "e\u0301"])
-def test_what_stands_between_two_words_does_not_shift_them(stranger):
+def test_other_text_between_words_does_not_shift_the_marks(stranger):
     assert mark(stranger, "北京", stranger, "天安门").count("北 ##京") == 1
     assert mark(stranger, "北京", stranger, "天安门").endswith("天 ##安 ##门")
 
@@ -48,15 +48,15 @@ def test_an_unknown_character_does_not_split_its_word():
     assert mark("北", "我㐀京") == "北 我 [UNK] ##京"
 
 
-def test_a_character_without_a_twin_stays_as_it_is():
+def test_a_character_without_continuation_token_is_unchanged():
     assert mark("T恤", "我T恤") == "t 恤 我 t 恤"
 
 
-def test_a_character_after_a_letter_of_its_word_is_marked():
+def test_a_chinese_character_after_a_letter_is_marked():
     assert mark("A京") == "a ##京"
 
 
-def test_a_vanishing_first_character_does_not_join_two_words():
+def test_a_dropped_first_character_does_not_join_two_words():
     assert mark("我", "\u200b北京") == "我 北 ##京"
 
 
@@ -69,7 +69,7 @@ WORDS = st.lists(st.text(alphabet="我爱北京天安门，恤a2 㐀\u0301\u200b
 
 @settings(max_examples=200, deadline=None)
 @given(WORDS)
-def test_taking_the_marks_away_gives_the_ids_of_the_plain_text(words):
+def test_removing_the_marks_restores_the_plain_token_ids(words):
     tokenizer = PIECES.tokenize("".join(words))
     marked = mark_words(word_begins(words), tokenizer.ids, tokenizer.starts, PIECES.continuation_ids)
     twins = np.flatnonzero(marked != tokenizer.ids)
@@ -80,12 +80,12 @@ def test_taking_the_marks_away_gives_the_ids_of_the_plain_text(words):
 @pytest.mark.parametrize(
     "text", ["我爱北京天安门，OK! 1.5元", " 空格　和\t制表 ", "", "Ｑ＆Ａ🙂é\u200b\x00㐀"]
 )
-def test_the_words_of_a_segmenter_join_to_the_text(name, text):
+def test_segmented_words_join_back_to_the_text(name, text):
     pytest.importorskip(name)
     assert "".join(segmenter(name)(text)) == text
 
 
-def test_an_unknown_segmenter_is_refused_with_the_known_ones():
+def test_an_unknown_segmenter_error_lists_the_known_ones():
     with pytest.raises(InputError, match="cn_seg_func thulac is not known; choose one of rjieba, jieba, lac"):
         segmenter("thulac")
 
@@ -106,7 +106,7 @@ class LAC:
 
 @pytest.fixture
 def fake_lac(tmp_path, monkeypatch):
-    """LAC, and a Paddle that cuts by twos; the cut may be replaced."""
+    """A fake LAC and a fake Paddle that cuts text into pairs of characters; tests may replace the cut."""
     (tmp_path / "LAC.py").write_text(LAC)
     monkeypatch.syspath_prepend(tmp_path)
     core = SimpleNamespace(CUT=lambda text: re.findall("..?", text))
@@ -120,13 +120,13 @@ def fake_lac(tmp_path, monkeypatch):
     chinese_words._lac.cache_clear()
 
 
-def test_lac_cuts_each_line_by_itself(fake_lac):
+def test_lac_segments_each_line_separately(fake_lac):
     words = segmenter("lac")("我爱北\n\n京 天安\n")
     assert words == ["我爱", "北", "\n", "\n", "京 ", "天安", "\n"]
     assert "paddle.fluid" not in sys.modules
 
 
-def test_lac_is_given_no_endless_line(fake_lac):
+def test_long_lines_are_split_before_lac_segments_them(fake_lac):
     lengths = []
 
     def cut(text):
@@ -138,7 +138,7 @@ def test_lac_is_given_no_endless_line(fake_lac):
     assert lengths == [10_000, 10_000, 5_000]
 
 
-def test_a_lac_that_alters_the_text_is_refused(fake_lac):
+def test_lac_output_that_alters_the_text_is_an_error(fake_lac):
     fake_lac.CUT = str.split
     with pytest.raises(InputError, match="lac alters the text that it cuts; choose another cn_seg_func"):
         segmenter("lac")("我 爱")
@@ -148,7 +148,7 @@ def test_a_lac_that_alters_the_text_is_refused(fake_lac):
     ("name", "module", "package"),
     [("jieba", "jieba", "jieba"), ("lac", "LAC", "--no-deps lac"), ("lac", "paddle.base", "--no-deps lac")],
 )
-def test_a_segmenter_that_is_not_there_says_how_to_get_it(fake_lac, monkeypatch, name, module, package):
+def test_a_missing_segmenter_error_says_how_to_install_it(fake_lac, monkeypatch, name, module, package):
     monkeypatch.setitem(sys.modules, module, None)
     chinese_words._jieba.cache_clear()
     with pytest.raises(
@@ -175,11 +175,11 @@ def words_given(separator, text):
         ("", []),
     ],
 )
-def test_given_words_join_as_they_are_written(text, words):
+def test_presegmented_text_keeps_spaces_only_where_needed(text, words):
     assert words_given(" ", text) == words
 
 
-def test_given_words_may_have_any_separator():
+def test_presegmented_text_may_use_any_separator():
     assert words_given("/ ", "我/ hello/ world/ 爱") == ["我", "hello", " ", "world", "爱"]
     assert words_given("/ ", "\ue000/ /a/ b") == ["\ue000", "/a", " ", "b"]
     assert words_given("a\n", "ba\nc") == ["ba", "\n", "c"]
@@ -188,7 +188,7 @@ def test_given_words_may_have_any_separator():
 @pytest.mark.parametrize("separator", [" ", "a", "\n", "a ", "aa", "\n\n"])
 @settings(max_examples=100, deadline=None)
 @given(st.text(alphabet="我㐀a2 é，\n\u0660", max_size=12))
-def test_given_words_are_those_of_a_plain_loop(separator, text):
+def test_presegmented_words_match_a_naive_implementation(separator, text):
     lines = [list(filter(None, line.split(separator))) for line in text.split("\n")]
     words = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""Several ranks that save and resume together, as threads."""
+"""Saving and resuming with several ranks, which are threads here."""
 
 import shutil
 
@@ -21,7 +21,7 @@ def part(rank):
 
 
 def save_all(folder, *steps, size=3, files=part, local=None):
-    """Every rank saves its part of each step; what each did, or the exception it raised."""
+    """Save each step on every rank; return what each rank returned, or the exception it raised."""
 
     def one(world, add):
         checkpoints = Checkpoints(folder(world.rank), world, add, local=local and local(world))
@@ -35,7 +35,7 @@ def save_all(folder, *steps, size=3, files=part, local=None):
 
 
 def newest_of_all(folder, size=3, local=None, fingerprint=lambda rank: SAME):
-    """The step that every rank resumes from, or the exception that it raised."""
+    """Return the step that each rank resumes from, or the exception it raised."""
 
     def one(world, add):
         checkpoints = Checkpoints(folder(world.rank), world, add, local=local and local(world))
@@ -52,18 +52,18 @@ def of_names(path):
     return sorted(entry.name for entry in path.iterdir())
 
 
-def test_ranks_hear_each_others_words():
+def test_gather_texts_gives_every_rank_all_texts():
     texts = ["", "a longer text", "天地"]
     answers = on_ranks(3, lambda world, add: gather_texts(add, world, texts[world.rank]))
     assert answers == [texts] * 3
 
 
-def test_ranks_see_each_others_results():
+def test_gather_results_gives_every_rank_all_results():
     assert on_ranks(2, lambda world, add: gather_results(add, world, lambda: world.rank)) == [[0, 1]] * 2
 
 
 @pytest.mark.parametrize("error", [InputError, CheckpointError, NumbersError, MachineError, LostProcessError])
-def test_an_error_of_one_rank_is_raised_by_all(error):
+def test_an_error_on_one_rank_is_raised_on_all_ranks(error):
     def action(world):
         if world.rank == 1:
             raise error("lower --seed 3")
@@ -73,7 +73,7 @@ def test_an_error_of_one_rank_is_raised_by_all(error):
     assert said == [(error, "rank 1: lower --seed 3", "rank 1: lower seed=3")] * 3
 
 
-def test_a_bug_of_one_rank_is_its_own_and_ends_the_others():
+def test_an_unexpected_exception_on_one_rank_ends_the_others():
     answers = on_ranks(2, lambda world, add: gather_results(add, world, lambda: 1 // world.rank))
     assert [type(answer) for answer in answers] == [ZeroDivisionError, LostProcessError]
     assert "rank 0: ZeroDivisionError" in str(answers[1])
@@ -87,7 +87,7 @@ def test_each_rank_writes_its_part(tmp_path):
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_rank_that_cannot_write_ends_the_save_of_all(tmp_path, failing):
+def test_a_write_error_on_one_rank_aborts_the_save_on_all(tmp_path, failing):
     save_all(lambda rank: tmp_path, 5)
 
     def files(rank):
@@ -102,7 +102,7 @@ def test_a_rank_that_cannot_write_ends_the_save_of_all(tmp_path, failing):
     assert newest_of_all(lambda rank: tmp_path)[1] == (5, b"state of 0")
 
 
-def test_non_finite_numbers_of_one_rank_end_the_save_of_all(tmp_path):
+def test_non_finite_values_on_one_rank_abort_the_save_on_all(tmp_path):
     def files(rank):
         return [(f"{rank}.safetensors", {"w": np.array([1, np.nan if rank else 0])})]
 
@@ -111,25 +111,25 @@ def test_non_finite_numbers_of_one_rank_end_the_save_of_all(tmp_path):
     assert of_names(tmp_path / "checkpoints") == []
 
 
-def test_two_ranks_that_give_one_name_are_refused(tmp_path):
+def test_two_ranks_saving_the_same_file_name_are_refused(tmp_path):
     answers = save_all(lambda rank: tmp_path, 10, files=lambda rank: [("same", b"")])
     assert {type(answer) for answer in answers} == {MachineError}
     assert of_names(tmp_path / "checkpoints") == []
 
 
-def test_a_missing_part_makes_all_take_the_checkpoint_before(tmp_path):
+def test_a_missing_part_makes_all_ranks_use_the_previous_one(tmp_path):
     save_all(lambda rank: tmp_path, 5, 10)
     (tmp_path / "checkpoints" / "step_00000010" / "optimizer-00001.bin").unlink()
     assert newest_of_all(lambda rank: tmp_path) == [(5, b"state of 0")] * 3
 
 
-def test_when_all_are_damaged_all_ranks_say_so(tmp_path):
+def test_if_all_checkpoints_are_damaged_every_rank_fails(tmp_path):
     save_all(lambda rank: tmp_path, 5)
     (tmp_path / "checkpoints" / "step_00000005" / MANIFEST).unlink()
     assert {type(answer) for answer in newest_of_all(lambda rank: tmp_path)} == {CheckpointError}
 
 
-def test_a_lock_that_is_held_ends_all_ranks(tmp_path):
+def test_a_held_lock_is_an_error_on_all_ranks(tmp_path):
     held = Checkpoints(tmp_path, World(), lambda values: values)
     answers = save_all(lambda rank: tmp_path, 5)
     held.close()
@@ -139,12 +139,12 @@ def test_a_lock_that_is_held_ends_all_ranks(tmp_path):
 def test_ranks_with_different_flags_are_refused(tmp_path):
     answers = newest_of_all(lambda rank: tmp_path, fingerprint=lambda rank: {"seed": rank // 2})
     assert {str(answer) for answer in answers} == {
-        "rank 2 was started with seed 1 and rank 0 with 0; give all of them the same"
+        "rank 2 was started with seed 1 and rank 0 with 0; start all of them with the same flags"
     }
 
 
 @pytest.mark.parametrize("seen", [5, 10])
-def test_a_rank_that_sees_another_folder_stops_all(tmp_path, seen):
+def test_a_rank_seeing_a_different_folder_stops_all_ranks(tmp_path, seen):
     def folder(rank):
         return tmp_path / ("old" if rank == 1 else "new")
 
@@ -154,7 +154,7 @@ def test_a_rank_that_sees_another_folder_stops_all(tmp_path, seen):
     assert {type(answer) for answer in answers} == {CheckpointError} and "rank 1" in str(answers[0])
 
 
-# Two machines of two ranks each, and no folder that both see.
+# Two machines with two ranks each, and no shared folder.
 
 
 def machine_of(tmp_path):
@@ -177,7 +177,7 @@ def newest_on_machines(tmp_path):
     return newest_of_all(machine_of(tmp_path), size=4, local=place_of)
 
 
-def test_without_a_shared_folder_machines_hold_own_rank_parts(tmp_path):
+def test_without_a_shared_folder_each_machine_keeps_its_parts(tmp_path):
     assert save_on_machines(tmp_path, 5, 10) == [None] * 4
     for machine, names in enumerate(["01", "23"]):
         kept = of_names(tmp_path / f"machine{machine}" / "checkpoints" / "step_00000010")
@@ -186,7 +186,7 @@ def test_without_a_shared_folder_machines_hold_own_rank_parts(tmp_path):
 
 
 @pytest.mark.parametrize("machine", [0, 1])
-def test_without_a_shared_folder_the_newest_common_is_used(tmp_path, machine):
+def test_without_a_shared_folder_the_newest_common_step_is_used(tmp_path, machine):
     save_on_machines(tmp_path, 5, 10, 15)
     checkpoints = tmp_path / f"machine{machine}" / "checkpoints"
     shutil.rmtree(checkpoints / "step_00000015")
@@ -196,7 +196,7 @@ def test_without_a_shared_folder_the_newest_common_is_used(tmp_path, machine):
     assert newest_on_machines(tmp_path) == [(15, b"")] * 4
 
 
-def test_a_machine_without_any_checkpoint_stops_all(tmp_path):
+def test_a_machine_without_a_checkpoint_stops_all_ranks(tmp_path):
     save_on_machines(tmp_path, 5)
     shutil.rmtree(tmp_path / "machine1")
     answers = newest_on_machines(tmp_path)

@@ -21,7 +21,7 @@ def arrays(**changes):
 
 
 def save(output, step=1, files=(), **changes):
-    """A checkpoint of the run in ``output``, with a part of an optimizer for each of ``files``."""
+    """Save a checkpoint of the run in ``output``, with one optimizer shard for each of ``files``."""
     checkpoints = Checkpoints(output, World(), np.asarray)
     state = TrainState(step=step, consumed_samples=8 * step)
     parts = [(f"optimizer-{i:05d}-of-{len(files):05d}.safetensors", part) for i, part in enumerate(files)]
@@ -36,14 +36,14 @@ def diff(first, second, **flags):
 
 
 def run(monkeypatch, *words):
-    """The exit code of a command line."""
+    """Run a command line and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["ernie-pair", *map(str, words)])
     with pytest.raises(SystemExit) as stop:
         main()
     return stop.value.code
 
 
-def test_a_checkpoint_is_shown(tmp_path, capsys):
+def test_show_checkpoint_describes_a_checkpoint(tmp_path, capsys):
     save(tmp_path, step=3, files=[{"bias.moment1": np.zeros(3, np.float32)}])
     show_checkpoint(ShowConfig(str(tmp_path / "model_last")))
     shown = capsys.readouterr().out
@@ -59,36 +59,37 @@ def test_a_checkpoint_is_shown(tmp_path, capsys):
         assert line in shown
 
 
-def test_a_run_is_shown_in_a_line_each(tmp_path, capsys):
+def test_show_checkpoint_of_a_run_prints_a_line_each(tmp_path, capsys):
     folders = [save(tmp_path, step) for step in (1, 2)]
     (folders[0] / "model.safetensors").write_bytes(b"damaged")
     show_checkpoint(ShowConfig(str(tmp_path)))
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("step_00000001  not valid: ") and "is not what MANIFEST.json promises" in first
+    assert first.startswith("step_00000001  not valid: ") and "does not match MANIFEST.json" in first
     assert second.startswith("step_00000002  valid  16 samples  3 files  ")
 
 
-def test_a_damaged_checkpoint_is_shown_and_ends_with_3(tmp_path, capsys):
+def test_showing_a_damaged_checkpoint_exits_with_code_3(tmp_path, capsys):
     folder = save(tmp_path)
     (folder / "model.safetensors").write_bytes(b"damaged")
     assert exit_code_of(lambda: show_checkpoint(ShowConfig(str(folder)))) == 3
     shown = capsys.readouterr()
     assert "step        1" in shown.out and "valid" not in shown.out
-    assert "is not what MANIFEST.json promises" in shown.err
+    assert "does not match MANIFEST.json" in shown.err
 
 
 @pytest.mark.parametrize("name", ["absent", "empty", "run"])
-def test_what_is_no_checkpoint_is_refused(tmp_path, name):
+def test_a_path_that_is_not_a_checkpoint_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(InputError, match="no checkpoint") as caught:
+    fault = "no checkpoint" if name == "run" else "neither a checkpoint nor a run: .*; give the output folder"
+    with pytest.raises(InputError, match=fault) as caught:
         show_checkpoint(ShowConfig(str(tmp_path / name)))
     assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="is no checkpoint; give OUT/model_last"):
+    with pytest.raises(InputError, match="is not a checkpoint; give OUT/model_last"):
         diff(tmp_path / name, tmp_path / name)
 
 
-def test_equal_checkpoints_however_the_optimizer_is_cut(tmp_path, capsys):
+def test_diff_ignores_how_the_optimizer_state_is_sharded(tmp_path, capsys):
     moments = {"a": np.ones(2, np.float32), "b": np.ones(2, np.float32)}
     whole = save(tmp_path / "one", files=[moments])
     cut = save(tmp_path / "two", files=[{"a": moments["a"]}, {"b": moments["b"]}])
@@ -96,7 +97,7 @@ def test_equal_checkpoints_however_the_optimizer_is_cut(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("equal")
 
 
-def test_every_difference_is_named(tmp_path, capsys):
+def test_diff_reports_every_difference(tmp_path, capsys):
     more = {"embedding": np.ones((2, 3), np.float32), "extra": np.ones(1, np.float32)}
     first = save(tmp_path / "one")
     second = save(tmp_path / "two", step=2, bias=np.array([0, 0.5, 0], np.float32), **more)
@@ -112,7 +113,7 @@ def test_every_difference_is_named(tmp_path, capsys):
     ]
 
 
-def test_the_furthest_arrays_are_shown_first(tmp_path, capsys):
+def test_diff_shows_the_largest_differences_first(tmp_path, capsys):
     first = save(tmp_path / "one")
     moved = {"bias": np.full(3, 0.25, np.float32), "embedding": np.full((4, 3), 3, np.float32)}
     assert diff(first, save(tmp_path / "two", **moved), most_lines=1) == 1
@@ -122,22 +123,22 @@ def test_the_furthest_arrays_are_shown_first(tmp_path, capsys):
     ]
 
 
-def test_a_damaged_checkpoint_is_not_compared(tmp_path):
+def test_diff_refuses_a_damaged_checkpoint(tmp_path):
     first, second = save(tmp_path / "one"), save(tmp_path / "two")
     path = Path(second, "model.safetensors")
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    with pytest.raises(CheckpointError, match="is not what MANIFEST.json promises"):
+    with pytest.raises(CheckpointError, match="does not match MANIFEST.json"):
         diff(first, second)
 
 
-def test_distances_of_bits_and_of_what_is_no_number():
+def test_distance_handles_bfloat16_nan_and_empty_arrays():
     ones = np.full(2, 0x3F80, np.uint16)  # bfloat16
     assert distance(ones, ones) == 0 and distance(ones, np.zeros(2, np.float32)) == 1
     assert distance(np.array([np.nan], np.float32), np.zeros(1, np.float32)) == float("inf")
     assert distance(np.zeros(0, np.float32), np.zeros(0, np.float16)) == 0
 
 
-def test_the_commands_end_with_their_codes(tmp_path, monkeypatch, capsys):
+def test_the_commands_return_their_exit_codes(tmp_path, monkeypatch, capsys):
     first, second = save(tmp_path / "one"), save(tmp_path / "two", bias=np.ones(3, np.float32))
     assert run(monkeypatch, "show-checkpoint", first) == 0
     assert run(monkeypatch, "diff-checkpoints", first, first) == 0

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, STATE
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.fingerprint import RunRules
 from ernie_pair.checkpoint.manifest import MANIFEST_FORMAT, as_json, manifest_bytes, sha256_of
+from ernie_pair.checkpoint.run_lock import RunLock, refuse_locked
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.processes.watchdog import RECORD_BYTES
 from ernie_pair.processes.world import World
@@ -50,7 +52,7 @@ def save(checkpoints, *steps):
 
 
 def names(checkpoints):
-    """Without what is being deleted meanwhile."""
+    """Return the names in the folder, without those being deleted in the background."""
     found = (path.name for path in checkpoints.folder.iterdir())
     return sorted(name for name in found if not name.startswith(".trash-"))
 
@@ -60,20 +62,20 @@ def folder_of(checkpoints, step):
 
 
 def patch_os(monkeypatch, **functions):
-    """Other functions of ``os`` for the modules that read and write checkpoints, and for no other."""
+    """Replace functions of ``os`` in the modules that read and write checkpoints, and nowhere else."""
     for module in (folder_module, regular_file):
         monkeypatch.setattr(module, "os", SimpleNamespace(**{**vars(os), **functions}))
 
 
 def rewrite_manifest(folder, change):
-    """Let ``change`` alter the manifest, and make its checksum right again."""
+    """Apply ``change`` to the manifest, and update its checksum."""
     manifest = json.loads((folder / MANIFEST).read_text())
     change(manifest)
     (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
 
 
 def rewrite_file(folder, name, data):
-    """Put ``data`` in place of a file, and make the manifest promise it."""
+    """Replace the content of a file by ``data``, and update its entry in the manifest."""
     (folder / name).write_bytes(data)
 
     def change(manifest):
@@ -83,14 +85,14 @@ def rewrite_file(folder, name, data):
     rewrite_manifest(folder, change)
 
 
-def test_what_was_saved_is_what_is_read(checkpoints):
+def test_a_saved_checkpoint_reads_back_unchanged(checkpoints):
     save(checkpoints, 5)
     newest = checkpoints.newest()
     assert newest.state() == TrainState(5, 40)
     assert newest.read("optimizer.bin") == FILES["optimizer.bin"] + b"5"
 
 
-def test_a_manifest_says_what_wrote_what(checkpoints):
+def test_the_manifest_records_run_topology_ranks_and_versions(checkpoints):
     save(checkpoints, 5)
     manifest = checkpoints.newest().manifest
     assert manifest["format"] == MANIFEST_FORMAT and manifest["topology"] == TOPOLOGY
@@ -98,7 +100,7 @@ def test_a_manifest_says_what_wrote_what(checkpoints):
     assert {entry["rank"] for entry in manifest["files"]} == {0} and "numpy" in manifest["versions"]
 
 
-def test_the_run_keeps_its_name(tmp_path):
+def test_the_run_id_is_kept_across_restarts(tmp_path):
     ids = []
     for _ in range(2):
         opened = Checkpoints(tmp_path, World(), alone)
@@ -107,35 +109,35 @@ def test_the_run_keeps_its_name(tmp_path):
     assert ids[0] == ids[1]
 
 
-def test_there_is_none_before_the_first(checkpoints):
+def test_newest_is_none_before_the_first_save(checkpoints):
     assert checkpoints.newest() is None
 
 
-def test_model_last_points_to_the_newest(checkpoints):
+def test_model_last_points_to_the_newest_checkpoint(checkpoints):
     save(checkpoints, 5, 10)
     assert os.readlink(checkpoints.output_dir / "model_last") == "checkpoints/step_00000010"
 
 
-def test_the_newest_three_are_kept(checkpoints):
+def test_the_newest_three_checkpoints_are_kept(checkpoints):
     save(checkpoints, 1, 2, 3, 4)
     checkpoints.close()
     left = sorted(path.name for path in checkpoints.folder.iterdir())
     assert left == ["step_00000002", "step_00000003", "step_00000004"]
 
 
-def test_every_so_many_steps_one_is_kept_for_good(tmp_path):
+def test_every_nth_checkpoint_is_kept_permanently(tmp_path):
     opened = Checkpoints(tmp_path, World(), alone, keep=2, every=4)
     save(opened, *range(1, 11))
     assert [name[-2:] for name in names(opened)] == ["04", "08", "09", "10"]
     opened.close()
 
 
-def test_one_is_never_kept_alone(tmp_path):
+def test_keeping_only_one_checkpoint_is_refused(tmp_path):
     with pytest.raises(InputError, match="at least two"):
         Checkpoints(tmp_path, World(), alone, keep=1)
 
 
-def test_a_checkpoint_that_cannot_be_deleted_is_only_a_warning(checkpoints, monkeypatch, caplog):
+def test_failing_to_delete_a_checkpoint_is_only_a_warning(checkpoints, monkeypatch, caplog):
     def refuse(path, *rest, **settings):
         raise OSError(13, "Permission denied")
 
@@ -148,7 +150,7 @@ def test_a_checkpoint_that_cannot_be_deleted_is_only_a_warning(checkpoints, monk
 
 @pytest.mark.parametrize("name", [*FILES, STATE, MANIFEST])
 @pytest.mark.parametrize("damage", ["truncate", "empty", "flip", "remove", "pipe", "link", "folder", "grow"])
-def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(checkpoints, name, damage, caplog):
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(checkpoints, name, damage, caplog):
     save(checkpoints, 5, 10)
     path = folder_of(checkpoints, 10) / name
     data = bytearray(path.read_bytes())
@@ -172,7 +174,7 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(checkpoints, name,
     assert checkpoints.newest().state().step == 10
 
 
-def test_any_truncation_of_any_file_is_noticed(checkpoints):
+def test_truncation_of_any_file_is_detected(checkpoints):
     save(checkpoints, 5)
     checkpoint, rng = checkpoints.newest(), random.Random(0)
     for path in folder_of(checkpoints, 5).iterdir():
@@ -185,7 +187,7 @@ def test_any_truncation_of_any_file_is_noticed(checkpoints):
     type(checkpoint)(checkpoint.folder).verify()
 
 
-def test_any_flipped_bit_of_any_file_is_noticed(checkpoints):
+def test_a_flipped_bit_in_any_file_is_detected(checkpoints):
     save(checkpoints, 5)
     checkpoint, rng = checkpoints.newest(), random.Random(1)
     paths = sorted(folder_of(checkpoints, 5).iterdir())
@@ -201,21 +203,21 @@ def test_any_flipped_bit_of_any_file_is_noticed(checkpoints):
     type(checkpoint)(checkpoint.folder).verify()
 
 
-def test_a_file_of_another_step_is_noticed(checkpoints):
+def test_a_file_of_another_step_is_detected(checkpoints):
     save(checkpoints, 5, 10)
     older = (folder_of(checkpoints, 5) / "optimizer.bin").read_bytes()
     (folder_of(checkpoints, 10) / "optimizer.bin").write_bytes(older)
     assert checkpoints.newest().step == 5
 
 
-def test_a_checkpoint_under_the_name_of_another_step_is_noticed(checkpoints):
+def test_a_checkpoint_named_as_another_step_is_detected(checkpoints):
     save(checkpoints, 5)
     shutil.copytree(folder_of(checkpoints, 5), folder_of(checkpoints, 10))
     assert checkpoints.newest().step == 5
     assert [name[:18] for name in names(checkpoints)] == [".bad-step_00000010", "step_00000005"]
 
 
-def test_a_file_more_than_promised_is_nobodys_business(checkpoints):
+def test_extra_files_in_a_checkpoint_are_ignored(checkpoints):
     save(checkpoints, 5)
     (folder_of(checkpoints, 5) / "notes.txt").write_text("mine")
     assert checkpoints.newest().step == 5
@@ -237,7 +239,7 @@ def test_a_file_more_than_promised_is_nobodys_business(checkpoints):
     ],
     ids=str,
 )
-def test_an_impossible_state_is_set_aside_despite_its_hash(checkpoints, change):
+def test_an_invalid_state_with_a_valid_hash_is_set_aside(checkpoints, change):
     save(checkpoints, 5, 10)
     state = json.loads((folder_of(checkpoints, 10) / STATE).read_text())
     rewrite_file(folder_of(checkpoints, 10), STATE, json.dumps({**state, **change}).encode())
@@ -261,7 +263,7 @@ def test_an_impossible_state_is_set_aside_despite_its_hash(checkpoints, change):
     ],
     ids=range(11),
 )
-def test_an_impossible_manifest_is_set_aside_despite_checksum(checkpoints, change):
+def test_an_invalid_manifest_with_a_valid_checksum_is_set_aside(checkpoints, change):
     save(checkpoints, 5, 10)
     rewrite_manifest(folder_of(checkpoints, 10), change)
     assert checkpoints.newest().step == 5
@@ -270,7 +272,7 @@ def test_an_impossible_manifest_is_set_aside_despite_checksum(checkpoints, chang
 @pytest.mark.parametrize(
     "name", ["../../secret", "/etc/passwd", "a/../../b", "..", ".", "", "a\0b", "a" * 101, "a b", "\N{BOM}"]
 )
-def test_a_manifest_naming_outside_files_opens_none_of_them(checkpoints, name, monkeypatch):
+def test_file_names_in_a_manifest_cannot_escape_its_folder(checkpoints, name, monkeypatch):
     save(checkpoints, 5, 6)
     rewrite_manifest(folder_of(checkpoints, 6), lambda m: m["files"][0].update(name=name))
     opened = []
@@ -280,7 +282,7 @@ def test_a_manifest_naming_outside_files_opens_none_of_them(checkpoints, name, m
     assert all(os.path.realpath(path).startswith(inside) for path in opened)
 
 
-def test_a_manifest_that_is_too_large_or_too_deep_is_not_parsed(checkpoints):
+def test_an_oversized_or_deeply_nested_manifest_is_not_parsed(checkpoints):
     save(checkpoints, 5, 6, 7)
     with open(folder_of(checkpoints, 7) / MANIFEST, "wb") as file:
         file.truncate(1 << 30)
@@ -296,7 +298,7 @@ def test_a_newer_format_is_refused_and_not_set_aside(checkpoints):
     assert names(checkpoints) == ["step_00000005", "step_00000006"]
 
 
-def test_the_first_format_is_still_read(checkpoints):
+def test_checkpoints_of_format_1_can_still_be_read(checkpoints):
     save(checkpoints, 5)
     folder = folder_of(checkpoints, 5)
     state = as_json({"step": 5, "consumed_samples": 40, "best_metric": 0.5})
@@ -314,7 +316,7 @@ def test_the_first_format_is_still_read(checkpoints):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
-def test_what_is_not_finite_is_not_saved(checkpoints, dtype, value):
+def test_non_finite_values_are_not_saved(checkpoints, dtype, value):
     save(checkpoints, 5)
     files = {"weights.safetensors": {"a": np.ones(9, dtype), "b": np.array([1, value], dtype)}}
     with pytest.raises(NumbersError, match="^b holds values that are not finite"):
@@ -322,7 +324,7 @@ def test_what_is_not_finite_is_not_saved(checkpoints, dtype, value):
     assert names(checkpoints) == ["step_00000005"]
 
 
-def test_what_is_not_finite_is_not_loaded(checkpoints, caplog):
+def test_a_checkpoint_with_non_finite_values_is_not_loaded(checkpoints, caplog):
     save(checkpoints, 5, 10)
     broken = to_safetensors({"w": np.array([1, np.nan], np.float32)})
     rewrite_file(folder_of(checkpoints, 10), "weights.safetensors", broken)
@@ -331,13 +333,13 @@ def test_what_is_not_finite_is_not_loaded(checkpoints, caplog):
     assert "weights.safetensors: w holds values that are not finite" in caplog.text
 
 
-def test_integers_and_narrow_numbers_are_no_hindrance(checkpoints):
+def test_integer_boolean_and_empty_arrays_can_be_saved(checkpoints):
     arrays = {"i": np.array([-1, 2**62]), "b": np.array([True]), "e": np.zeros((0, 3), np.float32)}
     checkpoints.save(TrainState(1), SAME, [("a.safetensors", arrays)], TOPOLOGY)
     assert checkpoints.newest().step == 1
 
 
-def test_when_all_are_damaged_nothing_starts_afresh(checkpoints):
+def test_if_all_checkpoints_are_damaged_it_is_an_error(checkpoints):
     save(checkpoints, 5, 6)
     for step in (5, 6):
         (folder_of(checkpoints, step) / "optimizer.bin").unlink()
@@ -346,7 +348,7 @@ def test_when_all_are_damaged_nothing_starts_afresh(checkpoints):
             checkpoints.newest()
 
 
-def test_one_that_was_set_aside_is_never_taken_for_none(checkpoints):
+def test_having_only_a_set_aside_checkpoint_is_an_error(checkpoints):
     save(checkpoints, 5, 6)
     (folder_of(checkpoints, 6) / "optimizer.bin").unlink()
     checkpoints.newest()
@@ -357,7 +359,7 @@ def test_one_that_was_set_aside_is_never_taken_for_none(checkpoints):
         checkpoints.newest()
 
 
-def test_a_checkpoint_without_permission_is_not_passed_over(checkpoints, monkeypatch):
+def test_a_checkpoint_without_read_permission_is_an_error(checkpoints, monkeypatch):
     save(checkpoints, 5, 6)
 
     def refuse(path, *rest):
@@ -370,7 +372,7 @@ def test_a_checkpoint_without_permission_is_not_passed_over(checkpoints, monkeyp
         checkpoints.newest()
 
 
-def test_too_many_open_files_are_no_damage(checkpoints, monkeypatch):
+def test_too_many_open_files_is_not_treated_as_damage(checkpoints, monkeypatch):
     save(checkpoints, 5)
 
     def refuse(path, *rest):
@@ -382,7 +384,7 @@ def test_too_many_open_files_are_no_damage(checkpoints, monkeypatch):
     assert names(checkpoints) == ["step_00000005"]
 
 
-def test_only_folders_of_the_exact_name_are_read(checkpoints, tmp_path, caplog):
+def test_only_folders_with_an_exact_step_name_are_read(checkpoints, tmp_path, caplog):
     save(checkpoints, 900)
     for name in ("step_901", "step_1e9", "step_-1", "step_000000902", "step_00000903x"):
         (checkpoints.folder / name).mkdir()
@@ -394,11 +396,11 @@ def test_only_folders_of_the_exact_name_are_read(checkpoints, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         again = Checkpoints(tmp_path, World(), alone)
         assert again.newest().step == 900
-    assert caplog.text.count("are no checkpoints") == 1
+    assert caplog.text.count("are not checkpoints") == 1
     again.close()
 
 
-def test_the_clock_decides_nothing(checkpoints):
+def test_the_newest_checkpoint_does_not_depend_on_mtimes(checkpoints):
     save(checkpoints, 5, 6)
     os.utime(folder_of(checkpoints, 5), (4e9, 4e9))
     os.utime(folder_of(checkpoints, 6), (0, 0))
@@ -406,7 +408,7 @@ def test_the_clock_decides_nothing(checkpoints):
 
 
 @pytest.mark.parametrize("damage", ["dangles", "older", "outside", "is a folder", "is gone"])
-def test_model_last_is_not_trusted_but_mended(checkpoints, damage, tmp_path, caplog):
+def test_a_wrong_model_last_is_ignored_and_repaired(checkpoints, damage, tmp_path, caplog):
     save(checkpoints, 5, 6)
     link = checkpoints.output_dir / "model_last"
     link.unlink()
@@ -421,15 +423,17 @@ def test_model_last_is_not_trusted_but_mended(checkpoints, damage, tmp_path, cap
     assert len(list(tmp_path.glob(".bad-model_last-*/mine"))) == (damage == "is a folder")
 
 
-def test_another_run_is_refused_with_its_difference_and_flag(checkpoints):
+def test_a_mismatched_run_error_names_the_difference_and_flag(checkpoints):
     save(checkpoints, 5)
-    with pytest.raises(InputError, match="corpus was 'abc' and is now 'xyz'.*allow_change corpus to go on"):
+    with pytest.raises(
+        InputError, match="corpus was 'abc' and is now 'xyz'.*allow_change corpus to continue"
+    ):
         checkpoints.resume({**SAME, "corpus": "xyz"}, TOPOLOGY)
     with pytest.raises(InputError, match="allow_change corpus,seed"):
         checkpoints.resume({**SAME, "corpus": "xyz", "seed": 2}, TOPOLOGY, allowed=["corpus"])
 
 
-def test_what_is_allowed_to_change_is_said_and_remembered(checkpoints, caplog):
+def test_allowed_changes_are_logged_and_recorded(checkpoints, caplog):
     save(checkpoints, 5)
     with caplog.at_level(logging.WARNING):
         assert checkpoints.resume({**SAME, "seed": 2}, TOPOLOGY, allowed=["seed"]).step == 5
@@ -442,7 +446,7 @@ def test_what_is_allowed_to_change_is_said_and_remembered(checkpoints, caplog):
     assert checkpoints.newest().manifest["changes"] == changes
 
 
-def test_changes_that_void_the_weights_are_never_allowed(checkpoints):
+def test_changes_that_invalidate_the_weights_are_never_allowed(checkpoints):
     save(checkpoints, 5)
     with pytest.raises(InputError, match="model layers was 2 and is now 3") as caught:
         checkpoints.resume(
@@ -451,19 +455,19 @@ def test_changes_that_void_the_weights_are_never_allowed(checkpoints):
     assert "allow_change" not in str(caught.value)
 
 
-def test_a_key_that_there_is_not_cannot_be_allowed_to_change(checkpoints):
+def test_allow_change_refuses_an_unknown_key(checkpoints):
     with pytest.raises(InputError, match="allow_change sead: there is no such key; use .*seed"):
         checkpoints.resume(SAME, TOPOLOGY, allowed=["sead"])
 
 
-def test_other_processes_are_a_line(checkpoints, caplog):
+def test_a_changed_number_of_processes_is_logged(checkpoints, caplog):
     save(checkpoints, 5)
     with caplog.at_level(logging.INFO):
         checkpoints.resume(SAME, {**TOPOLOGY, "processes": 2})
-    assert [record.message for record in caplog.records] == ["goes on with processes 2 (was 1)"]
+    assert [record.message for record in caplog.records] == ["continues with processes 2 (was 1)"]
 
 
-def test_other_versions_are_a_line(checkpoints, caplog):
+def test_changed_library_versions_are_logged(checkpoints, caplog):
     save(checkpoints, 5)
     rewrite_manifest(folder_of(checkpoints, 5), lambda m: m["versions"].update(numpy="0.1"))
     with caplog.at_level(logging.WARNING):
@@ -471,13 +475,33 @@ def test_other_versions_are_a_line(checkpoints, caplog):
     assert "other versions: numpy" in caplog.text and "(was 0.1)" in caplog.text
 
 
-def test_two_runs_in_one_folder_are_refused_naming_the_holder(checkpoints, tmp_path):
+def test_a_second_run_in_a_folder_is_refused_naming_the_first(checkpoints, tmp_path):
     for _ in range(2):
         with pytest.raises(InputError, match=f"locked by another run .pid {os.getpid()} on "):
             Checkpoints(tmp_path, World(), alone)
 
 
-def test_a_lock_is_not_written_through_a_link(tmp_path):
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EIO])
+def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, caplog, number):
+    def fail(descriptor, how):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    path, before = tmp_path / "run.lock", len(os.listdir("/proc/self/fd"))
+    if number == errno.EIO:
+        with pytest.raises(OSError):
+            RunLock(path)
+        with pytest.raises(OSError):
+            refuse_locked(path)
+    else:
+        RunLock(path).release()
+        assert path.read_text().startswith(f"pid {os.getpid()} on ")
+        refuse_locked(path)
+        assert caplog.text.count(f"{tmp_path}: no file can be locked there; start no second run") == 2
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_lock_file_is_not_written_through_a_symlink(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "out" / "run.lock").symlink_to(tmp_path / "precious")
@@ -487,7 +511,7 @@ def test_a_lock_is_not_written_through_a_link(tmp_path):
 
 
 @pytest.mark.parametrize("moment", range(1, 12))
-def test_a_failed_file_operation_leaves_the_last_checkpoint(checkpoints, moment, monkeypatch):
+def test_a_valid_checkpoint_survives_a_failed_fsync(checkpoints, moment, monkeypatch):
     save(checkpoints, 5)
     calls = iter(range(1, 1000))
     real = os.fsync
@@ -508,7 +532,7 @@ def test_a_failed_file_operation_leaves_the_last_checkpoint(checkpoints, moment,
 
 
 def fail_at(monkeypatch, moment):
-    """Let the ``moment``-th fsync from here on fail; the list grows with every fsync."""
+    """Make the ``moment``-th fsync from now on fail; return a list that grows with every fsync."""
     calls, real = [], os.fsync
 
     def failing(descriptor):
@@ -525,7 +549,7 @@ UP_TO_THE_NAME = len(FILES) + len(("state.json", "MANIFEST.json", "the draft", "
 
 
 @pytest.mark.parametrize("moment", range(1, UP_TO_THE_NAME + 2))
-def test_a_failed_fsync_ends_the_save_and_publishes_nothing(checkpoints, moment, monkeypatch, capfd):
+def test_a_failed_fsync_aborts_the_save_and_publishes_nothing(checkpoints, moment, monkeypatch, capfd):
     save(checkpoints, 5)
     with monkeypatch.context() as patch:
         calls = fail_at(patch, moment)
@@ -538,8 +562,8 @@ def test_a_failed_fsync_ends_the_save_and_publishes_nothing(checkpoints, moment,
 
 
 @pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("moment", range(1, 5))  # the file, its note, the draft, the folder above
-def test_an_fsync_that_fails_publishes_no_folder(tmp_path, before, moment, monkeypatch):
+@pytest.mark.parametrize("moment", range(1, 5))  # the file, its record, the draft, the parent folder
+def test_a_failed_fsync_publishes_no_folder(tmp_path, before, moment, monkeypatch):
     if before:
         publish_folder(tmp_path / "best", lambda draft: (draft / "a").write_text("old"))
     with monkeypatch.context() as patch:
@@ -551,7 +575,7 @@ def test_an_fsync_that_fails_publishes_no_folder(tmp_path, before, moment, monke
     assert not before or (tmp_path / "best" / "a").read_text() == "old"
 
 
-def test_a_disk_that_keeps_less_than_it_says_publishes_nothing(checkpoints, monkeypatch):
+def test_a_file_shorter_than_written_is_not_published(checkpoints, monkeypatch):
     save(checkpoints, 5)
 
     patch_os(monkeypatch, fstat=lambda descriptor: SimpleNamespace(st_size=7))
@@ -561,16 +585,16 @@ def test_a_disk_that_keeps_less_than_it_says_publishes_nothing(checkpoints, monk
     assert names(checkpoints) == ["step_00000005"]
 
 
-def test_a_disk_without_room_is_noticed_before_any_write(checkpoints, monkeypatch):
+def test_a_full_disk_is_detected_before_writing(checkpoints, monkeypatch):
     save(checkpoints, 5)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(MachineError, match=r"1000 bytes free, \d+ wanted"):
+    with pytest.raises(MachineError, match=r"1000 bytes free, a checkpoint takes \d+"):
         save(checkpoints, 10)
     assert names(checkpoints) == ["step_00000005"]
 
 
 @pytest.mark.parametrize("most", [1, 7, 4096, 1 << 20])
-def test_a_file_of_many_arrays_survives_short_writes(checkpoints, monkeypatch, most):
+def test_short_writes_do_not_corrupt_a_file_of_many_arrays(checkpoints, monkeypatch, most):
     arrays = {f"{number:04d}": np.full(number % 9, number, np.float32) for number in range(2500)}
     arrays["large"] = np.arange(5000, dtype=np.float64)
     writev = os.writev
@@ -584,7 +608,7 @@ def test_a_file_of_many_arrays_survives_short_writes(checkpoints, monkeypatch, m
     assert checkpoints.newest().read("many.safetensors") == to_safetensors(arrays)
 
 
-def test_files_are_taken_one_by_one(checkpoints):
+def test_each_file_is_written_before_the_next_is_generated(checkpoints):
     def files():
         yield "a", b"a"
         (draft,) = checkpoints.folder.glob(".tmp-step_00000001-*")
@@ -595,7 +619,7 @@ def test_files_are_taken_one_by_one(checkpoints):
     assert checkpoints.newest().step == 1
 
 
-def test_saving_leaves_no_file_open(tmp_path):
+def test_saving_leaks_no_file_descriptors(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     opened = Checkpoints(tmp_path, World(), alone)
     save(opened, *range(1, 51))
@@ -615,7 +639,7 @@ def test_leftovers_of_a_killed_save_are_cleared_at_next_start(tmp_path):
     opened.close()
 
 
-def test_a_folder_is_published_whole_or_not_at_all(tmp_path):
+def test_a_folder_is_published_completely_or_not_at_all(tmp_path):
     publish_folder(tmp_path / "best", lambda draft: (draft / "a").write_text("old"))
 
     def failing(draft):

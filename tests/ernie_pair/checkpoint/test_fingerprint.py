@@ -1,4 +1,4 @@
-"""Refusals of checkpoints of other runs, in the words of the flags that a person types."""
+"""Refusing checkpoints of other runs, with messages that name the flags a user passes."""
 
 import logging
 from dataclasses import fields, replace
@@ -10,6 +10,7 @@ from tiny_pair import train_config
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.fingerprint import flags_of, refuse_other_run, refuse_unknown_keys
+from ernie_pair.embedding.train import embedding_fingerprint as of_texts
 from ernie_pair.model_files.spec import parse_spec
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.train import pair_fingerprint as of_pairs
@@ -29,7 +30,7 @@ def pretraining(*words):
 
 
 def saved_by_the_version_before(config):
-    """What a checkpoint held when warm-up was counted by --decay_steps, and keys told no flags."""
+    """A checkpoint from when warm-up was relative to --decay_steps and keys did not name their flags."""
     _, now = pretraining()
     names = (key.partition(" (")[0].replace("--", "") for key in now)
     known = {name: getattr(config, name, None) for name in names if name != of_pretraining.WARM_UP}
@@ -50,7 +51,7 @@ def pairs(tmp_path, steps=10, **changes):
     return of_pairs.fingerprint_of(config, SOURCE, hashes, job, World())
 
 
-def test_a_warm_up_in_steps_is_that_of_the_rate_or_refused():
+def test_warmup_steps_must_match_the_saved_warmup():
     config, by_rate = pretraining("--max_steps", "1000", "--warmup_rate", "0.1")
     same, by_steps = pretraining("--max_steps", "1000", "--warmup_steps", "100")
     assert compare(by_rate, same, by_steps) == []
@@ -60,7 +61,7 @@ def test_a_warm_up_in_steps_is_that_of_the_rate_or_refused():
     assert compare(by_rate, other, longer, "warmup_steps")[0]["new"] == 200
 
 
-def test_another_schedule_of_pairs_is_another_run(tmp_path):
+def test_a_changed_pair_training_schedule_is_another_run(tmp_path):
     before = {name: value for name, value in pairs(tmp_path).items() if name != "lr_scheduler_type"}
     assert refuse_other_run("out/step_5", before, pairs(tmp_path), (), of_pairs.RULES) == []
     for change in ({"lr_scheduler_type": "constant"}, {"warmup_steps": 3}, {"warmup_rate": 0.2}):
@@ -72,19 +73,19 @@ def test_another_schedule_of_pairs_is_another_run(tmp_path):
         assert refuse_other_run("out/step_5", before, given, [allowed], of_pairs.RULES)
 
 
-def test_every_key_of_pretraining_names_flags_that_there_are():
+def test_every_pretraining_key_names_existing_flags():
     flags = {item.name for item in fields(PretrainConfig)}
     for key in pretraining()[1]:
         assert flags_of(key) and set(flags_of(key)) <= flags, key
 
 
-def test_every_key_of_pair_training_names_flags_that_there_are(tmp_path):
+def test_every_pair_training_key_names_existing_flags(tmp_path):
     flags = {item.name for item in fields(TrainConfig)}
     for key in pairs(tmp_path):
         assert flags_of(key) and set(flags_of(key)) <= flags, key
 
 
-def test_an_old_checkpoint_with_equal_warm_up_continues():
+def test_an_old_checkpoint_with_equal_warmup_can_be_resumed():
     config, given = pretraining("--max_steps", "1200", "--decay_steps", "1200", "--warmup_rate", "0.1")
     assert compare(saved_by_the_version_before(config), config, given) == []
 
@@ -95,25 +96,25 @@ def test_an_old_recipe_checkpoint_is_refused_with_a_remedy():
     with pytest.raises(InputError, match="warm-up steps .* was 19800 and is now 2000") as caught:
         compare(saved, config, given)
     assert "pass warmup_rate=0.099 to keep the 19800" in str(caught.value)
-    assert "allow_change warmup_rate to go on" in str(caught.value)
+    assert "allow_change warmup_rate to continue" in str(caught.value)
     config, kept = pretraining(*RECIPE[:-1], "0.099")
     assert compare(saved, config, kept) == []
     assert [change["new"] for change in compare(saved, config, given, "warmup_rate")] == [2000]
 
 
-def test_more_pretraining_steps_name_the_flag_and_effects():
+def test_changing_max_steps_names_the_flag_and_its_effects():
     _, saved = pretraining("--max_steps", "1000")
     config, given = pretraining("--max_steps", "2000")
     with pytest.raises(InputError, match=r"decay_steps \(0: max_steps\) was 1000 and is now 2000") as caught:
         compare(saved, config, given)
-    assert "allow_change max_steps to go on" in str(caught.value)
+    assert "allow_change max_steps to continue" in str(caught.value)
     assert {change["key"] for change in compare(saved, config, given, "max_steps")} == {
         "decay_steps",
         "warm-up steps",
     }
 
 
-def test_keys_are_allowed_by_their_flags_or_by_their_names():
+def test_allow_change_accepts_flag_names_and_key_names():
     _, given = pretraining()
     refuse_unknown_keys(given, ["input_dir", "corpus", "max_steps", "max_lr"])
     with pytest.raises(InputError, match="allow_change max_step: there is no such key; use some of .*max_lr"):
@@ -123,21 +124,21 @@ def test_keys_are_allowed_by_their_flags_or_by_their_names():
     assert compare(given, config, other, "input_dir") == compare(given, config, other, "corpus")
 
 
-def test_another_number_of_epochs_names_the_flag(tmp_path, caplog):
+def test_changing_the_number_of_epochs_names_the_flag(tmp_path, caplog):
     saved = pairs(tmp_path, epochs=3)
     with pytest.raises(
         InputError, match=r"steps in all \(epochs, max_steps\) was 10 and is now 20"
     ) as caught:
         refuse_other_run("out", saved, pairs(tmp_path, 20, epochs=6), (), of_pairs.RULES)
-    assert "allow_change epochs to go on" in str(caught.value)
-    with pytest.raises(InputError, match="allow_change max_steps to go on"):
+    assert "allow_change epochs to continue" in str(caught.value)
+    with pytest.raises(InputError, match="allow_change max_steps to continue"):
         refuse_other_run("out", saved, pairs(tmp_path, 20, max_steps=20), (), of_pairs.RULES)
     with caplog.at_level(logging.WARNING):
         assert refuse_other_run("out", saved, pairs(tmp_path, 20, epochs=6), ["epochs"], of_pairs.RULES)
     assert "--allow_change: steps in all was 10, is now 20" in caplog.text
 
 
-def test_a_pair_checkpoint_of_the_version_before_goes_on(tmp_path):
+def test_a_pair_checkpoint_of_the_previous_version_resumes(tmp_path):
     now = pairs(tmp_path)
     before = {
         "steps in all (--epochs, --max_steps)": "updates in all (--epochs, --max_steps)",
@@ -153,21 +154,33 @@ def test_a_pair_checkpoint_of_the_version_before_goes_on(tmp_path):
     assert refuse_other_run("out", saved, now, (), of_pairs.RULES) == []
 
 
-def test_a_finished_pair_run_may_go_on_for_more_epochs(tmp_path, capsys):
+def test_a_finished_pair_run_can_continue_for_more_epochs(tmp_path, capsys):
     from ernie_pair.pair.train.train_pair import train_pair
 
     config = train_config(tmp_path, epochs=1, checkpoint_steps=4, eval_freq=100)
     train_pair(config)
-    with pytest.raises(InputError, match="allow_change epochs to go on"):
+    with pytest.raises(InputError, match="allow_change epochs to continue"):
         train_pair(replace(config, epochs=2))
     train_pair(replace(config, epochs=2, allow_change="epochs"))
-    assert "peak 5e-5 at step 1, 0 at 13, 4.17e-6 at the end, step 12, 2.5e-5 at the next" in (
-        capsys.readouterr().err
-    )
+    told = "is 4.17e-6 at the last step, 12, is 2.5e-5 at the next step"
+    assert told in capsys.readouterr().err
     assert (tmp_path / "out" / "model_last").resolve().name == "step_00000012"
 
 
-def test_a_run_in_half_precision_keeps_its_float32_ops():
+def test_amp_dtype_is_not_compared_without_mixed_precision(tmp_path):
+    """Earlier versions saved a type even without mixed precision."""
+    config, of_corpus = pretraining()
+    rules_of_corpus = of_pretraining.rules_of(config)
+    of_both = ((of_corpus, rules_of_corpus), (pairs(tmp_path), of_pairs.RULES))
+    for now, rules in (*of_both, (pairs(tmp_path), of_texts.RULES)):
+        assert now["amp_dtype"] == "auto"
+        assert refuse_other_run("out", {**now, "amp_dtype": "float16"}, now, (), rules) == []
+        half = {**now, "use_amp": True, "amp_dtype": "bfloat16"}
+        with pytest.raises(InputError, match="amp_dtype was 'bfloat16' and is now 'float16'"):
+            refuse_other_run("out", half, {**half, "amp_dtype": "float16"}, (), rules)
+
+
+def test_an_old_half_precision_run_keeps_its_float32_ops():
     half = ("--use_amp", "true", "--device", "gpu", "--amp_dtype", "float16")
     _, now = pretraining(*half)
     before = {name: value for name, value in now.items() if name != "amp_fp32_ops"}
@@ -175,6 +188,6 @@ def test_a_run_in_half_precision_keeps_its_float32_ops():
     assert compare(before, config, all_in_float32) == []
     with pytest.raises(InputError, match="amp_fp32_ops was 'gelu,layer_norm,softmax' and is now ''"):
         compare(before, config, now)
-    config, wide = pretraining("--amp_fp32_ops", "softmax")  # of a run that casts nothing
+    config, wide = pretraining("--amp_fp32_ops", "softmax")  # a run without mixed precision
     before = {name: value for name, value in wide.items() if name != "amp_fp32_ops"}
     assert compare(before, config, wide) == []

@@ -1,7 +1,7 @@
-"""Runs that an earlier version left: their checkpoints resume, their folders load.
+"""Runs stored by an earlier version: their checkpoints resume and their folders load.
 
-support/stored_runs.tar.xz: of each half a model, its data, an output folder whose newest checkpoint is
-that of step 4, and the weights that its step 6 had.
+support/stored_runs.tar.xz holds, for pretraining and for pair training, a model, its data, an output
+folder whose newest checkpoint is that of step 4, and the weights expected after step 6.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ def stored(tmp_path):
     return tmp_path
 
 
-# Dropout drew so when the run was stored: by Paddle, and in the last layer for every token.
+# Dropout as it was when the run was stored: drawn by Paddle, and for every token in the last layer.
 AS_BEFORE = """
 import runpy, sys
 from ernie_pair.device.cpu_env import prepare_cpu_math
@@ -53,14 +53,14 @@ def run(folder, script, words, before=()):
 
 
 def assert_tells_of_paddle(said):
-    """They were stored with 2.6.2; another Paddle goes on with them, and says so."""
+    """The runs were stored with Paddle 2.6.2; another version resumes them and logs the difference."""
     version = installed_versions().get("paddlepaddle")
     told = f"paddlepaddle {version} (was 2.6.2)" in said
     assert told == (version not in ("2.6.2", None))
 
 
 def assert_as_stored(folder, name):
-    """Another processor may round in another way; a step that starts from nothing is far away."""
+    """Another processor may round differently; a run that started from scratch would be far off."""
     found = from_safetensors((folder / "output/model_last" / name).read_bytes(), name)
     wanted = from_safetensors((folder / "expected" / name).read_bytes(), name)
     assert found.keys() == wanted.keys()
@@ -69,7 +69,7 @@ def assert_as_stored(folder, name):
 
 
 @needs_programs
-def test_a_stored_run_of_pretraining_goes_on(stored):
+def test_a_stored_pretraining_run_resumes(stored):
     words = flags(
         *(Path("pretrain") / name for name in ("model", "corpus", "output")), seed=7, kernels="plain"
     )
@@ -79,7 +79,7 @@ def test_a_stored_run_of_pretraining_goes_on(stored):
     assert_as_stored(stored / "pretrain", "static_vars.safetensors")
 
 
-def test_a_stored_run_of_pairs_goes_on_and_its_best_model_loads(stored):
+def test_a_stored_pair_run_resumes_and_its_best_model_loads(stored):
     settings = {"model_name_or_path": "model", "model_type": "ernie", "from_scratch": "true"}
     settings.update(train_file="train.tsv", dev_file="dev.tsv", output_dir="output", device="cpu")
     settings.update(batch_size=16, logging_freq=1, max_steps=6, checkpoint_steps=2, eval_freq=3)
@@ -94,7 +94,7 @@ def test_a_stored_run_of_pairs_goes_on_and_its_best_model_loads(stored):
 
 
 @needs_programs
-def test_a_stored_checkpoint_of_pretraining_is_converted(stored):
+def test_a_stored_pretraining_checkpoint_can_be_converted(stored):
     words = ["--static_model_path", "output/model_last/static_vars", "--output_dir", "dynamic"]
     said = run(stored / "pretrain", "ernie_static_to_dynamic.py", words)
-    assert "are now" in said and (stored / "pretrain/dynamic/model_state.pdparams").is_file()
+    assert "wrote " in said and (stored / "pretrain/dynamic/model_state.pdparams").is_file()

@@ -1,4 +1,4 @@
-"""The list of commands, versions, and what is said of a word that is no command."""
+"""The list of commands, the versions, and the error for an unknown command."""
 
 import platform
 import re
@@ -23,7 +23,7 @@ def run(*words):
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"], ["help", "help"], ["help", "--help"]])
-def test_each_command_stands_once_under_its_subject(words, capsys):
+def test_help_lists_each_command_once_under_its_group(words, capsys):
     assert run(*words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 100 for line in lines)
@@ -32,13 +32,13 @@ def test_each_command_stands_once_under_its_subject(words, capsys):
         assert sum(line.startswith(f"  {name}  ") for line in lines) == 1, name
 
 
-def test_each_purpose_is_an_order_in_one_line():
+def test_each_command_summary_is_one_imperative_line():
     for purpose in [entry[3] for entry in COMMANDS.values()] + [LAUNCH[1], HELP[1], COMPLETION[1]]:
         assert re.fullmatch(r"[A-Z][a-z-]+ .{10,75}[^.]", purpose), purpose
 
 
 @pytest.mark.parametrize("words", [["--version"], ["-V"]])
-def test_versions_are_those_that_are_installed(words, capsys):
+def test_version_prints_the_installed_versions(words, capsys):
     assert run(*words) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"ernie-pair {__version__}",
@@ -48,7 +48,7 @@ def test_versions_are_those_that_are_installed(words, capsys):
     ]
 
 
-def test_what_is_not_installed_is_said(monkeypatch, capsys):
+def test_version_reports_packages_that_are_not_installed(monkeypatch, capsys):
     def absent(name):
         raise metadata.PackageNotFoundError(name)
 
@@ -61,7 +61,7 @@ def test_what_is_not_installed_is_said(monkeypatch, capsys):
     ]
 
 
-def test_help_of_a_command_is_that_of_its_flag(capsys):
+def test_help_command_prints_the_same_as_the_help_flag(capsys):
     assert run("help", "train") == run("train", "--help") == 0
     both = capsys.readouterr().out
     assert both[: len(both) // 2] == both[len(both) // 2 :] and "usage: ernie-pair train --" in both
@@ -81,15 +81,15 @@ def test_help_of_a_command_is_that_of_its_flag(capsys):
         ("xyzzy", ""),
     ],
 )
-def test_a_word_that_is_no_command_brings_the_nearest(word, meant, capsys):
+def test_an_unknown_command_error_suggests_the_nearest_ones(word, meant, capsys):
     for words in ([word], ["help", word]):
         assert run(*words) == 2
         assert capsys.readouterr().err == (
-            f"error: {word} is no command of ernie-pair; {meant}ernie-pair --help lists the commands\n"
+            f"error: {word} is not a command of ernie-pair; {meant}ernie-pair --help lists the commands\n"
         )
 
 
-def test_other_names_lead_to_commands():
+def test_aliases_map_to_existing_commands():
     for word, commands in OTHER_NAMES.items():
         assert word not in ALL and word == word.lower() and "_" not in word
         assert set(commands) <= {*ALL, "--version"}, word

@@ -1,11 +1,11 @@
-"""What VisualDL reads of several runs; the board itself is opened in tests/browser."""
+"""What VisualDL reads of several runs; the dashboard itself is opened in tests/browser."""
 
 import json
 import sys
 import threading
 
 import pytest
-from fake_runs import write_pair_run
+from fake_runs import counts_of, write_pair_run
 from package_command import command
 from visualdl import LogReader
 from werkzeug.test import Client
@@ -32,7 +32,7 @@ def points(folder, tag):
     return [(point.id, point.value) for point in read(folder).get_data("scalar", tag)]
 
 
-def test_splits_of_all_runs_share_the_charts(runs, tmp_path):
+def test_all_runs_and_splits_share_the_same_charts(runs, tmp_path):
     records = BoardRecords(tmp_path / "board", open_runs(list(map(str, runs))))
     records.close()
     for name in ("a", "b"):
@@ -44,7 +44,7 @@ def test_splits_of_all_runs_share_the_charts(runs, tmp_path):
     assert len(points(tmp_path / "board" / "a" / "valid", "metrics/loss")) == 9
 
 
-def test_a_run_that_goes_on_is_followed(runs, tmp_path):
+def test_new_events_of_a_running_run_are_picked_up(runs, tmp_path):
     records = BoardRecords(tmp_path / "board", open_runs([str(runs[0])]))
     assert not records.follow()
     event = {"split": "valid", "step": 45, "loss": 0.25, "consumed_samples": 360}
@@ -56,25 +56,39 @@ def test_a_run_that_goes_on_is_followed(runs, tmp_path):
     assert len(found) == 10 and found[-1] == (45, 0.25)
 
 
-def test_the_output_folder_is_left_as_it_is(runs, tmp_path):
+def test_each_evaluation_has_one_pr_curve_and_its_histograms(runs, tmp_path):
+    records = BoardRecords(tmp_path / "board", open_runs([str(runs[0])]))
+    with open(runs[0] / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"split": "valid", "step": 45, "loss": 0.25, **counts_of(1.0)}) + "\n")
+    assert records.follow()
+    records.close()
+    reader, steps = read(tmp_path / "board" / "a" / "valid"), list(range(0, 50, 5))
+    curves = reader.get_data("pr_curve", "metrics/class 1")
+    assert [curve.id for curve in curves] == steps and max(curves[-1].pr_curve.TP) == 100
+    for label in (0, 1):
+        bars = reader.get_data("histogram", f"metrics/probability of 1, label {label}")
+        assert [each.id for each in bars] == steps and sum(bars[-1].histogram.hist) == 100
+
+
+def test_the_output_folder_is_not_modified(runs, tmp_path):
     before = {path: path.read_bytes() for path in runs[0].rglob("*") if path.is_file()}
     BoardRecords(tmp_path / "board", open_runs([str(runs[0])])).close()
     assert {path: path.read_bytes() for path in runs[0].rglob("*") if path.is_file()} == before
 
 
-def test_a_folder_without_a_run_is_refused_in_a_line(tmp_path):
+def test_a_folder_without_a_run_is_a_one_line_error(tmp_path):
     done = command("board", tmp_path)
     assert done.code == 2 and "holds no run" in done.told and len(done.told.splitlines()) == 1
 
 
-def test_a_missing_visualdl_is_told_with_its_command(runs, monkeypatch):
+def test_missing_visualdl_error_says_how_to_install_it(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "visualdl", None)
     with pytest.raises(InputError, match="visualdl is not installed; pip install"):
         board(BoardConfig([str(runs[0])], port=0))
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_page_speaks_the_language_asked_for(runs, tmp_path, monkeypatch, lang):
+def test_the_page_uses_the_requested_language(runs, tmp_path, monkeypatch, lang):
     BoardRecords(tmp_path / "board", open_runs([str(runs[0])])).close()
     monkeypatch.chdir(tmp_path / "board")
     with listen("127.0.0.1", 0) as listener:
@@ -86,7 +100,7 @@ def test_the_page_speaks_the_language_asked_for(runs, tmp_path, monkeypatch, lan
     assert not [thread for thread in threading.enumerate() if "queue" in thread.name]
 
 
-def test_a_port_that_is_taken_is_told_in_a_line(runs):
+def test_a_port_in_use_is_a_one_line_error(runs):
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         done = command("board", runs[0], "--port", port)

@@ -1,7 +1,8 @@
-"""Pictures and pages of runs, drawn from their metrics.jsonl."""
+"""Plots and pages of runs, drawn from their metrics.jsonl."""
 
 import json
 import re
+import shutil
 
 import pytest
 from fake_runs import write_flags, write_pair_run
@@ -10,7 +11,8 @@ from tiny_pair import train_config
 
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.run_note import run_id_of
-from ernie_pair.dashboard.curves import best_of, chosen_metrics, curves_of, metrics_of
+from ernie_pair.dashboard.board import BoardConfig
+from ernie_pair.dashboard.curves import Curve, best_of, chosen_metrics, curves_of, metrics_of
 from ernie_pair.dashboard.plot_page import flag_table, results_of
 from ernie_pair.dashboard.plot_runs import PlotConfig, plot
 from ernie_pair.dashboard.run_folder import flags_of, open_runs, short_names
@@ -36,17 +38,38 @@ def test_the_page_compares_results_and_flags(runs, tmp_path):
     assert "use_amp" not in page and 'src="data:image/svg+xml' in page
 
 
-def test_the_best_value_stands_with_its_step(runs):
+def test_the_best_value_is_shown_with_its_step(runs):
     table = results_of(open_runs(list(map(str, runs))), ["loss", "accuracy"])
     assert table.heads[:5] == ["run", "started", "steps", "valid loss", "valid accuracy"]
     opened = open_runs([str(runs[1])])
     valid = next(curve for curve in curves_of(opened, "accuracy") if curve.split == "valid")
-    assert best_of(valid, "accuracy") == (max(valid.values), 40)
+    assert best_of(valid, "accuracy", opened[0].flags) == (max(valid.values), 40)
     assert table.rows[1][4] == f"{max(valid.values):.4f} (40)"
 
 
+@pytest.mark.parametrize(
+    "metric, flags, best",
+    [
+        ("ngram_loss", {}, 1.0),
+        ("mae", {}, 1.0),
+        ("f1", {"best_metric": "auc", "greater_is_better": False}, 3.0),
+        ("my_error", {"best_metric": "my_error", "greater_is_better": False}, 1.0),
+        ("my_error", {"best_metric": "my_error", "greater_is_better": None}, 3.0),
+        ("loss", {"best_metric": "loss", "greater_is_better": True}, 3.0),
+    ],
+)
+def test_losses_and_the_runs_flags_decide_what_is_best(metric, flags, best):
+    assert best_of(Curve(0, "valid", [1, 2, 3], [2.0, 1.0, 3.0]), metric, flags)[0] == best
+
+
+def test_the_table_uses_each_runs_greater_is_better(tmp_path):
+    flags = {"best_metric": "accuracy", "greater_is_better": False}
+    run = write_pair_run(tmp_path / "a", **flags)
+    assert results_of(open_runs([str(run)]), ["accuracy"]).rows[0][3] == "0.5000 (0)"
+
+
 @pytest.mark.parametrize("ending, start", [("svg", b"<svg"), ("png", b"\x89PNG")])
-def test_a_picture_of_the_runs(runs, tmp_path, ending, start):
+def test_runs_can_be_plotted_as_svg_or_png(runs, tmp_path, ending, start):
     content = plotted(runs, tmp_path / f"runs.{ending}", metrics="loss,accuracy")
     assert content.startswith(start)
     if ending == "svg":
@@ -54,31 +77,31 @@ def test_a_picture_of_the_runs(runs, tmp_path, ending, start):
         assert plotted(runs, tmp_path / "again.svg", metrics="loss,accuracy") == content
 
 
-def test_training_and_validation_stand_together_in_order(runs):
+def test_metrics_and_splits_are_plotted_in_a_fixed_order(runs):
     opened = open_runs([str(runs[0])])
     assert metrics_of(opened)[:3] == ["loss", "accuracy", "auc"] and metrics_of(opened)[3] == "learning_rate"
     assert [curve.split for curve in curves_of(opened, "loss")] == ["train", "valid"]
     assert "learning_rate" not in chosen_metrics(opened, [], 9)
 
 
-def test_runs_below_a_folder_are_found_and_named_shortly(runs):
+def test_runs_below_a_folder_are_found_and_get_short_names(runs):
     assert [run.name for run in open_runs([str(runs[0].parent)])] == ["a", "b"]
     assert [run.name for run in open_runs([str(runs[0]), str(runs[0].parent)])] == ["a", "b"]  # each once
 
 
-def test_only_the_folders_of_a_run_are_passed_over(tmp_path):
+def test_only_subfolders_that_runs_create_are_skipped(tmp_path):
     names = ("cache_on", "checkpoints2", "log_odds", "vdl-try")
     for name in (*names, "cache", "checkpoints", "log", "vdl", "earlier-20240501-120000-abcd"):
         write_pair_run(tmp_path / name, steps=5)
     assert [run.name for run in open_runs([str(tmp_path)])] == list(names)
 
 
-def test_names_take_as_many_parts_as_tell_them_apart(tmp_path):
+def test_short_names_have_enough_path_parts_to_be_unique(tmp_path):
     assert short_names([tmp_path / "x" / "out", tmp_path / "y" / "out"]) == ["x/out", "y/out"]
     assert short_names([tmp_path / "a\n%b"]) == ["a__b"]
 
 
-def test_a_run_of_another_version_is_known_by_its_checkpoint(tmp_path):
+def test_flags_fall_back_to_those_in_the_checkpoint(tmp_path):
     folder = tmp_path / "checkpoints" / "step_00000004"
     folder.mkdir(parents=True)
     manifest = {"fingerprint": {"seed": 3, "nested": {}}, "topology": {"processes": 2}}
@@ -91,11 +114,11 @@ def test_a_run_of_another_version_is_known_by_its_checkpoint(tmp_path):
 
 
 def start(folder, **flags):
-    """Keep the flags of a start, as training does."""
+    """Save the flags of a start, as training does."""
     keep_config(folder, "train", train_config(folder, **flags), known_by={"run_id": run_id_of(folder)})
 
 
-def test_flags_of_a_person_beside_the_run_are_not_its_own(tmp_path):
+def test_a_users_config_yaml_is_not_taken_for_the_runs_flags(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     assert flags_of(tmp_path) == {}
     start(tmp_path, seed=2)
@@ -106,7 +129,7 @@ def test_flags_are_those_of_the_last_start(tmp_path):
     for seed in (2, 3, 4):
         start(tmp_path, seed=seed)
     assert flags_of(tmp_path)["seed"] == 4
-    (tmp_path / "run.json").unlink()  # what was copied without it still shows its flags
+    (tmp_path / "run.json").unlink()  # a copy without it still shows its flags
     assert flags_of(tmp_path)["seed"] == 4
 
 
@@ -115,7 +138,7 @@ def test_one_run_shows_all_its_flags(runs):
     assert table.title == "Flags" and ["use_amp", "false"] in table.rows
 
 
-def test_values_that_are_no_numbers_are_left_out(tmp_path):
+def test_non_numeric_values_are_left_out(tmp_path):
     lines = [
         {"split": "train", "step": 1, "loss": "nan", "consumed_samples": 8},
         {"split": "train", "step": 2, "loss": 0.5, "consumed_samples": 16},
@@ -128,13 +151,13 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     "outs, flags, fault",
     [
-        ("absent", {}, "is no folder"),
+        ("absent", {}, "is not a folder"),
         ("empty", {}, "holds no run"),
-        ("a", {"metrics": "los"}, "metrics los was logged by none"),
-        ("a", {"output": "runs.pdf"}, "ends in none of"),
+        ("a", {"metrics": "los"}, "metrics los was not logged by any"),
+        ("a", {"output": "runs.pdf"}, "does not end in"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(runs, tmp_path, monkeypatch, outs, flags, fault):
+def test_invalid_plot_requests_are_refused(runs, tmp_path, monkeypatch, outs, flags, fault):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     out = runs[0] if outs == "a" else tmp_path / outs
@@ -143,16 +166,77 @@ def test_what_cannot_be_drawn_is_refused(runs, tmp_path, monkeypatch, outs, flag
     assert not list(tmp_path.glob("*.*"))
 
 
-def test_a_page_of_others_is_not_replaced(runs, tmp_path):
+def test_an_unrelated_file_is_not_overwritten(runs, tmp_path):
     (tmp_path / "runs.html").write_text("mine")
     with pytest.raises(InputError, match="exists"):
         plotted(runs, tmp_path / "runs.html")
     assert b"Runs" in plotted(runs, tmp_path / "runs.html", overwrite=True)
 
 
-def test_a_real_run_by_the_command(tmp_path):
+def go_on(folder, step):
+    """Log another validation, as a run that continues does."""
+    event = {"split": "valid", "step": step, "loss": 0.125, "accuracy": 0.975, "consumed_samples": 8 * step}
+    with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(event) + "\n")
+
+
+def test_the_page_is_redrawn_if_the_run_has_continued(tmp_path, capsys):
+    run, page = write_pair_run(tmp_path / "a"), tmp_path / "runs.html"
+    assert "0.9750 (45)" not in plotted([run], page).decode()
+    before = page.stat()
+    plotted([run], page)
+    assert page.stat().st_ino == before.st_ino and "nothing to do" in capsys.readouterr().err
+    go_on(run, 45)
+    write_flags(run, {"learning_rate": 3e-4})  # resumed with another flag
+    assert "0.9750 (45)" in plotted([run], page).decode()
+    page.write_text("edited")
+    go_on(run, 50)
+    with pytest.raises(InputError, match="it was changed since it was made"):
+        plotted([run], page)
+
+
+def test_a_page_of_other_runs_is_refused_naming_the_runs(tmp_path):
+    a, b = write_pair_run(tmp_path / "a"), write_pair_run(tmp_path / "b")
+    page = tmp_path / "runs.html"
+    plotted([a], page)
+    done = command("plot", a, b, "--output", page)
+    assert done.code == 2 and len(done.told.splitlines()) == 1
+    assert re.search(
+        r"made with OUTS 'a \([-0-9: ]+\)' and not 'a \([-0-9: ]+\), b \([-0-9: ]+\)'", done.told
+    )
+    done = command("plot", a, "--output", page, "--metrics", "loss")
+    assert done.code == 2 and "made with --metrics '' and not 'loss'" in done.told
+    shutil.rmtree(a)
+    write_pair_run(a)
+    (a / "run.json").write_text(json.dumps({"run_id": "0" * 16, "started": "2020-01-01T00:00:00"}))
+    with pytest.raises(InputError, match="not 'a .2020-01-01 00:00:00.'"):
+        plotted([a], page)
+
+
+def test_a_page_made_by_an_earlier_version_is_reported(tmp_path):
+    run, page = write_pair_run(tmp_path / "a"), tmp_path / "runs.html"
+    plotted([run], page)
+    record = json.loads((tmp_path / ".runs.html.made.json").read_text())
+    del record["settings"]["outs"]  # as the first pages were
+    (tmp_path / ".runs.html.made.json").write_text(json.dumps(record))
+    done = command("plot", run, "--output", page)
+    assert done.code == 2 and done.told == (
+        f"error: {page} exists; pass --overwrite true to replace it, or choose another name (it was made by "
+        "an earlier version of ernie-pair, which did not write down OUTS)\n"
+    )
+    assert command("plot", run, "--output", page, "--overwrite", "true").code == 0
+
+
+def test_the_plot_command_plots_a_real_run(tmp_path):
     train_pair(train_config(tmp_path, max_steps=4))
     done = command("plot", tmp_path / "out", "--output", tmp_path / "run.html")
     assert done.code == 0, done.told
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     assert "valid accuracy" in page and "max_seq_len" in page
+
+
+def test_board_without_runs_says_what_is_missing():
+    with pytest.raises(
+        InputError, match="^outs is missing: output folders of runs, .*; give it: BoardConfig"
+    ):
+        BoardConfig()

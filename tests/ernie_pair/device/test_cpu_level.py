@@ -1,4 +1,4 @@
-"""What the processor is said to offer, and that the environment may lower it."""
+"""The detected instruction set level of the processor, which the environment may lower."""
 
 import pytest
 
@@ -23,7 +23,7 @@ PROCESSORS = [
 
 @pytest.fixture
 def offer(tmp_path, monkeypatch):
-    """A function that fakes the flags of the processor; the environment asks for nothing."""
+    """A function that fakes the flags of the processor; the environment requests no level."""
     monkeypatch.delenv(LEVEL_ASKED, raising=False)
     monkeypatch.setattr(module, "CPU_INFO", tmp_path / "cpuinfo")
 
@@ -34,31 +34,31 @@ def offer(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("flags, level", PROCESSORS)
-def test_the_level_is_what_the_processor_offers(offer, flags, level):
+def test_the_level_is_derived_from_the_processor_flags(offer, flags, level):
     offer(flags)
     assert cpu_level() == level
 
 
 @pytest.mark.parametrize("asked", LEVELS)
-def test_the_environment_lowers_the_level_alone(offer, monkeypatch, asked):
+def test_the_environment_can_only_lower_the_level(offer, monkeypatch, asked):
     monkeypatch.setenv(LEVEL_ASKED, asked)
     offer(AVX512)
     assert cpu_level() == min(asked, "avx512", key=LEVELS.index)
 
 
-def test_a_machine_without_its_flags_offers_nothing(offer):
+def test_without_processor_flags_the_level_is_none(offer):
     assert cpu_level() == "none"
 
 
-def test_the_name_of_the_processor_is_what_linux_says(offer):
+def test_the_processor_name_is_read_from_cpuinfo(offer):
     assert processor_name() == ""
     module.CPU_INFO.write_text("processor\t: 0\nmodel name\t: A Processor (R) 7\nflags\t\t: fpu\n")
     assert processor_name() == "A Processor (R) 7"
 
 
-def test_a_level_that_is_none_is_named(offer, monkeypatch):
+def test_an_unknown_level_is_refused(offer, monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, "avx9")
-    with pytest.raises(InputError, match="ERNIE_PAIR_KERNELS_LEVEL=avx9 .* none of none, avx2, .*; unset it"):
+    with pytest.raises(InputError, match="LEVEL=avx9 .* not one of none, avx2, .*; unset it"):
         cpu_level()
 
 
@@ -70,7 +70,7 @@ def test_bf16_is_refused_where_it_would_be_emulated(offer):
         refuse_no_bf16()
 
 
-def test_bf16_that_the_environment_forbids_is_no_processors(offer, monkeypatch):
+def test_bf16_error_names_the_variable_that_forbids_it(offer, monkeypatch):
     offer(f"{AVX512} avx512_bf16")
     monkeypatch.setenv(LEVEL_ASKED, "avx512")
     with pytest.raises(InputError, match=rf"AVX512-BF16 \({LEVEL_ASKED}=avx512 is set\); use precision fp32"):

@@ -1,4 +1,4 @@
-"""Cores and threads: of a faked machine, and of small processes that a launcher starts."""
+"""Cores and threads: of a fake machine, and of small processes that a launcher starts."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def machine(tmp_path, monkeypatch):
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2.0),
         ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n"}, 1.5),
-        (  # the group above grants less
+        (  # the parent group allows less
             {
                 "proc/self/cgroup": "0::/a/b\n",
                 "sys/fs/cgroup/a/cpu.max": "100000 100000\n",
@@ -48,7 +48,7 @@ def machine(tmp_path, monkeypatch):
             },
             1.0,
         ),
-        (  # version 1, in a container that does not see the path of its group
+        (  # cgroup v1, in a container that does not see the path of its group
             {
                 "proc/self/cgroup": "4:memory:/x\n1:cpu,cpuacct:/docker/77\n",
                 "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "300000\n",
@@ -66,7 +66,7 @@ def machine(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_the_quota_is_the_smallest_of_all_groups(files, quota, machine):
+def test_the_cpu_quota_is_the_smallest_of_all_cgroups(files, quota, machine):
     machine(range(8), files)
     assert cpu_quota() == quota
 
@@ -103,7 +103,7 @@ def test_processes_of_a_machine_share_its_cores(cores, files, local_size, shares
 
 
 def test_a_share_holds_whole_physical_cores_of_one_node(machine):
-    """Numbered as usual: node 0 has the even cores, and 4 to 7 are the second threads of 0 to 3."""
+    """The usual numbering: node 0 has the even cores, and 4 to 7 are the hyper-threads of 0 to 3."""
     files = {f"sys/devices/system/node/node{n}/cpulist": f"{n},{n + 2},{n + 4},{n + 6}\n" for n in (0, 1)}
     for core in range(8):
         name = f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
@@ -113,7 +113,7 @@ def test_a_share_holds_whole_physical_cores_of_one_node(machine):
     assert share_of(0, 2).cores == [0, 4, 2, 6] and share_of(3, 4).cores == [3, 7]
 
 
-def test_a_process_that_was_pinned_by_others_keeps_its_cores(machine, monkeypatch):
+def test_an_externally_pinned_process_keeps_its_cores(machine, monkeypatch):
     monkeypatch.setenv("PADDLE_LOCAL_RANK", "1")
     monkeypatch.setenv("PADDLE_LOCAL_SIZE", "2")
     masks = machine(cores=(6, 7), launcher=range(8))
@@ -122,7 +122,7 @@ def test_a_process_that_was_pinned_by_others_keeps_its_cores(machine, monkeypatc
     assert masks[0] == {6, 7}
 
 
-def test_processes_pinned_by_others_share_the_quota(machine, monkeypatch):
+def test_externally_pinned_processes_share_the_quota(machine, monkeypatch):
     launched(monkeypatch)
     machine(cores=range(4, 8), files=quota_of(3), launcher=range(8))
     assert cpu_env.cpu_threads() == 1
@@ -133,7 +133,7 @@ def launched(monkeypatch, rank=1, size=2):
     monkeypatch.setenv("PADDLE_LOCAL_SIZE", str(size))
 
 
-def test_several_processes_are_pinned_apart_and_say_so(machine, monkeypatch):
+def test_several_processes_are_pinned_to_separate_cores(machine, monkeypatch):
     masks = machine(range(4))
     launched(monkeypatch)
     cpu_pin.pin_to_share()
@@ -141,14 +141,14 @@ def test_several_processes_are_pinned_apart_and_say_so(machine, monkeypatch):
     assert cpu_env.cpu_threads() == 2, "the share is that of the mask before"
 
 
-def test_a_process_alone_is_not_pinned(machine):
+def test_a_single_process_is_not_pinned(machine):
     masks = machine(range(4))
     cpu_pin.pin_to_share()
     assert masks[0] == set(range(4)) and cpu_pin.describe_threads() == "4 threads on cores 0-3"
 
 
 @pytest.mark.parametrize("name", cpu_pin.CHOSEN_BY_USER)
-def test_who_binds_threads_himself_is_not_pinned(name, machine, monkeypatch):
+def test_nothing_is_pinned_if_the_user_binds_threads(name, machine, monkeypatch):
     masks = machine(range(4))
     launched(monkeypatch)
     monkeypatch.setenv(name, "close")
@@ -156,7 +156,7 @@ def test_who_binds_threads_himself_is_not_pinned(name, machine, monkeypatch):
     assert masks[0] == set(range(4))
 
 
-def test_more_threads_than_cores_of_the_share_are_not_pinned(machine, monkeypatch):
+def test_nothing_is_pinned_with_more_threads_than_cores(machine, monkeypatch):
     masks = machine(range(4))
     launched(monkeypatch)
     monkeypatch.setattr(cpu_env, "THREADS_ASKED", "3")
@@ -164,7 +164,7 @@ def test_more_threads_than_cores_of_the_share_are_not_pinned(machine, monkeypatc
     assert masks[0] == set(range(4)) and cpu_pin.describe_threads().startswith("3 threads (OMP_NUM_THREADS)")
 
 
-def test_a_quota_is_named_and_nothing_is_pinned(machine, monkeypatch):
+def test_nothing_is_pinned_under_a_cpu_quota(machine, monkeypatch):
     masks = machine(range(64), QUOTA_OF_TWO)
     launched(monkeypatch)
     cpu_pin.pin_to_share()
@@ -173,13 +173,13 @@ def test_a_quota_is_named_and_nothing_is_pinned(machine, monkeypatch):
 
 
 @pytest.mark.parametrize("text, threads", [("", 0), ("4", 4), ("4,2", 4), ("x", 0), ("0", 0), ("9" * 30, 0)])
-def test_the_threads_of_the_user_win(text, threads, machine, monkeypatch):
+def test_the_users_thread_count_takes_precedence(text, threads, machine, monkeypatch):
     machine(range(8))
     monkeypatch.setattr(cpu_env, "THREADS_ASKED", text)
     assert cpu_env.cpu_threads() == (threads or 8)
 
 
-def test_lists_of_cores_are_written_as_linux_does():
+def test_core_lists_use_the_linux_format():
     assert listed_cores([8, 0, 1, 2, 5]) == "0-2,5,8" and cores_in("0-2,5,8\n") == [0, 1, 2, 5, 8]
     assert cores_in("") == []
 
@@ -194,7 +194,7 @@ print("asked", THREADS_ASKED or "nothing", "found", os.environ.get("OMP_NUM_THRE
 
 @pytest.mark.parametrize("asked, known", [("", "nothing"), ("1", "1"), ("3", "3")])
 @pytest.mark.parametrize("launcher", ["paddle.distributed.launch", "ernie_pair.launcher"])
-def test_the_one_of_the_launcher_is_told_from_the_users(launcher, asked, known, tmp_path):
+def test_launcher_and_user_omp_num_threads_are_distinguished(launcher, asked, known, tmp_path):
     (tmp_path / "says.py").write_text(SAYS)
     clean = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     words = [sys.executable, "-m", launcher, "--log_dir", "log", "--nproc_per_node", "1", "says.py"]
@@ -212,8 +212,8 @@ def test_the_one_of_the_launcher_is_told_from_the_users(launcher, asked, known, 
     assert f"asked {known} found {found}\n" in said
 
 
-def test_a_process_that_a_shell_starts_between_is_known(tmp_path):
-    """The launcher's own 1 is found through a shell script, and the user's in the same place stays."""
+def test_the_launchers_thread_count_is_known_through_a_shell(tmp_path):
+    """OMP_NUM_THREADS=1 is recognised as the launcher's even with a shell script in between."""
     (tmp_path / "says.py").write_text(SAYS)
     (tmp_path / "run.sh").write_text(f"{sys.executable} says.py\n{sys.executable} says.py\n")
     clean = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -229,8 +229,8 @@ def test_a_process_that_a_shell_starts_between_is_known(tmp_path):
     assert (tmp_path / "log" / "workerlog.0").read_text().count("asked nothing found 1\n") == 2
 
 
-def test_ranks_started_by_hand_keep_their_threads(tmp_path):
-    """Nothing says that a launcher has set the 1."""
+def test_manually_started_ranks_keep_their_omp_num_threads(tmp_path):
+    """Nothing shows that a launcher has set OMP_NUM_THREADS=1."""
     place = {"PADDLE_TRAINER_ID": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     said = subprocess.run(
         [sys.executable, "-c", SAYS], env={**os.environ, **place}, capture_output=True, text=True, timeout=60
@@ -241,7 +241,7 @@ def test_ranks_started_by_hand_keep_their_threads(tmp_path):
 BEFORE = "import os\nos.environ.pop('OMP_NUM_THREADS', None)\nimport paddle\n"
 
 
-def test_the_one_that_a_loaded_paddle_sets_is_no_users():
+def test_omp_num_threads_set_by_paddle_is_not_the_users():
     clean = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     said = subprocess.run(
         [sys.executable, "-c", BEFORE + SAYS],
@@ -266,8 +266,8 @@ print("counts", counts, os.environ["OMP_NUM_THREADS"])
 """
 
 
-def test_every_thread_of_a_process_computes_with_as_many():
-    """Of the one that starts the device, and of those in which the static graph runs."""
+def test_every_thread_uses_the_same_openmp_thread_count():
+    """The thread that starts the device, and those in which the static graph runs."""
     clean = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     said = subprocess.run(
         [sys.executable, "-c", COMPUTES],

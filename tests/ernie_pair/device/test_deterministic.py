@@ -1,4 +1,4 @@
-"""Which flags of Paddle's are set for a GPU, with Paddle's own and with those of a GPU build."""
+"""Which Paddle flags are set for a GPU, with the installed Paddle and with a fake GPU build."""
 
 import logging
 
@@ -10,7 +10,7 @@ from ernie_pair.device.deterministic import DETERMINISTIC, set_deterministic
 
 @pytest.fixture
 def gpu_build(monkeypatch):
-    """The flags that a GPU build would have, as they come, in a dictionary."""
+    """The flags that a GPU build would have, at their defaults, in a dictionary."""
     found = dict.fromkeys(DETERMINISTIC, 0)
 
     def get_flags(name):
@@ -23,7 +23,7 @@ def gpu_build(monkeypatch):
     return found
 
 
-def test_a_gpu_gets_all_flags_that_its_build_knows(gpu_build, caplog):
+def test_on_a_gpu_all_flags_that_the_build_knows_are_set(gpu_build, caplog):
     del gpu_build["FLAGS_use_autotune"]
     with caplog.at_level(logging.INFO):
         assert set_deterministic(True, "gpu") == gpu_build
@@ -32,14 +32,14 @@ def test_a_gpu_gets_all_flags_that_its_build_knows(gpu_build, caplog):
 
 
 @pytest.mark.parametrize("is_wanted, device", [(False, "gpu"), (True, "cpu"), (False, "cpu")])
-def test_elsewhere_nothing_is_touched(gpu_build, caplog, is_wanted, device):
+def test_no_flags_are_set_on_a_cpu_or_unless_requested(gpu_build, caplog, is_wanted, device):
     with caplog.at_level(logging.INFO):
         assert set_deterministic(is_wanted, device) == {}
     assert set(gpu_build.values()) == {0}
     assert ("--deterministic false" in caplog.text) == (device == "gpu")
 
 
-def test_a_build_without_gpus_is_asked_for_what_it_has():
+def test_a_cpu_build_sets_only_the_flags_it_has():
     before = {name: paddle.get_flags(name)[name] for name in _known()}
     try:
         assert set(set_deterministic(True, "gpu")) == set(before)

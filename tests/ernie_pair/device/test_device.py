@@ -1,4 +1,4 @@
-"""Tests of how a run stands on its device."""
+"""Tests of how a run starts its device."""
 
 import numpy as np
 import paddle
@@ -11,7 +11,7 @@ from ernie_pair.processes.world import World
 
 @pytest.fixture
 def views():
-    """Let Paddle transpose by views, as it does when it is loaded."""
+    """Let Paddle transpose by views, as it does by default."""
     before = paddle.get_flags(VIEWS)
     paddle.set_flags({VIEWS: True})
     yield
@@ -31,7 +31,7 @@ def test_a_transposed_tensor_is_copied_on_a_cpu(views, monkeypatch):
     np.testing.assert_array_equal(transposed().numpy(), np.ones([3, 2]))
 
 
-def test_who_asks_for_views_keeps_them(views, monkeypatch):
+def test_views_requested_by_the_user_are_kept(views, monkeypatch):
     monkeypatch.setenv(VIEWS, "1")
     monkeypatch.setattr(device, "start_threads", lambda: None)
     start_device("cpu", World())

@@ -1,4 +1,4 @@
-"""What doctor says can be used as it stands."""
+"""What doctor prints is correct and can be used as is."""
 
 import shlex
 import sys
@@ -20,7 +20,7 @@ from ernie_pair.pair.config.pair_config import TrainConfig
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_the_launch_line_starts_a_training_that_is_understood(device, monkeypatch):
+def test_the_suggested_launch_command_is_valid(device, monkeypatch):
     monkeypatch.setattr(doctor, "default_device", lambda: device)
     words = shlex.split(doctor._launch_line())
     assert Path(words[0]).is_file() and words[1:4] == ["-m", "ernie_pair", "launch"]
@@ -29,7 +29,7 @@ def test_the_launch_line_starts_a_training_that_is_understood(device, monkeypatc
     assert ("cpu" in words) is (device == "cpu") and bool(config.gpus) is (device == "gpu")
 
 
-def test_a_gpu_build_without_a_gpu_is_no_defect(monkeypatch):
+def test_a_gpu_build_without_a_gpu_is_not_a_defect(monkeypatch):
     found, installed = {"paddlepaddle": "", "paddlepaddle-gpu": "2.6.2"}, installation.version_of
     monkeypatch.setattr(doctor, "default_device", lambda: "cpu")
     assert doctor._extra_here() == "cpu"
@@ -45,7 +45,7 @@ FOR_GPUS = Build("2.6.2", "11.8", False, Path("/no/paddle"))
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Has doctor look at these cards: what it finds is wrong; ``links``: how many are missing."""
+    """Let doctor check these GPUs; return the defects and the checks run. ``links``: missing links."""
 
     def look(*capabilities, build=FOR_GPUS, driver=True, links=0, faults=None):
         monkeypatch.setattr(doctor, "default_device", lambda: "gpu" if driver else "cpu")
@@ -69,15 +69,15 @@ def gpus(monkeypatch):
     return look
 
 
-def test_every_card_that_paddle_has_code_for_is_tried(gpus, capsys):
+def test_every_gpu_that_paddle_supports_is_tested(gpus, capsys):
     defects, asked = gpus((8, 0), (9, 0), (8, 6))
     assert asked == [("libraries", 0), ("kernels", 0), ("kernels", 2)]
     (defect,) = defects
     assert defect.startswith("GPU 1 (card 1, compute capability 9.0) cannot run Paddle 2.6.2 for CUDA 11.8")
-    assert "kernels   1 run on GPU 2, compared with numpy\n" in capsys.readouterr().out
+    assert "kernels      1 run on GPU 2, compared with numpy\n" in capsys.readouterr().out
 
 
-def test_a_fault_of_a_card_is_told_by_its_name(gpus):
+def test_a_gpu_fault_is_reported_with_the_gpus_name(gpus):
     aborts = Finding(["kernels: the process was ended by SIGABRT: libnvrtc.so"], {})
     defects, _ = gpus((8, 0), (8, 6), faults={("kernels", 1): aborts})
     assert defects == [f"GPU 1 (card 1, compute capability 8.6): {aborts.faults[0]}"]
@@ -85,20 +85,20 @@ def test_a_fault_of_a_card_is_told_by_its_name(gpus):
     assert gpus((8, 0), faults={("libraries", 0): absent}) == (absent.faults, [("libraries", 0)])
 
 
-def test_missing_links_are_told_of_before_anything_is_loaded(gpus, capsys):
+def test_missing_links_are_reported_before_libraries_are_loaded(gpus, capsys):
     defects, asked = gpus((8, 0), links=3)
-    assert defects == ["3 links to CUDA libraries are not as they are to be; run ernie-pair link-cuda"]
-    assert asked == [] and "cuda      11.8; links missing: /no/paddle/libs" in capsys.readouterr().out
+    assert defects == ["3 links to CUDA libraries are missing or wrong; run ernie-pair link-cuda"]
+    assert asked == [] and "cuda         11.8; links missing: /no/paddle/libs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("driver", [True, False])
-def test_the_gpu_build_without_a_card_is_not_overwritten(gpus, capsys, driver):
+def test_a_gpu_build_without_a_gpu_suggests_no_installation(gpus, capsys, driver):
     defects, asked = gpus(driver=driver)
     assert asked == [] and len(defects) == driver and not any("install" in defect for defect in defects)
     assert "cpu: this Paddle is for CUDA 11.8, but " in capsys.readouterr().out
 
 
-def test_the_cpu_build_beside_a_driver_is_a_defect(gpus):
+def test_a_cpu_build_with_a_gpu_driver_is_a_defect(gpus):
     cpu = FOR_GPUS._replace(cuda="")
     assert gpus(build=cpu, driver=False) == ([], [])
     ((defect,), _) = gpus(build=cpu)
@@ -108,7 +108,7 @@ def test_the_cpu_build_beside_a_driver_is_a_defect(gpus):
 @pytest.mark.parametrize(
     "version, asks", [("2.6.2", True), ("2.6.2.post120", False), ("3.1.1", False), (None, True)]
 )
-def test_cuda_11_is_asked_for_by_the_build_on_pypi_alone(monkeypatch, version, asks):
+def test_only_the_pypi_build_requires_cuda_11_packages(monkeypatch, version, asks):
     installed = metadata.version
 
     def version_of(name):
@@ -130,7 +130,7 @@ def test_cuda_11_is_asked_for_by_the_build_on_pypi_alone(monkeypatch, version, a
     [("2.6.2", True), ("3.0.0", True), ("3.1.1", True), ("3.3.1", True)]
     + [("2.6.1", False), ("2.5.2", False), ("3.4.0", False), ("", False)],
 )
-def test_doctor_tells_which_paddles_are_tested(monkeypatch, capsys, version, is_sound):
+def test_doctor_reports_which_paddle_versions_are_tested(monkeypatch, capsys, version, is_sound):
     installed = installation.version_of
     given = {"paddlepaddle": version, "paddlepaddle-gpu": ""}
     for module in (doctor, installation):
@@ -144,29 +144,30 @@ def test_doctor_tells_which_paddles_are_tested(monkeypatch, capsys, version, is_
     assert ("paddlepaddle==2.6.2" in missing_requirements("cpu")) is not is_sound
 
 
-def test_what_cpu_asks_for_is_what_training_asks_for():
+def test_the_cpu_extra_requires_what_training_needs():
     asked = {requirement.name for requirement in doctor._requirements("cpu")}
     assert {"paddlepaddle", "paddlenlp", "numpy", "scikit-learn"} <= asked and "ernie-pair" not in asked
     light = {requirement.name for requirement in doctor._requirements("predict")}
     assert {"onnxruntime", "numpy", "tokenizers"} <= light and not light & {"paddlepaddle", "paddlenlp"}
 
 
-def test_without_paddle_only_asking_models_is_checked(monkeypatch, capsys, tmp_path):
+def test_without_paddle_only_inference_is_checked(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(doctor, "version_of", lambda name: "")
     monkeypatch.setattr(doctor, "_check_packages", lambda extra: print("checked", extra) or [])
     monkeypatch.setitem(sys.modules, "paddle", None)
     doctor.doctor(doctor.DoctorConfig(str(tmp_path)))
     shown = capsys.readouterr().out
-    assert "checked predict\n" in shown and "asks exported models; to train too: pip install " in shown
-    assert shown.endswith("sound\n")
+    assert "checked predict\n" in shown
+    assert "use          runs exported models; to train too: pip install " in shown
+    assert shown.endswith("no defects found\n")
 
 
-def test_the_operator_of_pretraining_is_told_of(monkeypatch):
+def test_the_state_of_the_pretraining_operator_is_reported(monkeypatch):
     monkeypatch.setattr(compile_operator, "find_operator", lambda cache: cache / "operator.so")
-    assert doctor._operator() == "compiled: pretraining takes the kernels too"
+    assert doctor._operator() == "compiled: pretraining uses the kernels too"
 
     def refuse(cache):
         raise compile_operator.OperatorError("there is no compiler g++")
 
     monkeypatch.setattr(compile_operator, "find_operator", refuse)
-    assert doctor._operator() == "pretraining takes Paddle's own kernels: there is no compiler g++"
+    assert doctor._operator() == "pretraining uses Paddle's own kernels: there is no compiler g++"

@@ -1,4 +1,4 @@
-"""The memory that a probe may take: of a faked machine, alone and in containers of both versions."""
+"""The memory that a probe may use: on a fake machine, outside and inside cgroup v1 and v2 containers."""
 
 import pytest
 
@@ -12,7 +12,7 @@ OF_GROUP_1 = {"proc/self/cgroup": "3:cpu,cpuacct:/docker/7\n2:memory:/docker/7\n
 
 
 def group(folder, names, *values):
-    """The files of a control group: its limit, what is taken of it, and what of that is cached."""
+    """The files of a control group: its limit, how much is used, and how much of that is cache."""
     texts = [str(value) for value in values[:2]] + [f"anon 5\n{names[2]} {value}\n" for value in values[2:]]
     return {f"sys/fs/cgroup/{folder}{name}": text for name, text in zip((*names[:2], "memory.stat"), texts)}
 
@@ -27,18 +27,18 @@ def group(folder, names, *values):
         ({**AT_ROOT, **group("", module.FILES[0], "max", 3 * GB), **MACHINE}, 64 * GB),
         ({**AT_ROOT, **group("", module.FILES[0], 80 * GB, 0), **MACHINE}, 64 * GB),
         ({**AT_ROOT, **group("", module.FILES[0], 2 * GB, 3 * GB), **MACHINE}, 0),
-        (  # the group above it has less
+        (  # the parent group has less
             {**OF_GROUP_2, **group("a/", module.FILES[0], 4 * GB, 1 * GB), **MACHINE}
             | group("a/b/", module.FILES[0], 9 * GB, 1 * GB),
             3 * GB,
         ),
-        (  # version 1, in a container that does not see the path of its group
+        (  # cgroup v1, in a container that does not see the path of its group
             {**OF_GROUP_1, **group("memory/", module.FILES[1], 8 * GB, 6 * GB, 1 * GB), **MACHINE},
             3 * GB,
         ),
     ],
 )
-def test_the_smallest_of_machine_and_groups_is_free(tmp_path, monkeypatch, files, free):
+def test_free_memory_is_the_minimum_of_machine_and_cgroups(tmp_path, monkeypatch, files, free):
     monkeypatch.setattr(module, "ROOT", tmp_path)
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

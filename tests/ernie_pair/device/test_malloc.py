@@ -1,4 +1,4 @@
-"""Memory that a process keeps for its next step, seen from outside: by the pages that it is given."""
+"""Freed memory that a process keeps for its next step, measured by its page faults."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ def nothing_chosen(monkeypatch):
 
 
 def touched(kept, mb=48, in_thread=False):
-    """Return what keep_freed_memory said, and the pages that each of six rounds was given."""
+    """Return what keep_freed_memory returned, and the page faults of each of six rounds."""
     done = subprocess.run(
         [sys.executable, "-c", TOUCHES.format(kept=kept, mb=mb, in_thread=in_thread)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -58,16 +58,16 @@ def touched(kept, mb=48, in_thread=False):
     return said, [int(count) for count in pages.split()]
 
 
-# More than 2 GB in all, too; and by another thread than the first, as Paddle's executor does.
+# Also with more than 2 GB in total, and in a second thread, as in Paddle's executor.
 @pytest.mark.parametrize("mb, in_thread", [(48, False), (800, False), (48, True)])
-def test_freed_memory_is_taken_again_without_new_pages(mb, in_thread):
+def test_freed_memory_is_reused_without_page_faults(mb, in_thread):
     said, pages = touched(True, mb, in_thread)
     assert said == "True" and pages[0] > 10_000 and max(pages[2:]) < 1_000
     assert min(touched(False, mb, in_thread)[1]) > 10_000, "as it comes, each round is given its pages anew"
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_what_the_user_has_chosen_stays(name, monkeypatch):
+def test_the_users_malloc_settings_are_kept(name, monkeypatch):
     assert not malloc.is_chosen_by_user()
     monkeypatch.setenv(name, CHOSEN[name])
     monkeypatch.setattr(malloc.ctypes, "CDLL", None)
@@ -77,12 +77,12 @@ def test_what_the_user_has_chosen_stays(name, monkeypatch):
 @pytest.mark.parametrize(
     "name, value", [("LD_PRELOAD", "/usr/lib/libfaketime.so"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]
 )
-def test_other_preloads_and_tunables_choose_nothing(name, value, monkeypatch):
+def test_unrelated_preloads_and_tunables_are_ignored(name, value, monkeypatch):
     monkeypatch.setenv(name, value)
     assert not malloc.is_chosen_by_user()
 
 
-def test_another_c_library_is_left_alone(monkeypatch):
+def test_c_libraries_other_than_glibc_are_left_alone(monkeypatch):
     monkeypatch.setattr(malloc.platform, "libc_ver", lambda: ("", ""))
     monkeypatch.setattr(malloc.ctypes, "CDLL", None)
     assert malloc.keep_freed_memory() is False

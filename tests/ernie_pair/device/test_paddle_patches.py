@@ -1,4 +1,4 @@
-"""Repairs of Paddle last as long as they are needed, and notice another Paddle."""
+"""Patches of Paddle are in effect only while needed, and fail on an unknown Paddle."""
 
 from types import SimpleNamespace
 
@@ -40,7 +40,7 @@ REPAIRS = {
 
 
 @pytest.mark.parametrize("repair, names", REPAIRS.values(), ids=REPAIRS)
-def test_a_repair_ends_with_its_context_however_that_ends(repair, names):
+def test_a_patch_is_undone_even_if_its_context_raises(repair, names):
     before = [vars(owner)[name] for owner, name in names]
     with pytest.raises(SystemExit), repair():
         assert not any(vars(owner)[name] is known for (owner, name), known in zip(names, before))
@@ -48,7 +48,7 @@ def test_a_repair_ends_with_its_context_however_that_ends(repair, names):
     assert all(vars(owner)[name] is known for (owner, name), known in zip(names, before))
 
 
-def test_a_name_that_this_paddle_has_not_is_told():
+def test_patching_an_attribute_that_paddle_lacks_is_an_error():
     with pytest.raises(AttributeError, match="Pod has no exit_status"), replaced(Pod, "exit_status", None):
         pytest.fail("nothing was replaced")
 
@@ -56,15 +56,15 @@ def test_a_name_that_this_paddle_has_not_is_told():
 @pytest.mark.parametrize(
     "is_initialized, is_cpu, lies_on_cpu", [(True, True, True), (True, False, False), (False, True, False)]
 )
-def test_a_variable_keeps_to_its_own_place(is_initialized, is_cpu, lies_on_cpu):
-    """On a GPU the powers of AdamW's betas lie in the CPU's memory; what was never set lies nowhere."""
+def test_the_place_of_a_cpu_variable_is_the_cpu(is_initialized, is_cpu, lies_on_cpu):
+    """On a GPU the powers of AdamW's betas are in CPU memory; uninitialised variables are nowhere."""
     place = SimpleNamespace(is_cpu_place=lambda: is_cpu)
     variable = SimpleNamespace(_is_initialized=lambda: is_initialized, _place=lambda: place)
     found = place_of(variable, "gpu")
     assert (str(found) == str(paddle.CPUPlace())) is lies_on_cpu and (found == "gpu") is not lies_on_cpu
 
 
-def test_a_loss_scale_on_a_cpu_leaves_the_tracer_as_it_was():
+def test_a_cpu_loss_scaler_leaves_the_tracer_unchanged():
     tracer = grad_scaler._dygraph_tracer
     scale = AnyDeviceGradScaler(init_loss_scaling=8.0, decr_every_n_nan_or_inf=1)
     assert grad_scaler._dygraph_tracer is tracer
@@ -75,7 +75,7 @@ def test_a_loss_scale_on_a_cpu_leaves_the_tracer_as_it_was():
 
 @pytest.fixture
 def programs():
-    """A main and a startup program of the old kind, with two variables in the first."""
+    """An old-style main and startup program, with two variables in the main program."""
     if not can_pretrain(paddle.__version__):
         pytest.skip("this Paddle builds no such programs")
     paddle.enable_static()
@@ -90,7 +90,7 @@ def programs():
 @pytest.mark.parametrize(
     "known", [{"c_allreduce_sum", "c_broadcast", "all_reduce", "broadcast"}, {"all_reduce"}]
 )
-def test_a_collective_is_called_what_this_paddle_calls_it(monkeypatch, known):
+def test_collectives_use_the_op_names_of_this_paddle(monkeypatch, known):
     monkeypatch.setattr(static_programs, "_has_op", known.__contains__)
     added, sent = describe_sum("a", "b"), describe_broadcast("a", 1, op_role=2)
     if "c_allreduce_sum" in known:
@@ -111,7 +111,7 @@ def test_a_collective_is_called_what_this_paddle_calls_it(monkeypatch, known):
         assert sent["type"] == "broadcast" and sent["attrs"] == {"ring_id": 0, "root": 1, "op_role": 2}
 
 
-def test_collectives_of_this_paddle_are_known_again(programs):
+def test_collectives_of_this_paddle_are_recognised(programs):
     main, _, (source, total) = programs
     block = main.global_block()
     block.append_op(**describe_sum(source, total))
@@ -121,8 +121,8 @@ def test_collectives_of_this_paddle_are_known_again(programs):
     assert [is_broadcast(op) for op in block.ops] == [False, True, False]
 
 
-def test_truncated_normals_end_at_two_deviations(programs):
-    """In Paddle 3 they end at -2 and 2 unless they are told, and would be other weights than in 2.6."""
+def test_truncated_normals_end_at_two_standard_deviations(programs):
+    """Paddle 3 truncates at -2 and 2 unless told otherwise, so that weights would differ from 2.6."""
     main, startup, _ = programs
     with paddle.static.program_guard(main, startup):
         drawn = paddle.create_parameter(
@@ -138,7 +138,7 @@ def test_truncated_normals_end_at_two_deviations(programs):
 
 
 @pytest.mark.parametrize("name, known", [("gelu", "gelu"), ("relu", "relu"), ("silu", "")])
-def test_an_activation_is_known_whatever_it_calls_itself(monkeypatch, name, known):
+def test_an_activation_is_recognised_whatever_its_name(monkeypatch, name, known):
     """Paddle 3.2 calls F.gelu `_gelu`."""
     function = getattr(paddle.nn.functional, name)
     renamed = SimpleNamespace(**{"__name__": f"_{name}"})

@@ -1,4 +1,4 @@
-"""What is said, and set, for each version of Paddle; the installed one is told by injected facts."""
+"""What is reported and set for each version of Paddle; the installed version is faked."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ from ernie_pair.device.paddle_version import (
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Let this version of Paddle be the installed one, not yet loaded, and nothing set for it."""
+    """Fake the installed version of Paddle, not yet loaded and with nothing set for it."""
     monkeypatch.delenv(NEW_PROGRAMS, raising=False)
     monkeypatch.delitem(sys.modules, "paddle", raising=False)
 
@@ -35,13 +35,13 @@ def installed(monkeypatch):
     "version, set_to",
     [("", None), ("2.6.2", None), ("3.0.0", "0"), ("3.1.1", "0"), ("3.2.2", None), ("3.3.1", None)],
 )
-def test_only_3_0_and_3_1_are_asked_for_the_old_programs(installed, version, set_to):
+def test_old_programs_are_requested_only_of_paddle_3_0_and_3_1(installed, version, set_to):
     installed(version)
     choose_programs()
     assert os.environ.get(NEW_PROGRAMS) == set_to
 
 
-def test_what_the_user_has_set_for_paddle_stays(installed, monkeypatch):
+def test_the_users_setting_for_paddle_is_kept(installed, monkeypatch):
     installed("3.1.1")
     monkeypatch.setenv(NEW_PROGRAMS, "1")
     choose_programs()
@@ -49,7 +49,7 @@ def test_what_the_user_has_set_for_paddle_stays(installed, monkeypatch):
 
 
 @pytest.mark.parametrize("version", ["", "2.6.1", "2.6.2", "3.0.0", "3.1.1"])
-def test_versions_with_static_programs_are_let_through(installed, version):
+def test_versions_with_static_programs_are_accepted(installed, version):
     installed(version)
     choose_programs()
     refuse_without_programs("pretraining")
@@ -69,12 +69,10 @@ def test_versions_without_static_programs_are_refused(installed, version):
 
 
 @pytest.mark.parametrize("value", ["1", "true"])
-def test_the_new_programs_are_refused_with_their_variable(installed, monkeypatch, value):
+def test_the_error_for_new_programs_names_their_variable(installed, monkeypatch, value):
     installed("3.1.1")
     monkeypatch.setenv(NEW_PROGRAMS, value)
-    with pytest.raises(
-        InputError, match=f"where {NEW_PROGRAMS} is 0 while it is loaded; unset that variable"
-    ):
+    with pytest.raises(InputError, match=f"if {NEW_PROGRAMS} is 0 while it is loaded; unset that variable"):
         refuse_without_programs("the converter")
 
 
@@ -88,7 +86,7 @@ def test_old_programs_of_paddle_3_do_not_train_pairs(installed, version, is_said
     assert bool(said) == is_said and (not said or said.startswith(f"Paddle {version} has no backward pass"))
 
 
-def test_a_paddle_that_was_loaded_before_tells_by_itself(installed, monkeypatch):
+def test_a_paddle_that_is_already_loaded_is_queried_directly(installed, monkeypatch):
     installed("3.1.1")
     loaded = type(sys)("paddle")
     monkeypatch.setitem(sys.modules, "paddle", loaded)
@@ -100,7 +98,7 @@ def test_a_paddle_that_was_loaded_before_tells_by_itself(installed, monkeypatch)
     refuse_without_programs("pretraining")
 
 
-def test_the_package_chooses_before_it_loads_paddle():
+def test_the_package_selects_programs_before_loading_paddle():
     program = (
         "import ernie_pair, sys; from ernie_pair.device import paddle_version as p; assert 'paddle' not in"
         " sys.modules; import paddle; assert paddle.__version__ == p.paddle_version();"

@@ -1,4 +1,4 @@
-"""--dry_run: the plan of a run is printed, what a start refuses is refused, and nothing is written."""
+"""--dry_run prints the plan of a run, refuses what a real run refuses, and writes nothing."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ from ernie_pair.pair.train.train_pair import train_pair
 
 
 def tree(folder):
-    """Every path below a folder with its content and the moment of its last change."""
+    """Every path below a folder with its content and modification time."""
     paths = Path(folder).rglob("*")
     return {str(path): (path.lstat().st_mtime_ns, path.is_file() and sha256(path)) for path in paths}
 
@@ -43,13 +43,13 @@ def pairs(folder, **changes):
     return train_config(folder, **{"eval_freq": 2, "checkpoint_steps": 4, "dry_run": True, **changes})
 
 
-def test_training_pairs_is_planned_and_nothing_written(tmp_path, capsys):
+def test_a_dry_run_of_pair_training_writes_nothing(tmp_path, capsys):
     config = pairs(tmp_path, epochs=2)
     before = tree(tmp_path)
     train_pair(config)
     assert tree(tmp_path) == before and not Path(config.output_dir).exists()
     flags, plan = plan_in(capsys)
-    assert flags["dry_run"] is False and flags["epochs"] == 2  # what is printed starts the run
+    assert flags["dry_run"] is False and flags["epochs"] == 2  # the printed flags start the run
     assert (plan["steps"], plan["steps_done"], plan["samples_per_step"]) == (12, 0, 16)
     assert (plan["samples"], plan["samples_per_epoch"], plan["epochs"]) == (192, 90, 2.133)
     assert (plan["evaluations"], plan["checkpoints"], plan["processes"]) == (7, 3, 1)
@@ -57,7 +57,7 @@ def test_training_pairs_is_planned_and_nothing_written(tmp_path, capsys):
     assert plan["seconds_per_step"] > 0 and "3 that were taken" in plan["time_is_of"]
 
 
-def test_what_was_printed_starts_the_run(tmp_path, capsys):
+def test_the_printed_config_starts_the_run(tmp_path, capsys):
     train_pair(pairs(tmp_path, max_steps=2))
     printed = tmp_path / "run.yaml"
     printed.write_text(capsys.readouterr().out, encoding="utf-8")
@@ -66,7 +66,7 @@ def test_what_was_printed_starts_the_run(tmp_path, capsys):
     assert (tmp_path / "out" / "model_last").exists()
 
 
-def test_a_plan_counts_what_the_run_then_does(tmp_path, capsys):
+def test_the_plan_matches_what_the_run_does(tmp_path, capsys):
     config = pairs(tmp_path, max_steps=6)
     train_pair(config)
     _, plan = plan_in(capsys)
@@ -79,7 +79,7 @@ def test_a_plan_counts_what_the_run_then_does(tmp_path, capsys):
     assert plan["checkpoint_gb"] == pytest.approx(size / 1e9, rel=0.2)
 
 
-def test_a_run_is_looked_at_and_left_as_it_is(tmp_path, capsys):
+def test_a_dry_run_leaves_an_existing_run_unchanged(tmp_path, capsys):
     config = pairs(tmp_path, max_steps=4, dry_run=False)
     train_pair(config)
     before = tree(tmp_path)
@@ -97,7 +97,7 @@ def test_a_run_is_looked_at_and_left_as_it_is(tmp_path, capsys):
     assert tree(tmp_path) == before
 
 
-def test_a_started_run_is_planned_to_its_end(tmp_path, capsys):
+def test_a_dry_run_plans_the_rest_of_a_started_run(tmp_path, capsys):
     config = pairs(tmp_path, max_steps=4, dry_run=False)
     train_pair(config)
     train_pair(replace(config, dry_run=True, max_steps=8, allow_change="max_steps"))
@@ -105,7 +105,7 @@ def test_a_started_run_is_planned_to_its_end(tmp_path, capsys):
     assert (plan["steps_done"], plan["steps"], plan["checkpoints"], plan["samples"]) == (4, 8, 1, 128)
 
 
-def test_a_run_that_is_locked_is_refused(tmp_path):
+def test_a_dry_run_of_a_locked_run_is_refused(tmp_path):
     config = pairs(tmp_path)
     Path(config.output_dir).mkdir()
     lock = RunLock(Path(config.output_dir) / LOCK)
@@ -116,7 +116,7 @@ def test_a_run_that_is_locked_is_refused(tmp_path):
         lock.release()
 
 
-def test_lost_and_damaged_checkpoints_are_refused(tmp_path):
+def test_missing_and_damaged_checkpoints_are_refused(tmp_path):
     config = pairs(tmp_path, max_steps=2, dry_run=False)
     train_pair(config)
     dry = replace(config, dry_run=True)
@@ -140,7 +140,7 @@ def test_lost_and_damaged_checkpoints_are_refused(tmp_path):
     ],
     ids=["data", "model", "flag"],
 )
-def test_a_dry_run_refuses_what_a_start_refuses(tmp_path, flags, error, message):
+def test_a_dry_run_refuses_what_a_real_run_refuses(tmp_path, flags, error, message):
     config = replace(pairs(tmp_path), **flags)
     before = tree(tmp_path)
     said = []
@@ -153,24 +153,24 @@ def test_a_dry_run_refuses_what_a_start_refuses(tmp_path, flags, error, message)
     assert said[0] == said[1]
 
 
-def test_an_output_that_cannot_be_made_is_refused(tmp_path):
+def test_an_output_folder_that_cannot_be_created_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match="Not a directory"):
         train_pair(replace(pairs(tmp_path), output_dir=str(tmp_path / "file" / "out")))
 
 
-def test_bad_rows_are_told_and_not_written(tmp_path, capsys):
+def test_bad_rows_are_reported_but_not_written(tmp_path, capsys):
     config = pairs(tmp_path, on_bad_row="skip", max_steps=2)
     with open(config.train_file, "a", encoding="utf-8") as file:
         file.write("one column\n")
     before = tree(tmp_path)
     train_pair(config)
-    assert "1 of 91 rows are no pairs" in capsys.readouterr().err
+    assert "1 of 91 rows are not pairs" in capsys.readouterr().err
     train_pair(replace(config, streaming=True, shuffle_buffer=200))
     assert tree(tmp_path) == before
 
 
-def test_from_python_the_model_stays_as_it_was(tmp_path, capsys):
+def test_a_dry_run_from_python_leaves_the_model_unchanged(tmp_path, capsys):
     config = pairs(tmp_path, max_steps=5)
     trainer = PairTrainer(config.model_name_or_path, config, config.train_file, config.dev_file)
     before = {name: value.numpy() for name, value in trainer.model.state_dict().items()}
@@ -181,10 +181,28 @@ def test_from_python_the_model_stays_as_it_was(tmp_path, capsys):
     for name, value in trainer.model.state_dict().items():
         assert np.array_equal(before[name], value.numpy()), name
     assert tree(tmp_path) == disk
-    assert keeps()  # the next run of this process does keep
+    assert keeps()  # the next run of this process writes again
 
 
-def test_distillation_is_planned(tmp_path, capsys):
+def test_a_dry_run_from_python_widens_what_o2_narrowed(tmp_path, monkeypatch):
+    """On a GPU --amp_level O2 puts the weights in half precision; here the opened run only does as much."""
+    config = pairs(tmp_path)
+    trainer = PairTrainer(config.model_name_or_path, config, config.train_file, config.dev_file)
+    before = {name: value.numpy() for name, value in trainer.model.state_dict().items()}
+
+    def narrow():
+        trainer.model.to(dtype="float16")
+        raise InputError("no memory for this plan")
+
+    monkeypatch.setattr(trainer, "_open_run", narrow)
+    monkeypatch.setattr(type(config), "narrows_weights", True)
+    with pytest.raises(InputError, match="no memory for this plan"):
+        trainer.train()
+    for name, value in trainer.model.state_dict().items():
+        assert value.numpy().dtype == before[name].dtype and np.array_equal(before[name], value.numpy())
+
+
+def test_a_dry_run_plans_distillation(tmp_path, capsys):
     teacher = train_config(tmp_path, max_steps=2, eval_freq=2)
     train_pair(teacher)
     config = distill_config(tmp_path, Path(teacher.output_dir), layers=1, dry_run=True)
@@ -193,11 +211,11 @@ def test_distillation_is_planned(tmp_path, capsys):
     assert distill(config).step == 0
     told = capsys.readouterr()
     assert told.out.count("command: distill") == 2
-    assert "the teacher's answers to 90 pairs come before the first step" in told.err
+    assert "the teacher scores 90 pairs before the first step" in told.err
     assert tree(tmp_path) == before
 
 
-def test_an_embedding_training_is_planned(tmp_path, capsys):
+def test_a_dry_run_plans_embedding_training(tmp_path, capsys):
     files = [str(write_matches(tmp_path / f"{name}.tsv", 40, seed)) for seed, name in enumerate(("a", "b"))]
     config = TrainEmbeddingConfig(
         **{"model_name_or_path": str(write_model(tmp_path / "model")), "output_dir": str(tmp_path / "out")},
@@ -211,7 +229,7 @@ def test_an_embedding_training_is_planned(tmp_path, capsys):
     assert tree(tmp_path) == before
 
 
-def test_pretraining_is_planned_phase_by_phase(tmp_path):
+def test_a_dry_run_plans_pretraining_phase_by_phase(tmp_path):
     model = tiny_pretrain.write_model(tmp_path / "model")
     data = tiny_pretrain.write_corpus(tmp_path / "data", model)
     phases = {"phases": "16:4,32:8", "max_steps": 12, "num_workers": 1}
@@ -222,24 +240,24 @@ def test_pretraining_is_planned_phase_by_phase(tmp_path):
     plan = yaml.safe_load(done.said)["about"]["plan"]
     assert (plan["steps"], plan["samples_per_step"], plan["samples"]) == (12, 4, 48)
     assert len(plan["seconds_per_step"]) == 2 and "in each phase" in plan["time_is_of"]
-    assert plan["evaluations"] == 5 and plan["checkpoints"] == 6
+    assert plan["evaluations"] == 5 + 1 and plan["checkpoints"] == 6  # and one of the test split, at the end
     assert tree(tmp_path) == before
 
 
-def test_several_runs_are_not_planned(tmp_path):
+def test_a_dry_run_of_several_runs_is_refused(tmp_path):
     config = pairs(tmp_path)
     flags = {"model_name_or_path": "m", "train_file": config.train_file, "output_dir": "out"}
-    with pytest.raises(InputError, match="dry_run=True is of one run"):
+    with pytest.raises(InputError, match="dry_run=True is for a single run"):
         CrossValidateConfig(**flags, dry_run=True)
 
 
-def test_phases_make_stretches():
+def test_phases_divide_the_steps_into_stretches():
     assert stretches_of([0, 4, 12], 0, 12) == [Stretch(0, 4), Stretch(4, 12)]
     assert stretches_of([0, 4, 12], 6, 12) == [Stretch(6, 12)]
     assert stretches_of([0], 12, 12) == []
 
 
-def test_a_stretch_is_measured_where_it_lies():
+def test_a_stretch_is_measured_on_its_own_batches():
     asked, taken = [], []
 
     class Job:
@@ -258,7 +276,7 @@ def test_a_stretch_is_measured_where_it_lies():
     assert measure(Stretch(5, 6), Job(), updates, 8, None, None).measured == 1
 
 
-def test_a_cache_is_read_and_not_written(tmp_path):
+def test_a_dry_run_reads_a_cache_but_does_not_write_it(tmp_path):
     cache = KeyedCache(
         tmp_path,
         {"of": 1},

@@ -1,4 +1,4 @@
-"""The vectors of a file: what is stored, that a killed run goes on to the same bytes, bad input."""
+"""The vectors of a file: what is stored, that a killed run resumes to identical bytes, bad input."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.inference.vector_files import open_vectors
 
 COUNT, PIECE = 100, 16
-# Writes in small pieces, and is killed in the fourth: its rows are there, its line is not.
+# Writes small pieces, and is killed in the fourth: its rows are written, its line is not.
 KILLED = """
 import os, signal, sys
 from ernie_pair.embedding import embed, vector_writer
@@ -82,7 +82,7 @@ def test_the_stored_vectors_are_those_of_the_texts(folder, tmp_path, small_piece
     assert not (tmp_path / "v.part").exists()
 
 
-def test_the_same_command_again_has_nothing_to_do(folder, tmp_path, capfd):
+def test_repeating_the_same_command_does_nothing(folder, tmp_path, capfd):
     for _ in "ab":
         embed(config_of(folder, tmp_path / "v"))
     assert "nothing to do" in capfd.readouterr().err
@@ -93,7 +93,7 @@ def test_the_same_command_again_has_nothing_to_do(folder, tmp_path, capfd):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_a_killed_run_goes_on_to_the_same_bytes(folder, tmp_path, small_pieces, monkeypatch, dtype):
+def test_a_killed_run_resumes_to_identical_bytes(folder, tmp_path, small_pieces, monkeypatch, dtype):
     embed(config_of(folder, tmp_path / "whole", dtype=dtype))
     words = ["--model_path", folder / "model", "--input_file", folder / "texts.txt", "--dtype", dtype]
     words += ["--output_dir", tmp_path / "cut", "--max_seq_len", "16", "--device", "cpu"]
@@ -117,7 +117,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(folder, tmp_path, small_pieces, 
 
 
 def stop_after(monkeypatch, pieces):
-    """Let the machine fail in the piece after so many."""
+    """Let the machine fail after this many pieces."""
     pack, made = embedding.pack_vectors, []
 
     def fail(rows, kind):
@@ -132,7 +132,7 @@ def stop_after(monkeypatch, pieces):
 
 
 @pytest.mark.parametrize("damage", ["bytes", "lines", "absent"])
-def test_a_damaged_piece_is_made_again(folder, tmp_path, small_pieces, monkeypatch, damage):
+def test_a_damaged_piece_is_recomputed(folder, tmp_path, small_pieces, monkeypatch, damage):
     embed(config_of(folder, tmp_path / "whole"))
     with pytest.raises(MachineError, match="the machine failed"):
         for _ in stop_after(monkeypatch, 4):
@@ -151,7 +151,7 @@ def test_a_damaged_piece_is_made_again(folder, tmp_path, small_pieces, monkeypat
     assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_what_other_texts_left_is_not_taken(folder, tmp_path, small_pieces, monkeypatch):
+def test_partial_output_of_other_texts_is_not_reused(folder, tmp_path, small_pieces, monkeypatch):
     with pytest.raises(MachineError, match="the machine failed"):
         for _ in stop_after(monkeypatch, 4):
             embed(config_of(folder, tmp_path / "v"))
@@ -177,6 +177,23 @@ def test_a_machine_with_another_model_is_refused(folder):
         maker(["我"])
 
 
+def test_a_replaced_model_is_opened_again(tmp_path):
+    """A second run in one process must not answer with the weights that it opened for the first."""
+    write_texts(tmp_path / "texts.txt", 8)
+    write_trained(tmp_path / "model")
+    embed(config_of(tmp_path, tmp_path / "before"))
+    shutil.rmtree(tmp_path / "model")
+    write_trained(tmp_path / "model", initializer_range=0.1)
+    embed(config_of(tmp_path, tmp_path / "after"))
+    before, after = (open_vectors(tmp_path / name) for name in ("before", "after"))
+    assert (
+        after.fingerprint
+        == open_embedder(tmp_path / "model", options=EmbedderOptions(max_seq_len=16)).fingerprint
+    )
+    assert after.fingerprint != before.fingerprint
+    assert np.abs(after.rows(0, 8) - vectors_of(tmp_path)).max() < 1e-3
+
+
 BAD = {
     "an empty line": ("我\n\n你\n".encode(), "texts.txt:2: an empty text"),
     "not UTF-8": (b"a\n\xff\n", "texts.txt:2: not UTF-8"),
@@ -184,16 +201,16 @@ BAD = {
 }
 
 
-def test_an_id_that_stands_twice_is_refused_as_by_index(folder, tmp_path):
+def test_a_duplicate_id_is_refused(folder, tmp_path):
     path = tmp_path / "texts.tsv"
     path.write_text("id\ttext\na\t我\nb\t你\na\t我你\n", encoding="utf-8")
-    with pytest.raises(InputError, match="texts.tsv:4: the id of line 2 again"):
+    with pytest.raises(InputError, match="texts.tsv:4: repeats the id of line 2"):
         embed(config_of(folder, tmp_path / "v", input_file=str(path)))
     assert [path.name for path in tmp_path.iterdir()] == ["texts.tsv"]
 
 
 @pytest.mark.parametrize("content, reason", BAD.values(), ids=BAD)
-def test_bad_texts_are_named_and_nothing_is_left(folder, tmp_path, content, reason):
+def test_bad_texts_are_reported_and_nothing_is_written(folder, tmp_path, content, reason):
     (tmp_path / "texts.txt").write_bytes(content)
     with pytest.raises(InputError) as found:
         embed(config_of(folder, tmp_path / "v", input_file=str(tmp_path / "texts.txt")))
@@ -201,7 +218,7 @@ def test_bad_texts_are_named_and_nothing_is_left(folder, tmp_path, content, reas
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
 
 
-def test_foreign_files_are_not_lost(folder, tmp_path):
+def test_foreign_files_are_not_overwritten(folder, tmp_path):
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "dear.txt").write_text("x")
     with pytest.raises(InputError, match="holds dear.txt, which would be lost"):
@@ -212,8 +229,26 @@ def test_foreign_files_are_not_lost(folder, tmp_path):
         embed(config_of(folder, tmp_path / "w"))
 
 
+def test_a_link_to_a_folder_stays_a_link(folder, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "v").symlink_to(disk / "vectors")
+    for flags in ({}, {"dtype": "int8", "overwrite": True}):
+        embed(config_of(folder, tmp_path / "v", **flags))
+        assert os.readlink(tmp_path / "v") == str(disk / "vectors")
+    assert open_vectors(disk / "vectors").dtype == "int8"
+    assert [path.name for path in disk.iterdir()] == ["vectors"]
+    assert {path.name for path in tmp_path.iterdir()} == {"disk", "v"}
+
+
+def test_the_current_folder_is_refused_as_output(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="is the current folder"):
+        embed(config_of(folder, "."))
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_config_yaml_of_a_person_is_not_lost(folder, tmp_path, overwrite):
+def test_a_users_config_yaml_is_not_overwritten(folder, tmp_path, overwrite):
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / CONFIG_YAML).write_text("seed: 1\n")
     with pytest.raises(InputError, match="holds config.yaml, which would be lost"):
@@ -229,7 +264,7 @@ def test_vectors_of_another_model_are_refused(folder, tmp_path):
         found.refuse_other_model("0" * 64, "model")
 
 
-def test_damaged_vectors_are_one_line(folder, tmp_path):
+def test_damaged_vectors_are_an_error(folder, tmp_path):
     embed(config_of(folder, tmp_path / "v"))
     for name, content in (("cut", b"\x93NUMPY"), ("longer", None)):
         shutil.copytree(tmp_path / "v", tmp_path / name)
@@ -246,6 +281,6 @@ def test_damaged_vectors_are_one_line(folder, tmp_path):
         open_vectors(tmp_path)
 
 
-def test_flags_of_ray_need_ray(folder, tmp_path):
-    with pytest.raises(InputError, match="are of engine ray|are of --engine ray"):
+def test_ray_flags_require_the_ray_engine(folder, tmp_path):
+    with pytest.raises(InputError, match="are for engine ray|are for --engine ray"):
         config_of(folder, tmp_path / "v", workers=2)

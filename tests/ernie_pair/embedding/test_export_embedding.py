@@ -1,10 +1,11 @@
-"""An exported embedding model: the same vectors and fingerprint, without Paddle, and refused when changed."""
+"""An exported embedding model: the same vectors and fingerprint, without Paddle, and refused if modified."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("family, pooling", [("ernie_gram", "first_token"), ("distilbert", "mean")])
-def test_any_family_is_exported_with_its_proof(tmp_path, family, pooling):
+def test_any_model_family_is_exported_with_its_parity_error(tmp_path, family, pooling):
     model = write_embedding(tmp_path / "model", family, pooling)
     export_embedding(ExportEmbeddingConfig(str(model), str(tmp_path / "ship")))
     trained, exported = (open_embedder(tmp_path / name) for name in ("model", "ship"))
@@ -59,7 +60,7 @@ def test_any_family_is_exported_with_its_proof(tmp_path, family, pooling):
 
 
 @pytest.mark.parametrize("dim", [0, 8])
-def test_the_exported_model_makes_the_same_vectors(folder, dim):
+def test_the_exported_model_computes_the_same_vectors(folder, dim):
     trained, exported = (
         open_embedder(folder / name, options=EmbedderOptions(dim=dim)) for name in ("model", "ship")
     )
@@ -68,7 +69,7 @@ def test_the_exported_model_makes_the_same_vectors(folder, dim):
     assert trained.fingerprint == exported.fingerprint
 
 
-def test_an_export_of_int8_tells_how_far_its_vectors_turn(folder, capfd):
+def test_an_int8_export_reports_its_cosine_similarity(folder, capfd):
     words = ["export-embedding", f"--model_path={folder}/model", f"--output_dir={folder}/int8"]
     assert exit_code_of(lambda: run_here([*words, "--quantize=int8"])) == 0
     said = json.loads((folder / "int8" / "embedding.json").read_text())["int8"]
@@ -81,11 +82,11 @@ def test_an_export_of_int8_tells_how_far_its_vectors_turn(folder, capfd):
     assert np.allclose(np.linalg.norm(int8.embed(TEXTS[:2]), axis=1), 1, atol=1e-6)
     sizes = [(folder / of).stat().st_size for of in ("ship/model.onnx", "int8/model.int8.onnx")]
     assert sizes[0] > 1.2 * sizes[1] and not (folder / "int8" / "model.onnx").exists()
-    assert int8.fingerprint != float_model.fingerprint  # an index knows them apart
+    assert int8.fingerprint != float_model.fingerprint  # so that an index can tell them apart
     assert "int8: cosine" in (folder / "int8" / "README.md").read_text(encoding="utf-8")
 
 
-def test_fewer_numbers_are_the_first_ones_at_length_1(folder):
+def test_shorter_vectors_are_normalised_prefixes(folder):
     whole, short = (open_exported_embedder(folder / "ship", dim=dim).embed(TEXTS) for dim in (0, 8))
     cut = whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True)
     assert np.abs(short - cut).max() < 1e-6
@@ -93,7 +94,7 @@ def test_fewer_numbers_are_the_first_ones_at_length_1(folder):
     assert len(fingerprints) == 2
 
 
-def test_no_paddle_is_loaded_for_an_exported_model(folder):
+def test_an_exported_model_does_not_load_paddle(folder):
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_PADDLE, str(folder / "ship")],
         capture_output=True,
@@ -112,7 +113,7 @@ def test_a_changed_file_is_refused(folder, tmp_path, name):
         open_embedder(ship)
 
 
-def test_another_answer_exports_nothing(folder, tmp_path, monkeypatch):
+def test_a_failed_parity_check_exports_nothing(folder, tmp_path, monkeypatch):
     class Wrong(VectorBackend):
         def logits(self, input_ids, token_type_ids):
             return super().logits(input_ids, token_type_ids) + 1e-3
@@ -123,7 +124,7 @@ def test_another_answer_exports_nothing(folder, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_exported_is_one_line(folder, tmp_path, capfd):
+def test_invalid_exports_and_options_are_refused(folder, tmp_path, capfd):
     export_embedding(ExportEmbeddingConfig(str(folder / "model"), str(folder / "ship")))
     assert "nothing to do" in capfd.readouterr().err
     with pytest.raises(InputError, match="is an exported model already"):
@@ -131,15 +132,15 @@ def test_what_cannot_be_exported_is_one_line(folder, tmp_path, capfd):
     bare = write_trained(tmp_path / "bare")
     with pytest.raises(InputError, match="holds no embedding.json"):
         export_embedding(ExportEmbeddingConfig(str(bare), str(tmp_path / "again")))
-    with pytest.raises(InputError, match="asked on a CPU"):
+    with pytest.raises(InputError, match="which runs on a CPU"):
         open_embedder(folder / "ship", "gpu")
     with pytest.raises(InputError, match="its vectors would be others"):
         open_embedder(folder / "ship", options=EmbedderOptions(pooling="first_token"))
-    with pytest.raises(InputError, match="is no exported embedding model"):
+    with pytest.raises(InputError, match="is not an exported embedding model"):
         open_exported_embedder(bare)
 
 
-def test_both_are_measured_alike_at_every_length(folder, tmp_path):
+def test_trained_and_exported_metrics_agree_at_every_dim(folder, tmp_path, capsys):
     pairs = write_matches(tmp_path / "dev.tsv", 30)
     found = {}
     for name in ("model", "ship"):
@@ -147,9 +148,23 @@ def test_both_are_measured_alike_at_every_length(folder, tmp_path):
         flags = {"input_file": str(pairs), "output_file": str(output), "dims": "all", "device": "cpu"}
         evaluate_embedding(EvaluateEmbeddingConfig(model_path=str(folder / name), **flags))
         found[name] = json.loads(output.read_text())
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split("  ")[0] for line in lines] == ["dim 8", "dim 32"]
+        assert f"mrr {found[name]['dims']['8']['mrr']:.4f}" in lines[0]
     assert found["model"]["dims"] == found["ship"]["dims"]
     assert list(found["ship"]["dims"]) == ["8", "32"] and found["ship"]["queries"] == 30
     assert found["ship"]["metrics"] == found["ship"]["dims"]["32"]
-    with pytest.raises(InputError, match="was trained for vectors of 8, 32 numbers"):
+    with pytest.raises(InputError, match="was trained for vectors of length 8, 32"):
         flags = {"input_file": str(pairs), "output_file": str(tmp_path / "x.json"), "dims": "16"}
         evaluate_embedding(EvaluateEmbeddingConfig(model_path=str(folder / "ship"), **flags, device="cpu"))
+
+
+def test_a_named_length_above_dim_is_refused(folder, tmp_path):
+    pairs = write_matches(tmp_path / "dev.tsv", 30)
+    flags = {"input_file": str(pairs), "output_file": str(tmp_path / "x.json"), "dim": 8, "device": "cpu"}
+    ask = partial(EvaluateEmbeddingConfig, model_path=str(folder / "ship"), **flags)
+    with pytest.raises(InputError, match="dims=32 is above dim=8, the length"):
+        evaluate_embedding(ask(dims="8,32"))
+    assert not (tmp_path / "x.json").exists()
+    evaluate_embedding(ask(dims="all"))
+    assert list(json.loads((tmp_path / "x.json").read_text())["dims"]) == ["8"]

@@ -1,4 +1,4 @@
-"""The metrics of retrieval, by hand and against a slow way to compute them."""
+"""Retrieval metrics, against values computed by hand and a naive implementation."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def vectors_for(asked, places):
     return unit([places[text] for text in asked.texts])
 
 
-def test_queries_have_matches_among_all_second_texts():
+def test_queries_are_matched_against_all_second_texts():
     asked = build_retrieval_set(pairs_of(ROWS), "dev.tsv")
     assert [asked.texts[query] for query in asked.queries] == ["q", "p"]
     found = [sorted(asked.texts[one] for one in found) for found in asked.matches]
@@ -33,7 +33,7 @@ def test_queries_have_matches_among_all_second_texts():
     assert sorted(asked.texts[one] for one in asked.corpus) == ["far", "middle", "near", "own", "q"]
 
 
-def test_the_metrics_are_those_computed_by_hand():
+def test_metrics_match_values_computed_by_hand():
     asked = build_retrieval_set(pairs_of(ROWS), "dev.tsv")
     places = {
         "q": (1, 0),
@@ -59,7 +59,7 @@ def test_a_query_does_not_find_itself():
     assert match_ranks(vectors, asked)[0].tolist() == [1]
 
 
-def test_of_equal_scores_the_match_stands_last():
+def test_a_match_ranks_last_among_equal_scores():
     asked = build_retrieval_set(pairs_of([("q", "a", 1), ("x", "b", 0), ("x", "c", 0)]), "dev.tsv")
     vectors = np.ones((len(asked.texts), 1), dtype=np.float32)
     assert match_ranks(vectors, asked)[0].tolist() == [3]
@@ -67,7 +67,7 @@ def test_of_equal_scores_the_match_stands_last():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ranks_are_those_of_a_full_sort(seed):
+def test_ranks_match_a_full_sort(seed):
     rng = np.random.default_rng(seed)
     texts = [f"t{number}" for number in range(60)]
     rows = [(rng.choice(texts), rng.choice(texts), int(rng.integers(2))) for _ in range(200)]
@@ -80,7 +80,7 @@ def test_ranks_are_those_of_a_full_sort(seed):
         assert sorted(order.index(one) + 1 for one in matches) == ranks.tolist()
 
 
-def test_spearman_is_that_of_cosines_and_labels():
+def test_spearman_correlates_cosines_and_labels():
     rows = [("a", "b", 1), ("c", "d", 0), ("e", "f", 1)]
     asked = build_retrieval_set(pairs_of(rows), "dev.tsv")
     places = {"a": (1, 0), "b": (1, 0.1), "c": (1, 0), "d": (0, 1), "e": (0, 1), "f": (0.2, 1)}

@@ -1,4 +1,4 @@
-"""The vectors of a trained model: what they are, what they depend on, what is known of them."""
+"""The vectors of a trained model: their values, their fingerprint, and what is refused."""
 
 import json
 
@@ -29,7 +29,7 @@ def model(tmp_path_factory):
     return write_trained(tmp_path_factory.mktemp("encoder") / "model")
 
 
-def test_vectors_have_length_1_whatever_stands_beside_them(model):
+def test_vectors_have_length_1_and_do_not_depend_on_the_batch(model):
     embedder = open_embedder(model, options=options())
     found = embedder.embed(TEXTS)
     assert found.shape == (5, 32) and found.dtype == np.float32
@@ -41,14 +41,14 @@ def test_vectors_have_length_1_whatever_stands_beside_them(model):
 
 @pytest.mark.parametrize("family", ["ernie_gram", "bert", "roberta", "electra", "distilbert", "albert"])
 @pytest.mark.parametrize("pooling", ["mean", "first_token"])
-def test_any_family_makes_vectors(tmp_path, family, pooling):
+def test_any_model_family_computes_vectors(tmp_path, family, pooling):
     folder = write_trained(tmp_path / "model", family)
     embedder = open_embedder(folder, options=options(pooling=pooling))
     vectors = embedder.embed(TEXTS)
     assert vectors.shape == (5, 32) and np.abs(vectors[0] - vectors[1]).max() > 1e-3
 
 
-def test_pooling_is_that_of_the_hidden_states(model):
+def test_pooling_matches_paddlenlps_hidden_states(model):
     from paddlenlp.transformers import ErnieModel
 
     theirs = ErnieModel.from_pretrained(str(model))
@@ -64,7 +64,7 @@ def test_pooling_is_that_of_the_hidden_states(model):
     assert np.abs(first - states[0] / np.linalg.norm(states[0])).max() < 1e-5
 
 
-def test_the_fingerprint_tells_apart_what_makes_other_vectors(model, tmp_path):
+def test_the_fingerprint_changes_when_the_vectors_would(model, tmp_path):
     known = fingerprint_of(model)
     assert known == fingerprint_of(model, batch_size=3)
     others = [fingerprint_of(model, pooling="first_token"), fingerprint_of(model, max_seq_len=30)]
@@ -72,7 +72,7 @@ def test_the_fingerprint_tells_apart_what_makes_other_vectors(model, tmp_path):
     assert len({known, *others}) == 4 and all(len(one) == 64 for one in others)
 
 
-def test_the_classifier_is_no_part_of_the_fingerprint(model, tmp_path):
+def test_the_fingerprint_ignores_the_classifier(model, tmp_path):
     from safetensors.numpy import save_file
 
     from ernie_pair.weights.weight_files import read_weights
@@ -89,26 +89,26 @@ def _config_of(folder):
 
 REFUSED = {
     "no folder": ({}, "absent", "is not a folder"),
-    "an unknown length": ({"dim": 7}, "", "was trained for vectors of 32 numbers"),
-    "an unknown pooling": ({"pooling": "max"}, "", "is none of mean, first_token"),
+    "an unknown length": ({"dim": 7}, "", "was trained for vectors of length 32"),
+    "an unknown pooling": ({"pooling": "max"}, "", "is not one of mean, first_token"),
     "too many tokens": ({"max_seq_len": 500}, "", "is not from 3 to the 128 positions"),
 }
 
 
 @pytest.mark.parametrize("changes, name, reason", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_asked_is_one_line(model, changes, name, reason):
+def test_invalid_embedder_options_are_refused(model, changes, name, reason):
     with pytest.raises(InputError, match=reason):
         open_embedder(model / name if name else model, options=options(**changes))
 
 
-def test_what_is_no_text_is_refused(model):
+def test_input_that_is_not_a_list_of_texts_is_refused(model):
     embedder = open_embedder(model, options=options())
     for wrong in ("今天", [1], [None]):
         with pytest.raises(InputError, match="a list of texts"):
             embedder.embed(wrong)
 
 
-def test_vectors_without_direction_are_refused():
+def test_zero_and_non_finite_vectors_are_refused():
     for wrong in (np.nan, np.inf, 0):
         with pytest.raises(NumbersError, match="the vector of text 1 is NaN, infinite or zero"):
             unit_rows(np.array([[1, 1], [wrong, wrong * 0 if wrong == 0 else 1]], np.float32), "model")

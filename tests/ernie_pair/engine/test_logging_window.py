@@ -20,18 +20,18 @@ def window_of(steps, window=None):
     return window
 
 
-def test_a_window_has_means_but_the_latest_learning_rate():
+def test_a_window_has_means_and_the_latest_learning_rate():
     line = window_means(window_of(STEPS[:2]), STEPS[1])
     assert line == {"loss": (0.1 + 0.2) / 2, "accuracy": 0.75, "learning_rate": 0.25}
     assert list(line) == list(STEPS[1])
 
 
-def test_the_mean_of_one_step_is_its_value_to_the_bit():
+def test_the_mean_of_one_step_is_exactly_its_value():
     assert window_means(window_of(STEPS[2:3]), STEPS[2]) == STEPS[2]
 
 
 @pytest.mark.parametrize("cut", range(len(STEPS)))
-def test_a_window_cut_by_a_checkpoint_gives_the_same_means(cut):
+def test_resuming_within_a_window_gives_the_same_means(cut):
     state = TrainState(cut, window=window_of(STEPS[:cut]))
     read = parse_state(state_bytes(state), Path("state.json"))
     assert read == state
@@ -46,7 +46,7 @@ def test_a_window_is_not_changed_in_place():
     assert before == copy
 
 
-def test_non_finite_values_are_left_out_where_others_exist():
+def test_non_finite_values_are_left_out_if_others_exist():
     steps = [{"loss": NAN, "gradient_norm": INFINITY}, {"loss": 2.0, "gradient_norm": INFINITY}]
     assert window_means(window_of(steps), steps[-1]) == {"loss": 2.0, "gradient_norm": INFINITY}
     assert state_bytes(TrainState(2, window=window_of(steps)))
@@ -62,7 +62,7 @@ def state_with(**changes):
     return json.dumps({**asdict(TrainState(7, 14)), **changes}).encode()
 
 
-def test_a_checkpoint_from_before_has_an_empty_window():
+def test_a_checkpoint_of_an_older_version_has_an_empty_window():
     old = {k: v for k, v in asdict(TrainState(7, 14)).items() if k not in ("window", "best_step")}
     assert parse_state(json.dumps(old).encode(), Path("state.json")) == TrainState(7, 14)
 
@@ -75,11 +75,11 @@ def test_a_checkpoint_from_before_has_an_empty_window():
     ],
 )
 def test_a_damaged_window_is_refused(window):
-    with pytest.raises(CheckpointError, match="holds no state of a run|a number of 401 digits"):
+    with pytest.raises(CheckpointError, match="does not hold the state of a run|a number of 401 digits"):
         parse_state(state_with(window=window), Path("state.json"))
 
 
 @pytest.mark.parametrize("step", ["0", -1, 0.5, True])
 def test_a_damaged_best_step_is_refused(step):
-    with pytest.raises(CheckpointError, match="holds no state of a run"):
+    with pytest.raises(CheckpointError, match="does not hold the state of a run"):
         parse_state(state_with(best_step=step), Path("state.json"))

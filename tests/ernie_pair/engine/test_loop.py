@@ -16,9 +16,9 @@ TERM = 1 << 20
 
 
 class SumJob:
-    """A stand-in for a model: its 'weights' are what it has been fed.
+    """A fake model: its 'weights' are the batches it has been given.
 
-    ``odd``: the updates with a loss that is not finite; with ``skips`` they are left out.
+    ``odd``: the steps with a non-finite loss; with ``skips`` they are skipped.
     """
 
     def __init__(self, seen=(), odd=(), skips=False, skipped=0):
@@ -50,7 +50,7 @@ class ListLog:
 
 
 class Watch:
-    """Notes the steps, and whatever happens in a pause."""
+    """Records the steps, and whether the run is paused."""
 
     def __init__(self):
         self.steps, self.is_paused, self.has_begun = [], False, False
@@ -75,7 +75,7 @@ def never(state):
 
 
 class Signals(StopSignals):
-    """Hears in step N what ``heard(N)`` says."""
+    """Receives in step N the signals that ``heard(N)`` returns."""
 
     def __init__(self, heard, state):
         super().__init__()
@@ -86,7 +86,7 @@ class Signals(StopSignals):
 
 
 class Run(Hooks):
-    """A run, with everything that it did."""
+    """A run that records everything it did."""
 
     def __init__(self, max_steps, job=None, state=None, heard=lambda step: 0, enough=never, **changes):
         super().__init__()
@@ -122,7 +122,7 @@ def stopped(run, match):
     return caught.value.exit_code
 
 
-def test_what_is_due_when():
+def test_logging_evaluation_saving_and_export_occur_when_due():
     run = Run(10, export_steps=5)()
     assert run.steps("train") == [2, 4, 6, 8, 10] and run.steps("valid") == [0, 3, 6, 9, 10]
     assert [state.step for state, _ in run.saved] == [4, 8, 10] and run.exported == [5, 10]
@@ -143,16 +143,16 @@ class Controlled(Run):
         self.epochs.append(state.step)
 
 
-def test_a_hook_switches_on_and_off_what_a_step_is_to_do():
+def test_a_hook_can_request_or_suppress_the_actions_of_a_step():
     everything = dict.fromkeys(("should_log", "should_evaluate", "should_save"), True)
     nothing = dict.fromkeys(everything, False)
     run = Controlled(8, asked={1: everything, 4: nothing, 6: nothing, 8: nothing}, samples_per_epoch=7)()
     assert run.steps("train") == [1, 2] and run.steps("valid") == [0, 1, 3, 7]
-    assert [state.step for state, _ in run.saved] == [1, 8]  # the last step is saved whatever is asked
+    assert [state.step for state, _ in run.saved] == [1, 8]  # the last step is always saved
     assert run.epochs == [4, 7]
 
 
-def test_an_evaluation_asked_for_at_a_stop_is_done_later():
+def test_an_evaluation_requested_at_a_stop_runs_on_resume():
     def heard(step):
         return TERM if step == 5 else 0
 
@@ -169,26 +169,26 @@ def test_the_end_of_an_epoch_is_evaluated():
     assert Run(10, eval_freq=0, samples_per_epoch=7)().steps("valid") == [0, 4, 7, 10]
 
 
-def test_a_training_line_holds_the_means_since_the_line_before():
+def test_a_training_line_holds_means_since_the_previous_line():
     """SumJob's loss of step n is 2 n."""
     run = Run(5, logging_freq=2)()
     assert [loss for split, _, loss in run.log.events if split == "train"] == [3.0, 7.0, 10.0]
     assert run.state.window == {}
 
 
-def test_a_step_that_was_skipped_does_not_spoil_the_means():
+def test_a_skipped_step_is_excluded_from_the_means():
     run = Run(4, SumJob(odd=[2], skips=True), logging_freq=4)()
     assert run.log.events[-2][:2] == ("train", 4) and run.log.events[-2][2] == (2 + 4 + 6) / 3
 
 
-def test_the_start_is_judged_once():
+def test_the_initial_evaluation_is_not_repeated_on_resume():
     whole = Run(10)()
     assert whole.judged == [0, 3, 6, 9, 10]
     state, seen = whole.saved[0]
     assert Run(10, SumJob(seen), TrainState(**vars(state)))().judged == [6, 9, 10]
 
 
-def test_a_run_cut_in_two_sees_the_same_batches_as_one_run():
+def test_a_resumed_run_sees_the_same_batches_as_a_whole_run():
     whole = Run(10)()
     state, seen = Run(6)().saved[0]
     rest = Run(10, SumJob(seen), TrainState(**vars(state)))()
@@ -216,13 +216,13 @@ def test_a_stopped_run_saves_and_resumes_as_if_never_stopped(step):
     assert not second.state.evaluation_pending
 
 
-def test_what_is_owed_is_left_to_the_next_start():
+def test_an_evaluation_due_at_a_stop_is_left_pending():
     run = Run(10, heard=lambda now: TERM * (now == 3))
     stopped(run, "after step 3")
     assert run.steps("valid") == [0] and run.saved[-1][0].evaluation_pending
 
 
-def test_a_stop_in_the_last_update_is_too_late():
+def test_a_stop_in_the_last_step_has_no_effect():
     run = Run(4, heard=lambda now: TERM * (now == 4))()
     assert run.steps("valid") == [0, 3, 4] and run.saved[-1][0] == TrainState(4, 8)
 
@@ -231,11 +231,11 @@ def test_a_stop_in_the_last_update_is_too_late():
     "heard, name, code",
     [(1, "SIGINT", 130), (3, "SIGINT", 130), (1 << 10, "SIGHUP", 143), (5 * TERM + 7, "SIGTERM", 143)],
 )
-def test_the_sum_over_the_ranks_names_the_signal(heard, name, code):
+def test_the_signal_is_decoded_from_the_sum_over_ranks(heard, name, code):
     assert stopped(Run(10, heard=lambda now: heard), f"stopped by {name} after step 1") == code
 
 
-def test_nothing_is_published_from_a_loss_that_is_not_finite():
+def test_nothing_is_saved_or_exported_from_a_non_finite_loss():
     run = Run(10, SumJob(odd=[4]), checkpoint_steps=1, eval_freq=1, export_steps=1)
     with pytest.raises(NumbersError, match=r"step 4 \(samples 6 to 7\) is nan"):
         run()
@@ -250,7 +250,7 @@ def test_a_skipped_update_is_counted_and_the_run_continues():
     assert again.state.skipped_updates == 3
 
 
-def test_a_skip_does_not_excuse_the_next_update():
+def test_a_non_finite_loss_after_a_skipped_step_is_an_error():
     class Late(SumJob):
         def step(self, batches, number, stop):
             metrics = super().step(batches, number, stop)
@@ -274,7 +274,7 @@ def after(step):
 
 
 @pytest.mark.parametrize("step", [3, 5, 8, 10])
-def test_a_run_that_has_enough_ends_after_all_that_was_due(step):
+def test_an_early_stop_completes_everything_due_first(step):
     whole, run = Run(10)(), Run(10, enough=after(step))()
     state, seen = run.saved[-1]
     assert run.state.step == state.step == step and len(seen) == 2 * step
@@ -288,7 +288,7 @@ def test_a_run_that_has_enough_ends_after_all_that_was_due(step):
     assert more.job.seen == whole.job.seen
 
 
-def test_what_was_owed_may_be_what_makes_it_enough():
+def test_a_pending_evaluation_can_trigger_an_early_stop():
     run = Run(10, heard=lambda now: TERM * (now == 3))
     stopped(run, "after step 3")
     state, seen = run.saved[-1]

@@ -1,4 +1,4 @@
-"""TensorBoard, W&B and MLflow beside VisualDL: with stand-ins always, with the tools where they are."""
+"""TensorBoard, W&B and MLflow besides VisualDL: always with fakes, with the real tools if installed."""
 
 import json
 import math
@@ -131,7 +131,7 @@ def losses(points):
     return [(step, value) for name, step, value in points if name == "train/loss"]
 
 
-def test_every_tool_is_told_what_visualdl_is_told(tmp_path, tools):
+def test_every_tool_receives_what_visualdl_receives(tmp_path, tools):
     log_steps(tmp_path / "out", [1, 2], REPORTERS)
     run_id = json.loads((tmp_path / "out" / "run.json").read_text())["run_id"]
     (board,) = FakeWriter.made
@@ -149,17 +149,17 @@ def test_every_tool_is_told_what_visualdl_is_told(tmp_path, tools):
         assert not [name for name, _, _ in points if "gradient_norm" in name]  # not finite
 
 
-def test_a_resumed_run_goes_on_in_each_tool(tmp_path, tools):
+def test_a_resumed_run_continues_in_each_tool(tmp_path, tools):
     log_steps(tmp_path, [1, 2, 3], REPORTERS)
     log_steps(tmp_path, [3, 4], REPORTERS, resumed_at=2)
-    assert losses(FakeWriter.made[1].points) == [(1, 1.0), (2, 0.5), (3, 1 / 3), (4, 0.25)]  # drawn again
+    assert losses(FakeWriter.made[1].points) == [(1, 1.0), (2, 0.5), (3, 1 / 3), (4, 0.25)]  # written again
     assert len({settings["id"] for settings in tools.wandb.started}) == 1
     assert losses(points_of(tools.wandb.logged))[3:] == [(3, 1 / 3), (4, 0.25)]
     assert len(tools.mlflow.runs) == 1 and tools.mlflow.status == ["FINISHED", "RUNNING", "FINISHED"]
     assert len(tools.mlflow.params) == 2 and losses(tools.mlflow.metrics)[3:] == [(3, 1 / 3), (4, 0.25)]
 
 
-def test_the_environment_says_where_runs_go(tmp_path, tools, monkeypatch):
+def test_environment_variables_set_project_and_run_names(tmp_path, tools, monkeypatch):
     for name, value in {"WANDB_PROJECT": "p", "WANDB_NAME": "n", "MLFLOW_EXPERIMENT_NAME": "e"}.items():
         monkeypatch.setenv(name, value)
     log_steps(tmp_path, [1], REPORTERS)
@@ -168,7 +168,7 @@ def test_the_environment_says_where_runs_go(tmp_path, tools, monkeypatch):
 
 
 @pytest.mark.parametrize("failing", ["init", "log", "finish"])
-def test_a_tool_that_fails_is_given_up_and_the_run_goes_on(tmp_path, tools, monkeypatch, failing, caplog):
+def test_a_failing_tool_is_dropped_and_the_run_continues(tmp_path, tools, monkeypatch, failing, caplog):
     def fail(*args, **kwargs):
         raise ConnectionError("no\nroute to host")
 
@@ -176,13 +176,13 @@ def test_a_tool_that_fails_is_given_up_and_the_run_goes_on(tmp_path, tools, monk
     monkeypatch.setattr("ernie_pair.engine.run_log.logger.propagate", True)
     log_steps(tmp_path, [1, 2], REPORTERS)
     said = [record.getMessage() for record in caplog.records if "report_to" in record.getMessage()]
-    assert said == ["--report_to wandb: no route to host; the run goes on without it"]
+    assert said == ["--report_to wandb: no route to host; the run continues without it"]
     assert losses(tools.mlflow.metrics) == [(1, 1.0), (2, 0.5)]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize("name", REPORTERS)
-def test_a_library_that_is_absent_is_named_on_all_ranks(name, tmp_path, monkeypatch):
+def test_a_missing_library_of_a_tool_is_an_error(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, PACKAGES[name], None)
     settings = SimpleNamespace(report_to=PairConfig("o", report_to=name).reporters)
     with pytest.raises(
@@ -191,15 +191,17 @@ def test_a_library_that_is_absent_is_named_on_all_ranks(name, tmp_path, monkeypa
         engine_run.run_training(None, None, settings, None, None, None)
 
 
-def test_the_flag_names_tools_in_both_halves():
+def test_report_to_is_parsed_for_pretraining_and_pair_training():
     words = ["--model_name_or_path=m", "--input_dir=d", "--output_dir=o", "--report_to=mlflow,wandb,mlflow"]
     assert parse_config(PretrainConfig, words).reporters == ("mlflow", "wandb")
     assert PairConfig("o", report_to="none").reporters == PairConfig("o").reporters == ()
-    with pytest.raises(InputError, match="report_to comet is none of tensorboard, wandb, mlflow; use some"):
+    with pytest.raises(
+        InputError, match="report_to comet is not one of tensorboard, wandb, mlflow; use some"
+    ):
         PairConfig("o", report_to="tensorboard comet")
 
 
-def test_tensorboard_itself_reads_the_curves(tmp_path):
+def test_real_tensorboard_files_hold_the_curves(tmp_path):
     pytest.importorskip("tensorboardX")
     log_steps(tmp_path, [1, 2, 3], ["tensorboard"])
     (tmp_path / "tensorboard" / "notes.txt").write_text("dear to me")
@@ -223,19 +225,19 @@ def read_events_file(path):
     return points
 
 
-def test_wandb_itself_logs_offline(tmp_path, monkeypatch):
+def test_real_wandb_logs_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     log_steps(tmp_path, [1, 2], ["wandb"])
     run_id = json.loads((tmp_path / "run.json").read_text())["run_id"]
     (record,) = (tmp_path / "wandb").glob(f"offline-run-*/run-{run_id}.wandb")
-    until(record.read_bytes)  # a process of its own writes it
+    until(record.read_bytes)  # a separate process writes it
     content = record.read_bytes()
     assert b"train/loss" in content and b"valid/accuracy" in content and b"text_a" in content
 
 
-def test_mlflow_itself_keeps_one_run_in_files(tmp_path, monkeypatch):
+def test_real_mlflow_keeps_one_run_in_files(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
@@ -248,7 +250,7 @@ def test_mlflow_itself_keeps_one_run_in_files(tmp_path, monkeypatch):
     assert sorted((metric.step, metric.value) for metric in history) == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
 
 
-def test_a_run_of_pairs_hands_the_flag_on(tmp_path, tools):
+def test_report_to_is_passed_on_by_pair_training(tmp_path, tools):
     from tiny_pair import train_config
 
     from ernie_pair.pair.train.train_pair import train_pair
@@ -259,7 +261,7 @@ def test_a_run_of_pairs_hands_the_flag_on(tmp_path, tools):
     assert (tools.wandb.told["warmup_steps"], tools.wandb.told["output_dir"]) == (1, config.output_dir)
 
 
-def test_pretraining_hands_the_flag_on():
+def test_report_to_is_passed_on_by_pretraining():
     from ernie_pair.pretrain.pretrain import _settings_of
     from ernie_pair.processes.world import World
 

@@ -12,7 +12,7 @@ from ernie_pair.model_files.source import open_model
 
 
 class Killed(BaseException):
-    """Nothing catches it."""
+    """An exception that no handler catches."""
 
 
 class KillAt(Hooks):
@@ -25,7 +25,7 @@ class KillAt(Hooks):
             raise Killed
 
 
-def test_a_job_of_its_own_learns_and_is_resumed_to_the_bit(tmp_path):
+def test_a_custom_job_learns_and_resumes_bit_identically(tmp_path):
     model = write_model(tmp_path / "model")
     write_corpus(tmp_path / "data", model)
     source = open_model(str(model), model_type="ernie", from_scratch=True)
@@ -41,5 +41,5 @@ def test_a_job_of_its_own_learns_and_is_resumed_to_the_bit(tmp_path):
     assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
 
 
-def test_a_job_is_short():
+def test_a_custom_job_has_fewer_than_100_lines():
     assert len(getsourcelines(MaskedLMJob)[0]) < 100

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
+from fake_runs import counts_of
 from visualdl import LogReader
 
 from ernie_pair.checkpoint.train_state import TrainState
@@ -46,8 +47,8 @@ def test_an_event_is_a_line_with_full_precision_and_rates(tmp_path):
     }
 
 
-def test_remaining_time_counts_only_what_lies_between_steps(monkeypatch):
-    clock = iter([1000.0, 1001.0, 1006.0])  # when it is made, at the end of the first step, at the line
+def test_remaining_time_ignores_time_before_the_first_step(monkeypatch):
+    clock = iter([1000.0, 1001.0, 1006.0])  # at creation, at the end of the first step, at the log line
     monkeypatch.setattr(runlog.time, "monotonic", lambda: next(clock))
     remaining = RemainingTime(max_steps=1000)
     for _ in range(3):
@@ -55,7 +56,7 @@ def test_remaining_time_counts_only_what_lies_between_steps(monkeypatch):
     assert remaining.after(step=103) == str(timedelta(seconds=2 * 897)) == "0:29:54"
 
 
-def test_after_a_resume_no_step_stands_twice(tmp_path):
+def test_no_step_is_logged_twice_after_a_resume(tmp_path):
     log_steps(tmp_path, [1, 2, 3])
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"split": "train", "st')  # killed in the middle of a line
@@ -63,7 +64,7 @@ def test_after_a_resume_no_step_stands_twice(tmp_path):
     assert [event["step"] for event in events(tmp_path)] == [1, 2, 3, 4]
 
 
-def test_a_cut_back_that_the_disk_refuses_loses_no_event(tmp_path, monkeypatch):
+def test_a_failed_truncation_of_the_log_loses_no_event(tmp_path, monkeypatch):
     log_steps(tmp_path, [1, 2, 3])
     before = (tmp_path / "metrics.jsonl").read_bytes()
 
@@ -89,6 +90,39 @@ def test_the_curves_of_visualdl_hold_each_step_once(tmp_path):
     ]
 
 
+def log_counts(folder, steps, resumed_at=0):
+    log = RunLog(folder, TrainState(resumed_at), max_steps=9)
+    for step in steps:
+        log.scalars("valid", {"loss": 1.0, **counts_of(step / 9)}, TrainState(step, 8 * step))
+    log.close()
+
+
+def test_histograms_and_pr_curves_are_restored_after_a_resume(tmp_path, capsys):
+    log_counts(tmp_path / "whole", [1, 2, 3, 4])
+    log_counts(tmp_path / "cut", [1, 2, 3])
+    log_counts(tmp_path / "cut", [3, 4], resumed_at=2)
+    assert events(tmp_path / "cut") == events(tmp_path / "whole")
+    found = []
+    for name in ("whole", "cut"):
+        (file,) = (tmp_path / name / "vdl").glob("*/*")
+        reader = LogReader(file_path=str(file))
+        curves = reader.get_data("pr_curve", "valid/class 1")
+        bars = reader.get_data("histogram", "valid/probability of 1, label 1")
+        found.append([(e.id, list(e.pr_curve.precision), list(e.pr_curve.recall)) for e in curves])
+        found.append([(e.id, list(e.histogram.hist), list(e.histogram.bin_edges)) for e in bars])
+    assert found[:2] == found[2:] and [step for step, *_ in found[0]] == [1, 2, 3, 4]
+    assert "probability_counts" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("counts", [[], [[1], [2]], [[0] * 100, ["9"] * 100], [[10**30] * 100] * 2, "x"])
+def test_invalid_probability_counts_are_not_drawn(tmp_path, counts):
+    event = {"split": "valid", "step": 1, "loss": 0.5, "probability_counts": counts}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(event) + "\n")
+    RunLog(tmp_path, TrainState(2), max_steps=9).close()
+    (file,) = (tmp_path / "vdl").glob("*/*")
+    assert "pr_curve" not in LogReader(file_path=str(file)).get_tags()
+
+
 def test_only_the_first_rank_writes(tmp_path):
     log = open_log(tmp_path, World(1, 2), resumed=TrainState(), max_steps=1)
     assert isinstance(log, NullLog)
@@ -98,7 +132,7 @@ def test_only_the_first_rank_writes(tmp_path):
 
 
 @pytest.mark.parametrize("owes, kept", [(False, ["train", "valid"]), (True, ["train"])])
-def test_an_owed_evaluation_replaces_one_that_was_cut_off(tmp_path, owes, kept):
+def test_a_pending_evaluation_replaces_an_interrupted_one(tmp_path, owes, kept):
     log = RunLog(tmp_path, TrainState(), max_steps=9)
     for split in ("train", "valid"):
         log.scalars(split, {"loss": 1.0}, TrainState(3, 24))
@@ -121,7 +155,7 @@ def test_non_finite_numbers_are_logged_as_text_not_as_points(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["7", "[]", "null", '{"split": "train"}', '{"step": "1"}', "\x00\xff"])
-def test_a_line_that_is_no_event_is_dropped(tmp_path, line):
+def test_an_invalid_line_in_the_log_is_dropped(tmp_path, line):
     log_steps(tmp_path, [1])
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write(line + "\n")
@@ -129,7 +163,7 @@ def test_a_line_that_is_no_event_is_dropped(tmp_path, line):
     assert [event["step"] for event in events(tmp_path)] == [1, 2]
 
 
-def test_a_disk_without_room_costs_the_metrics_and_not_the_run(tmp_path, caplog, monkeypatch):
+def test_a_full_disk_loses_metrics_but_does_not_end_the_run(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("ernie_pair"), "propagate", True)
     log = RunLog(tmp_path, TrainState(), max_steps=9)
     log.file.close()

@@ -1,4 +1,4 @@
-"""The operations of a step by formula, against the products that a model of PaddleNLP really computes."""
+"""The FLOPs of a step by formula, against the matrix products that a PaddleNLP model computes."""
 
 import numpy as np
 import paddle
@@ -14,7 +14,7 @@ BATCH, LENGTH, MASKED = 3, 7, 8
 
 @pytest.fixture
 def products(monkeypatch):
-    """What the products of this test have cost so far, in a list that grows."""
+    """The FLOPs of each matrix product in this test so far, in a list that grows."""
     paddle.disable_static()
     found, multiply, apply = [], paddle.matmul, paddle.nn.functional.linear
 
@@ -28,7 +28,7 @@ def products(monkeypatch):
         found.append(2 * answer.size * weight.shape[0])
         return answer
 
-    for module in (paddle, paddle.tensor):  # Paddle's attention asks both
+    for module in (paddle, paddle.tensor):  # Paddle's attention uses both
         monkeypatch.setattr(module, "matmul", matmul)
     monkeypatch.setattr(paddle.nn.functional, "linear", linear)
     return found
@@ -49,23 +49,23 @@ def ids():
     return paddle.to_tensor(np.arange(BATCH * LENGTH).reshape(BATCH, LENGTH) + 1)
 
 
-def test_an_encoder_costs_what_its_products_do(products):
+def test_encoder_flops_match_its_matrix_products(products):
     ErnieModel(config())(ids())
     pooler = 2 * BATCH * SIZE.hidden**2
     assert sum(products) == count_encoder(SIZE, BATCH, LENGTH) + pooler
     assert count_classifier(SIZE, BATCH, 2) == pooler + 2 * BATCH * SIZE.hidden * 2
 
 
-def test_the_heads_of_pretraining_cost_what_their_products_do(products):
+def test_pretraining_flops_match_the_matrix_products(products):
     ErnieForPretraining(config())(ids(), masked_positions=paddle.arange(MASKED))
     needed = count_pretraining(SIZE, BATCH, LENGTH, MASKED, VOCAB_SIZE)
-    # PaddleNLP computes all rows of the last layer, and the heads read but these.
+    # PaddleNLP computes all rows of the last layer, but the heads read only some of them.
     unread = count_encoder(SIZE, BATCH, LENGTH) - count_encoder(SIZE, BATCH, LENGTH, BATCH + MASKED)
     assert unread > 0 and sum(products) == needed + unread
 
 
-def test_a_last_layer_for_the_first_token_costs_less():
-    """Its keys and values are of all tokens; query, attention, output and feed-forward of one."""
+def test_a_last_layer_for_only_the_first_token_costs_less():
+    """Keys and values are computed for all tokens; query, attention, output and feed-forward for one."""
     width, inner = SIZE.hidden, SIZE.inner
     per_sequence = LENGTH * 2 * width**2 + 2 * width**2 + 2 * LENGTH * width + 2 * width * inner
     whole = count_encoder(SIZE, BATCH, LENGTH)
@@ -73,7 +73,7 @@ def test_a_last_layer_for_the_first_token_costs_less():
     assert count_encoder(SIZE._replace(layers=0), BATCH, LENGTH, rows_read=BATCH) == 0
 
 
-def test_the_counts_of_a_step_are_none_of_its_metrics():
+def test_work_counts_are_removed_from_the_metrics():
     metrics = {"loss": 1.0, "tokens": 6.0, "padded_tokens": 8.0, "flops": 4e12}
     work = take_work(metrics, samples=2).plus(StepWork(samples=2, tokens=2, padded_tokens=8))
     assert metrics == {"loss": 1.0}
@@ -86,5 +86,5 @@ def test_the_counts_of_a_step_are_none_of_its_metrics():
     }
 
 
-def test_what_nobody_counts_has_no_speed():
+def test_missing_counts_give_no_speed():
     assert take_work({"loss": 1.0}, samples=3).speeds(seconds=1.0) == {"samples_per_second": 3.0}

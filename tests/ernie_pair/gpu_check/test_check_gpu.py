@@ -1,4 +1,4 @@
-"""The flow of the check and its report, with steps that are made up; and what a report never tells."""
+"""The flow of the check and its report, with fake steps; and what a report never reveals."""
 
 import getpass
 import json
@@ -36,7 +36,7 @@ FIGURES = {"tokens/s": 123456.7, "share": 0.5, "GPU": "A card", "pairs": 1200}
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Put steps in the place of those of the check; each is a list of (name, run, needs)."""
+    """Replace the steps of the check; each is a list of (name, run, needs)."""
     monkeypatch.setattr(checking, "_read_machine", lambda device, commands: machine(((8, 0), 80.0)))
 
     def put(*plans):
@@ -58,7 +58,7 @@ def report_of(config):
     return json.loads(Path(config.output).read_text(encoding="utf-8"))
 
 
-def test_a_check_that_passes_writes_its_report(steps, config, capsys):
+def test_a_passing_check_writes_its_report(steps, config, capsys):
     steps([("works", lambda: FIGURES, "")], [("other", dict, "two GPUs"), ("works", dict, "")])
     assert exit_code_of(lambda: check_gpu(config)) == 0
     report = report_of(config)
@@ -72,7 +72,7 @@ def test_a_check_that_passes_writes_its_report(steps, config, capsys):
     assert re.search(r"^OK       works", said, re.M) and "--       other: needs two GPUs" in said
 
 
-def test_the_first_failure_is_named_and_the_rest_runs(steps, config, capsys):
+def test_the_first_failure_is_reported_and_the_rest_still_runs(steps, config, capsys):
     steps(
         [("works", dict, "")],
         [("damaged", fails, ""), ("broken", breaks, "")],
@@ -101,7 +101,7 @@ def test_the_page_shows_what_the_report_holds(steps, config):
 
 
 class _Texts(HTMLParser):
-    """The text of a page, and that its elements are closed in their order."""
+    """The text of a page; also checks that its elements are closed in order."""
 
     ALONE = {"meta", "br"}
 
@@ -126,7 +126,7 @@ class _Texts(HTMLParser):
         self.texts.append(data)
 
 
-def test_a_report_names_no_person_and_no_place(steps, config, monkeypatch):
+def test_a_report_reveals_no_user_host_or_folder(steps, config, monkeypatch):
     host, user = "node17.lab.example", "anna"
     monkeypatch.setattr(socket, "gethostname", lambda: host)
     monkeypatch.setattr(getpass, "getuser", lambda: user)
@@ -161,11 +161,11 @@ def test_a_report_names_no_person_and_no_place(steps, config, monkeypatch):
         ('File "/opt/py/x.py", line 3', 'File ".../x.py", line 3'),
     ],
 )
-def test_texts_lose_folders_and_addresses(text, wanted):
+def test_folders_and_addresses_are_removed_from_texts(text, wanted):
     assert hide_private(text) == wanted
 
 
-def test_an_earlier_report_stays_unless_told(steps, config):
+def test_an_existing_report_is_kept_unless_overwrite_is_set(steps, config):
     steps([("works", dict, "")])
     page = Path(config.output).with_suffix(".html")
     page.write_text("mine")
@@ -179,26 +179,26 @@ def test_an_earlier_report_stays_unless_told(steps, config):
 @pytest.mark.parametrize(
     "name, words", [("a/b.json", "its folder .* does not exist"), ("c.json", "is a folder")]
 )
-def test_a_report_that_cannot_be_written_is_refused_first(steps, tmp_path, name, words):
+def test_a_report_path_that_cannot_be_written_is_refused(steps, tmp_path, name, words):
     (tmp_path / "c.json").mkdir()
     with pytest.raises(InputError, match=words):
         check_gpu(CheckGpuConfig(output=str(tmp_path / name), device="gpu", overwrite=True))
 
 
 @pytest.mark.parametrize("name", ["check", "check.html", "check.json.gz"])
-def test_a_report_is_called_json(name):
+def test_the_report_name_must_end_in_json(name):
     with pytest.raises(InputError, match=f"output {name} does not end in .json; name a FILE.json"):
         CheckGpuConfig(output=name)
 
 
-def test_a_paddle_that_cannot_be_asked_is_a_finding(tmp_path, monkeypatch):
+def test_a_crash_while_querying_paddle_is_a_finding(tmp_path, monkeypatch):
     class Crashes(Commands):
         def run(self, *words, **more):
             raise CheckpointError("the machine module ended with signal 6")
 
     found = checking._read_machine("gpu", Crashes(tmp_path))
     assert found.gpus == () and found.why_no_gpu.startswith(
-        "Paddle cannot be asked: the machine module ended"
+        "Paddle cannot be queried: the machine module ended"
     )
     assert found.cores >= 1 and "ernie-pair" in found.versions
 
@@ -215,5 +215,5 @@ def test_the_facts_of_this_machine_are_read():
     "value, shown",
     [(123456.7, "123,457"), (1200, "1,200"), (0.000012345, "1.23e-05"), (0.5, "0.5"), ("A card", "A card")],
 )
-def test_figures_are_shown_for_a_reader(value, shown):
+def test_figures_are_formatted_for_reading(value, shown):
     assert show_figure(value) == shown

@@ -1,4 +1,4 @@
-"""Commands of the check: their errors, their limits, and that nothing which they started outlives them."""
+"""Commands of the check: their errors and time limits, and that nothing they started outlives them."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from data_tools.base.errors import CheckpointError, LostProcessError
 from ernie_pair.gpu_check.runs.commands import MARK, Commands, marked_processes
 from ernie_pair.processes.child_command import BrokenRunError
 
-# A module of a program: what it says, and how it ends.
+# A program whose argument decides what it prints and how it ends.
 PROGRAM = """
 import os, subprocess, sys, time
 kind, note = sys.argv[1:]
@@ -48,7 +48,7 @@ def run(commands, tmp_path, kind, seconds=60.0, **more):
     return commands.run([kind, str(tmp_path / "note")], time.monotonic() + seconds, **given)
 
 
-def test_a_command_says_what_it_says(commands, tmp_path):
+def test_the_output_of_a_command_is_returned(commands, tmp_path):
     assert run(commands, tmp_path, "", environment={"MINE": "yes"}).said == "done True yes\n"
 
 
@@ -60,13 +60,13 @@ def test_a_command_says_what_it_says(commands, tmp_path):
         ("killed", BrokenRunError, "ended with signal 6: RuntimeError: the card is gone"),
     ],
 )
-def test_a_failure_has_its_kind_and_its_words(commands, tmp_path, kind, error, words):
+def test_a_failure_keeps_its_kind_and_its_message(commands, tmp_path, kind, error, words):
     with pytest.raises(error) as caught:
         run(commands, tmp_path, kind)
     assert words in caught.value.message and "\n" not in caught.value.message
 
 
-def test_an_exit_code_may_be_accepted(commands, tmp_path):
+def test_a_nonzero_exit_code_may_be_accepted(commands, tmp_path):
     assert run(commands, tmp_path, "refused", accepted=(0, 3)).process.returncode == 3
 
 
@@ -83,7 +83,7 @@ def of_family(commands, tmp_path):
 
 
 def environment_of(pid):
-    """The bytes of the environment that a process was started with; none of one that is gone."""
+    """The environment that a process was started with, as bytes; empty if the process is gone."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -91,7 +91,7 @@ def environment_of(pid):
 
 
 def _names(pid, running):
-    """Whether a process is of that command."""
+    """Whether a process belongs to that command."""
     mark = environment_of(running.process.pid).split(f"{MARK}=".encode())[1].split(b"\0")[0]
     return mark in environment_of(pid)
 
@@ -103,13 +103,13 @@ def is_gone(pid):
         return True
 
 
-def test_leaving_a_command_ends_all_that_it_started(commands, tmp_path):
+def test_leaving_a_command_kills_all_that_it_started(commands, tmp_path):
     started, found = of_family(commands, tmp_path)
     started.__exit__(None, None, None)
     assert all(map(is_gone, found))
 
 
-def test_stopping_ends_all_and_starts_nothing_more(commands, tmp_path):
+def test_stopping_kills_everything_and_prevents_new_commands(commands, tmp_path):
     started, found = of_family(commands, tmp_path)
     commands.stop()
     assert all(map(is_gone, found))
@@ -118,12 +118,12 @@ def test_stopping_ends_all_and_starts_nothing_more(commands, tmp_path):
     started.__exit__(None, None, None)
 
 
-def test_a_command_beyond_its_time_is_killed(commands, tmp_path):
+def test_a_command_beyond_its_time_limit_is_killed(commands, tmp_path):
     with pytest.raises(LostProcessError, match="family .*: the time of its step was over"):
         run(commands, tmp_path, "family", seconds=0.0)
 
 
-def test_waiting_ends_when_something_happened(commands, tmp_path):
+def test_waiting_ends_when_the_condition_is_met(commands, tmp_path):
     words = ["family", str(tmp_path / "note")]
     with commands.started(words, time.monotonic() + 60, module="program_of_check") as running:
         assert running.wait((tmp_path / "note").exists)
@@ -131,7 +131,7 @@ def test_waiting_ends_when_something_happened(commands, tmp_path):
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_nothing_behind(tmp_path, number, code):
+def test_a_signal_leaves_no_processes_or_files_behind(tmp_path, number, code):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
@@ -157,7 +157,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path, number, code):
         lambda: [pid for pid in marked_processes("") if str(temporary).encode() in environment_of(pid)]
     )
     check.send_signal(number)
-    said = check.communicate(timeout=60)[1]
+    said = check.communicate(timeout=180)[1]
     assert check.returncode == code and said.startswith("stopped; nothing is left")
     assert found and all(map(is_gone, found))
     assert list(temporary.iterdir()) == [] and not list(tmp_path.glob("out*"))

@@ -1,4 +1,4 @@
-"""Exported models on a GPU: the settings that the libraries are given, and every refusal; none is needed."""
+"""Exported models on a GPU: the settings given to the libraries, and every refusal; needs no GPU."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ CPU = "CPUExecutionProvider"
 
 
 class FakeConfig:
-    """Notes what is asked of it, in the place of paddle.inference.Config."""
+    """Records the calls made on it, in place of paddle.inference.Config."""
 
     def __init__(self, *files):
         self.asked = []
@@ -29,7 +29,7 @@ class FakeConfig:
 
 
 class FakePredictor:
-    """Answers the first two token ids of a row, as its logits."""
+    """Returns the first two token ids of a row as its logits."""
 
     def __init__(self, config):
         self.config, self.given = config, {}
@@ -89,7 +89,7 @@ def exported(folder, monkeypatch):
 
 @pytest.fixture
 def libraries(monkeypatch):
-    """Put libraries of a machine with a GPU of capability 8.0 in the place of those that are installed."""
+    """Replace the installed libraries by those of a machine with a GPU of compute capability 8.0."""
 
     def put(capability=(8, 0), **modules):
         for module in (backends, gpu_backends):
@@ -103,7 +103,7 @@ def libraries(monkeypatch):
 
 @pytest.mark.parametrize("precision, kind", [("fp32", "32"), ("fp16", "16"), ("bf16", "b16")])
 @pytest.mark.parametrize("name", ["auto", "paddle"])
-def test_paddle_inference_is_told_of_gpu_and_precision(libraries, exported, precision, kind, name):
+def test_paddle_inference_is_given_the_gpu_and_the_precision(libraries, exported, precision, kind, name):
     libraries(paddle=fake_paddle())
     backend = backends.open_backend(exported, name, 1, precision, "gpu")
     asked = backend._predictor.config.asked
@@ -116,7 +116,7 @@ def test_paddle_inference_is_told_of_gpu_and_precision(libraries, exported, prec
     assert backend.logits(ids, ids).tolist() == [[0, 1], [3, 4]]
 
 
-def test_the_cpu_is_told_what_it_was_before(libraries, exported):
+def test_paddle_inference_settings_for_the_cpu_are_unchanged(libraries, exported):
     libraries(paddle=fake_paddle())
     asked = backends.open_backend(exported, "paddle", 3)._predictor.config.asked
     assert asked == [
@@ -130,8 +130,8 @@ def test_the_cpu_is_told_what_it_was_before(libraries, exported):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-def test_the_real_settings_take_these_words(folder, precision):
-    """Names and arguments are those of the Paddle that is installed, a CPU build included."""
+def test_the_installed_paddle_accepts_the_settings(folder, precision):
+    """The names and arguments exist in the installed Paddle, even in a CPU build."""
     inference = paddle.inference
     config = inference.Config(*(str(folder / name) for name in FILES_OF["paddle"]))
     kind = getattr(inference.PrecisionType, gpu_backends.PRECISION_TYPES[precision])
@@ -139,7 +139,7 @@ def test_the_real_settings_take_these_words(folder, precision):
     assert config.use_gpu() == paddle.is_compiled_with_cuda()
 
 
-def test_onnx_runtime_computes_by_cuda_without_tf32(libraries, exported):
+def test_onnx_runtime_uses_cuda_without_tf32(libraries, exported):
     onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU])
     libraries(onnxruntime=onnxruntime)
     for name in ("auto", "onnx"):
@@ -147,7 +147,7 @@ def test_onnx_runtime_computes_by_cuda_without_tf32(libraries, exported):
     assert onnxruntime.made == [[(CUDA_PROVIDER, {"device_id": "0", "use_tf32": "0"}), CPU]] * 2
 
 
-def test_paddle_comes_before_onnx_runtime_on_a_gpu(libraries, exported):
+def test_paddle_is_preferred_to_onnx_runtime_on_a_gpu(libraries, exported):
     onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU])
     libraries(paddle=fake_paddle(), onnxruntime=onnxruntime)
     assert backends.open_backend(exported, "auto", 1, "fp32", "gpu").name == "paddle"
@@ -159,13 +159,18 @@ def test_paddle_comes_before_onnx_runtime_on_a_gpu(libraries, exported):
     "name, precision, available, message",
     [
         ("onnx", "fp32", [CPU], "has no CUDA; pip uninstall onnxruntime && pip install onnxruntime-gpu==1"),
-        ("onnx", "fp16", [CUDA_PROVIDER], "precision fp16 is of backend paddle, not of onnx; use precision"),
-        ("onnx-int8", "fp32", [CUDA_PROVIDER], "onnx-int8 is of the CPU; use backend paddle, or device cpu"),
+        ("onnx", "fp16", [CUDA_PROVIDER], "precision fp16 is for backend paddle, not onnx; use precision"),
+        (
+            "onnx-int8",
+            "fp32",
+            [CUDA_PROVIDER],
+            "onnx-int8 runs on the CPU; use backend paddle, or device cpu",
+        ),
         ("auto", "fp32", [CPU], "has a GPU here for precision fp32; pip install .*, or pass device cpu"),
         ("auto", "bf16", [CUDA_PROVIDER], "has a GPU here for precision bf16; pip install"),
     ],
 )
-def test_what_no_library_computes_on_a_gpu_is_refused(
+def test_what_no_library_supports_on_a_gpu_is_refused(
     libraries, exported, name, precision, available, message
 ):
     libraries(paddle=fake_paddle(is_cuda=False), onnxruntime=fake_onnxruntime(available))
@@ -174,21 +179,21 @@ def test_what_no_library_computes_on_a_gpu_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_a_cuda_that_does_not_start_is_no_silent_cpu(libraries, exported):
+def test_onnx_runtime_does_not_silently_fall_back_to_the_cpu(libraries, exported):
     libraries(onnxruntime=fake_onnxruntime([CUDA_PROVIDER, CPU], started=[CPU]))
     with pytest.raises(InputError, match="device gpu: ONNX Runtime could not start CUDA, .*; install them"):
         backends.open_backend(exported, "onnx", 1, "fp32", "gpu")
 
 
 @pytest.mark.parametrize("precision, capability, least", [("bf16", (7, 5), 8), ("fp16", (6, 1), 7)])
-def test_an_old_gpu_is_refused_its_precision(libraries, exported, precision, capability, least):
+def test_a_precision_that_an_old_gpu_lacks_is_refused(libraries, exported, precision, capability, least):
     libraries(capability, paddle=fake_paddle())
     wanted = f"precision {precision} needs a GPU of compute capability {least}.0, this one has "
     with pytest.raises(InputError, match=wanted):
         backends.open_backend(exported, "paddle", 1, precision, "gpu")
 
 
-def test_a_model_for_the_other_library_alone_is_named(libraries, exported):
+def test_a_model_without_the_needed_format_is_refused(libraries, exported):
     libraries(paddle=fake_paddle(), onnxruntime=fake_onnxruntime([CUDA_PROVIDER]))
     onnx_only = replace(exported, files={"model.onnx": ""})
     with pytest.raises(InputError, match="no model for paddle; precision fp16 takes one; export it with"):
@@ -196,12 +201,12 @@ def test_a_model_for_the_other_library_alone_is_named(libraries, exported):
 
 
 def test_fp16_on_a_cpu_is_refused(folder):
-    with pytest.raises(InputError, match="precision fp16 needs device gpu; use fp32, or bf16 by backend"):
+    with pytest.raises(InputError, match="precision fp16 needs device gpu; use fp32, or bf16 with backend"):
         PairPredictor(folder, precision="fp16")
 
 
 @pytest.mark.skipif(bool(paddle.device.cuda.device_count()), reason="there is a GPU")
-def test_without_a_gpu_one_line_says_so(folder):
+def test_device_gpu_without_a_gpu_is_refused(folder):
     with pytest.raises(InputError, match="device gpu, but .*pass device cpu"):
         PairPredictor(folder, "paddle", device="gpu")
 
@@ -209,7 +214,7 @@ def test_without_a_gpu_one_line_says_so(folder):
 @pytest.mark.gpu
 @pytest.mark.skipif(not paddle.device.cuda.device_count(), reason="no GPU")
 @pytest.mark.parametrize("precision, bound", [("fp32", 1e-3), ("fp16", 0.05), ("bf16", 0.2)])
-def test_a_gpu_answers_as_the_cpu_does(folder, precision, bound):
+def test_gpu_logits_match_those_of_the_cpu(folder, precision, bound):
     start_device("gpu", gpu_backends.World())
     pairs = [("今天天气真好", "今天天气很好"), ("你", "我们去上下左右")] * 40
     expected = PairPredictor(folder, "paddle").logits(pairs)

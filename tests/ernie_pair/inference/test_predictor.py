@@ -1,4 +1,4 @@
-"""The predictor of exported models: what it answers, in which order, and what it refuses."""
+"""The predictor of exported models: its predictions, their order, and what it refuses."""
 
 import doctest
 import json
@@ -73,7 +73,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(trained, tmp_path_factory):
-    """Both formats where ONNX Runtime is installed, otherwise Paddle's alone."""
+    """Both formats where ONNX Runtime is installed, otherwise only Paddle's."""
     format = "both" if backends.find_spec("onnxruntime") else "paddle"
     return ship(trained, tmp_path_factory.mktemp("exported") / "ship", format)
 
@@ -87,7 +87,7 @@ def predictor(request, exported):
 
 def test_logits_match_the_trained_model_in_pair_order(trained, predictor):
     pairs = random_texts(2 * BATCH_SIZE + 9)
-    assert max(len(a) + len(b) for a, b in pairs) > MAX_SEQ_LEN  # some are cut
+    assert max(len(a) + len(b) for a, b in pairs) > MAX_SEQ_LEN  # some are truncated
     expected = logits_of_trained(trained, pairs)
     assert len({tuple(row) for row in expected.round(3).tolist()}) > BATCH_SIZE  # rows can be told apart
     answers = predictor.logits(pairs)
@@ -95,24 +95,24 @@ def test_logits_match_the_trained_model_in_pair_order(trained, predictor):
     assert np.abs(answers - expected).max() < 1e-5
 
 
-def test_each_pair_is_answered_as_it_is_alone(predictor):
+def test_the_logits_of_a_pair_do_not_depend_on_the_batch(predictor):
     pairs = random_texts(12, seed=1)
     alone = np.concatenate([predictor.logits([pair]) for pair in pairs])
     assert np.abs(predictor.logits(pairs) - alone).max() < 1e-5
 
 
-def test_a_long_pair_loses_the_ends_of_its_longer_text(predictor):
+def test_a_long_pair_is_truncated_at_its_longer_text(predictor):
     assert MAX_SEQ_LEN - 3 == 32 + 5
     cut, whole = predictor.logits([("今天天气" * 8, "真很不太好"), ("今天天气" * 30, "真很不太好")])
     assert np.array_equal(cut, whole)
 
 
-def test_which_text_is_first_and_where_it_ends_matters(predictor):
+def test_text_order_and_boundary_affect_the_logits(predictor):
     straight, swapped, moved = predictor.logits([("今天好", "坏"), ("坏", "今天好"), ("今天", "好坏")])
     assert np.abs(straight - swapped).max() > 1e-3 and np.abs(straight - moved).max() > 1e-3
 
 
-def test_predictions_are_named_and_calibrated(predictor):
+def test_predictions_have_label_names_and_are_calibrated(predictor):
     pairs = random_texts(40, seed=2)
     logits, answer = predictor.logits(pairs), predictor.predict(pairs)
     assert answer.classes.tolist() == logits.argmax(axis=1).tolist()
@@ -133,28 +133,28 @@ def in_bf16(exported):
     "backend, precision, named",
     [("paddle", "fp32", "paddle"), ("paddle", "bf16", "paddle bf16"), ("onnx-int8", "int8", "onnx-int8")],
 )
-def test_it_says_what_computes_in_which_precision(exported, monkeypatch, backend, precision, named):
+def test_the_predictor_describes_its_backend_and_precision(exported, monkeypatch, backend, precision, named):
     predictor = PairPredictor(exported, "paddle", threads=1)
     monkeypatch.setattr(predictor, "backend", backend)
     monkeypatch.setattr(predictor._backend, "precision", precision)
     assert predictor.precision == precision and predictor.describe() == named
 
 
-def test_bf16_answers_nearly_as_float32_does(exported, in_bf16):
+def test_bf16_logits_are_close_to_those_of_float32(exported, in_bf16):
     pairs = random_texts(2 * BATCH_SIZE + 9)
     expected = PairPredictor(exported, "paddle", threads=1).logits(pairs)
     assert in_bf16.describe() == "paddle bf16"
     difference = np.abs(in_bf16.logits(pairs) - expected).max()
-    assert 1e-6 < difference < 0.05 * np.abs(expected).max()  # not the same: it is on
+    assert 1e-6 < difference < 0.05 * np.abs(expected).max()  # not identical: bf16 is in use
 
 
-def test_bf16_says_nothing_of_its_passes(exported, in_bf16, capfd):
+def test_bf16_prints_no_messages_about_its_passes(exported, in_bf16, capfd):
     PairPredictor(exported, "paddle", threads=1, precision="bf16")
     assert "bfloat16" not in "".join(capfd.readouterr())
 
 
-def test_bf16_asks_in_few_shapes(in_bf16, monkeypatch):
-    """Each new one is planned for as long as several passes take."""
+def test_bf16_uses_few_input_shapes(in_bf16, monkeypatch):
+    """Preparing for a new shape takes as long as several passes."""
     shapes, asked = set(), in_bf16._backend.logits
     monkeypatch.setattr(
         in_bf16._backend, "logits", lambda ids, types: shapes.add(ids.shape) or asked(ids, types)
@@ -165,7 +165,7 @@ def test_bf16_asks_in_few_shapes(in_bf16, monkeypatch):
     assert {length for _, length in shapes} <= {8, 16, 24, 32, 40}
 
 
-def test_a_rounded_length_stays_within_the_model(tmp_path, trained):
+def test_a_rounded_up_length_stays_within_the_models_maximum(tmp_path, trained):
     if not has_bf16(cpu_level()):
         pytest.skip("the processor has no AVX512-BF16")
     folder = ship(trained, tmp_path / "ship", max_seq_len=125)
@@ -173,7 +173,7 @@ def test_a_rounded_length_stays_within_the_model(tmp_path, trained):
     assert len(predictor.logits([("今" * 200, "天" * 200)])) == 1
 
 
-def test_no_pass_of_paddle_holds_many_tokens(exported, monkeypatch):
+def test_paddle_batches_have_a_limited_number_of_tokens(exported, monkeypatch):
     """Paddle Inference keeps all activations of a pass."""
     predictor = PairPredictor(exported, "paddle", threads=1)
     tokens, asked = [], predictor._backend.logits
@@ -187,8 +187,8 @@ def test_no_pass_of_paddle_holds_many_tokens(exported, monkeypatch):
 @pytest.mark.parametrize(
     "backend, level, reason",
     [
-        ("onnx", "avx512_bf16", "precision bf16 is of backend paddle, not of onnx; use precision fp32"),
-        ("onnx-int8", "avx512_bf16", "is of backend paddle, not of onnx-int8"),
+        ("onnx", "avx512_bf16", "precision bf16 is for backend paddle, not onnx; use precision fp32"),
+        ("onnx-int8", "avx512_bf16", "is for backend paddle, not onnx-int8"),
         (
             "paddle",
             "avx512",
@@ -197,43 +197,51 @@ def test_no_pass_of_paddle_holds_many_tokens(exported, monkeypatch):
         ("auto", "none", "needs a processor with AVX512-BF16 "),
     ],
 )
-def test_bf16_that_cannot_be_is_refused(exported, monkeypatch, backend, level, reason):
+def test_unsupported_bf16_is_refused(exported, monkeypatch, backend, level, reason):
     monkeypatch.setenv(LEVEL_ASKED, level)
     with pytest.raises(InputError, match=reason):
         PairPredictor(exported, backend, precision="bf16")
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", ""])
-def test_a_precision_that_is_none_is_refused(exported, precision):
-    with pytest.raises(InputError, match=f"^precision {precision} is none of fp32, bf16.*; use one of them$"):
+def test_an_unknown_precision_is_refused(exported, precision):
+    with pytest.raises(
+        InputError, match=f"^precision {precision} is not one of fp32, bf16.*; use one of them$"
+    ):
         PairPredictor(exported, precision=precision)
 
 
-def test_bf16_without_a_model_for_it_says_so(exported, monkeypatch):
+def test_bf16_without_a_paddle_model_is_refused(exported, monkeypatch):
     monkeypatch.setattr(backends, "refuse_no_bf16", lambda: None)
     onnx_only = replace(read_exported(exported), files={"model.onnx": ""})
     with pytest.raises(InputError, match="no model for paddle; precision bf16 takes one; export it with"):
         backends.open_backend(onnx_only, "auto", 1, "bf16")
 
 
-def test_no_pairs_have_no_answers(predictor):
+def test_a_threshold_that_is_no_probability_is_refused(tmp_path):
+    two_classes = ship(write_trained(tmp_path / "best", num_labels=2), tmp_path / "ship")
+    with pytest.raises(InputError, match=r"threshold=1.5 is not in \[0, 1\]; use 0.5, for example"):
+        PairPredictor(two_classes, threshold=1.5)
+
+
+def test_no_pairs_give_no_predictions(predictor):
     answer = predictor.predict([])
     assert answer.labels == [] and answer.probabilities.shape == (0, 3)
 
 
-@pytest.mark.parametrize("pair", [("今",), ("今", "天", "好"), ("今", 7), (None, "今"), "今"])
-def test_what_is_no_pair_of_texts_is_named(predictor, pair):
+@pytest.mark.parametrize("pair", [("今",), ("今", "天", "好"), ("今", 7), (None, "今"), "今", "今天", None])
+def test_an_invalid_pair_is_reported_by_its_index(predictor, pair):
     with pytest.raises(InputError, match="pair 1 is .*; give two texts"):
         predictor.predict([("今", "天"), pair])
 
 
-def test_an_answer_that_is_no_number_is_an_error(predictor, monkeypatch):
+def test_non_finite_logits_are_an_error(predictor, monkeypatch):
     monkeypatch.setattr(predictor, "logits_of_ids", lambda ids, types: np.full((len(ids), 3), np.nan))
-    with pytest.raises(NumbersError, match="answers with NaN or infinity"):
+    with pytest.raises(NumbersError, match="returns NaN or infinity"):
         predictor.predict([("今", "天")])
 
 
-def test_auto_takes_onnx_where_it_is_installed(exported, monkeypatch):
+def test_auto_selects_onnx_if_it_is_installed(exported, monkeypatch):
     pytest.importorskip("onnxruntime")
     assert PairPredictor(exported).backend == "onnx"
     monkeypatch.setattr(backends, "find_spec", lambda name: None if name == "onnxruntime" else 1)
@@ -243,7 +251,7 @@ def test_auto_takes_onnx_where_it_is_installed(exported, monkeypatch):
 @pytest.mark.parametrize(
     "library, backend, extra", [("onnxruntime", "onnx", "predict"), ("paddle", "paddle", "cpu")]
 )
-def test_a_library_that_is_missing_is_named(exported, monkeypatch, library, backend, extra):
+def test_a_missing_library_error_says_how_to_install_it(exported, monkeypatch, library, backend, extra):
     if not read_exported(exported).holds(backend):
         pytest.skip("ONNX Runtime is not installed")
     monkeypatch.setitem(sys.modules, library, None)
@@ -251,7 +259,7 @@ def test_a_library_that_is_missing_is_named(exported, monkeypatch, library, back
         PairPredictor(exported, backend)
 
 
-def test_a_format_that_was_not_exported_is_named(exported):
+def test_a_format_that_was_not_exported_is_refused(exported):
     paddle_only = replace(read_exported(exported), files={"model.pdmodel": "", "model.pdiparams": ""})
     with pytest.raises(InputError, match="holds no model for onnx; pass backend paddle"):
         backends.open_backend(paddle_only, "onnx", 1)
@@ -263,7 +271,7 @@ def test_a_format_that_was_not_exported_is_named(exported):
     "name", ["model.pdmodel", "model.pdiparams", "model.onnx", "vocab.txt", "config.json"]
 )
 @pytest.mark.parametrize("damage", ["changed", "lost"])
-def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, exported, name, damage):
+def test_a_changed_or_missing_exported_file_is_refused(tmp_path, exported, name, damage):
     if name not in read_exported(exported).files:
         pytest.skip("ONNX Runtime is not installed")
     path = Path(copytree(exported, tmp_path / "ship")) / name
@@ -298,7 +306,7 @@ def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, exported, name
         {"files": []},
     ],
 )
-def test_a_manifest_with_nonsense_is_refused(tmp_path, exported, changes):
+def test_a_manifest_with_invalid_values_is_refused(tmp_path, exported, changes):
     path = Path(copytree(exported, tmp_path / "ship")) / "export.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     named = rf"({next(iter(changes))}|NaN)"
@@ -311,7 +319,7 @@ def test_a_manifest_with_nonsense_is_refused(tmp_path, exported, changes):
     [b"", b"{", b"[]", b"\xff", b"{}", b"[" * 100_000, b" " * (1 << 21)],
     ids=["empty", "cut", "list", "bytes", "keyless", "deep", "large"],
 )
-def test_a_manifest_that_is_none_is_refused(tmp_path, exported, content):
+def test_a_manifest_that_cannot_be_parsed_is_refused(tmp_path, exported, content):
     (Path(copytree(exported, tmp_path / "ship")) / "export.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"export\.json.*: .+; export the model again"):
         PairPredictor(tmp_path / "ship")
@@ -337,7 +345,7 @@ def columns_of(path):
 
 
 @pytest.mark.parametrize("scores", [False, True])
-def test_the_command_writes_what_predict_writes(tmp_path, trained, exported, scores):
+def test_the_run_command_writes_the_same_as_predict(tmp_path, trained, exported, scores):
     texts, ours, theirs = (
         write_texts(tmp_path / "pairs.tsv"),
         str(tmp_path / "ours"),
@@ -362,7 +370,7 @@ def run_without_training(program, *words):
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
-def test_asking_works_without_the_libraries_of_training(tmp_path, exported):
+def test_inference_works_without_the_training_libraries(tmp_path, exported):
     for library in ("onnxruntime", "fastapi", "httpx"):
         pytest.importorskip(library)
     texts, out = write_texts(tmp_path / "pairs.tsv"), tmp_path / "out"
@@ -373,13 +381,13 @@ def test_asking_works_without_the_libraries_of_training(tmp_path, exported):
 
 
 def test_commands_that_train_name_the_extra_they_need():
-    """Their help, and that of the commands that do not train, needs none of it."""
+    """Their help, and that of other commands, works without it."""
     asked = "--input_file x --output_file x"
     refused = [
         "train --model_name_or_path x --train_file x --dev_file x --output_dir x",
         *(f"{command} --model_path x {asked}" for command in ("predict", "evaluate")),
         "pseudo-label --model_path x --dev_file x " + asked,
-        "convert --help",  # whose flags know of weights
+        "convert --help",  # whose flags need the weights code
     ]
     helped = [f"{command} --help" for command in ("train", "predict", "pretrain", "launch", "run", "doctor")]
     ran = run_without_training(COMMANDS_RUN, *refused, *helped)
@@ -399,7 +407,7 @@ def test_the_example_in_the_docstring_works(tmp_path, exported, monkeypatch):
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
-def test_what_the_package_offers_can_be_imported():
+def test_the_package_exports_pair_predictor():
     assert ernie_pair.PairPredictor is PairPredictor and "PairPredictor" in dir(ernie_pair)
     with pytest.raises(AttributeError, match="no attribute 'PairGuesser'"):
         getattr(ernie_pair, "PairGuesser")  # noqa: B009 - is what is tested
@@ -413,7 +421,7 @@ def test_what_the_package_offers_can_be_imported():
         ({"output_file": "no/such/out"}, 2, "does not exist; make it first"),
     ],
 )
-def test_bad_input_of_the_command_is_one_line(tmp_path, exported, monkeypatch, capfd, changes, code, reason):
+def test_bad_command_input_is_a_one_line_error(tmp_path, exported, monkeypatch, capfd, changes, code, reason):
     monkeypatch.chdir(tmp_path)
     flags = {
         "model": str(exported),
@@ -427,13 +435,13 @@ def test_bad_input_of_the_command_is_one_line(tmp_path, exported, monkeypatch, c
     assert [path.name for path in tmp_path.iterdir()] == ["p.tsv"]
 
 
-def test_threads_below_zero_are_refused():
+def test_a_negative_thread_count_is_refused():
     with pytest.raises(InputError, match="threads=-1 is below 0"):
         RunConfig("m", "i", "o", threads=-1)
 
 
 @pytest.mark.parametrize("damage", ["{}", '{"do_lower_case": false}'])
-def test_a_tokenizer_config_that_was_changed_is_refused(exported, tmp_path, damage):
+def test_a_changed_tokenizer_config_is_refused(exported, tmp_path, damage):
     folder = Path(copytree(exported, tmp_path / "ship"))
     (folder / "tokenizer_config.json").write_text(damage)
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is not the file that was exported"):

@@ -18,7 +18,7 @@ def lengths(texts):
 
 @pytest.mark.parametrize("window", [1, 3, 1000])
 @pytest.mark.parametrize("top_k", [1, 4, 50, 500])
-def test_the_best_are_those_of_a_full_sort_ties_by_place(monkeypatch, window, top_k):
+def test_top_k_equals_a_stable_full_sort(monkeypatch, window, top_k):
     monkeypatch.setattr(ranking, "CANDIDATES", window)
     texts = ["x" * size for size in np.random.default_rng(1).integers(0, 9, 120)]
     found = rank_texts(lengths, iter(texts), top_k)
@@ -27,7 +27,7 @@ def test_the_best_are_those_of_a_full_sort_ties_by_place(monkeypatch, window, to
     assert best_places(lengths(texts), top_k) == places
 
 
-def test_a_stream_of_candidates_is_held_window_by_window(monkeypatch):
+def test_streamed_candidates_are_scored_in_bounded_windows(monkeypatch):
     monkeypatch.setattr(ranking, "CANDIDATES", 100)
     scored, taken = [], []
 
@@ -45,7 +45,7 @@ def test_a_stream_of_candidates_is_held_window_by_window(monkeypatch):
     assert max(scored) == 100 and [found.place for found in best] == [776, 776 + 777]
 
 
-def test_no_candidates_have_no_best():
+def test_ranking_no_candidates_returns_an_empty_list():
     assert rank_texts(lengths, [], 3) == []
 
 
@@ -57,12 +57,12 @@ def test_no_candidates_have_no_best():
         (["a", None], 1, "candidate 1 is None; give a text"),
     ],
 )
-def test_what_cannot_be_ranked_is_refused_in_one_line(candidates, top_k, reason):
+def test_invalid_ranking_arguments_are_rejected(candidates, top_k, reason):
     with pytest.raises(InputError, match=reason):
         rank_texts(lengths, candidates, top_k)
 
 
-def test_a_score_that_is_nan_names_its_candidate(monkeypatch):
+def test_a_nan_score_is_an_error_naming_the_candidate(monkeypatch):
     monkeypatch.setattr(ranking, "CANDIDATES", 2)
     with pytest.raises(NumbersError, match="the score of candidate 3 is NaN"):
         rank_texts(lambda texts: np.where(np.array(texts) == "d", np.nan, 1.0), "a b c d".split(), 1)
@@ -83,16 +83,16 @@ def test_a_predictor_ranks_by_the_probability_of_class_1(predictor):
     assert [found.text for found in best] == [candidates[found.place] for found in best]
 
 
-def test_the_example_of_rank_works(predictor, monkeypatch):
+def test_the_docstring_example_of_rank_runs(predictor, monkeypatch):
     monkeypatch.chdir(predictor.exported.folder.parent)
     (example,) = doctest.DocTestFinder().find(PairPredictor.rank, "rank", globs={})
     assert len(example.examples) == 3
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
-def test_three_classes_have_no_rank(predictor, monkeypatch):
+def test_rank_rejects_three_classes_and_a_missing_query(predictor, monkeypatch):
     monkeypatch.setattr(predictor, "class_names", ("a", "b", "c"))
-    with pytest.raises(InputError, match="has 3 classes, and candidates are ranked by the second of two"):
+    with pytest.raises(InputError, match="has 3 classes, but candidates are ranked by the second of two"):
         predictor.rank("今", ["天"])
     with pytest.raises(InputError, match="the query is None; give a text"):
         predictor.rank(None, ["天"])

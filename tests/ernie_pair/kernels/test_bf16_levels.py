@@ -1,4 +1,4 @@
-"""Products of bfloat16 at each level that has them: rounded factors, sums in float32, whatever the shape."""
+"""bfloat16 products at each level that supports them: rounded inputs, float32 accumulation, any shape."""
 
 from types import SimpleNamespace
 
@@ -40,7 +40,7 @@ def level(request, monkeypatch):
 
 
 def rounded(values):
-    """``values`` as bfloat16 has them, to the nearest even."""
+    """``values`` rounded to bfloat16, ties to even."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
 
@@ -59,7 +59,7 @@ def product(a, b, threads=1):
     "m, n, k",
     [(1, 1, 1), (16, 16, 32), (17, 33, 31), (32, 32, 64), (33, 47, 70), (215, 312, 1248), (530, 100, 26)],
 )
-def test_a_product_is_that_of_rounded_factors(level, m, n, k):
+def test_products_equal_those_of_bf16_rounded_inputs(level, m, n, k):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
     expected = rounded(a).astype(np.float64) @ rounded(b).astype(np.float64)
@@ -68,7 +68,7 @@ def test_a_product_is_that_of_rounded_factors(level, m, n, k):
     assert np.array_equal(found, product(a, b, threads=2))
 
 
-def test_what_is_no_number_stays_in_its_row(level):
+def test_nan_in_an_input_affects_only_its_row(level):
     a, b = np.ones((40, 50), np.float32), np.ones((50, 40), np.float32)
     a[3, 49] = np.nan
     found = product(a, b)
@@ -76,33 +76,33 @@ def test_what_is_no_number_stays_in_its_row(level):
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, MORE_ROWS])
-def test_every_shape_is_computed_as_paddle_does(level, tmp_path, monkeypatch, shape):
+def test_bf16_matches_paddle_for_every_shape(level, tmp_path, monkeypatch, shape):
     monkeypatch.setitem(SHAPES, MORE_ROWS, ((32, 2, 1, 64), (60, 19)))
     model, batch = build(tmp_path / "m", shape=shape), batch_of(shape)
     assert_equal_to_plain(model, batch, "bf16")
 
 
 def states_and_gradients(precision, x):
-    """The states of a layer by the kernels, and the gradients of its input and its weights."""
+    """A layer's states computed by the kernels, and the gradients of its input and its weights."""
     layer, fused = fused_layer(precision)
     x = paddle.to_tensor(x.numpy(), stop_gradient=False)
     y = fused(x)
     (y * paddle.sin(paddle.arange(y.size, dtype="float32")).reshape(y.shape)).sum().backward()
     found = {
         name: p.grad for name, p in layer.named_parameters() if "k_proj.bias" not in name
-    }  # whose is zero
+    }  # its gradient is zero
     return {name: tensor.numpy() for name, tensor in {"y": y, "x": x.grad, **found}.items()}
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 32), (2, 300, 32), (40, 9, 32)], ids=str)
-def test_a_layer_is_near_that_of_float32(level, shape):
-    """In two strips of rows and more as well, whose last columns are no whole step of a tile."""
+def test_a_bf16_layer_is_close_to_float32(level, shape):
+    """Also with two or more strips of rows, whose last columns do not fill a whole tile."""
     exact, rough = (states_and_gradients(precision, inputs(*shape)) for precision in ("fp32", "bf16"))
     for name, expected in exact.items():
         assert np.linalg.norm(rough[name] - expected) < 0.03 * np.linalg.norm(expected), name
 
 
-def test_a_lower_level_than_the_processors_says_why(monkeypatch):
+def test_a_level_below_the_processors_gives_the_reason(monkeypatch):
     monkeypatch.delenv(LEVEL_ASKED, raising=False)
     library = SimpleNamespace(fused_processor_level=lambda: LEVELS.index("amx_bf16"))
     assert Kernels(library, "amx_bf16").why_lower == ""
@@ -113,12 +113,12 @@ def test_a_lower_level_than_the_processors_says_why(monkeypatch):
     assert Kernels(library, "avx512_bf16").why_lower == ""
 
 
-def test_mean_pooling_reads_every_row(level, tmp_path):
+def test_bf16_with_mean_pooling_matches_paddle(level, tmp_path):
     model = build(tmp_path / "m", pooling="mean", shape="width of 26")
     assert_equal_to_plain(model, batch_of("width of 26"), "bf16")
 
 
-def test_threads_change_no_bit_at_any_level(level, tmp_path):
+def test_results_are_bit_identical_for_1_and_2_threads(level, tmp_path):
     model = build(tmp_path / "m", shape="one block more", dropout=0.2)
     choose_path(model, BF16, "cpu")
     found = []

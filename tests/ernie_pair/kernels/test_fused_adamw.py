@@ -1,4 +1,4 @@
-"""The fused AdamW moves the weights, and its state, as Paddle's does; either goes on from the other."""
+"""The fused AdamW updates weights and state as Paddle's does; either can resume from the other's state."""
 
 import numpy as np
 import paddle
@@ -47,7 +47,7 @@ def step(model, optimizer, number, without=()):
 
 
 def state_of(model, optimizer):
-    """All numbers, in the order of the parameters, whatever they are called."""
+    """All weights and optimizer state, in parameter order, regardless of their names."""
     held = {name: value for name, value in optimizer.state_dict().items() if hasattr(value, "numpy")}
     slots = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
     found = [
@@ -67,7 +67,7 @@ def assert_close(first, second):
 
 
 @pytest.mark.parametrize("clip", [None, 0.5, 1e6])
-def test_steps_are_those_of_paddle(clip):
+def test_steps_match_paddles_adamw(clip):
     found = []
     for kind in (AdamW, FusedAdamW):
         model = build()
@@ -80,7 +80,7 @@ def test_steps_are_those_of_paddle(clip):
 
 
 @pytest.mark.parametrize("kinds", [(AdamW, FusedAdamW), (FusedAdamW, AdamW)])
-def test_one_goes_on_from_the_state_of_the_other(kinds):
+def test_each_optimizer_resumes_from_the_others_state(kinds):
     model = build()
     first = optimizer_of(kinds[0], model, 0.5)
     for number in range(3):
@@ -92,7 +92,7 @@ def test_one_goes_on_from_the_state_of_the_other(kinds):
     for kind in (kinds[0], kinds[1]):
         model.set_state_dict(weights)
         later = optimizer_of(kind, model, 0.5)
-        step(model, later, 0)  # its own names of the slots
+        step(model, later, 0)  # creates its own slot names
         (own,) = {
             name.rpartition("adamw_")[2].partition("_")[0] for name in later.state_dict() if "adamw_" in name
         }
@@ -105,7 +105,7 @@ def test_one_goes_on_from_the_state_of_the_other(kinds):
     assert_close(*found)
 
 
-def test_a_parameter_without_a_gradient_waits():
+def test_a_parameter_without_a_gradient_is_skipped():
     found = []
     for kind in (AdamW, FusedAdamW):
         model = build()
@@ -116,7 +116,7 @@ def test_a_parameter_without_a_gradient_waits():
     assert_close(*found)
 
 
-def test_squares_are_added_up_alike_for_any_threads():
+def test_sum_of_squares_is_identical_for_any_thread_count():
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=size).astype("float32") for size in (1, 17, 100_003)]
     tensors = [paddle.to_tensor(array) for array in arrays]
@@ -125,7 +125,7 @@ def test_squares_are_added_up_alike_for_any_threads():
     assert one == two == pytest.approx(expected, rel=1e-6)
 
 
-def test_gradients_that_are_nan_spoil_weights_as_in_paddle():
+def test_nan_gradients_turn_weights_into_nan_as_in_paddle():
     found = []
     for kind in (AdamW, FusedAdamW):
         model = build()
@@ -137,8 +137,8 @@ def test_gradients_that_are_nan_spoil_weights_as_in_paddle():
 
 
 @pytest.mark.parametrize("setting", ["need_clip", "regularizer"])
-def test_a_parameter_with_a_setting_of_its_own(setting):
-    """One that is not to be clipped, and one with a penalty: Paddle moves them all."""
+def test_per_parameter_need_clip_and_regularizer_match_paddle(setting):
+    """With need_clip=False or a regularizer on one parameter, Paddle updates all of them."""
     found = []
     for kind in (AdamW, FusedAdamW):
         model = build()
@@ -153,7 +153,7 @@ def test_a_parameter_with_a_setting_of_its_own(setting):
     assert_close(*found)
 
 
-def test_gradients_of_another_dtype_are_paddles():
+def test_gradients_of_another_dtype_are_left_to_paddle():
     found = []
     for kind in (AdamW, FusedAdamW):
         model = build()
@@ -170,8 +170,8 @@ def test_gradients_of_another_dtype_are_paddles():
     assert_close(*found)
 
 
-def test_a_state_of_another_dtype_is_paddles():
-    """The weights were float64 for a step, and are float32 again; their moments are not."""
+def test_state_of_another_dtype_raises_paddles_error():
+    """The weights were float64 for one step and are float32 again, but their moments are still float64."""
     model = build()
     model.to(dtype="float64")
     optimizer = optimizer_of(FusedAdamW, model, None)
@@ -197,15 +197,15 @@ def test_a_known_norm_is_not_computed_again(monkeypatch):
     monkeypatch.setattr(adamw, "sum_of_squares", counting)
     for number in range(2):
         step(model, optimizer, number)
-    assert len(counted) == 2  # nobody knew it
+    assert len(counted) == 2  # the norm was not known
     optimizer.known_norm = 1.0
     step(model, optimizer, 2)
     assert len(counted) == 2
     step(model, optimizer, 3)
-    assert len(counted) == 3  # it was of one step
+    assert len(counted) == 3  # a known norm is valid for one step
 
 
-def test_a_step_of_a_job_computes_the_norm_once(tmp_path, monkeypatch):
+def test_a_training_step_computes_the_gradient_norm_once(tmp_path, monkeypatch):
     write_files(tmp_path)
     tiny = tiny_job(tmp_path, grad_clip=0.05)
     counted = []

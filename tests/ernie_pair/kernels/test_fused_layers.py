@@ -1,4 +1,4 @@
-"""The fused kernels compute what Paddle does: logits, gradients, steps, under every option of a step."""
+"""The fused kernels match Paddle: logits, gradients and steps, under every training option."""
 
 import copy
 import os
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels
 BF16 = pytest.param(
     "bf16", marks=pytest.mark.skipif(not open_kernels().has_bf16, reason="no AVX512-BF16 here")
 )
-LOSS = {"fp32": 1e-5, "bf16": 2e-4}  # of a model as it is at its start
+LOSS = {"fp32": 1e-5, "bf16": 2e-4}  # for a freshly initialised model
 
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
@@ -55,15 +55,15 @@ def test_relu_and_task_embeddings(tmp_path, changes):
 
 
 @pytest.mark.parametrize("level", ["avx2", "avx512"])
-def test_lower_levels_compute_the_same(tmp_path, monkeypatch, level):
+def test_lower_levels_match_paddle(tmp_path, monkeypatch, level):
     monkeypatch.setenv(LEVEL_ASKED, level)
     if open_kernels().level != level:
         pytest.skip(f"this processor has no {level}")
     assert_equal_to_plain(build(tmp_path / "m", shape="width of 26"), batch_of("width of 26"))
 
 
-def test_products_of_avx2_compute_the_same():
-    """oneDNN chooses its products by the processor, and is told of a smaller one before it is loaded."""
+def test_onednn_limited_to_avx2_matches_paddle():
+    """oneDNN selects its code by the processor, so the limit must be set before it is loaded."""
     name = f"{__file__}::test_loss_and_gradients_of_every_shape"
     environment = {**os.environ, LEVEL_ASKED: "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
@@ -72,18 +72,18 @@ def test_products_of_avx2_compute_the_same():
 
 
 @pytest.mark.parametrize("freezing", [{"freeze": "embeddings"}, {"freeze_layers": 1}, {"freeze": "encoder"}])
-def test_what_is_frozen_gets_no_gradient(tmp_path, freezing):
+def test_frozen_parameters_get_no_gradient(tmp_path, freezing):
     write_files(tmp_path)
     config = tiny_job(tmp_path, **freezing).job.config
     model = build(tmp_path / "m")
     freeze(model, config)
     assert_equal_to_plain(model, batch_of())
-    model.layers()[-1].linear1.weight.stop_gradient = True  # one among others of its layer
+    model.layers()[-1].linear1.weight.stop_gradient = True  # only one weight of its layer
     assert_equal_to_plain(model, batch_of())
 
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
-def test_recompute_gives_the_same_bits(tmp_path, precision):
+def test_recompute_is_bit_identical(tmp_path, precision):
     model = build(tmp_path / "m", dropout=0.2)
     choose_path(model, KernelFlags("fused", precision), "cpu")
     found = []
@@ -94,7 +94,7 @@ def test_recompute_gives_the_same_bits(tmp_path, precision):
 
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
-def test_one_thread_and_two_give_the_same_bits(tmp_path, precision):
+def test_one_and_two_threads_are_bit_identical(tmp_path, precision):
     model = build(tmp_path / "m", shape="one block more", dropout=0.2)
     choose_path(model, KernelFlags("fused", precision), "cpu")
     found = []
@@ -104,20 +104,20 @@ def test_one_thread_and_two_give_the_same_bits(tmp_path, precision):
     assert found[0][0] == found[1][0] and same(found[0][1], found[1][1])
 
 
-def test_dropout_follows_from_the_seed_alone(tmp_path):
+def test_dropout_depends_only_on_the_seed(tmp_path):
     model = build(tmp_path / "m", dropout=0.2)
     choose_path(model, FUSED, "cpu")
     first, again, other = (loss_and_gradients(model, batch_of(), seed) for seed in (5, 5, 6))
     assert first[0] == again[0] and same(first[1], again[1]) and first[0] != other[0]
     ids, types, _ = map(paddle.to_tensor, batch_of())
-    model.dropout.p = 0.0  # the head's is Paddle's
+    model.dropout.p = 0.0  # the head's dropout is Paddle's
     seed_dropout(model, 5)
     passes = [model(ids, types).numpy() for _ in range(2)]
-    assert not np.array_equal(*passes)  # nobody set a seed between them
+    assert not np.array_equal(*passes)  # no seed was set between the passes
 
 
-def test_dropout_keeps_as_much_as_it_should(tmp_path):
-    """Over many rows the logits have the mean and the spread that they have with Paddle's dropout."""
+def test_dropout_has_the_mean_and_spread_of_paddles(tmp_path):
+    """Over many rows the logits have the same mean and spread as with Paddle's dropout."""
     model = build(tmp_path / "m", dropout=0.1)
     model.dropout.p = 0.0
     ids, types, _ = batch_of()
@@ -154,7 +154,7 @@ def test_two_forward_passes_before_their_backward_passes(tmp_path):
 
 
 def test_memory_does_not_grow_over_many_shapes(tmp_path, monkeypatch):
-    """The buffers of all lengths together would be several times what is ever in use."""
+    """Keeping buffers for all lengths would take several times the peak in use."""
     monkeypatch.setattr(workspaces, "FREE_AT_LEAST", 0)
     pool, sizes = WorkspacePool(), set()
     for module in (encoder_layer, embeddings):
@@ -171,7 +171,7 @@ def test_memory_does_not_grow_over_many_shapes(tmp_path, monkeypatch):
     assert max(most) <= 1.25 * pool.most_in_use < sum(sizes) and pool.in_use == 0
 
 
-def test_a_forgotten_forward_pass_gives_its_memory_back(tmp_path):
+def test_a_discarded_forward_pass_frees_its_memory(tmp_path):
     model = build(tmp_path / "m")
     choose_path(model, FUSED, "cpu")
     ids, types, _ = map(paddle.to_tensor, batch_of())
@@ -183,7 +183,7 @@ def test_a_forgotten_forward_pass_gives_its_memory_back(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
-def test_changed_weights_are_seen_at_once(tmp_path, precision):
+def test_changed_weights_take_effect_immediately(tmp_path, precision):
     model = build(tmp_path / "m")
     choose_path(model, KernelFlags("fused", precision), "cpu")
     model.eval()
@@ -197,7 +197,7 @@ def test_changed_weights_are_seen_at_once(tmp_path, precision):
         assert not np.array_equal(model(ids, types).numpy(), before)
 
 
-def test_a_copy_of_a_model_is_a_model_of_its_own(tmp_path):
+def test_a_deep_copied_model_is_independent(tmp_path):
     model = build(tmp_path / "m")
     choose_path(model, FUSED, "cpu")
     batch = batch_of()
@@ -208,7 +208,7 @@ def test_a_copy_of_a_model_is_a_model_of_its_own(tmp_path):
     assert loss_and_gradients(other, batch)[0] == loss
 
 
-def test_what_the_kernels_do_not_know_paddle_computes(tmp_path):
+def test_unsupported_inputs_fall_back_to_paddle(tmp_path):
     model = build(tmp_path / "m", "ernie")
     choose_path(model, FUSED, "cpu")
     model.eval()
@@ -216,7 +216,7 @@ def test_what_the_kernels_do_not_know_paddle_computes(tmp_path):
     with paddle.no_grad():
         states = model.encoder(ids, token_type_ids=types)[0]
         words = model.encoder.embeddings.word_embeddings(ids)
-        mask = paddle.zeros([3, 1, 7, 7])  # one of its own for every query
+        mask = paddle.zeros([3, 1, 7, 7])  # a separate mask for every query
         asked = model.encoder(ids, token_type_ids=types, attention_mask=mask)[0]
         attentions = model.encoder(ids, token_type_ids=types, output_attentions=True)
         given = model.encoder(
@@ -227,7 +227,7 @@ def test_what_the_kernels_do_not_know_paddle_computes(tmp_path):
     np.testing.assert_allclose(given[0].numpy(), states.numpy(), atol=1e-4)
 
 
-def test_a_fused_model_can_be_made_static(tmp_path):
+def test_a_fused_model_can_be_saved_with_to_static(tmp_path):
     model = build(tmp_path / "m")
     choose_path(model, FUSED, "cpu")
     model.eval()
@@ -242,7 +242,7 @@ def test_a_fused_model_can_be_made_static(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [{"ids": 99}, {"ids": -1}, {"types": 2}])
-def test_an_id_that_is_in_no_table_is_refused(tmp_path, wrong):
+def test_an_out_of_range_id_is_rejected(tmp_path, wrong):
     model = build(tmp_path / "m")
     choose_path(model, FUSED, "cpu")
     ids, types, _ = batch_of()
@@ -251,8 +251,8 @@ def test_an_id_that_is_in_no_table_is_refused(tmp_path, wrong):
         model(paddle.to_tensor(ids), paddle.to_tensor(types))
 
 
-def test_padding_embeddings_that_are_not_zero(tmp_path):
-    """Paddle answers zeros for the padding id, whatever its row holds."""
+def test_a_nonzero_padding_embedding_is_read_as_zero(tmp_path):
+    """Paddle returns zeros for the padding id, whatever its row holds."""
     model = build(tmp_path / "m", pooling="mean")
     table = model.encoder.embeddings.word_embeddings.weight
     table.set_value(table.numpy() + 1)
@@ -275,7 +275,7 @@ STEPS = {
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
 @pytest.mark.parametrize("option", STEPS)
-def test_the_first_steps_are_those_of_the_plain_path(tmp_path, option, precision):
+def test_first_training_steps_match_the_plain_path(tmp_path, option, precision):
     write_files(tmp_path)
     write_model(tmp_path / "model", hidden_act="gelu", initializer_range=0.08)
     found = []
@@ -291,7 +291,7 @@ def test_the_first_steps_are_those_of_the_plain_path(tmp_path, option, precision
                 np.testing.assert_allclose(after[name], before[name], atol=2e-5, err_msg=name)
 
 
-def test_rdrop_draws_two_masks_for_each_pair(tmp_path):
+def test_rdrop_draws_two_dropout_masks_per_pair(tmp_path):
     write_files(tmp_path)
     write_model(tmp_path / "model", hidden_act="gelu", initializer_range=0.3)
     metrics = run(tiny_job(tmp_path, kernels="fused", rdrop_alpha=1.0), 3)

@@ -1,4 +1,4 @@
-"""The processes of a run take one path, with one level, or refuse together; none waits for ever."""
+"""All processes of a run use the same path and level, or fail together; none hangs."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ NONE = KernelChoice("plain", reason="no compiled file")
 
 
 def agree(choices, flags=AUTO):
-    """What the processes get that choose by themselves the given; an InputError is one that refuses."""
+    """What each process gets, given the choices they made alone; an InputError is a process that refuses."""
 
     def choose(own):
         if isinstance(own, InputError):
@@ -29,12 +29,12 @@ def agree(choices, flags=AUTO):
 
 
 @pytest.mark.parametrize("choice", [HIGH, LOW, NONE])
-def test_those_who_choose_alike_keep_it(choice):
+def test_processes_with_the_same_choice_keep_it(choice):
     assert agree([choice] * 3) == [choice] * 3
 
 
 @pytest.mark.parametrize("choices", [(HIGH, LOW), (LOW, NONE), (HIGH, HIGH, NONE)])
-def test_two_kinds_of_kernels_are_none(choices):
+def test_differing_choices_fall_back_to_the_plain_path(choices):
     found = agree(choices)
     assert {choice.name for choice in found} == {"plain"}
     for own, choice in zip(choices, found):
@@ -42,25 +42,25 @@ def test_two_kinds_of_kernels_are_none(choices):
     assert any("another process" in choice.reason for choice in found)
 
 
-def test_two_kinds_are_refused_where_the_flags_insist():
+def test_differing_choices_fail_if_fused_kernels_are_required():
     found = agree([HIGH, LOW], FUSED)
     assert all(isinstance(one, InputError) for one in found)
     assert found[0].message.startswith("--kernels fused: another process of this run cannot use")
 
 
-def test_float32_is_the_same_above_avx512():
-    """There products of bfloat16 alone differ."""
+def test_float32_allows_mixed_levels_from_avx512_up():
+    """These levels differ only in their bfloat16 products."""
     choices = [KernelChoice("fused", level) for level in ("amx_bf16", "avx512", "avx512_bf16")]
     assert agree(choices) == choices
 
 
-def test_two_kinds_of_bf16_are_refused_with_the_cure():
+def test_mixed_bf16_levels_fail_with_a_suggested_fix():
     found = agree([KernelChoice("fused", level, "bf16") for level in ("amx_bf16", "avx512_bf16")])
     cure = "multiply in different ways; set ERNIE_PAIR_KERNELS_LEVEL=avx512_bf16 in the environment of every"
     assert all(cure in one.message for one in found)
 
 
-def test_one_that_refuses_ends_them_all():
+def test_one_failing_process_makes_all_of_them_fail():
     with pytest.raises(InputError) as caught:
         choose_plain(FUSED, "no compiled file", "cpu")
     found = agree([HIGH, caught.value, HIGH], FUSED)
@@ -69,7 +69,7 @@ def test_one_that_refuses_ends_them_all():
 
 
 @pytest.mark.parametrize("size, device, flags", [(1, "cpu", AUTO), (2, "gpu", AUTO), (2, "cpu", "plain")])
-def test_nothing_is_sent_where_all_is_settled(size, device, flags):
+def test_no_collective_runs_if_the_choice_is_already_fixed(size, device, flags):
     def nobody(values: np.ndarray):
         raise AssertionError("a collective")
 

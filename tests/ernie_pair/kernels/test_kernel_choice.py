@@ -1,4 +1,4 @@
-"""Which path a model takes: every reason for the plain one, every refusal, and where it is said."""
+"""Which path a model takes: every reason for the plain path, every error, and where they are reported."""
 
 import ctypes
 import hashlib
@@ -32,13 +32,13 @@ from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.train.train_pair import train_pair
 
 HEADER = ROOT / "ernie_pair/kernels/cpp/fused.h"
-PINNED = 5, "ade5a2aa4d97394c"  # FUSED_VERSION, and what fused.h declares
+PINNED = 5, "ade5a2aa4d97394c"  # FUSED_VERSION, and the digest of fused.h
 needs_kernels = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
 
 
 @pytest.fixture
 def without(monkeypatch, tmp_path):
-    """No compiled file at all, in a folder where a test may put another."""
+    """No compiled kernels: an empty kernel folder, into which a test may put a file."""
     monkeypatch.setattr(library, "FOLDER", tmp_path)
     return tmp_path
 
@@ -55,12 +55,12 @@ NUMBERS.update(int=ctypes.c_int, size_t=ctypes.c_size_t, float=ctypes.c_float, d
 
 
 def interface_text():
-    """The header without comments, each gap one space."""
+    """The header without comments, with whitespace collapsed to single spaces."""
     return re.sub(r"\s+", " ", re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S))
 
 
 def type_of(declared):
-    """What ctypes has for a type of the header; a pointer is any, but to a structure or to a text."""
+    """The ctypes type for a type of the header; a pointer is void unless to a structure or a string."""
     declared = declared.replace("const ", "").strip()
     if declared == "void":
         return None
@@ -80,7 +80,7 @@ def arguments_of(text):
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_structures_are_those_of_the_header(name):
+def test_ctypes_structures_match_the_header(name):
     (body,) = re.findall(rf"typedef struct {{([^}}]*)}} {name};", interface_text())
     fields = []
     for line in filter(str.strip, body.split(";")):
@@ -89,7 +89,7 @@ def test_structures_are_those_of_the_header(name):
     assert getattr(c_interface, STRUCTURES[name])._fields_ == fields
 
 
-def test_functions_are_those_of_the_header():
+def test_ctypes_functions_match_the_header():
     declared = {
         name: (type_of(result), arguments_of(arguments))
         for result, name, arguments in re.findall(
@@ -101,8 +101,8 @@ def test_functions_are_those_of_the_header():
         assert declared[name] == (result, list(arguments)), name
 
 
-def test_a_changed_header_has_a_version_of_its_own():
-    """Whoever changes what fused.h declares raises FUSED_VERSION, VERSION and this pin."""
+def test_a_changed_header_needs_a_new_version():
+    """After a change of what fused.h declares, raise FUSED_VERSION and VERSION, and update this pin."""
     version, digest = PINNED
     assert f"#define FUSED_VERSION {c_interface.VERSION} " in interface_text()
     unnumbered = re.sub(r"FUSED_VERSION \d+", "FUSED_VERSION", interface_text())
@@ -114,8 +114,8 @@ def test_a_changed_header_has_a_version_of_its_own():
     sys.platform != "linux" or platform.machine() != "x86_64" or shutil.which("g++") is None,
     reason="no kernels are built here",
 )
-def test_where_there_is_a_compiler_the_kernels_are_built():
-    """All other tests of them are skipped where a build of them has failed, which is no error of a build."""
+def test_kernels_are_built_if_a_compiler_is_available():
+    """A failed kernel build does not fail the package build, and all other kernel tests are then skipped."""
     assert list(library.FOLDER.glob("_fused*.so")), "see what python setup.py build_ext --inplace says"
     if "avx2" in Path("/proc/cpuinfo").read_text():
         assert open_kernels().reason == ""
@@ -123,7 +123,7 @@ def test_where_there_is_a_compiler_the_kernels_are_built():
 
 @needs_kernels
 @pytest.mark.parametrize("level", ["avx2", "avx512"])
-def test_a_lower_level_is_used_and_refuses_bf16(monkeypatch, level):
+def test_a_requested_lower_level_is_used_and_rejects_bf16(monkeypatch, level):
     if LEVELS.index(level) > LEVELS.index(open_kernels().level):
         pytest.skip(f"this processor has no {level}")
     monkeypatch.setenv(LEVEL_ASKED, level)
@@ -135,7 +135,7 @@ def test_a_lower_level_is_used_and_refuses_bf16(monkeypatch, level):
 
 
 @needs_kernels
-def test_bf16_that_was_not_compiled_is_no_processors(monkeypatch):
+def test_bf16_missing_from_the_build_is_reported_as_such(monkeypatch):
     monkeypatch.delenv(LEVEL_ASKED, raising=False)
     library = SimpleNamespace(fused_processor_level=lambda: LEVELS.index("avx512_bf16"))
     kernels = Kernels(library, "avx512")
@@ -148,33 +148,33 @@ def test_bf16_that_was_not_compiled_is_no_processors(monkeypatch):
 
 
 @needs_kernels
-def test_embeddings_that_paddle_computes_are_named(tmp_path):
-    """Those of an ELECTRA are none of the kernels' own."""
+def test_embeddings_computed_by_paddle_are_reported(tmp_path):
+    """The kernels do not support ELECTRA's embeddings."""
     for family, by_paddle in (("electra", True), ("ernie", False)):
         source = open_model(str(write_new(tmp_path / family, family)), model_type="", from_scratch=True)
         choice = choose_path(build_classifier(source, 0, 0.0), KernelFlags(), "cpu")
         assert choice.is_fused and choice.describe().endswith("; embeddings by Paddle") == by_paddle
 
 
-def test_none_is_plain_and_says_why(monkeypatch):
+def test_level_none_uses_the_plain_path_and_says_why(monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, "none")
     choice = choose_kernels(KernelFlags(), "cpu")
     assert choice.describe() == f"plain kernels of Paddle: {LEVEL_ASKED}=none is set" and not choice.is_fused
     refused("--kernels fused: .*=none is set; use --kernels auto", kernels="fused")
-    refused("--precision bf16 is of the fused kernels: .*use --precision fp32", precision="bf16")
+    refused("--precision bf16 needs the fused kernels: .*use --precision fp32", precision="bf16")
 
 
-def test_a_level_that_is_none_is_refused(monkeypatch):
+def test_an_unknown_level_is_rejected(monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, "sse")
-    refused("ERNIE_PAIR_KERNELS_LEVEL=sse in the environment is none of none, avx2")
+    refused("ERNIE_PAIR_KERNELS_LEVEL=sse in the environment is not one of none, avx2")
 
 
-def test_without_a_compiled_file_the_plain_path_is_taken(without):
+def test_without_compiled_kernels_the_plain_path_is_used(without):
     assert "built without its compiled kernels" in choose_kernels(KernelFlags(), "cpu").reason
     refused("--kernels fused: the package was built without", kernels="fused")
 
 
-def test_another_processor_is_named_as_the_reason(without, monkeypatch):
+def test_an_unsupported_processor_is_given_as_the_reason(without, monkeypatch):
     monkeypatch.setattr(library.platform, "machine", lambda: "aarch64")
     reason = "the fused kernels are for x86-64 processors, and this one is aarch64"
     assert choose_kernels(KernelFlags(), "cpu").reason == reason
@@ -182,76 +182,74 @@ def test_another_processor_is_named_as_the_reason(without, monkeypatch):
 
 
 @needs_kernels
-def test_the_file_of_this_python_comes_before_others(without):
-    """Those of other Pythons may be of an earlier build; their names come first in the alphabet."""
+def test_kernels_built_for_this_python_are_preferred(without):
+    """Files for other Pythons may be from an earlier build, and their names sort first."""
     compiled = next(path for path in (ROOT / "ernie_pair/kernels").glob("_fused*.so"))
     (without / "_fused.cpython-30-x86_64-linux-gnu.so").write_bytes(b"of an earlier build")
     shutil.copy(compiled, without / f"_fused{EXTENSION_SUFFIXES[0]}")
     assert choose_kernels(KernelFlags(), "cpu").is_fused
 
 
-def test_a_broken_compiled_file_is_the_plain_path(without):
+def test_a_broken_compiled_file_falls_back_to_plain(without):
     (without / "_fused.so").write_bytes(b"\x7fELF nothing of the kind")
     assert choose_kernels(KernelFlags(), "cpu").reason.startswith("_fused.so cannot be used (")
     refused("--kernels fused: _fused.so cannot be used", kernels="fused")
 
 
 @needs_kernels
-def test_another_library_is_the_plain_path(without):
-    """One without the functions, and one of another version."""
+def test_a_foreign_library_falls_back_to_plain(without):
+    """A library without the expected functions."""
     shutil.copy(Path(paddle.__file__).parent / "libs" / library.OPENMP, without / "_fused.so")
     assert "cannot be used (" in choose_kernels(KernelFlags(), "cpu").reason
 
 
 @needs_kernels
-def test_an_older_compiled_file_is_the_plain_path(monkeypatch):
+def test_an_outdated_compiled_file_falls_back_to_plain(monkeypatch):
     monkeypatch.setattr(library, "VERSION", 99)
-    monkeypatch.setenv(LEVEL_ASKED, "avx2")  # not the level that is open
-    assert re.search(
-        r"is of version \d+ of the kernels, and not 99", choose_kernels(KernelFlags(), "cpu").reason
-    )
+    monkeypatch.setenv(LEVEL_ASKED, "avx2")  # not the level that is already loaded
+    assert re.search(r"has version \d+ of the kernels, not 99", choose_kernels(KernelFlags(), "cpu").reason)
     library._open.cache_clear()
 
 
 @needs_kernels
-def test_a_paddle_without_onednn_is_the_plain_path(monkeypatch, tmp_path):
+def test_a_paddle_without_onednn_falls_back_to_plain(monkeypatch, tmp_path):
     monkeypatch.setattr(library, "_paddle_libraries", lambda: tmp_path)
     library._open.cache_clear()
-    assert choose_kernels(KernelFlags(), "cpu").reason == "this Paddle brings no libiomp5.so"
+    assert choose_kernels(KernelFlags(), "cpu").reason == "this Paddle has no libiomp5.so"
     library._open.cache_clear()
 
 
-def test_a_gpu_takes_the_plain_path_and_its_own_bf16(tmp_path):
-    assert "of the CPU" in choose_kernels(KernelFlags(), "gpu").reason
-    with pytest.raises(InputError, match="use use_amp=True amp_dtype bfloat16 in its place"):
+def test_a_gpu_uses_the_plain_path_and_amp_for_bf16(tmp_path):
+    assert "for the CPU" in choose_kernels(KernelFlags(), "gpu").reason
+    with pytest.raises(InputError, match="use use_amp=True amp_dtype bfloat16 instead"):
         choose_kernels(train_config(tmp_path, precision="bf16"), "gpu")
 
 
 def test_a_command_without_amp_is_not_told_to_use_it():
     asked = PredictConfig(model_path="m", input_file="i", output_file="o", device="gpu", precision="bf16")
-    with pytest.raises(InputError, match="precision bf16 is of the fused kernels: .*; use precision fp32$"):
+    with pytest.raises(InputError, match="precision bf16 needs the fused kernels: .*; use precision fp32$"):
         choose_kernels(asked, "gpu")
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_who_asks_on_a_gpu_casts_products(precision):
+def test_inference_on_a_gpu_casts_products(precision):
     choice = choose_kernels(KernelFlags(precision=precision), "gpu", casts=True)
     assert (choice.is_fused, choice.is_cast, choice.name) == (False, True, f"plain {precision}")
     assert f"plain kernels of Paddle, products in {precision}: " in choice.describe()
     plain = choose_kernels(KernelFlags(), "gpu", casts=True)
     assert (plain.is_cast, plain.name) == (False, "plain")
-    with pytest.raises(InputError, match="is of the fused kernels: .*; use precision fp32"):
+    with pytest.raises(InputError, match="needs the fused kernels: .*; use precision fp32"):
         choose_kernels(KernelFlags(precision=precision), "gpu")
 
 
-def test_fp16_is_of_gpus_alone():
-    refused("--precision fp16 needs a GPU; use fp32, or bf16 where", precision="fp16")
-    with pytest.raises(InputError, match="kernels fused: the fused kernels are of the CPU"):
+def test_fp16_is_gpu_only_and_fused_kernels_are_cpu_only():
+    refused("--precision fp16 needs a GPU; use fp32, or bf16 if", precision="fp16")
+    with pytest.raises(InputError, match="kernels fused: the fused kernels are for the CPU"):
         choose_kernels(KernelFlags(kernels="fused"), "gpu", casts=True)
 
 
-def test_bf16_without_the_kernels_is_refused_at_once():
-    with pytest.raises(InputError, match="^precision bf16 is not of kernels plain, .*; leave one"):
+def test_bf16_with_plain_kernels_is_rejected_immediately():
+    with pytest.raises(InputError, match="^precision bf16 is not supported by kernels plain, .*; leave one"):
         KernelFlags(kernels="plain", precision="bf16")
 
 
@@ -259,11 +257,11 @@ def test_bf16_without_the_kernels_is_refused_at_once():
 @pytest.mark.parametrize(
     "family, changes, reason",
     [
-        ("nezha", {"use_relative_position": True, "max_relative_position": 8}, "no layer such as "),
-        ("ernie", {"hidden_act": "tanh"}, "know gelu and relu, and not tanh"),
+        ("nezha", {"use_relative_position": True, "max_relative_position": 8}, "do not support "),
+        ("ernie", {"hidden_act": "tanh"}, "support gelu and relu, not tanh"),
     ],
 )
-def test_other_layers_take_the_plain_path(tmp_path, family, changes, reason):
+def test_unsupported_layers_take_the_plain_path(tmp_path, family, changes, reason):
     source = open_model(str(write_model(tmp_path / "m", **changes)), model_type=family, from_scratch=True)
     model = build_classifier(source, 0, 0.0)
     choice = choose_path(model, KernelFlags(), "cpu")
@@ -273,7 +271,7 @@ def test_other_layers_take_the_plain_path(tmp_path, family, changes, reason):
 
 
 @needs_kernels
-def test_a_run_says_its_path_and_keeps_it_in_its_checkpoint(tmp_path, capfd):
+def test_a_run_logs_its_path_and_stores_it_in_the_checkpoint(tmp_path, capfd):
     train_pair(train_config(tmp_path, max_steps=1))
     level = open_kernels().level
     assert f"fused kernels, {level}, products in fp32" in capfd.readouterr().err
@@ -282,18 +280,18 @@ def test_a_run_says_its_path_and_keeps_it_in_its_checkpoint(tmp_path, capfd):
 
 
 @pytest.mark.skipif(not open_kernels().has_bf16, reason="no AVX512-BF16 here")
-def test_a_run_does_not_go_on_in_another_precision(tmp_path):
+def test_a_run_cannot_resume_in_another_precision(tmp_path):
     train_pair(train_config(tmp_path, max_steps=1))
     with pytest.raises(InputError, match="precision was 'fp32' and is now 'bf16'"):
         train_pair(train_config(tmp_path, max_steps=1, precision="bf16"))
 
 
-def test_doctor_says_what_the_kernels_are(monkeypatch):
+def test_doctor_reports_the_kernels(monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, "none")
     assert doctor._kernels() == f"plain kernels of Paddle: {LEVEL_ASKED}=none is set"
 
 
 @needs_kernels
-def test_doctor_says_why_the_kernels_are_no_faster(monkeypatch):
+def test_doctor_reports_why_bf16_is_unavailable(monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, "avx2")
     assert doctor._kernels().startswith("fused kernels, avx2, products in fp32; no bf16: ")

@@ -1,4 +1,4 @@
-"""What the kernels do not compute, or no longer, Paddle computes; nothing is read outside of its memory."""
+"""Whatever the kernels cannot compute, or no longer can, is left to Paddle; no read is out of bounds."""
 
 import logging
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels
 
 
 class Doubled(nn.Linear):
-    """A linear layer that is more than one, as a LoRALinear is."""
+    """A linear layer with extra computation, like LoRALinear."""
 
     def forward(self, x):
         return super().forward(x) * 2
@@ -55,7 +55,7 @@ def weight_norm(model):
     linear.weight_g.set_value(linear.weight_g * 2)
 
 
-CHANGES = {  # of the layers
+CHANGES = {  # to the layers
     "subclass": subclass,
     "forward of its own": own_function,
     "hook after": lambda model: model.layers()[1].linear2.register_forward_post_hook(doubled),
@@ -76,7 +76,7 @@ OF_EMBEDDINGS = {
 
 
 def states(model, **given):
-    """The encoder's states of a batch, with whatever else it is given."""
+    """The encoder's states for a batch, with any further inputs passed on."""
     ids, types, _ = map(paddle.to_tensor, batch_of())
     model.eval()
     with paddle.no_grad():
@@ -94,7 +94,7 @@ def fused_and_plain(model, **given):
 @pytest.mark.parametrize(
     "change", [*CHANGES.values(), *OF_EMBEDDINGS.values()], ids=[*CHANGES, *OF_EMBEDDINGS]
 )
-def test_a_part_that_is_changed_later_takes_part(tmp_path, caplog, change):
+def test_a_module_changed_after_kernel_choice_takes_effect(tmp_path, caplog, change):
     model = build(tmp_path / "m")
     choose_path(model, FUSED, "cpu")
     before = states(model)
@@ -108,16 +108,16 @@ def test_a_part_that_is_changed_later_takes_part(tmp_path, caplog, change):
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_layer_that_was_changed_gets_no_kernels(tmp_path, change):
+def test_a_modified_layer_gets_no_fused_kernels(tmp_path, change):
     model = build(tmp_path / "m")
     change(model)
     assert not choose_path(model, KernelFlags(), "cpu").is_fused
-    with pytest.raises(InputError, match="the fused ones"):
+    with pytest.raises(InputError, match="the fused kernels"):
         choose_path(model, FUSED, "cpu")
 
 
 @pytest.mark.parametrize("change", OF_EMBEDDINGS.values(), ids=OF_EMBEDDINGS)
-def test_embeddings_that_were_changed_get_no_kernels(tmp_path, change):
+def test_modified_embeddings_get_no_fused_kernels(tmp_path, change):
     model = build(tmp_path / "m")
     change(model)
     np.testing.assert_allclose(*fused_and_plain(model), atol=1e-4)
@@ -127,7 +127,7 @@ def test_embeddings_that_were_changed_get_no_kernels(tmp_path, change):
 
 @pytest.mark.parametrize("family", ["ernie", "ernie_gram", "bert", "roberta"])
 @pytest.mark.parametrize("shape", [[1, 7], [7], [1, 1], [3, 1], [3, 7]], ids=str)
-def test_given_positions_and_types_are_spread(tmp_path, family, shape):
+def test_given_position_and_type_ids_are_broadcast(tmp_path, family, shape):
     model = build(tmp_path / "m", family)
     positions = paddle.to_tensor(np.arange(100, 100 + np.prod(shape)).reshape(shape))
     types = paddle.to_tensor(np.arange(np.prod(shape)).reshape(shape) % 2)
@@ -135,7 +135,7 @@ def test_given_positions_and_types_are_spread(tmp_path, family, shape):
     np.testing.assert_allclose(*fused_and_plain(model, token_type_ids=types), atol=1e-4)
 
 
-def test_positions_of_more_rows_than_ids_are_paddles(tmp_path):
+def test_more_position_rows_than_id_rows_are_left_to_paddle(tmp_path):
     model = build(tmp_path / "m", "ernie")
     ids = paddle.to_tensor([[5, 6, 7]])
     positions = paddle.to_tensor([[0, 1, 2], [3, 4, 5]])
@@ -149,7 +149,7 @@ def test_positions_of_more_rows_than_ids_are_paddles(tmp_path):
 
 
 @pytest.mark.parametrize("task_id", [3, 16, -1])
-def test_a_task_that_is_in_no_table_is_refused(tmp_path, task_id):
+def test_an_out_of_range_task_id_is_rejected(tmp_path, task_id):
     sizes = {"use_task_id": True, "task_type_vocab_size": 3}
     with pytest.raises(
         InputError, match=f"config.json: task_id is {task_id}, .* below task_type_vocab_size 3"
@@ -163,19 +163,19 @@ def test_a_task_that_is_in_no_table_is_refused(tmp_path, task_id):
         states(model)
 
 
-def test_a_task_id_without_its_table_is_passed_over(tmp_path):
+def test_a_task_id_without_a_task_table_is_ignored(tmp_path):
     build(tmp_path / "m", "ernie", task_id=16, use_task_id=False)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "int64", "float64"])
-def test_masks_of_other_dtypes_mean_what_they_do_in_paddle(dtype):
+def test_masks_of_other_dtypes_act_as_in_paddle(dtype):
     layer, fused = fused_layer()
     mask = paddle.to_tensor(np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]]).astype(dtype))
     mask = mask.reshape([3, 1, 1, 5])
     np.testing.assert_allclose(fused(inputs(), mask).numpy(), layer(inputs(), mask).numpy(), atol=1e-5)
 
 
-def test_a_mask_that_wants_a_gradient_gets_one():
+def test_a_mask_that_requires_a_gradient_gets_one():
     layer, fused = fused_layer()
     found = []
     for forward in (fused, layer):
@@ -187,14 +187,14 @@ def test_a_mask_that_wants_a_gradient_gets_one():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_weights_that_were_cast_are_not_read_as_float32(tmp_path, dtype):
+def test_cast_weights_are_not_read_as_float32(tmp_path, dtype):
     model = build(tmp_path / "m")
     choose_path(model, FUSED, "cpu")
     expected = states(model)
     model.to(dtype=dtype)
     if dtype == "float64":
         np.testing.assert_allclose(states(model), expected, atol=1e-4)
-    else:  # Paddle has no bfloat16 on every CPU: what it says then is its own
+    else:  # Paddle lacks bfloat16 on some CPUs, where it raises its own error
         layer = own_forward(model.layers()[0])
         assert not layer.checked.are_fit(model.layers()[0].parameters(), lambda tensors: [])
         assert not own_forward(model.embeddings()[0]).__self__.fused._fit_parameters()
@@ -202,7 +202,7 @@ def test_weights_that_were_cast_are_not_read_as_float32(tmp_path, dtype):
     np.testing.assert_allclose(states(model), expected, atol=0.5 if dtype == "bfloat16" else 1e-4)
 
 
-def test_weights_of_another_width_are_paddles_to_refuse():
+def test_weights_of_a_wrong_width_raise_paddles_error():
     layer, fused = fused_layer()
     fused(inputs())
     layer.linear1.weight = layer.create_parameter([32, 16])  # its bias stays as long as before
@@ -213,14 +213,14 @@ def test_weights_of_another_width_are_paddles_to_refuse():
         fused(inputs(3, 5, 16))
 
 
-def test_a_layer_may_be_given_other_weights():
+def test_sublayers_of_a_fused_layer_can_be_replaced():
     layer, fused = fused_layer()
     fused(inputs())
     layer.linear1, layer.linear2 = nn.Linear(32, 160), nn.Linear(160, 32)
     np.testing.assert_allclose(fused(inputs()).numpy(), layer(inputs()).numpy(), atol=1e-5)
 
 
-def test_weights_that_are_cast_before_the_backward_pass():
+def test_casting_weights_before_backward_is_an_error():
     layer, fused = fused_layer()
     states = fused(inputs())
     layer.to(dtype="float64")
@@ -229,21 +229,21 @@ def test_weights_that_are_cast_before_the_backward_pass():
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 32), (3, 0, 32)])
-def test_no_rows_are_paddles(shape):
+def test_an_empty_batch_raises_paddles_error(shape):
     layer, fused = fused_layer()
-    # Its own words, of 2.6 and of 3; a later Paddle may answer.
+    # Messages of Paddle 2.6 and 3; a later Paddle may accept an empty batch.
     with pytest.raises(ValueError, match="must not be equal 0|Broadcast dimension mismatch"):
         fused(paddle.zeros(shape))
 
 
-def test_no_ids_are_paddles(tmp_path):
+def test_empty_ids_are_left_to_paddle(tmp_path):
     model = build(tmp_path / "m", "ernie")
     choose_path(model, FUSED, "cpu")
     assert isinstance(model.embeddings()[0].fused, FusedEmbeddings)
     assert model.embeddings()[0](paddle.zeros([0, 5], dtype="int64")).shape == [0, 5, 32]
 
 
-def test_second_derivatives_are_refused_in_one_line(tmp_path):
+def test_second_derivatives_are_rejected(tmp_path):
     x = inputs()
     x.stop_gradient = False
     y = fused_layer()[1](x).sum()
@@ -257,8 +257,8 @@ def test_second_derivatives_are_refused_in_one_line(tmp_path):
         paddle.grad(embedded, words, create_graph=True)
 
 
-def test_embeddings_frozen_after_the_forward_pass(tmp_path):
-    """What gets a gradient is settled in the forward pass, as Paddle has it."""
+def test_embeddings_can_be_frozen_between_forward_and_backward(tmp_path):
+    """As in Paddle, the forward pass decides which parameters get a gradient."""
     model = build(tmp_path / "m")
     choose_path(model, FUSED, "cpu")
     words = model.embeddings()[0].word_embeddings.weight
@@ -267,10 +267,10 @@ def test_embeddings_frozen_after_the_forward_pass(tmp_path):
     words.stop_gradient = True
     loss.backward()
     words.stop_gradient = False
-    loss_and_gradients(model, batch_of())  # nothing is left of it
+    loss_and_gradients(model, batch_of())  # the earlier pass leaves no trace
 
 
-def test_one_epsilon_other_than_usual(tmp_path):
+def test_a_nondefault_layer_norm_epsilon_matches_paddle(tmp_path):
     model = build(tmp_path / "m")
     for layer in model.layers():
         layer.norm1._epsilon = layer.norm2._epsilon = 1e-3

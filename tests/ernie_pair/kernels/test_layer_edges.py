@@ -1,4 +1,4 @@
-"""A layer at the edges: one token, nothing but padding, no number; and how near it comes to float64."""
+"""Edge cases of a layer: one token, all padding, NaN; and its accuracy compared with float64."""
 
 import numpy as np
 import paddle
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels
 
 
 def answers(forward, x, mask=None):
-    """The states and the gradient of the input, where the first number of each state is the loss."""
+    """The states, and the gradient of the input when the loss is the sum of each state's first element."""
     x = paddle.to_tensor(x.numpy(), stop_gradient=False)
     y = forward(x, mask)
     y[:, :, 0].sum().backward()
@@ -20,33 +20,33 @@ def answers(forward, x, mask=None):
 
 
 def assert_alike(x, mask=None, atol=1e-5):
-    """No number in one is no number in the other; the rest is equal."""
+    """NaNs are in the same places in both; the rest is equal."""
     layer, fused = fused_layer()
     for one, other in zip(answers(fused, x, mask), answers(layer, x, mask)):
         np.testing.assert_allclose(one, other, atol=atol, rtol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 32), (3, 1, 32), (300, 1, 32), (1, 257, 32), (2, 511, 32)], ids=str)
-def test_one_token_and_more_than_a_block(shape):
+def test_one_token_and_multi_block_inputs_match_paddle(shape):
     assert_alike(inputs(*shape))
 
 
 @pytest.mark.parametrize("hidden", [-1e4, -1e9, -1e30])
-def test_a_row_of_nothing_but_padding(hidden):
+def test_an_all_padding_row_matches_paddle(hidden):
     mask = np.zeros((3, 1, 1, 5), np.float32)
     mask[1] = hidden
     mask[2, ..., 2:] = hidden
     assert_alike(inputs(), paddle.to_tensor(mask))
 
 
-def test_a_mask_of_minus_infinity():
+def test_a_minus_infinity_mask_matches_paddle():
     mask = np.zeros((3, 1, 1, 5), np.float32)
     mask[:, ..., 3:] = -np.inf
     assert_alike(inputs(), paddle.to_tensor(mask))
 
 
-def test_a_row_whose_mask_is_minus_infinity_is_no_number():
-    """The softmax of nothing is none, and the rows beside it are what they were."""
+def test_a_fully_masked_row_is_nan_and_leaves_others_intact():
+    """A softmax over no positions is NaN; the other rows are unaffected."""
     mask = np.zeros((3, 1, 1, 5), np.float32)
     mask[1] = -np.inf
     layer, fused = fused_layer()
@@ -56,7 +56,7 @@ def test_a_row_whose_mask_is_minus_infinity_is_no_number():
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_spoils_its_sequence_alone(number):
+def test_nan_or_infinity_affects_only_its_own_sequence(number):
     x = inputs().numpy()
     x[1, 2, 7] = number
     layer, fused = fused_layer()
@@ -67,8 +67,8 @@ def test_what_is_no_number_spoils_its_sequence_alone(number):
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("scale", [1, 4, 30])
-def test_errors_are_those_of_float32(activation, scale):
-    """Beside the same layer in float64 the kernels err as Paddle's float32 does, far out in the tails too."""
+def test_rounding_errors_are_those_of_float32(activation, scale):
+    """Compared with float64, the kernels' errors are like those of Paddle's float32, even in the tails."""
     layer, fused = fused_layer(activation=activation)
     for part in (layer.linear1, layer.self_attn.q_proj):  # for what goes into gelu and into softmax
         part.weight.set_value(part.weight * float(scale))

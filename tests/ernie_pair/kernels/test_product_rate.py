@@ -1,4 +1,4 @@
-"""The rate of products is measured in both modes of Paddle, and leaves each as it was."""
+"""The matrix-product rate is measured in Paddle's dynamic and static modes, without changing the mode."""
 
 from types import SimpleNamespace
 
@@ -20,8 +20,8 @@ def small(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("level", ["none", "avx512_bf16", "amx_bf16"])
 @pytest.mark.parametrize("is_static", [False, True])
-def test_products_have_a_rate_in_both_modes(is_static, level, dtype, monkeypatch):
-    """With the fused kernels, of whatever level this processor has, and without."""
+def test_product_rate_is_measured_in_both_modes(is_static, level, dtype, monkeypatch):
+    """With the fused kernels, at whatever level this processor supports, and without them."""
     monkeypatch.setenv("ERNIE_PAIR_KERNELS_LEVEL", level)
     (paddle.enable_static if is_static else paddle.disable_static)()
     try:
@@ -32,7 +32,7 @@ def test_products_have_a_rate_in_both_modes(is_static, level, dtype, monkeypatch
         paddle.disable_static()
 
 
-def test_a_process_measures_it_once(monkeypatch):
+def test_a_process_measures_each_product_rate_once(monkeypatch):
     asked = []
 
     def measured(*given):
@@ -51,8 +51,8 @@ def test_a_process_measures_it_once(monkeypatch):
     assert asked[2:] == [("float16", "gpu", 2)]
 
 
-def test_scaling_the_loss_on_a_cpu_changes_no_product(monkeypatch):
-    """--use_amp true has --amp_dtype float32 there; the products are those of --precision."""
+def test_cpu_loss_scaling_does_not_change_the_product_dtype(monkeypatch):
+    """On a CPU, --use_amp true comes with --amp_dtype float32, and --precision sets the product dtype."""
     asked = []
     measured = product_rate.ProductRate(1e9, 2e9)
     monkeypatch.setattr(product_rate, "measure_product_rate", lambda *given: asked.append(given) or measured)

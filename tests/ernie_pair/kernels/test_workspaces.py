@@ -1,4 +1,4 @@
-"""Buffers come back whenever they are forgotten, and no two holders ever share one."""
+"""Buffers return to the pool when they are dropped, and no two holders ever share one."""
 
 import threading
 
@@ -20,7 +20,7 @@ def test_sizes_are_rounded_up_by_a_quarter_at_most():
         assert size <= rounded_size(size) <= max(4096, size * 1.25)
 
 
-def test_a_buffer_is_used_again_and_aligned(pool):
+def test_buffers_are_aligned_and_reused(pool):
     first = pool.take(5000)
     address = first.address
     assert address % 64 == 0 and pool.in_use == first.size == rounded_size(5000)
@@ -29,14 +29,14 @@ def test_a_buffer_is_used_again_and_aligned(pool):
     assert pool.in_use == 0 and pool.take(5000).address == address
 
 
-def test_a_forgotten_buffer_counts_as_free(pool):
+def test_a_dropped_buffer_counts_as_free(pool):
     first = pool.take(5000)
     del first
     assert pool.in_use == 0 and pool.free_bytes == rounded_size(5000)
 
 
-def test_free_buffers_of_many_sizes_are_let_go(pool):
-    """The free ones of all sizes are four times what is ever in use: most must be given back."""
+def test_free_buffers_of_many_sizes_are_released(pool):
+    """Buffers of all sizes together are about four times the peak in use, so most must be released."""
     sizes = [4096 * (1 << power) * part // 4 for power in range(4, 6) for part in (4, 5, 6, 7)]
     for size in sizes * 3:
         pool.take(size).release()
@@ -45,7 +45,7 @@ def test_free_buffers_of_many_sizes_are_let_go(pool):
 
 
 class Interrupted(list):
-    """A list of free buffers; ``meanwhile`` happens once, when one is taken out of it."""
+    """A list of free buffers that calls ``meanwhile`` once, when the first buffer is popped."""
 
     def __init__(self, buffers, meanwhile):
         super().__init__(buffers)
@@ -57,25 +57,25 @@ class Interrupted(list):
         return super().pop(index)
 
 
-def test_what_is_forgotten_in_the_middle_is_counted_once(pool):
-    """Garbage collection may forget a workspace within any line of the pool."""
+def test_a_buffer_dropped_during_take_is_counted_once(pool):
+    """Garbage collection may drop a workspace at any line of the pool's code."""
     held = [pool.take(1 << 14)]
     pool.take(1 << 16).release()
     pool._free = Interrupted(pool._free, held.clear)
-    taken = pool.take(40_000)  # for which a free one is let go
+    taken = pool.take(40_000)  # which releases a free buffer
     assert not held and pool.in_use == taken.size
     assert pool.free_bytes == sum(buffer.size for buffer in pool._free)
 
 
-def test_two_threads_take_one_after_the_other(pool):
-    """Between finding a free buffer and taking it the list must not move: the size would be another's."""
+def test_concurrent_takes_are_serialised(pool):
+    """The list must not change between finding a free buffer and taking it, or the size would be wrong."""
     for workspace in [pool.take(size) for size in (4096, 8192, 1 << 16)]:
         workspace.release()
     other = threading.Thread(target=pool.take, args=(4096,))
 
     def meanwhile():
         other.start()
-        other.join(0.2)  # as long as it may take where nothing holds it up
+        other.join(0.2)  # long enough if nothing blocks it
 
     pool._free = Interrupted(pool._free, meanwhile)
     taken = pool.take(8192)

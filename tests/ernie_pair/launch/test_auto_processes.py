@@ -1,4 +1,4 @@
-"""The number of processes that a probe chooses: candidates, the step they share, what is kept."""
+"""The number of processes that a probe chooses: candidates, equal step sizes, and the cached choice."""
 
 import json
 import pwd
@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def fastest(monkeypatch):
-    """Put a probe in place that finds one number of processes fastest; returns what it was asked."""
+    """Install a probe that finds the given number of processes fastest; returns what it was asked."""
     asked = []
 
     def put(processes):
@@ -62,7 +62,7 @@ def chosen(command, *words):
         (6, None, 0, [(1, 6), (2, 3), (4, 1), (6, 1)]),
         (8, None, 2, [(1, 2), (2, 2), (4, 2)]),
         (2, None, 8, [(1, 8)]),
-        (64, 2.6, 0, [(1, 3), (2, 1), (3, 1)]),  # no more than the quota, as the processes will compute
+        (64, 2.6, 0, [(1, 3), (2, 1), (3, 1)]),  # limited by the CPU quota
     ],
 )
 def test_candidates_use_all_cores_or_the_threads_asked_for(cores, quota, asked, tried, monkeypatch):
@@ -78,7 +78,7 @@ def test_candidates_use_all_cores_or_the_threads_asked_for(cores, quota, asked, 
     "batch_size, accumulation, processes, rows, passes",
     [(64, 1, 1, 64, 1), (64, 1, 4, 16, 1), (64, 4, 2, 64, 2), (6, 5, 2, 5, 3), (7, 1, 2, None, None)],
 )
-def test_a_step_of_pairs_stays_as_large(batch_size, accumulation, processes, rows, passes):
+def test_pairs_per_step_do_not_depend_on_process_count(batch_size, accumulation, processes, rows, passes):
     flags = [*PAIRS, f"--batch_size={batch_size}", f"--gradient_accumulation_steps={accumulation}"]
     config = parse_config(TrainConfig, flags)
     found = sizes_of(config, processes)
@@ -92,45 +92,45 @@ def test_a_step_of_pairs_stays_as_large(batch_size, accumulation, processes, row
 @pytest.mark.parametrize(
     "micro, global_, processes, rows", [(32, 128, 1, 32), (32, 128, 8, 16), (8, 0, 2, 4), (8, 0, 3, None)]
 )
-def test_a_step_of_pretraining_stays_as_large(micro, global_, processes, rows):
+def test_pretraining_batch_does_not_depend_on_process_count(micro, global_, processes, rows):
     flags = [*CORPUS, f"--micro_batch_size={micro}", f"--global_batch_size={global_}"]
     found = sizes_of(parse_config(PretrainConfig, flags), processes)
     expected = {"micro_batch_size": rows, "global_batch_size": global_ or micro}
     assert found == (None if rows is None else expected)
 
 
-def test_training_starts_with_the_fastest_and_the_same_step(fastest):
+def test_training_uses_the_fastest_count_and_the_same_step(fastest):
     fastest(4)
     processes, config = chosen("train", *PAIRS, "--batch_size=32", "--gradient_accumulation_steps=2")
     assert processes == 4 and config.pairs_per_step(4) == 64 and config.batch_size == 16
 
 
-def test_pretraining_starts_with_the_fastest_and_the_same_step(fastest):
+def test_pretraining_uses_the_fastest_count_and_same_step(fastest):
     fastest(2)
     processes, config = chosen("pretrain", *CORPUS, "--micro_batch_size=16", "--global_batch_size=32")
     assert processes == config.dp_degree == 2
     assert (config.samples_per_step, config.micro_batch_size, config.accumulation_steps) == (32, 16, 1)
 
 
-def test_degrees_of_the_user_leave_what_fits_them(fastest):
+def test_user_parallel_degrees_limit_the_candidates(fastest):
     asked = fastest(4)
     chosen("pretrain", *CORPUS, "--sharding_degree=2", "--micro_batch_size=8")
     assert asked == [["2 processes x 2 threads", "4 processes x 1 thread"]]
 
 
-def test_one_way_is_taken_without_a_probe(fastest, capsys):
+def test_a_single_candidate_is_used_without_probing(fastest, capsys):
     asked = fastest(1)
     assert chosen("train", *PAIRS, "--batch_size=7")[0] == 1 and asked == []
-    assert "the one way that the flags allow" in capsys.readouterr().err
+    assert "the only way that the flags allow" in capsys.readouterr().err
 
 
-def test_no_way_is_an_error_of_one_line(fastest):
+def test_no_possible_process_count_is_an_error(fastest):
     fastest(1)
     with pytest.raises(InputError, match="finds no number of processes that these flags allow"):
         chosen("pretrain", *CORPUS, "--dp_degree=3", "--micro_batch_size=8")
 
 
-def test_a_choice_is_kept_for_such_runs_alone(fastest, folder, capsys):
+def test_a_choice_is_cached_only_for_equivalent_runs(fastest, folder, capsys):
     asked = fastest(2)
     chosen("train", *PAIRS)
     assert chosen("train", *PAIRS, "--seed=7", "--learning_rate=0.1")[0] == 2 and len(asked) == 1
@@ -144,28 +144,28 @@ def test_a_choice_is_kept_for_such_runs_alone(fastest, folder, capsys):
 
 
 @pytest.mark.parametrize("command, flags", [("train", PAIRS), ("pretrain", CORPUS)])
-def test_a_dry_run_keeps_no_choice(fastest, folder, command, flags):
+def test_a_dry_run_does_not_cache_its_choice(fastest, folder, command, flags):
     asked = fastest(2)
     assert chosen(command, *flags, "--dry_run=true")[0] == 2 and not (folder / "kept").exists()
     chosen(command, *flags)
-    assert chosen(command, *flags, "--dry_run=true")[0] == 2 and len(asked) == 2  # one that is kept is taken
+    assert chosen(command, *flags, "--dry_run=true")[0] == 2 and len(asked) == 2  # a cached choice is used
 
 
 @pytest.mark.parametrize(
     "flag",
     [
         *("--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0", "--binary_head=false"),
-        "--amp_dtype=float32",
+        "--use_amp=true --amp_dtype=float32",
     ],
 )
-def test_what_decides_the_cost_of_a_step_is_measured_anew(fastest, flag):
+def test_flags_that_change_step_cost_trigger_a_new_probe(fastest, flag):
     asked = fastest(2)
     corpus = [*CORPUS, "--micro_batch_size=8"]
-    chosen("pretrain", *corpus), chosen("pretrain", *corpus, flag)
+    chosen("pretrain", *corpus), chosen("pretrain", *corpus, *flag.split())
     assert len(asked) == 2
 
 
-def test_a_damaged_choice_is_measured_again(fastest, folder):
+def test_a_damaged_cached_choice_is_measured_again(fastest, folder):
     asked = fastest(2)
     chosen("train", *PAIRS)
     (note,) = (folder / "kept" / "ernie-pair").glob("processes-*.json")
@@ -173,7 +173,7 @@ def test_a_damaged_choice_is_measured_again(fastest, folder):
     assert chosen("train", *PAIRS)[0] == 2 and len(asked) == 2
 
 
-def test_a_home_that_cannot_be_written_to_keeps_nothing(fastest, folder, capsys):
+def test_an_unwritable_cache_keeps_no_choice(fastest, folder, capsys):
     asked = fastest(2)
     (folder / "kept").write_text("a file")
     assert chosen("train", *PAIRS)[0] == chosen("train", *PAIRS)[0] == 2 and len(asked) == 2
@@ -181,20 +181,20 @@ def test_a_home_that_cannot_be_written_to_keeps_nothing(fastest, folder, capsys)
 
 
 def no_home(monkeypatch):
-    """A numbered user of a container, whom no list of users holds."""
+    """A container user with a numeric id that is not in the password database."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
 
 
-def test_a_user_without_a_home_keeps_nothing(fastest, monkeypatch, capsys):
+def test_without_a_home_folder_no_choice_is_cached(fastest, monkeypatch, capsys):
     asked = fastest(2)
     no_home(monkeypatch)
     assert chosen("train", *PAIRS)[0] == 2 and len(asked) == 1
     assert (
         "(not kept: this user has no home folder to keep a cache in; set HOME or" in capsys.readouterr().err
     )
-    assert doctor._operator().startswith("pretraining takes Paddle's own kernels: this user has no home")
+    assert doctor._operator().startswith("pretraining uses Paddle's own kernels: this user has no home")
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,13 @@ def test_a_user_without_a_home_keeps_nothing(fastest, monkeypatch, capsys):
         (["train", *PAIRS, "--processes=few"], "--processes takes a whole number or auto, not 'few'"),
     ],
 )
-def test_auto_where_it_cannot_be_is_one_line(words, reason):
+def test_unsupported_uses_of_processes_auto_are_rejected(words, reason):
     asked = [] if any("--processes" in word for word in words) else ["--processes=auto"]
     with pytest.raises(InputError) as caught:
         read_launch([*words, *asked])
     assert reason in caught.value.message
 
 
-def test_the_cache_of_the_user_is_where_it_is_said(monkeypatch):
+def test_a_relative_xdg_cache_home_is_ignored(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
     assert auto_processes.user_cache() == Path("~/.cache/ernie-pair").expanduser()

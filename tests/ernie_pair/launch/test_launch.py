@@ -1,9 +1,10 @@
-"""The file of a launch: asked for, read, turned into processes."""
+"""The launch file: written by the wizard, read, and turned into processes."""
 
 import io
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def write(folder, block=None, **flags):
 
 
 def started(*words):
-    """What would be run, without the interpreter."""
+    """The command that would be run, without the interpreter."""
     config, flags = read_launch(words)
     return [word for word in launcher_words(config, flags) if word != sys.executable]
 
@@ -73,18 +74,18 @@ def run(**flags):
         ),
     ],
 )
-def test_a_file_becomes_the_words_of_a_launcher(folder, block, device, words):
+def test_a_launch_file_becomes_launcher_arguments(folder, block, device, words):
     assert started(write(folder, block, device=device, epochs=5)) == [*words, *run(device=device, epochs=5)]
 
 
-def test_flags_win_over_the_file(folder):
+def test_flags_override_the_launch_file(folder):
     file = write(folder, {"processes": 2}, device="cpu", learning_rate=1e-3)
     words = started(file, "--learning-rate", "0.01", "--processes=3", "--bucket")
     assert words[:6] == [*LAUNCHER, "--nproc_per_node", "3"]
     assert [word for word in words if "rate" in word] == ["--learning_rate=0.01"] and "--bucket=true" in words
 
 
-def test_what_is_started_is_what_the_file_says(folder):
+def test_the_started_command_uses_the_files_values(folder):
     file = write(
         folder, {"processes": 2}, label_map="0=no,1=yes", learning_rate=5e-5, bucket=False, device="cpu"
     )
@@ -94,7 +95,7 @@ def test_what_is_started_is_what_the_file_says(folder):
     assert (config.label_map, config.learning_rate, config.bucket) == ("0=no,1=yes", 5e-5, False)
 
 
-def test_evaluation_and_prediction_are_started_too(folder):
+def test_evaluate_and_predict_can_be_launched(folder):
     flags = {"model_path": "model", "input_file": "dev.tsv", "output_file": "o", "device": "cpu"}
     for command in ("evaluate", "predict"):
         block = {"command": command, "processes": 2}
@@ -104,7 +105,7 @@ def test_evaluation_and_prediction_are_started_too(folder):
         assert started("ask.yaml", "--command", "predict", "--processes=1")[3] == "predict"
 
 
-def test_a_pair_of_texts_is_started_as_two_words(folder):
+def test_a_pair_of_texts_is_passed_as_two_arguments(folder):
     words = ["--model_path", "model", "--device", "cpu", "--processes", "2"]
     given = read_launch(["predict", "--pair", "今天 天气", "b=c", *words])[1]
     assert parse_config(PredictConfig, given).pair == ["今天 天气", "b=c"]
@@ -139,7 +140,7 @@ def test_pretraining_is_launched_without_a_file(asked, launcher, groups):
     assert parse_config(PretrainConfig, words[place + 2 :]).dp_degree == groups
 
 
-def test_pretraining_is_launched_by_a_file(folder):
+def test_pretraining_is_launched_from_a_file(folder):
     flags = dict(word[2:].split("=") for word in PRETRAIN)
     block = {"command": "pretrain", "processes": 2}
     (folder / "pretrain.yaml").write_text(yaml.safe_dump({"launch": block, **flags, "device": "cpu"}))
@@ -151,20 +152,20 @@ def test_pretraining_is_launched_by_a_file(folder):
     "asked, reason",
     [
         (["--processes=2", "--sharding_degree=4"], "--sharding_degree 4 is above 2 processes; lower it"),
-        (["--processes=4", "--dp_degree=2"], "asks for 2 process(es), but 4 were started"),
+        (["--processes=4", "--dp_degree=2"], "asks for 2 processes, but 4 were started"),
         (["--use_amp=true"], "needs a GPU: Paddle has no half-precision CPU kernels"),
         (["--command=train"], "pretrain and --command train are two commands; leave one of them out"),
         (["--train_file=a.tsv"], "unrecognized arguments: --train_file"),
     ],
 )
-def test_pretraining_that_cannot_start_is_refused_first(monkeypatch, asked, reason):
+def test_invalid_pretraining_flags_fail_before_launch(monkeypatch, asked, reason):
     monkeypatch.setattr(launching.os, "execve", None)
     with pytest.raises(InputError) as caught:
         launch(["pretrain", *PRETRAIN, "--device=cpu", *asked])
     assert reason in caught.value.message
 
 
-def test_training_is_launched_without_a_file_too():
+def test_training_is_launched_without_a_file():
     words = started("train", *(f"--{name}={value}" for name, value in FLAGS.items()), "--device=cpu")
     assert words == [*run()[:4], *(f"--{name}={value}" for name, value in FLAGS.items()), "--device=cpu"]
 
@@ -172,9 +173,9 @@ def test_training_is_launched_without_a_file_too():
 @pytest.mark.parametrize(
     "block, flags, words, reason",
     [
-        ({"proceses": 2}, {}, [], "pair.yaml:2: proceses is no flag; did you mean --processes?"),
-        ({}, {"epoch": 2}, [], "pair.yaml:6: epoch is no flag; did you mean --epochs?"),
-        ({}, {"file": "x"}, [], "pair.yaml:6: file is no flag"),
+        ({"proceses": 2}, {}, [], "pair.yaml:2: proceses is not a flag; did you mean --processes?"),
+        ({}, {"epoch": 2}, [], "pair.yaml:6: epoch is not a flag; did you mean --epochs?"),
+        ({}, {"file": "x"}, [], "pair.yaml:6: file is not a flag"),
         ({}, {"epochs": [1]}, [], "pair.yaml:6: epochs has no single value"),
         ({"processes": None}, {}, [], "pair.yaml:2: processes has no single value"),
         ({"processes": "two"}, {}, [], "pair.yaml:2: processes takes a whole number"),
@@ -182,11 +183,13 @@ def test_training_is_launched_without_a_file_too():
         ({}, {}, ["--epoch=2"], "did you mean --epochs?"),
         ({}, {"epochs": "many"}, [], "pair.yaml:6: epochs takes a whole number, not 'many'"),
         ({"processes": -1}, {}, [], "--processes -1 is below 0"),
-        ({"gpus": "a"}, {"device": "gpu"}, [], "--gpus a is no list of numbers"),
+        ({"gpus": "a"}, {"device": "gpu"}, [], "--gpus a is not a list of numbers"),
+        ({"gpus": "0,1,0"}, {"device": "gpu"}, [], "--gpus 0,1,0 names a GPU twice"),
+        ({"gpus": "1,01"}, {"device": "gpu"}, [], "--gpus 1,01 names a GPU twice"),
         ({"gpus": "0"}, {"device": "cpu"}, [], "--gpus 0 and --device cpu exclude each other"),
         ({"gpus": "0,1", "processes": 3}, {"device": "gpu"}, [], "--gpus 0,1 and --processes 3 differ"),
         ({"processes": 2}, {"device": "gpu"}, [], "name a GPU for each"),
-        ({"nnodes": 2}, {"device": "cpu"}, [], "--master '' is no address"),
+        ({"nnodes": 2}, {"device": "cpu"}, [], "--master '' is not an address"),
         (
             {"command": "sing"},
             {},
@@ -195,7 +198,7 @@ def test_training_is_launched_without_a_file_too():
         ),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(folder, monkeypatch, block, flags, words, reason):
+def test_launch_errors_are_reported_before_anything_starts(folder, monkeypatch, block, flags, words, reason):
     monkeypatch.setattr(launching.os, "execve", None)
     with pytest.raises(InputError) as caught:
         launch([write(folder, block, **flags), *words])
@@ -207,12 +210,16 @@ def test_what_is_wrong_is_said_before_anything_starts(folder, monkeypatch, block
     [
         ([], "give a file or one of train, "),
         (["--epochs=3"], "give a file or one of train, "),
-        (["mine", "--train_file=a"], "mine is no command of launch; give one of train, .*, or a file that"),
-        (["predikt"], "predikt is no command of launch; give one of train, "),
-        (["absent.yaml"], "absent.yaml: no such file; ernie-pair config makes one"),
+        (
+            ["mine", "--train_file=a"],
+            "mine is not a command of launch; give one of train, .*, or a file that",
+        ),
+        (["predikt"], "predikt is not a command of launch; give one of train, "),
+        (["absent.yaml"], "absent.yaml: no such file; ernie-pair config writes a file"),
+        (["model"], "model: a folder; ernie-pair config writes a file"),
     ],
 )
-def test_without_a_file_nothing_starts(words, reason):
+def test_a_missing_or_unknown_launch_target_is_an_error(words, reason):
     with pytest.raises(InputError, match=reason):
         launch(words)
 
@@ -223,7 +230,7 @@ def test_a_launch_file_given_as_config_is_refused(folder):
         parse_config(TrainConfig, ["--config", file])
 
 
-def test_gpus_that_are_not_wanted_are_hidden_from_the_launcher(folder, monkeypatch):
+def test_unused_gpus_are_hidden_from_the_launcher(folder, monkeypatch):
     config, _ = read_launch([write(folder, {"processes": 2}, device="cpu")])
     monkeypatch.setattr(launching_words, "default_device", lambda: "cpu")
     assert environment_of(config) == {}
@@ -239,7 +246,7 @@ def answer(monkeypatch, *answers, **settings):
 ON_CPU = ("cpu", "2", "", "8", "", "model", "ernie", "train.tsv", "dev.tsv", "")
 
 
-def test_answers_make_a_file_that_launches(folder, monkeypatch, capsys):
+def test_the_wizards_answers_make_a_launchable_file(folder, monkeypatch, capsys):
     answer(monkeypatch, *ON_CPU)
     assert yaml.safe_load((folder / "pair.yaml").read_text()) == {
         "launch": {"processes": 2, "nnodes": 1},
@@ -251,7 +258,19 @@ def test_answers_make_a_file_that_launches(folder, monkeypatch, capsys):
     assert started("pair.yaml")[:2] == ["-m", "ernie_pair.launcher"]
 
 
-def test_for_gpus_more_is_asked(folder, monkeypatch):
+def test_the_wizard_refuses_a_closed_stdin(folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match="the questions: standard input is closed"):
+        write_launch_file(QuestionsConfig())
+
+
+def test_the_wizards_last_line_can_be_pasted_into_a_shell(folder, monkeypatch, capsys):
+    answer(monkeypatch, *ON_CPU, output_file="my pair.yaml")
+    *_, command = capsys.readouterr().out.rstrip("\n").partition("start it: ")
+    assert shlex.split(command) == ["ernie-pair", "launch", "my pair.yaml"]
+
+
+def test_the_wizard_asks_more_questions_for_gpus(folder, monkeypatch):
     words = ("gpu", "0, 1", "2", "10.0.0.1:8090", "float16", "32", "1", "stage2", "yes")
     answer(monkeypatch, *words, "ernie-gram-zh", "", "lcqmc", "", "out", output_file="gpus.yaml")
     read = yaml.safe_load((folder / "gpus.yaml").read_text())
@@ -266,13 +285,13 @@ def test_for_gpus_more_is_asked(folder, monkeypatch):
 @pytest.mark.parametrize(
     "place, wrong, reason",
     [
-        (0, "tpu", "'tpu' is none of cpu, gpu"),
-        (1, "0", "'0' is no whole number of 1 or more"),
-        (2, "two", "'two' is no whole number"),
+        (0, "tpu", "'tpu' is not one of cpu, gpu"),
+        (1, "0", "'0' is not a whole number of 1 or more"),
+        (2, "two", "'two' is not a whole number"),
         (5, "absent/model", "absent/model is not a folder"),
-        (6, "gpt", "'gpt' is none of ernie"),
+        (6, "gpt", "'gpt' is not one of ernie"),
         (7, "absent.tsv", "absent.tsv: no such file"),
-        (7, "", "it needs an answer"),
+        (7, "", "this question needs an answer"),
         (9, "dev.tsv", "dev.tsv is a file"),
     ],
 )
@@ -284,13 +303,20 @@ def test_a_wrong_answer_from_a_pipe_is_an_error_at_once(folder, monkeypatch, pla
     assert reason in str(caught.value) and not (folder / "pair.yaml").exists()
 
 
+@pytest.mark.parametrize("wrong", ["x", "0,", "0, 0", "1,01"])
+def test_the_wizard_takes_the_gpus_that_launch_takes(folder, monkeypatch, wrong):
+    with pytest.raises(InputError, match="^gpus"):
+        answer(monkeypatch, "gpu", wrong)
+    assert not list(folder.glob("pair.yaml*"))
+
+
 def test_answers_that_end_too_soon_are_an_error(folder, monkeypatch):
     with pytest.raises(InputError, match="the answers end before 'Training pairs"):
         answer(monkeypatch, *ON_CPU[:7])
     assert not list(folder.glob("pair.yaml*"))
 
 
-def test_a_file_that_is_there_is_kept(folder, monkeypatch):
+def test_an_existing_file_is_kept_unless_overwrite_is_set(folder, monkeypatch):
     (folder / "pair.yaml").write_text("mine")
     with pytest.raises(InputError, match="pair.yaml exists; pass overwrite"):
         answer(monkeypatch, *ON_CPU)
@@ -299,14 +325,14 @@ def test_a_file_that_is_there_is_kept(folder, monkeypatch):
     assert "train.tsv" in (folder / "pair.yaml").read_text()
 
 
-def test_on_a_terminal_a_wrong_answer_is_asked_for_again(folder):
+def test_a_wrong_answer_on_a_terminal_is_asked_again(folder):
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "ernie_pair", "config"]
     asking = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     os.write(ours, "".join(f"{answer}\n" for answer in ("tpu", *ON_CPU)).encode())
     said, errors = asking.communicate(timeout=60)
     assert asking.returncode == 0, errors
-    assert "'tpu' is none of cpu, gpu; answer with one of them" in said and said.count("cpu or gpu?") == 2
+    assert "'tpu' is not one of cpu, gpu; answer with one of them" in said and said.count("cpu or gpu?") == 2
     assert yaml.safe_load((folder / "pair.yaml").read_text())["train_file"] == "train.tsv"
 
 
@@ -335,7 +361,7 @@ def test_a_signal_reaches_the_run(folder):
     assert running.returncode == 130 and "stopped by SIGINT after step" in rest and ", saved" in rest
 
 
-def test_the_command_line_knows_both(capsys, monkeypatch):
+def test_the_command_line_has_config_and_launch(capsys, monkeypatch):
     from ernie_pair.__main__ import _run
 
     monkeypatch.setattr(sys, "argv", ["ernie-pair"])

@@ -1,4 +1,4 @@
-"""What a probe measures of ways to start a run: stand-ins that are timed in processes of their own."""
+"""How a probe times the ways to start a run: stand-in runs, each timed in its own processes."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def candidates(*processes):
 
 
 def timed(monkeypatch, **seconds):
-    """Let candidates of so many processes take so long, or give a reason; returns which were tried."""
+    """Fake the step time, or the failure, for each number of processes; returns which were tried."""
     tried = []
 
     def take(candidate):
@@ -52,7 +52,7 @@ def timed(monkeypatch, **seconds):
     return tried
 
 
-def test_the_fastest_is_chosen_and_slower_ones_end_the_search(monkeypatch, capsys):
+def test_the_fastest_is_chosen_and_a_slower_one_ends_the_search(monkeypatch, capsys):
     tried = timed(monkeypatch, of_1=0.9, of_2=0.5, of_4=0.8, of_8=0.1)
     choice = measure(candidates(1, 2, 4, 8))
     assert choice.processes == 2 and tried == [1, 2, 4]
@@ -62,26 +62,26 @@ def test_the_fastest_is_chosen_and_slower_ones_end_the_search(monkeypatch, capsy
     assert "  4 processes x 2 threads: 800 ms\n" in capsys.readouterr().err
 
 
-def test_what_cannot_be_timed_is_shown_and_left_out(monkeypatch, capsys):
+def test_a_candidate_that_fails_is_reported_and_skipped(monkeypatch, capsys):
     timed(monkeypatch, of_1="it ended with exit code 2: no such file", of_2=0.5)
     assert measure(candidates(1, 2)).processes == 2
     assert "1 process x 8 threads: it ended with exit code 2: no such file\n" in capsys.readouterr().err
 
 
-def test_nothing_that_can_be_timed_is_one_line(monkeypatch):
+def test_it_is_an_error_if_no_candidate_can_be_timed(monkeypatch):
     timed(monkeypatch, of_1="no answer", of_2="no answer")
     with pytest.raises(InputError, match="could not time a step; give a number"):
         measure(candidates(1, 2))
 
 
-def test_more_processes_than_the_memory_holds_are_not_tried(monkeypatch, capsys):
+def test_candidates_that_exceed_memory_are_not_tried(monkeypatch, capsys):
     tried = timed(monkeypatch, of_1=0.9, of_2=0.5, of_4=0.2)
     monkeypatch.setattr(probe, "free_memory", lambda: 3 * float(1 << 20))
     assert measure(candidates(1, 2, 4)).processes == 2 and tried == [1, 2]
     assert "4 processes x 2 threads: not tried" in capsys.readouterr().err
 
 
-def test_the_error_of_a_process_that_failed_is_shown():
+def test_the_error_of_a_failed_process_is_reported():
     (candidate,) = candidates(1)
     broken = candidate._replace(flags=[*candidate.flags, "--max_seq_len=1"])
     assert "it ended with exit code 2: --max_seq_len 1 is below" in probe._time(broken)
@@ -93,7 +93,7 @@ def test_a_process_that_does_not_answer_is_stopped(monkeypatch):
 
 
 @pytest.mark.parametrize("kernels", ["auto", "plain"])
-def test_steps_are_timed_with_the_allocator_of_the_run(monkeypatch, kernels):
+def test_steps_are_timed_with_the_runs_allocator(monkeypatch, kernels):
     kept = []
     monkeypatch.setattr(pair_steps, "keep_freed_memory", lambda: kept.append(True))
     flags = [*PAIRS, "--device=cpu", "--model_type=ernie", f"--kernels={kernels}", "--max_seq_len=24"]
@@ -113,7 +113,7 @@ pretrain_steps.open_steps(parse_config(PretrainConfig, sys.argv[1:]), World())
 """
 
 
-def test_steps_of_pretraining_are_timed_so_too(folder):
+def test_pretraining_steps_are_timed_with_the_runs_allocator(folder):
     flags = [*CORPUS, "--device=cpu", "--model_type=ernie", "--max_seq_len=24", "--micro_batch_size=2"]
     flags.append("--kernels=plain")
     said = subprocess.run(
@@ -147,8 +147,8 @@ def marked(mark):
     return found
 
 
-def test_a_launch_that_is_stopped_leaves_no_probe(folder):
-    """The first way that it times has a launcher of its own, and two processes."""
+def test_a_stopped_launch_leaves_no_probe_processes(folder):
+    """The first candidate that it times has its own launcher and two processes."""
     mark = f"PROBE_OF={folder}"
     words = ["train", "--processes=auto", "--device=cpu", "--model_type=ernie", *PAIRS]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PROBE_OF": str(folder), "TMPDIR": str(folder)}
@@ -162,7 +162,7 @@ def test_a_launch_that_is_stopped_leaves_no_probe(folder):
     assert not list(folder.glob("ernie-pair-*"))
 
 
-def test_a_step_is_once_what_is_done_once_and_its_passes():
+def test_step_time_is_a_fixed_cost_plus_a_cost_per_pass():
     times = StepTimes(one=5.0, further=2.0, rows=8, memory=0)
     assert times.step_seconds(rows=8, passes=1) == 5 and times.step_seconds(rows=16, passes=3) == 3 + 12
     assert StepTimes(1.0, 2.0, 8, 0).step_seconds(8, 1) == 2

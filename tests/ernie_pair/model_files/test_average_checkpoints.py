@@ -1,5 +1,6 @@
-"""average-checkpoints: the mean of models, as a folder that loads."""
+"""average-checkpoints: the mean of several models, written as a model folder that can be loaded."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from tiny_pretrain import write_model
 from tiny_ship import write_trained
 
 from data_tools.base.errors import CheckpointError, InputError
+from data_tools.files.json_file import write_json
 from ernie_pair.model_files.average_checkpoints import AverageConfig, average_checkpoints
+from ernie_pair.model_files.interchange import ToHuggingFaceConfig, convert_to_hugging_face
 from ernie_pair.model_files.model_folder import write_weights
 from ernie_pair.model_files.temperature import Calibration, read_calibration, write_calibration
 from ernie_pair.pair.model.classifier_weights import load_classifier
@@ -32,6 +35,10 @@ def trained(tmp_path):
     return first, second
 
 
+def read_json(folder):
+    return json.loads((folder / "config.json").read_text())
+
+
 def test_classifiers_are_averaged_and_load(trained, tmp_path, capsys):
     from paddlenlp.transformers import AutoModelForSequenceClassification
 
@@ -40,7 +47,7 @@ def test_classifiers_are_averaged_and_load(trained, tmp_path, capsys):
     assert mean.keys() == first.keys()
     assert all(np.allclose(mean[name], first[name] + 0.25, atol=1e-6) for name in first)
     assert all(array.dtype == np.float32 for array in mean.values())
-    assert f"each the mean of 2, are now {tmp_path / 'out'}" in capsys.readouterr().out
+    assert f"wrote {tmp_path / 'out'}: " in capsys.readouterr().out
     model, _ = load_classifier(str(tmp_path / "out"))
     theirs = AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "out")).state_dict()
     for name, parameter in model.named_parameters():
@@ -48,7 +55,32 @@ def test_classifiers_are_averaged_and_load(trained, tmp_path, capsys):
         assert np.array_equal(theirs[name].numpy(), mean[name])
 
 
-def test_models_of_both_orders_make_one_of_both_orders(trained, tmp_path):
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_transformers_folders_give_an_average_that_loads(trained, tmp_path, is_sharded):
+    theirs = [tmp_path / "theirs" / folder.name for folder in trained]
+    for ours, folder in zip(trained, theirs):
+        convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(folder)))
+        if is_sharded:
+            shard = (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+            places = dict.fromkeys(read_weights(shard), shard.name)
+            write_json(folder / "model.safetensors.index.json", {"weight_map": places})
+    mean = average(tmp_path / "out", *theirs)
+    expected = average(tmp_path / "expected", *trained)
+    assert mean.keys() == expected.keys()
+    assert all(np.array_equal(mean[name], expected[name]) for name in expected)
+    model, _ = load_classifier(str(tmp_path / "out"))
+    for name, parameter in model.named_parameters():
+        assert np.array_equal(parameter.numpy(), mean[name])
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "ErnieTokenizer"
+    if is_sharded:  # another shard is another model
+        arrays = read_weights(shard)
+        shard.write_bytes(to_safetensors({name: array + np.float32(1) for name, array in arrays.items()}))
+        with pytest.raises(InputError, match="exists; pass overwrite=True"):
+            average(tmp_path / "out", *theirs)
+
+
+def test_symmetry_is_kept_only_if_all_models_have_it(trained, tmp_path):
     write_calibration(trained[0], Calibration(1.5, symmetric="average"))
     average(tmp_path / "mixed", *trained)
     assert not (tmp_path / "mixed" / "calibration.json").exists()
@@ -57,14 +89,21 @@ def test_models_of_both_orders_make_one_of_both_orders(trained, tmp_path):
     assert read_calibration(tmp_path / "both", 2) == Calibration(symmetric="average")
 
 
-def test_a_weight_of_each_counts_the_same(trained, tmp_path):
+def test_an_average_of_embedding_models_is_one(trained, tmp_path):
+    for folder in trained:
+        (folder / "embedding.json").write_text('{"pooling": "first_token"}')
+    average(tmp_path / "out", *trained)
+    assert (tmp_path / "out" / "embedding.json").read_text() == '{"pooling": "first_token"}'
+
+
+def test_every_model_is_weighted_equally(trained, tmp_path):
     mean = average(tmp_path / "out", trained[0], trained[0], trained[1])
     first = read_weights(trained[0] / "model_state.pdparams")
     assert all(np.allclose(mean[name], first[name] + 0.5 / 3, atol=1e-6) for name in first)
 
 
-def test_checkpoints_of_pretraining_are_averaged_and_load(tmp_path):
-    """As a checkpoint holds them: a tied weight under one name."""
+def test_pretraining_checkpoints_are_averaged_and_load(tmp_path):
+    """As stored in a checkpoint, where a tied weight has a single name."""
     from paddlenlp.transformers import ErnieForPretraining
 
     weights = write_checkpoints(write_model(tmp_path / "model"), tmp_path)
@@ -80,18 +119,24 @@ def test_checkpoints_of_pretraining_are_averaged_and_load(tmp_path):
         average(tmp_path / "other", tmp_path / "pickled", tmp_path / "pickled")
 
 
-def test_models_that_are_unlike_are_refused(trained, tmp_path):
+def test_incompatible_models_are_rejected(trained, tmp_path):
     deeper = write_trained(tmp_path / "deeper", num_hidden_layers=2)
     wider = write_trained(tmp_path / "wider", hidden_size=16)
     gram = write_trained(tmp_path / "gram", family="ernie_gram")
     other = Path(shutil.copytree(trained[0], tmp_path / "other"))
     vocabulary = (other / "vocab.txt").read_text(encoding="utf-8").splitlines()
     (other / "vocab.txt").write_text("\n".join([*vocabulary[:-2], "新", vocabulary[-1]]), encoding="utf-8")
+    named = Path(shutil.copytree(trained[0], tmp_path / "named"))
+    write_json(named / "config.json", {**read_json(named), "id2label": {"0": "different", "1": "same"}})
+    first_token = Path(shutil.copytree(trained[0], tmp_path / "first_token"))
+    (first_token / "embedding.json").write_text('{"pooling": "first_token"}')
     cases = [
         (deeper, CheckpointError, "unknown: ernie.encoder.layers.1"),
         (wider, CheckpointError, "of another shape: .* instead of"),
         (gram, InputError, "is ernie_gram, and .* ernie; average models of one family"),
-        (other, InputError, "their rows are of other words"),
+        (other, InputError, "their rows stand for different tokens"),
+        (named, InputError, "differ in labels: .*same.*; average models of one kind"),
+        (first_token, InputError, r"differ in embedding.json: \{.*first_token.* and none"),
     ]
     for folder, error, message in cases:
         with pytest.raises(error, match=message) as caught:
@@ -99,12 +144,12 @@ def test_models_that_are_unlike_are_refused(trained, tmp_path):
         assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
-def test_one_model_is_no_mean():
+def test_averaging_a_single_model_is_an_error():
     with pytest.raises(InputError, match="model has nothing to be averaged with"):
         AverageConfig(["model"], "out")
 
 
-def test_what_a_person_put_there_stays(trained, tmp_path, capsys):
+def test_a_users_file_in_the_output_folder_is_kept(trained, tmp_path, capsys):
     mine = tmp_path / "out" / "README.md"
     mine.parent.mkdir()
     mine.write_text("mine")

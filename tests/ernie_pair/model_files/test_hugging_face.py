@@ -1,4 +1,4 @@
-"""Models of transformers, read and written without torch; tests/peer asks transformers itself."""
+"""Hugging Face models read and written without torch; tests/peer checks with transformers itself."""
 
 import io
 import json
@@ -40,7 +40,7 @@ from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
 from ernie_pair.weights.weight_files import from_safetensors, to_safetensors
 
 quiet_libraries()
-# What transformers 4.49 calls the parameters of these sizes; made by tests/peer/their_models.py.
+# Parameter names and shapes of these sizes in transformers 4.49; made by tests/peer/their_models.py.
 NAMES = json.loads(Path(__file__).with_name("hugging_face_names.json").read_text())
 SIZES = {
     **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
@@ -70,7 +70,7 @@ def weights_of(source):
 
 
 def converted(tmp_path, family="ernie", **changes):
-    """A trained model here, and the folder of it for transformers."""
+    """A trained model, and its folder converted for transformers."""
     ours = write_trained(tmp_path / "ours", family, **changes)
     convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(tmp_path / "theirs")))
     return ours, tmp_path / "theirs"
@@ -82,14 +82,14 @@ def change_config(folder, **changes):
 
 
 @pytest.mark.parametrize("family", COUNTERPARTS)
-def test_names_and_shapes_are_those_of_transformers(tmp_path, family):
+def test_names_and_shapes_match_transformers(tmp_path, family):
     theirs = to_their_names(weights_of(source_of(tmp_path, family)), family, "here")
     found = {name: list(array.shape) for name, array in theirs.items()}
     assert found == NAMES["bert" if family == "ernie_gram" else family]
 
 
 @pytest.mark.parametrize("family", COUNTERPARTS)
-def test_weights_come_back_bit_equal(tmp_path, family):
+def test_weights_are_bit_identical_after_a_round_trip(tmp_path, family):
     ours = weights_of(source_of(tmp_path, family))
     back = from_their_names(to_their_names(ours, family, "here"), family)
     assert ours.keys() == back.keys()
@@ -97,7 +97,7 @@ def test_weights_come_back_bit_equal(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", ["ernie", "ernie_gram", "bert"])
-def test_a_converted_classifier_answers_the_same_in_every_form(tmp_path, family):
+def test_a_converted_classifier_gives_identical_logits(tmp_path, family):
     ours, theirs = converted(tmp_path, family)
     convert_from_hugging_face(FromHuggingFaceConfig(str(theirs), str(tmp_path / "back")))
     pairs = random_texts(20)
@@ -109,14 +109,14 @@ def test_a_converted_classifier_answers_the_same_in_every_form(tmp_path, family)
     assert metadata_of(theirs / "model.safetensors") == {"format": "pt"}
 
 
-def test_an_ernie_gram_is_written_as_the_bert_that_computes_it(tmp_path):
+def test_ernie_gram_is_written_as_an_equivalent_bert(tmp_path):
     _, theirs = converted(tmp_path, "ernie_gram")
     config = json.loads((theirs / "config.json").read_text())
     assert config["model_type"] == "bert" and config["architectures"] == ["BertForSequenceClassification"]
     assert config["layer_norm_eps"] == 1e-5
 
 
-def test_shards_hold_the_same_model(tmp_path):
+def test_a_sharded_model_loads_like_a_single_file(tmp_path):
     ours, theirs = converted(tmp_path)
     arrays = from_safetensors((theirs / "model.safetensors").read_bytes(), "")
     files = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
@@ -136,7 +136,7 @@ def test_shards_hold_the_same_model(tmp_path):
         load_classifier(str(theirs))
 
 
-def test_an_encoder_by_itself_with_old_names_of_norms_is_read(tmp_path):
+def test_a_bare_encoder_with_old_layer_norm_names_is_read(tmp_path):
     source = source_of(tmp_path, "bert")
     ours = weights_of(source)
     old = {".LayerNorm.weight": ".LayerNorm.gamma", ".LayerNorm.bias": ".LayerNorm.beta"}
@@ -152,14 +152,16 @@ def test_an_encoder_by_itself_with_old_names_of_norms_is_read(tmp_path):
     assert all(np.array_equal(ours[name], back[name]) for name in back)
 
 
-def test_a_model_without_pooler_starts_with_a_new_one(tmp_path):
+def test_a_model_without_a_pooler_gets_a_random_one(tmp_path):
     _, theirs = converted(tmp_path)
     arrays = from_safetensors((theirs / "model.safetensors").read_bytes(), "")
     kept = {name: array for name, array in arrays.items() if not name.startswith(("ernie.pooler", "classi"))}
     (theirs / "model.safetensors").write_bytes(to_safetensors(kept))
     source = open_model(str(theirs), model_type="ernie", from_scratch=False)
     model = build_classifier(source, seed=0, dropout=0.0)
-    assert "the classifier is new, the pooler is new" in load_initial_weights(model, source)
+    assert "the classifier is new and random, the pooler is new and random" in load_initial_weights(
+        model, source
+    )
     with pytest.raises(CheckpointError, match="holds no classifier, only an encoder"):
         load_classifier(str(theirs))
 
@@ -172,37 +174,37 @@ def test_a_model_without_pooler_starts_with_a_new_one(tmp_path):
         ({"layer_norm_eps": "small"}, "is a number from 0 to 1"),
         ({"hidden_act": "gelu_new"}, "gelu and relu"),
         ({"model_type": "electra", "hidden_act": "relu"}, "shown to be equal are gelu"),
-        ({"position_embedding_type": "relative_key"}, "no such thing"),
-        ({"is_decoder": True}, "no such thing"),
-        ({"pruned_heads": {"0": [1]}}, "no such thing"),
-        ({"problem_type": "regression"}, "no such thing"),
-        ({"quantization_config": {"bits": 4}}, "no such thing"),
+        ({"position_embedding_type": "relative_key"}, "do not support it"),
+        ({"is_decoder": True}, "do not support it"),
+        ({"pruned_heads": {"0": [1]}}, "do not support it"),
+        ({"problem_type": "regression"}, "is not possible with 3 outputs"),
+        ({"quantization_config": {"bits": 4}}, "do not support it"),
         ({"model_type": "roformer"}, "no encoder here is its like"),
         ({"model_type": "deberta"}, "no encoder here is its like"),
         ({"model_type": 7}, "no encoder here is its like"),
     ],
 )
-def test_a_config_that_paddlenlp_computes_otherwise_is_refused(changes, reason):
+def test_a_config_paddlenlp_cannot_reproduce_is_rejected(changes, reason):
     with pytest.raises(InputError, match=reason) as caught:
         from_their_config({**BERT, **changes}, "m/config.json")
     assert caught.value.message.startswith("m/config.json: ") and "\n" not in caught.value.message
 
 
-def test_the_epsilon_of_a_bert_is_carried_both_ways():
+def test_layer_norm_epsilon_of_bert_is_converted_both_ways():
     ours = from_their_config({**BERT, "layer_norm_eps": 1e-7}, "")
     assert ours["layer_norm_eps"] == 1e-7
     theirs = to_their_config(ours, "bert", {}, "", "Model")
     assert theirs["layer_norm_eps"] == 1e-7
 
 
-def test_an_ernie_without_task_embedding_is_read_as_a_bert():
+def test_ernie_without_task_embeddings_can_be_read_as_bert():
     ernie = {**BERT, "model_type": "ernie", "layer_norm_eps": 1e-5, "use_task_id": False}
     assert from_their_config(ernie, "", "bert")["model_type"] == "bert"
     with pytest.raises(InputError, match="layer_norm_eps"):
         from_their_config({**ernie, "use_task_id": True}, "", "bert")
 
 
-def test_names_of_classes_are_carried_but_not_their_numbers():
+def test_class_names_are_kept_but_default_labels_are_not():
     named = {"id2label": {"0": "no", "1": "yes", "2": "?"}, "label2id": {"no": 0, "yes": 1, "?": 2}}
     ours = from_their_config({**BERT, **named}, "")
     assert ours["num_labels"] == 3 and ours["id2label"] == named["id2label"]
@@ -213,7 +215,7 @@ def test_names_of_classes_are_carried_but_not_their_numbers():
     assert to_their_config(ours, "bert", {}, "", "Model")["num_labels"] == 3
 
 
-def test_defaults_that_differ_are_those_of_transformers():
+def test_missing_keys_get_the_defaults_of_transformers():
     bare = {"model_type": "bert", "vocab_size": 35}
     assert from_their_config(bare, "")["type_vocab_size"] == 2
 
@@ -228,17 +230,17 @@ def test_defaults_that_differ_are_those_of_transformers():
         ("skep", {}, "transformers has no model"),
     ],
 )
-def test_what_transformers_has_not_is_not_written(family, changes, reason):
+def test_models_unsupported_by_transformers_are_rejected(family, changes, reason):
     with pytest.raises(InputError, match=reason):
         to_their_config({"vocab_size": 35, **SIZES, **changes}, family, {}, "m", "Model")
 
 
-def test_a_weight_without_a_place_is_not_written():
+def test_a_weight_unknown_to_transformers_is_an_error():
     with pytest.raises(CheckpointError, match="bert.extra.weight has no place in BertModel"):
         to_their_names({"bert.extra.weight": np.zeros(2, np.float32)}, "bert", "m")
 
 
-def test_a_pickle_that_asks_for_more_than_tensors_is_refused(tmp_path):
+def test_a_pickle_that_would_run_code_is_rejected(tmp_path):
     _, theirs = converted(tmp_path)
     (theirs / "model.safetensors").unlink()
     ran = tmp_path / "ran"
@@ -257,7 +259,7 @@ def test_a_pickle_that_asks_for_more_than_tensors_is_refused(tmp_path):
         load_classifier(str(theirs))
 
 
-def test_the_fast_tokenizer_makes_our_ids():
+def test_the_fast_tokenizer_gives_the_same_ids_as_ours():
     rng = np.random.default_rng(0)
     letters = [chr(point) for point in range(32, 0x3000, 3)]
     known = ["É", "ⓐ", "𝄞", "İ", "ß", "µ", "한", "𠀀", "㍿", "\u0301", "\u200b", "\ufffd", "\u3000", "\t"]
@@ -269,7 +271,7 @@ def test_the_fast_tokenizer_makes_our_ids():
         theirs = build_fast_tokenizer(ours)
         made = [found.ids for found in theirs.encode_batch(texts, add_special_tokens=False)]
         assert made == ours.encode_batch(texts)
-    assert sorted(theirs.get_vocab().values()) == list(range(len(tokens)))  # no hole where one stands twice
+    assert sorted(theirs.get_vocab().values()) == list(range(len(tokens)))  # no gap for a duplicate token
     left, right = ours.encode("我a"), ours.encode("他")
     pair = theirs.encode("我a", "他")
     assert pair.ids == [ours.cls_id, *left, ours.sep_id, *right, ours.sep_id]
@@ -289,7 +291,7 @@ def test_the_fast_tokenizer_makes_our_ids():
         ),
     ],
 )
-def test_a_tokenizer_that_cuts_otherwise_is_refused(tmp_path, changes, reason):
+def test_a_tokenizer_that_splits_differently_is_rejected(tmp_path, changes, reason):
     _, theirs = converted(tmp_path)
     config = json.loads((theirs / "config.json").read_text())
     config.pop("paddle_model_type")
@@ -307,7 +309,7 @@ def test_a_tokenizer_that_cuts_otherwise_is_refused(tmp_path, changes, reason):
 
 
 @pytest.mark.parametrize("save_format", ["hf", "both"])
-def test_a_best_model_for_transformers_is_the_same_model(tmp_path, save_format):
+def test_the_best_model_saved_for_transformers_is_identical(tmp_path, save_format):
     config = train_config(tmp_path, epochs=1, save_format=save_format, max_seq_len=24, learning_rate=5e-3)
     train_pair(config)
     ((best, _),) = ranked_models(Path(config.output_dir))
@@ -325,7 +327,7 @@ def test_a_best_model_for_transformers_is_the_same_model(tmp_path, save_format):
     assert [folder for folder, _ in ranked_models(Path(config.output_dir))] == [best]
 
 
-def test_a_folder_of_transformers_is_exported(tmp_path):
+def test_a_transformers_model_folder_can_be_exported(tmp_path):
     _, theirs = converted(tmp_path, "ernie_gram", num_labels=3)
     predictor = PairPredictor(ship(theirs, tmp_path / "shipped"))
     pairs = random_texts(5)
@@ -334,7 +336,7 @@ def test_a_folder_of_transformers_is_exported(tmp_path):
     assert np.abs(predictor.logits(pairs) - expected).max() < 1e-5
 
 
-def test_mean_pooling_for_transformers_is_refused_at_once(tmp_path):
+def test_mean_pooling_with_save_format_hf_fails_immediately(tmp_path):
     config = train_config(tmp_path, pooling="mean", save_format="hf")
     with pytest.raises(InputError, match="train with .*pooling cls"):
         train_pair(config)
@@ -347,7 +349,7 @@ def run(*words):
     _run([str(word) for word in words])
 
 
-def test_the_command_converts_both_ways(tmp_path, capsys):
+def test_the_convert_command_works_in_both_directions(tmp_path, capsys):
     ours = write_trained(tmp_path / "ours")
     run("convert", "--to", "hf", "--model_path", ours, "--output_dir", tmp_path / "theirs")
     run("convert", "--model_path", tmp_path / "theirs", "--from=hf", "--output_dir", tmp_path / "back")
@@ -366,7 +368,7 @@ def test_the_command_converts_both_ways(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("family", ["ernie", "ernie_gram"])
-def test_a_checkpoint_of_pretraining_is_converted_as_it_is(tmp_path, family):
+def test_a_pretraining_checkpoint_is_converted_unchanged(tmp_path, family):
     folder = write_model(tmp_path / "run" / "model_last", model_type=family, hidden_size=16)
     spec = open_model(str(folder), model_type=family, from_scratch=True).spec
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -381,7 +383,7 @@ def test_a_checkpoint_of_pretraining_is_converted_as_it_is(tmp_path, family):
     assert config["architectures"] == [f"{'Bert' if family == 'ernie_gram' else 'Ernie'}ForPreTraining"]
 
 
-def test_a_conversion_takes_nothing_of_the_users(tmp_path):
+def test_a_conversion_never_deletes_the_users_files(tmp_path):
     ours, theirs = converted(tmp_path)
     (theirs / "notes.txt").write_text("mine")
     other = write_trained(tmp_path / "other", hidden_act="relu")
@@ -395,7 +397,7 @@ def test_a_conversion_takes_nothing_of_the_users(tmp_path):
     assert not list(tmp_path.glob(".*filling*"))
 
 
-def test_a_half_precision_model_is_widened(tmp_path):
+def test_a_half_precision_model_is_loaded_as_float32(tmp_path):
     from safetensors.numpy import save
 
     _, theirs = converted(tmp_path)
@@ -408,14 +410,14 @@ def test_a_half_precision_model_is_widened(tmp_path):
     assert np.array_equal(weight.numpy(), half["classifier.weight"].T.astype(np.float32))
 
 
-def test_metadata_of_a_damaged_file_are_none(tmp_path):
+def test_a_damaged_file_has_empty_metadata(tmp_path):
     path = tmp_path / "model.safetensors"
     for content in (b"", b"\xff" * 20, io.BytesIO(b"\x02\0\0\0\0\0\0\0[]").getvalue()):
         path.write_bytes(content)
         assert metadata_of(path) == {}
 
 
-def test_a_class_of_ones_own_is_refused_for_transformers():
+def test_a_custom_model_class_is_rejected_for_transformers():
     config = {**BERT, "model_class": "mine:WithMargin"}
     with pytest.raises(InputError, match="class .mine:WithMargin., which transformers has not"):
         refuse_other_model(config, "bert", "--save_format hf")

@@ -12,7 +12,7 @@ def sizes(spec):
     return spec.max_positions, spec.token_types, spec.pad_id, spec.hidden_size, spec.num_layers
 
 
-def test_what_a_config_leaves_out_has_paddlenlps_defaults():
+def test_missing_config_keys_get_paddlenlps_defaults():
     assert sizes(parse_spec({"vocab_size": 9})) == (512, 16, 0, 768, 12)
     assert sizes(parse_spec({"vocab_size": 9, "model_type": "ernie_gram"})) == (512, 2, 0, 768, 12)
     positions = {"vocab_size": 9, "max_position_embeddings": 514, "pad_token_id": 1}
@@ -25,14 +25,14 @@ def test_what_a_config_leaves_out_has_paddlenlps_defaults():
     "key, value",
     [("max_position_embeddings", 0), ("type_vocab_size", -1), ("pad_token_id", "[PAD]"), ("pooling", "max")],
 )
-def test_a_value_that_no_model_has_is_refused_by_its_key(key, value):
+def test_an_invalid_config_value_is_reported_with_its_key(key, value):
     with pytest.raises(InputError, match=f"config.json: {key} is"):
         parse_spec({"vocab_size": 9, key: value})
     with pytest.raises(InputError, match=f"config.json: {key} is"):
         parse_spec({"vocab_size": 9}).replace(**{key: value})
 
 
-def test_the_tokenizers_file_is_read_beside_the_vocabulary(tmp_path):
+def test_tokenizer_config_next_to_the_vocabulary_is_read(tmp_path):
     folder = write_model(tmp_path / "m", do_lower_case=False)
     files = folder / "config.json", folder / "vocab.txt"
     assert (read_spec(*files).lower_case, read_spec(*files).trained_length) == (False, 0)
@@ -40,7 +40,7 @@ def test_the_tokenizers_file_is_read_beside_the_vocabulary(tmp_path):
     assert (read_spec(*files).lower_case, read_spec(*files).trained_length) == (True, 33)
 
 
-def test_a_changed_spec_is_new_and_keeps_its_other_keys():
+def test_changing_a_spec_makes_a_copy_and_keeps_other_keys():
     spec = parse_spec({"vocab_size": 9, "not_ours": [1]}, {"do_lower_case": False, "model_max_length": 20})
     named = spec.with_labels(parse_label_map("no,yes"))
     assert named.labels.names == ("no", "yes") and spec.labels.names == ("0", "1")

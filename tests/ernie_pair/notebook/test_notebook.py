@@ -1,4 +1,4 @@
-"""A function in several processes: its answer, its errors, its end. No Paddle in any of them."""
+"""notebook_launcher: result, errors and shutdown of a function in several processes, without Paddle."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from ernie_pair import notebook_launcher
 from ernie_pair.notebook.notebook_launcher import _devices_of, _environments
 from ernie_pair.processes.world import World, launched_world
 
-# What a notebook is to Python: definitions in a main module that no file holds.
+# How Python sees a notebook: definitions in a main module that has no file.
 NOTEBOOK = """
 from ernie_pair import notebook_launcher
 factor = 3
@@ -45,8 +45,8 @@ except Own as error:
     print("Own", error)
 """
 
-# Starts two processes that note their ids, and never end by themselves. Like a kernel, it takes interrupts
-# even where the shell that started the tests has them ignored.
+# Starts two processes that write down their pids and never end by themselves. Like a kernel, it handles
+# interrupts even if the shell that started the tests ignores them.
 ENDLESS = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -93,24 +93,24 @@ def leave(rank, code):
     time.sleep(600)
 
 
-def test_the_first_process_answers(capfd):
+def test_the_result_of_rank_0_is_returned(capfd):
     assert notebook_launcher(where, num_processes=3) == (0, 3, 3)
 
 
-def test_what_a_notebook_defines_travels_with_the_function():
+def test_definitions_of_a_notebook_are_sent_with_the_function():
     done = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["in the first", "True 42", "Own of a cell"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("error", [ValueError("a bug"), InputError("bad input; fix it")])
-def test_an_error_of_any_process_is_raised_with_its_traceback(rank, error):
+def test_an_error_in_any_process_is_raised_with_its_traceback(rank, error):
     with pytest.raises(type(error), match=str(error)) as caught:
         notebook_launcher(fail, (rank, error))
     assert f"rank {rank}:" in str(caught.value.__cause__) and "in fail" in str(caught.value.__cause__)
 
 
-def test_an_error_about_a_peer_tells_less_than_that_of_the_peer():
+def test_a_peers_own_error_wins_over_an_error_about_the_peer():
     def both(seconds):
         if launched_world().rank == 0:
             raise LostProcessError("rank 1 is gone")
@@ -122,17 +122,17 @@ def test_an_error_about_a_peer_tells_less_than_that_of_the_peer():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_is_killed_is_named(rank):
+def test_a_killed_process_is_reported_with_rank_and_signal(rank):
     with pytest.raises(LostProcessError, match=f"rank {rank} was killed by SIGKILL"):
         notebook_launcher(kill, (rank,))
 
 
-def test_the_last_word_of_a_process_is_passed_on():
+def test_the_last_line_of_stderr_is_reported():
     with pytest.raises(LostProcessError, match="rank 1 ended with exit code 6: error: a last word"):
         notebook_launcher(leave, (1, 6))
 
 
-def test_what_cannot_travel_is_refused_there_and_back():
+def test_unpicklable_functions_and_results_are_rejected():
     lock = threading.Lock()
     with pytest.raises(InputError, match="cannot be sent to other processes .*; make what it uses inside"):
         notebook_launcher(lambda: lock)
@@ -147,19 +147,19 @@ def test_what_cannot_travel_is_refused_there_and_back():
         ({"gpus": "0,1,2"}, "gpus 0,1,2 are 3 for 2 processes"),
     ],
 )
-def test_what_cannot_be_started_is_refused(flags, reason):
+def test_invalid_launch_arguments_are_rejected(flags, reason):
     with pytest.raises(InputError, match=reason):
         notebook_launcher(where, **flags)
 
 
-def test_a_launched_process_does_not_launch(monkeypatch):
+def test_a_launched_process_cannot_launch_again(monkeypatch):
     monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
     monkeypatch.setenv("PADDLE_TRAINER_ENDPOINTS", "127.0.0.1:1,127.0.0.1:2")
     with pytest.raises(InputError, match="is one of several already"):
         notebook_launcher(where)
 
 
-def test_the_environment_is_the_launchers(monkeypatch):
+def test_processes_get_the_launchers_environment(monkeypatch):
     environments = _environments(2, ["3", "5"])
     for rank, environment in enumerate(environments):
         with monkeypatch.context() as patch:
@@ -175,7 +175,7 @@ def test_the_environment_is_the_launchers(monkeypatch):
     assert on_cpu["PADDLE_DISTRI_BACKEND"] == "gloo" and on_cpu["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_gpus_are_the_first_ones_that_are_visible(monkeypatch):
+def test_the_first_visible_gpus_are_used(monkeypatch):
     monkeypatch.setattr("ernie_pair.notebook.notebook_launcher.default_device", lambda: "gpu")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert (
@@ -185,6 +185,24 @@ def test_gpus_are_the_first_ones_that_are_visible(monkeypatch):
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,7")
     assert _devices_of(None, 2) == ["2", "3"]
+
+
+@pytest.mark.parametrize(
+    "visible, devices", [("", []), ("-1", []), ("-1,0", []), ("5", ["5"]), ("2, 3,-1,4", ["2", "3"])]
+)
+def test_hidden_gpus_are_not_used(monkeypatch, visible, devices):
+    """CUDA takes the devices before the first that does not exist, and none of an empty list."""
+    monkeypatch.setattr("ernie_pair.notebook.notebook_launcher.default_device", lambda: "gpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert _devices_of(None, len(devices) or 2) == devices
+
+
+@pytest.mark.parametrize("visible", ["4", "4,-1,5"])
+def test_more_processes_than_visible_gpus_are_refused(monkeypatch, visible):
+    monkeypatch.setattr("ernie_pair.notebook.notebook_launcher.default_device", lambda: "gpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(InputError, match=f"2 is more than the 1 GPU of CUDA_VISIBLE_DEVICES={visible}; .*''"):
+        notebook_launcher(where, num_processes=2)
 
 
 def is_alive(pid):

@@ -1,18 +1,17 @@
-"""The notebooks of notebooks/: stored without outputs, and run from the first cell to the last."""
+"""The notebooks in notebooks/: stored without outputs, and run from the first cell to the last."""
 
 import json
 import os
 import re
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 from places import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SECONDS = 400  # of a cell, on a machine that does much else
-# What a cell of a notebook shows, by its beginning.
+SECONDS = 900  # per cell, on a busy machine
+# The number of pictures that each notebook draws.
 PICTURES = {"recipe": 3, "pairs_and_search": 1}
 
 
@@ -22,7 +21,7 @@ def cells_of(path, kind):
 
 
 def texts_of(cell):
-    """Return what a cell printed and what its last line gave, and the kinds of what it drew."""
+    """Return what a cell printed with the value of its last line, and the MIME types of its outputs."""
     outputs = cell["outputs"]
     printed = "".join(output.get("text", "") for output in outputs)
     given = [output["data"] for output in outputs if "data" in output]
@@ -33,11 +32,11 @@ def texts_of(cell):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a notebook in a folder of its own, and return its cells of code with their outputs."""
+    """Run a notebook in its own folder, and return its code cells with their outputs."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     (tmp_path / "bin").mkdir()
-    command = tmp_path / "bin" / "ernie-pair"  # that of this tree, as after activating its environment
+    command = tmp_path / "bin" / "ernie-pair"  # this checkout's command, as in its activated environment
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ernie_pair "$@"\n')
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -74,7 +73,7 @@ def test_a_notebook_is_stored_without_outputs(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_each_part_is_told_in_both_languages(path):
+def test_each_markdown_cell_is_in_both_languages(path):
     for cell in cells_of(path, "markdown"):
         text = "".join(cell["source"])
         assert re.search("[\u4e00-\u9fff]", text) and re.search("[A-Za-z]{3}", text), text
@@ -89,27 +88,32 @@ def validation_losses(path):
     return [event["lm_loss"] for event in events if event["split"] == "valid"]
 
 
-@pytest.mark.timeout(900)
-def test_the_recipe_runs_from_text_to_metrics(run, tmp_path):
-    cells = run(ROOT / "notebooks" / "recipe.ipynb")
+@pytest.mark.timeout(1800)
+def test_the_notebooks_run_one_after_the_other(run, tmp_path):
+    """The second begins with the model and the pairs of the first."""
+    pytest.importorskip("faiss")
+    assert_recipe_went_well(run(ROOT / "notebooks" / "recipe.ipynb"), tmp_path / "output" / "recipe")
+    assert_search_went_well(run(ROOT / "notebooks" / "pairs_and_search.ipynb"))
+
+
+def assert_recipe_went_well(cells, output):
     said = "\n".join(texts_of(cell)[0] for cell in cells)
     assert draw_count(cells) == PICTURES["recipe"]
-    assert "train step 300/300  100.0%" in said and "end   step" in said and "Warning" not in said
-    measured = json.loads((tmp_path / "output" / "recipe" / "test.json").read_text())
-    assert measured["rows"] == 200 and 0 <= measured["accuracy"] <= 1  # it has learned for seconds
-    losses = validation_losses(tmp_path / "output" / "recipe" / "pretrain" / "metrics.jsonl")
-    assert losses[-1] < losses[0] - 1
-    assert (tmp_path / "output" / "recipe" / "report" / "report.html").is_file()
+    assert "train step 2400/2400  100.0%" in said and "end   step" in said and "Warning" not in said
+    losses = validation_losses(output / "pretrain" / "metrics.jsonl")
+    assert losses[-1] < losses[0] - 2
+    measured = json.loads((output / "test.json").read_text())
+    assert measured["accuracy"] > 0.75
+    assert (output / "report" / "report.html").is_file()
 
 
-@pytest.mark.timeout(900)
-def test_pairs_are_trained_and_searched_from_python(run, tmp_path):
-    pytest.importorskip("faiss")
-    cells = run(ROOT / "notebooks" / "pairs_and_search.ipynb")
+def assert_search_went_well(cells):
     said = [texts_of(cell)[0] for cell in cells]
     assert draw_count(cells) == PICTURES["pairs_and_search"]
-    assert float(re.search(r"^(0\.\d+|1\.0)$", said[1], re.M)[1]) > 0.9  # recall_at_10 of the encoder
-    assert re.search(r"\(0\.\d+, \w*Path\(", said[2])
+    assert float(re.search(r"^recall at 10: (.+)$", said[1], re.M)[1]) > 0.9
+    assert float(re.search(r"^accuracy on the dev pairs: (\S+) of ", said[2], re.M)[1]) > 0.75
+    equal, other = (float(line.split()[0]) for line in said[3].splitlines())
+    assert equal > 0.5 > other
     hits = [re.match(r"(\d\.\d+)  (-?\d\.\d+)  ", line) for line in said[-1].splitlines()]
     scores = [float(hit[1]) for hit in hits if hit]
     by_vectors, by_both = scores[:5], scores[5:]
@@ -117,4 +121,3 @@ def test_pairs_are_trained_and_searched_from_python(run, tmp_path):
     assert [by_vectors, by_both] == [sorted(by_vectors, reverse=True), sorted(by_both, reverse=True)]
     assert by_vectors[0] > 0.6 and "退货" in said[-1]
     assert not any("Warning" in text for text in said)
-    assert Path(tmp_path, "output", "pairs_and_search", "index").is_dir()

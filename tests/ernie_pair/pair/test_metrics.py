@@ -36,7 +36,7 @@ from ernie_pair.pair.targets.bootstrap import resamples
 
 
 def drawn(rows, classes, seed=0):
-    """Logits with ties and with a hint of the label."""
+    """Logits with ties that are correlated with the labels, and the labels."""
     rng = np.random.default_rng([seed, classes])
     labels = rng.integers(classes, size=rows)
     logits = rng.normal(size=(rows, classes)).round(1) + np.eye(classes)[labels]
@@ -54,7 +54,7 @@ def test_metrics_of_four_rows():
     assert math.isclose(metrics["loss"], (near + far) / 2, rel_tol=1e-15)
 
 
-def test_the_ranking_of_five_rows():
+def test_auc_and_average_precision_of_five_rows():
     margins = np.array([0.9, 0.8, 0.7, 0.6, 0.5], dtype=np.float32)
     metrics = measure(np.stack([0 * margins, margins], axis=1), np.array([1, 0, 1, 1, 0]))
     assert math.isclose(metrics["auc"], 4 / 6)  # of 3 x 2 pairs of a positive and a negative
@@ -77,7 +77,7 @@ def test_f1_of_three_classes_is_the_mean_over_classes():
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_metrics_are_those_of_scikit_learn(classes):
+def test_metrics_match_scikit_learn(classes):
     logits, labels = drawn(300, classes)
     shares, metrics = probabilities(logits), measure(logits, labels)
     predictions, only = shares.argmax(axis=1), shares[:, 1] if classes == 2 else shares
@@ -98,10 +98,10 @@ def test_metrics_are_those_of_scikit_learn(classes):
         ([1, 1], [1, 1], None),
     ],
 )
-def test_a_classifier_that_answers_one_class_only_is_found(predicted, labels, found):
-    """Where the labels are of one class too there is nothing to tell apart."""
+def test_a_classifier_predicting_a_single_class_is_detected(predicted, labels, found):
+    """If the labels are all of one class too, that is not reported."""
     assert find_single_class(np.eye(2, dtype=np.float32)[predicted], np.array(labels)) == found
-    assert "answers 相同 for all 3 rows" in describe_single_class("相同", 3)
+    assert "predicts 相同 for all 3 rows" in describe_single_class("相同", 3)
 
 
 def test_large_logits_do_not_overflow_and_keep_their_order():
@@ -110,18 +110,18 @@ def test_large_logits_do_not_overflow_and_keep_their_order():
     assert log_odds(logits)[:, 1].tolist() == [-6e4, -5e4]
 
 
-def test_without_a_class_there_is_no_ranking():
+def test_auc_is_undefined_if_a_class_does_not_occur():
     logits, labels = drawn(20, 3)
     metrics = measure(logits, np.minimum(labels, 1))
     assert math.isnan(metrics["auc"]) and math.isnan(metrics["average_precision"]) and metrics["f1"] > 0
-    with pytest.raises(InputError, match="dev.tsv has no pair of class 2, so auc has no value on it"):
+    with pytest.raises(InputError, match="dev.tsv has no pair of class 2, so auc is undefined on it"):
         refuse_undefined("auc", np.minimum(labels, 1), 3, "dev.tsv")
     refuse_undefined("f1", np.minimum(labels, 1), 3, "dev.tsv")
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_counted_rows_are_measured_as_if_they_were_repeated(classes, seed):
+def test_counted_rows_equal_repeated_rows(classes, seed):
     logits, labels = drawn(60, classes, seed)
     counts = next(resamples(60, 1, seed))
     assert counts.sum() == 60 and (counts == 0).any()
@@ -134,7 +134,7 @@ def test_counted_rows_are_measured_as_if_they_were_repeated(classes, seed):
         assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
-def test_an_interval_is_as_wide_as_the_binomial_one():
+def test_the_bootstrap_interval_matches_the_binomial_width():
     labels = np.arange(400) % 2
     logits = np.eye(2, dtype=np.float32)[np.where(np.arange(400) < 320, labels, 1 - labels)]
     low, high = intervals(logits, labels, samples=500, seed=1)["accuracy"]
@@ -150,7 +150,7 @@ def test_an_interval_is_as_wide_as_the_binomial_one():
 SCORES, LABELS = np.array([0.9, 0.8, 0.8, 0.4, 0.3]), np.array([1, 1, 0, 1, 0])
 
 
-def test_the_threshold_of_the_best_f1():
+def test_the_threshold_with_the_best_f1_is_found():
     best = best_f1(threshold_curve(SCORES, LABELS))
     assert best["threshold"] == pytest.approx(0.35) and best["rows"] == 4
     assert (best["precision"], best["recall"]) == (0.75, 1.0) and best["f1"] == pytest.approx(6 / 7)
@@ -160,19 +160,19 @@ def test_the_threshold_of_the_best_f1():
     "asked, reached, threshold, precision, recall",
     [(0.6, True, 0.15, 3 / 5, 1), (0.9, True, 0.85, 1, 1 / 3), (0.75, True, 0.35, 3 / 4, 1)],
 )
-def test_the_lowest_threshold_that_reaches_a_precision(asked, reached, threshold, precision, recall):
+def test_the_lowest_threshold_reaching_a_precision_is_found(asked, reached, threshold, precision, recall):
     found = at_precision(threshold_curve(SCORES, LABELS), asked)
     assert found["reached"] is reached and found["asked"] == asked
     values = [found[name] for name in ("threshold", "precision", "recall")]
     assert values == pytest.approx([threshold, precision, recall])
 
 
-def test_a_precision_out_of_reach_is_said_with_the_nearest():
+def test_an_unreachable_precision_gives_the_closest_one():
     found = at_precision(threshold_curve(SCORES, 1 - LABELS), 0.5)
     assert not found["reached"] and found["precision"] == pytest.approx(0.4) and found["rows"] == 5
 
 
-def test_a_threshold_between_neighbouring_numbers_parts_them():
+def test_a_threshold_separates_adjacent_floats():
     high = np.nextafter(0.5, 1)
     best = best_f1(threshold_curve(np.array([0.5, high]), np.array([0, 1])))
     assert best["threshold"] == high
@@ -182,20 +182,20 @@ def test_the_calibration_error_of_two_bins():
     assert calibration_error([Bin(30, 0.9, 0.8), Bin(10, 0.2, 0.4)]) == pytest.approx(0.125)
 
 
-def test_bins_hold_like_many_rows_and_part_no_equal_ones():
+def test_equal_mass_bins_have_equal_size_and_keep_ties_together():
     said = np.linspace(0, 1, 10 * BINS)
     assert [b.rows for b in equal_mass_bins(said, said > 0.5)] == [10] * BINS
     constant = equal_mass_bins(np.full(100, 0.5), np.arange(100) < 50)
     assert constant == [Bin(100, 0.5, 0.5)] and calibration_error(constant) == 0
 
 
-def test_of_more_classes_the_predicted_one_is_judged():
+def test_multiclass_confidence_is_that_of_the_predicted_class():
     shares = np.array([[0.2, 0.5, 0.3], [0.7, 0.1, 0.2]])
     said, true = confidences_and_hits(shares, np.array([1, 2]))
     assert said.tolist() == [0.5, 0.7] and true.tolist() == [True, False]
 
 
-def test_the_top_label_error_is_that_of_equal_widths():
+def test_top_label_calibration_error_uses_equal_width_bins():
     """Guo et al. 2017: 15 bins of the confidence, open below and closed above."""
     logits, labels = drawn(500, 2)
     shares = probabilities(logits)
@@ -212,7 +212,7 @@ def test_the_top_label_error_is_that_of_equal_widths():
 
 
 @pytest.mark.parametrize("temperature", [0.5, 3.0])
-def test_the_temperature_behind_the_labels_is_found(temperature):
+def test_fit_temperature_recovers_the_true_temperature(temperature):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(20_000, 3)).astype(np.float32) * 2
     shares = probabilities(logits, temperature)
@@ -220,7 +220,7 @@ def test_the_temperature_behind_the_labels_is_found(temperature):
     assert fit_temperature(logits, labels) == pytest.approx(temperature, rel=0.05)
 
 
-def test_separated_classes_have_no_temperature():
+def test_separable_classes_give_a_temperature_at_the_limit():
     logits = np.eye(2, dtype=np.float32)[[0, 1, 0, 1]]
     fitted = fit_temperature(logits, np.array([0, 1, 0, 1]))
     assert 0.04 < fitted < 0.06 and is_at_the_end(fitted) and not is_at_the_end(1.4)
@@ -244,11 +244,11 @@ def test_overlap_counts_chinese_characters_and_english_words(a, b, share):
         *((text, False) for text in ("能不能开户", "有没有", "非常好", "特别快", "note", "knot", "未来")),
     ],
 )
-def test_negation_is_more_than_a_character(text, negated):
+def test_negation_is_not_detected_by_single_characters_alone(text, negated):
     assert is_negated(text) is negated
 
 
-def test_slices_hold_every_row_once_for_each_kind():
+def test_each_kind_of_slice_covers_every_row_once():
     left = ["２０２４年", "不好", "今天天气", "abc"]
     right = ["2023年", "很好", "天气今天", "abc def"]
     labels, predictions = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
@@ -265,6 +265,6 @@ def test_slices_hold_every_row_once_for_each_kind():
     assert named["overlap", "50% to 75% of the words shared"]["rows"] == 1
 
 
-def test_slices_of_three_classes_have_no_positive():
+def test_slices_of_three_classes_have_no_share_positive():
     table = slice_table(["一", "二"], ["三", "四"], np.array([0, 2]), np.array([0, 1]), num_classes=3)
     assert {tuple(entry) for entry in table} == {("by", "slice", "rows", "accuracy", "f1")}

@@ -1,4 +1,4 @@
-"""Samples of like length together: less padding, and the same samples in every layout and after a restart."""
+"""Batches of similar length: less padding, and the same samples in every layout and after a restart."""
 
 import subprocess
 import sys
@@ -36,19 +36,19 @@ def padding(data):
 
 @pytest.mark.parametrize("given", ["a", "blend"])
 @pytest.mark.parametrize("head", ["true", "false"])
-def test_lengths_are_those_of_the_samples(world, given, head):
+def test_lengths_match_the_samples(world, given, head):
     sources = f"1 {world / 'a'} 2.0 {world / 'b'}" if given == "blend" else world / "a"
     train = opened(world, sources, max_steps=20, binary_head=head).datasets["train"]
     numbers = np.arange(80)
     assert train.lengths(numbers).tolist() == [len(train[number].input_ids) for number in range(80)]
 
 
-def test_batches_of_like_length_are_padded_less(world):
+def test_bucketing_reduces_padding(world):
     plain, bucketed = (opened(world, max_steps=STEPS, bucket_size=size) for size in (0, 4))
     assert padding(bucketed) < 0.5 * padding(plain)
 
 
-def test_a_window_holds_each_of_its_samples_once(world):
+def test_each_window_contains_its_samples_exactly_once(world):
     train = opened(world, max_steps=STEPS, bucket_size=4).datasets["train"]
     assert len(train) == 2 * BUCKETS * 4
     lengths = train.lengths(np.arange(len(train)))
@@ -57,11 +57,11 @@ def test_a_window_holds_each_of_its_samples_once(world):
         numbers = range(window * BUCKETS * 4, (window + 1) * BUCKETS * 4)
         assert sorted(order[number] for number in numbers) == list(numbers)
         first = [lengths[order[number]] for number in numbers[::4]]
-        assert first != sorted(first)  # the buckets are in no order of length
+        assert first != sorted(first)  # the buckets are not sorted by length
 
 
 class NumberedSamples:
-    """Stands for a dataset: its samples are their numbers."""
+    """Stands in for a dataset: each sample is its own index."""
 
     def __init__(self, lengths):
         self.all_lengths = lengths
@@ -83,7 +83,7 @@ def test_another_seed_gives_another_order(world):
     assert one == again != other
 
 
-def test_the_order_is_that_of_a_longer_run_and_of_a_resumed_one(world):
+def test_the_order_is_the_same_in_longer_and_resumed_runs(world):
     settings = {"bucket_size": 4, "max_steps": 40}
     updates = [batch["input_ids"] for group in opened(world, **settings).updates(0) for batch in group]
     longer = opened(world, **{**settings, "max_steps": 200})
@@ -92,7 +92,7 @@ def test_the_order_is_that_of_a_longer_run_and_of_a_resumed_one(world):
     assert len(resumed) == 10 and all(map(np.array_equal, updates[30:], resumed))
 
 
-def test_two_processes_read_what_one_reads(world):
+def test_two_processes_read_the_same_samples_as_one(world):
     settings = {"bucket_size": 8, "max_steps": 30, "global_batch_size": 8}
     one = opened(world, **settings)
     two = opened(world, **{**settings, "micro_batch_size": 2, "dp_degree": 2})
@@ -105,7 +105,7 @@ def rows_of(batches):
     return sorted(tuple(row[row > 0].tolist()) for batch in batches for row in batch["input_ids"])
 
 
-def test_the_samples_are_whole_windows():
+def test_sample_count_is_rounded_up_to_whole_windows():
     assert whole_windows(1, 4) == BUCKETS * 4 and whole_windows(BUCKETS * 4, 4) == BUCKETS * 4
     assert whole_windows(17, 0) == 17
     assert "bucket_size" in SAME_RUN
@@ -116,7 +116,7 @@ def test_a_bucket_smaller_than_a_batch_is_refused(world):
         opened(world, bucket_size=2)
 
 
-def test_a_bucketed_run_ends_early_and_goes_on_to_the_bit(world):
+def test_resuming_a_bucketed_run_is_bit_identical(world):
     def pretrain(output, steps):
         settings = {"max_steps": steps, "decay_steps": 6, "warmup_rate": 0, "bucket_size": 4}
         words = flags(world / "model", world / "a", world / output, num_workers=1, **settings)

@@ -1,4 +1,4 @@
-"""Short samples first and long ones then, as one run: gone on from in either phase, to the bit."""
+"""Short samples first, then long ones, in one run; resuming in either phase is bit-identical."""
 
 import shutil
 import subprocess
@@ -41,7 +41,7 @@ def whole(world):
 
 
 @pytest.mark.parametrize("step", [2, 3, 5], ids=["in the first", "between", "in the second"])
-def test_a_run_goes_on_in_the_phase_that_it_was_in(world, whole, step):
+def test_resuming_within_a_phase_is_bit_identical(world, whole, step):
     cut = world / f"cut_{step}"
     shutil.copytree(whole, cut, symlinks=True)
     for number in range(step + 1, 7):
@@ -52,14 +52,14 @@ def test_a_run_goes_on_in_the_phase_that_it_was_in(world, whole, step):
         assert (cut / "model_last" / name).read_bytes() == (whole / "model_last" / name).read_bytes()
 
 
-def test_the_lengths_are_those_of_the_phases(world):
+def test_sequence_lengths_follow_the_phases(world):
     data = opened(world, phases="16:3,32:3", short_seq_prob=0)
     lengths = [batch["input_ids"].shape[1] for group in data.updates(0) for batch in group]
     assert len(lengths) == 6 and max(lengths[:3]) == 16 and max(lengths[3:]) == 32
     assert max(batch["input_ids"].shape[1] for batch in data.evaluation("valid")) == 32
 
 
-def test_the_first_phase_reads_what_a_run_of_its_length_reads(world):
+def test_the_first_phase_reads_like_a_run_of_that_length(world):
     phased = opened(world, phases="16:4,32:2").updates(0)
     alone = opened(world, max_seq_len=16).updates(0)
     for _, (one,), (other,) in zip(range(4), phased, alone):
@@ -68,7 +68,7 @@ def test_the_first_phase_reads_what_a_run_of_its_length_reads(world):
 
 @pytest.mark.parametrize("bucket_size", [0, 4])
 @pytest.mark.parametrize("blend", [False, True])
-def test_updates_go_on_from_the_samples_seen(world, bucket_size, blend):
+def test_updates_resume_after_the_samples_seen(world, bucket_size, blend):
     settings = {"phases": "16:40,32:40", "max_steps": 80, "bucket_size": bucket_size}
     settings["input_dir"] = f"1 {world / 'a'} 2 {world / 'b'}" if blend else world / "a"
     updates = [group[0]["input_ids"] for group in opened(world, **settings).updates(0)]
@@ -78,8 +78,8 @@ def test_updates_go_on_from_the_samples_seen(world, bucket_size, blend):
         assert len(resumed) == 80 - step and all(map(np.array_equal, updates[step:], resumed))
 
 
-def test_phases_of_one_length_draw_anew(world):
-    """The second begins its documents again, in another order and with other masks."""
+def test_phases_of_equal_length_read_different_samples(world):
+    """The second phase reads the documents again, in another order and with other masks."""
     data = opened(world, phases="32:3,32:3")
     one, other = (
         [b["input_ids"] for (b,) in list(data.updates(0))[half]] for half in (slice(3), slice(3, 6))
@@ -95,7 +95,7 @@ def test_an_epoch_is_measured_over_all_phases(world):
     assert long < of(phases="16:100,32:100") < short
 
 
-def test_a_dataset_of_phases_is_each_from_its_first_sample():
+def test_every_phase_starts_at_the_first_sample_of_its_dataset():
     phased = PhasedDataset(["abcd", "xyz"], [2, 3])
     assert [phased[number] for number in range(len(phased))] == list("abxyz")
 
@@ -103,24 +103,24 @@ def test_a_dataset_of_phases_is_each_from_its_first_sample():
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("128", "128 is no phase; write lengths and steps as in phases=128:9000,512:1000"),
-        ("16:3,,32:3", "nothing is no phase"),
-        ("16:-3,32:9", "16:-3 is no phase"),
-        ("16:0,32:6", "take 8 tokens or more, and a step or more"),
+        ("128", "128 is not a phase; write lengths and steps as in phases=128:9000,512:1000"),
+        ("16:3,,32:3", "nothing is not a phase"),
+        ("16:-3,32:9", "16:-3 is not a phase"),
+        ("16:0,32:6", "use 8 tokens or more, and at least 1 step"),
         ("4:3,32:3", "asks for samples of 4 tokens"),
         ("16:3,24:3", "the longest samples have 24 tokens, max_seq_len is 32; pass max_seq_len=24"),
         ("16:3,32:4", "7 steps in all, and max_steps is 6; pass max_steps=7"),
-        ("16:3:4:4,32:3", "16:3:4:4 is no phase"),
-        ("16:3:0,32:3", "16:3:0 has no sample in a micro-batch; take 1 or more"),
+        ("16:3:4:4,32:3", "16:3:4:4 is not a phase"),
+        ("16:3:0,32:3", "16:3:0 has a micro-batch of 0 samples; use 1 or more"),
     ],
 )
-def test_phases_that_are_none_are_refused(world, text, message):
+def test_invalid_phases_are_refused(world, text, message):
     with pytest.raises(InputError) as caught:
         opened(world, phases=text)
     assert message in str(caught.value), str(caught.value)
 
 
-def test_no_phases_are_one():
+def test_an_empty_phases_flag_means_a_single_phase():
     assert parse_phases("", 32, 6, 8) == (Phase(32, 6, 8),)
     assert parse_phases(" 16:2, 32:4 : 2", 32, 6, 8) == (Phase(16, 2, 8), Phase(32, 4, 2))
 
@@ -134,7 +134,7 @@ OWN = {"phases": "16:3:8,32:3:2"}  # a pass, then four, of the 8 samples of a st
 
 
 @pytest.mark.parametrize("graph", ["static", "dynamic"])
-def test_micro_batches_of_a_phase_are_the_same_steps(world, graph):
+def test_micro_batch_size_per_phase_does_not_change_losses(world, graph):
     """However many passes a step has, it learns from the same samples; dropout, drawn per pass, is off."""
     flags_of_both = {"graph": graph, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     for name, phases in (("own", OWN), ("one", {"phases": "16:3,32:3", "micro_batch_size": 8})):
@@ -148,7 +148,7 @@ def losses(output):
 
 
 @pytest.mark.parametrize("step", [2, 3, 5], ids=["in the first", "between", "in the second"])
-def test_a_run_with_own_micro_batches_goes_on_to_the_bit(world, step):
+def test_resuming_with_micro_batches_per_phase_is_bit_identical(world, step):
     whole, cut = world / "own", world / f"own_cut_{step}"
     if not whole.exists():
         pretrain(world, whole, **OWN)
@@ -161,7 +161,7 @@ def test_a_run_with_own_micro_batches_goes_on_to_the_bit(world, step):
         assert (cut / "model_last" / name).read_bytes() == (whole / "model_last" / name).read_bytes()
 
 
-def test_each_phase_deals_its_samples_out_by_its_own_size(world):
+def test_each_phase_uses_its_own_micro_batch_size(world):
     settings = {"global_batch_size": 0, "phases": "16:2:8,32:4:2", "short_seq_prob": 0}
     groups = list(opened(world, **settings).updates(0))
     assert [[len(batch["input_ids"]) for batch in group] for group in groups] == [[8]] * 2 + [[2] * 4] * 4
@@ -173,7 +173,7 @@ def test_each_phase_deals_its_samples_out_by_its_own_size(world):
 
 
 def labels_in(group, name):
-    """The labels of a step one after the other, without the padding."""
+    """The labels of a step, concatenated, without the padding."""
     labels = np.concatenate([batch[name] for batch in group])
     return labels[labels >= 0]
 
@@ -181,11 +181,11 @@ def labels_in(group, name):
 def test_micro_batches_that_do_not_divide_a_step_are_refused(world):
     words = flags(world / "model", world / "a", world / "none", **{**PHASES, "phases": "16:3,32:3:3"})
     done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
-    error = "micro-batches of 3 on 1 process(es) do not divide the 8 samples of a step; take some that do"
+    error = "micro-batches of 3 on 1 process do not divide the 8 samples of a step; use sizes that do"
     assert done.returncode == 2 and error in done.stderr and not (world / "none").exists()
 
 
-def test_other_phases_are_another_run(world, whole):
+def test_resuming_with_other_phases_is_refused(world, whole):
     words = flags(world / "model", world / "a", whole, **{**PHASES, "phases": "16:2,32:4"})
     done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and "phases was '16:3,32:3' and is now '16:2,32:4'" in done.stderr

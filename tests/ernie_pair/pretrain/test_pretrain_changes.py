@@ -1,11 +1,13 @@
 """What may change between a pretraining run and its resume, and what that needs."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from places import ROOT
+from places import ROOT, SUPPORT
 from tiny_pretrain import events, flags, write_corpus, write_model
 
 from data_tools.base.errors import InputError
@@ -16,17 +18,17 @@ SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 
 
 @pytest.mark.parametrize("size", [8, 16, 32])
-def test_a_larger_batch_that_divides_the_samples_seen_may_go_on(size):
+def test_a_batch_size_dividing_the_samples_seen_may_resume(size):
     check_position(TrainState(4, 32), size)
 
 
 @pytest.mark.parametrize("size", [4, 12, 64])
-def test_a_batch_that_does_not_fit_the_samples_seen_may_not(size):
-    with pytest.raises(InputError, match=f"global_batch_size={size} cannot go on after 32 samples"):
+def test_a_batch_size_not_fitting_the_samples_seen_is_refused(size):
+    with pytest.raises(InputError, match=f"global_batch_size={size} cannot continue after 32 samples"):
         check_position(TrainState(4, 32), size)
 
 
-def test_a_run_may_go_on_with_another_batch_size_and_rate(tmp_path):
+def test_a_run_may_resume_with_another_batch_size_and_rate(tmp_path):
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
 
     def pretrain(**changes):
@@ -42,7 +44,7 @@ def test_a_run_may_go_on_with_another_batch_size_and_rate(tmp_path):
     refused = pretrain(**other)
     assert refused.returncode == 2
     assert "global_batch_size was 4 and is now 8" in refused.stderr
-    assert "--allow_change global_batch_size,max_lr to go on" in refused.stderr
+    assert "--allow_change global_batch_size,max_lr to continue" in refused.stderr
     allowed = pretrain(**other, allow_change="global_batch_size,max_lr")
     assert allowed.returncode == 0, allowed.stderr
     assert "--allow_change: max_lr was 0.01, is now 0.005" in allowed.stderr
@@ -52,7 +54,56 @@ def test_a_run_may_go_on_with_another_batch_size_and_rate(tmp_path):
     assert [change["key"] for change in manifest["changes"]] == ["global_batch_size", "max_lr"]
 
 
-def test_a_finished_run_may_go_on_for_more_steps(tmp_path):
+RESUMED = """
+import json, sys
+from pathlib import Path
+
+import numpy as np
+from read_late import open_job
+
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
+from ernie_pair.engine.hooks import NoStop
+from ernie_pair.pretrain.graph.step_monitors import SKIPPED_UPDATES
+
+class After(Checkpoint):
+    def state(self):
+        state = super().state()
+        state.skipped_updates = 2
+        return state
+
+folder, found = Path(sys.argv[1]), {}
+for on_nan in ("skip", "stop"):
+    job, data = open_job(folder, on_nan=on_nan, decay_steps=6, warmup_rate=0)
+    job.restore(After(folder / "out" / "model_last"))
+    rates = [job._learning_rate(step) for step in (3, 4)]
+    metrics = dict(job.step(next(data.updates(2)), 3, NoStop()))
+    found[on_nan] = [*rates, metrics["learning_rate"], metrics.get("skipped_updates")]
+print("\\n" + json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("before", ["skip", "stop"])
+def test_skipped_steps_stay_counted_with_another_on_nan(tmp_path, before):
+    """The checkpoint's own state says two; the file of the optimizer has another number, or none."""
+    write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
+    words = flags(tmp_path / "model", tmp_path / "data", tmp_path / "out", max_steps=2, on_nan=before)
+    subprocess.run([sys.executable, str(SCRIPT), *words], check=True, timeout=300)
+    paths = [ROOT, SUPPORT, Path(__file__).parent / "graph"]
+    done = subprocess.run(
+        [sys.executable, "-c", RESUMED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["skip"][:3] == found["stop"][:3]
+    assert found["skip"][0] == found["skip"][2] > found["skip"][1]
+    assert found["skip"][3] == 2 and found["stop"][3] is None
+
+
+def test_a_finished_run_may_resume_for_more_steps(tmp_path):
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
 
     def pretrain(**changes):
@@ -66,5 +117,6 @@ def test_a_finished_run_may_go_on_for_more_steps(tmp_path):
     assert refused.returncode == 2 and "--decay_steps (0: --max_steps) was 2 and is now 10" in refused.stderr
     allowed = pretrain(max_steps=10, allow_change="max_steps")
     assert allowed.returncode == 0, allowed.stderr
-    assert "peak 1e-2 at step 1, 1e-5 at the end, step 10, 7.78e-3 at the next step" in allowed.stderr
+    told = "starts at 1e-2, is 1e-5 at the last step, 10, is 7.78e-3 at the next step"
+    assert told in allowed.stderr
     assert [event["step"] for event in events(tmp_path / "out") if event["split"] == "test"] == [2, 10]

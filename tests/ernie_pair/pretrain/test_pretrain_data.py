@@ -37,15 +37,15 @@ def test_a_blend_reads_its_corpora_in_exact_proportion(world):
         assert np.array_equal(train[number].input_ids, sample.input_ids)
 
 
-def test_a_blend_continues_where_it_was_left(world):
+def test_a_blend_resumes_where_it_stopped(world):
     updates = [batch["input_ids"] for group in blended(world).updates(0) for batch in group]
     resumed = [batch["input_ids"] for group in blended(world).updates(4 * 4) for batch in group]
     assert len(updates) == 6 and all(map(np.array_equal, updates[4:], resumed))
 
 
 @pytest.mark.parametrize("parts", ["a", "ab"])
-def test_an_epoch_is_about_one_reading_of_every_sentence(world, parts):
-    """Equal weights, and corpora of about the same size: then two corpora end at about the same time."""
+def test_an_epoch_reads_every_sentence_about_once(world, parts):
+    """With equal weights and corpora of similar size, two corpora are used up at about the same time."""
     data = opened(world, " ".join(f"1 {world / name}" for name in parts), max_steps=200)
     train = data.datasets["train"]
     datasets = train.datasets if len(parts) > 1 else [train]
@@ -62,18 +62,18 @@ def test_a_longer_run_begins_with_the_shorter_runs_samples(world):
     assert all(np.array_equal(short[number].input_ids, long[number].input_ids) for number in range(24))
 
 
-def test_other_weights_are_another_run(world):
+def test_other_blend_weights_change_the_fingerprint(world):
     other = opened(world, f"2 {world / 'a'} 1 {world / 'b'}")
     assert len({blended(world).fingerprint, other.fingerprint, opened(world).fingerprint}) == 3
     assert opened(world).fingerprint == opened(world).corpora[0].fingerprint
 
 
-def test_a_folder_missing_from_a_blend_is_named(world):
+def test_the_error_names_a_missing_blend_folder(world):
     with pytest.raises(InputError, match="data/none is not a folder"):
         opened(world, f"1 {world / 'a'} 2 data/none")
 
 
-def test_without_the_order_head_samples_are_one_segment(world):
+def test_without_the_sop_head_samples_have_one_segment(world):
     data = opened(world, binary_head="false", short_seq_prob=0)
     batch = next(data.updates(0))[0]
     assert (batch["next_sentence_labels"] == -1).all() and not batch["token_type_ids"].any()
@@ -82,7 +82,7 @@ def test_without_the_order_head_samples_are_one_segment(world):
     assert {int((sample.input_ids == 2).sum()) for sample in samples} == {1}
 
 
-def test_the_head_is_part_of_the_cache_key(world):
+def test_binary_head_is_part_of_the_cache_key(world):
     with_head, without = opened(world), opened(world, binary_head="false")
     rows = [data.datasets["train"].sample_map for data in (with_head, without)]
     assert not np.array_equal(*rows)
@@ -95,7 +95,7 @@ def hide_the_second(tokens, rule, rng, marks):
     return ids, np.array([1]), label
 
 
-def test_a_masking_function_of_ones_own_makes_the_batches(world):
+def test_a_custom_masking_function_is_used(world):
     data = opened(world, masking_fn=f"{__name__}:hide_the_second")
     batch = next(data.updates(0))[0]
     assert (batch["input_ids"][:, 1] == 3).all() and (batch["masked_lm_labels"] >= 0).sum() == 4
@@ -104,28 +104,28 @@ def test_a_masking_function_of_ones_own_makes_the_batches(world):
 @pytest.mark.parametrize(
     "flag", ["geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"]
 )
-def test_a_run_masked_in_another_way_is_another_run(flag):
+def test_masking_flags_must_stay_the_same_on_resume(flag):
     assert flag in SAME_RUN
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"geometric": "true", "favor_longer_ngram": "true"}, "two laws"),
+        ({"geometric": "true", "favor_longer_ngram": "true"}, "two distributions"),
         ({"geometric": "true", "max_ngrams": 1}, "raise max_ngrams"),
         ({"favor_longer_ngram": "true", "max_ngrams": 1}, "raise max_ngrams"),
         ({"masking_fn": "nothing"}, "package.module:function"),
         ({"input_dir": "5.0 data/a 7.0"}, "weight 7.0 has no folder"),
     ],
 )
-def test_combinations_that_make_no_sense_are_refused(world, changes, message):
+def test_invalid_flag_combinations_are_refused(world, changes, message):
     with pytest.raises(InputError, match=message):
         opened(world, changes.pop("input_dir", None), **changes)
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A model without twins, and a corpus made with its vocabulary and the twins after it."""
+    """A model without twin tokens, and a corpus built with its vocabulary extended by them."""
     folder = tmp_path_factory.mktemp("plain")
     tokens = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, "word", "[UNK]"]
     write_model(folder / "model", vocab_size=len(tokens))
@@ -151,7 +151,7 @@ def with_marks(folder, tokenizer):
 
 
 @pytest.mark.parametrize("vocab_of", ["model", "extended"])
-def test_a_corpus_may_hold_twins_that_the_model_has_no_rows_for(plain, vocab_of):
+def test_corpus_twin_tokens_need_no_rows_in_the_model(plain, vocab_of):
     rows = len(CHARACTERS) + 6
     words = list(map(str, flags(plain / "model", plain / "a", plain / "output" / vocab_of)))
     tokenizer = WordPiece.from_file(plain / vocab_of / "vocab.txt")
@@ -162,14 +162,14 @@ def test_a_corpus_may_hold_twins_that_the_model_has_no_rows_for(plain, vocab_of)
         assert all(batch["input_ids"].max() < rows > batch["masked_lm_labels"].max() for batch in group)
 
 
-def test_a_vocabulary_too_long_for_the_model_is_refused(world):
+def test_a_vocabulary_larger_than_the_model_is_refused(world):
     with pytest.raises(InputError, match=r"53 tokens and the model 28 rows: '\[UNK\]', line 53, has none"):
         opened(world, spec=SPEC.replace(vocab_size=28))
     with pytest.raises(InputError, match="the model 20 rows"):
         opened(world, spec=SPEC.replace(vocab_size=20))
 
 
-def test_a_model_for_other_samples_is_refused(world):
+def test_a_model_that_does_not_fit_the_samples_is_refused(world):
     one_type = SPEC.replace(type_vocab_size=1)
     with pytest.raises(InputError, match="use binary_head=False"):
         opened(world, spec=one_type)

@@ -1,5 +1,6 @@
-"""What a step of pretraining asks of its program, with a program that only listens."""
+"""What a pretraining step asks of its program, tested with a program that only records the calls."""
 
+import shlex
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,9 +8,11 @@ import paddle
 import pytest
 
 from data_tools.base.cli import parse_config
+from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine.hooks import NoStop
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED
+from ernie_pair.pretrain.pretrain import PretrainHooks
 from ernie_pair.pretrain.pretrain_job import PretrainJob
 from ernie_pair.processes.world import World
 
@@ -22,7 +25,7 @@ BATCH = {
 
 
 class Listener:
-    """Stands for `PretrainProgram`: it notes the seeds of each pass, Paddle's own and the one it is fed."""
+    """Stands in for `PretrainProgram`: records the seeds of each pass, Paddle's own and the one fed."""
 
     main, skips, recorded_passes = None, False, 2
 
@@ -47,7 +50,7 @@ class Listener:
 
 
 class Alone:
-    """Stands for `RankSums`: the others are there, and have nothing to add."""
+    """Stands in for `RankSums`: the other ranks contribute nothing to the sums."""
 
     def __call__(self, values):
         return np.asarray(values)
@@ -67,10 +70,18 @@ def seeds_of(rank, step, *words):
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["Paddle's generator", "the seed that is fed"])
-def test_dropout_is_drawn_anew_for_every_rank_step_and_pass(which):
+def test_every_rank_step_and_pass_has_its_own_dropout_seed(which):
     seeds = [seed[which] for rank in (0, 1) for step in (1, 2, 3) for seed in seeds_of(rank, step)]
     assert len(set(seeds)) == 2 * 3 * 2
 
 
 def test_step_seeds_depend_only_on_run_rank_step_and_pass():
     assert seeds_of(1, 7) == seeds_of(1, 7, "--max_lr", "0.5") != seeds_of(1, 7, "--seed", "5")
+
+
+def test_the_command_in_the_last_line_can_be_pasted():
+    said = []
+    hooks = PretrainHooks(SimpleNamespace(output_dir="a run"), World(), None, None)
+    hooks.lines = SimpleNamespace(tell_end=lambda state, words: said.append(words))
+    hooks.on_end(TrainState(2))
+    assert shlex.split(said[0].partition("with: ")[2]) == ["ernie-pair", "board", "a run"]

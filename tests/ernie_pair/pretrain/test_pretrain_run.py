@@ -1,4 +1,4 @@
-"""Whole runs on a tiny model, each in a process of its own: static mode is for life."""
+"""Complete runs on a tiny model, each in its own process, because static mode stays on."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from tiny_pretrain import events, flags, write_corpus, write_model
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
-# Checkpoints come every two steps, so one of them cuts the means of a line of four steps in two.
+# Checkpoints come every two steps, so one falls inside the four steps that a log line averages.
 WHOLE = {"global_batch_size": 8, "logging_freq": 4}
 CONVERT = ROOT / "scripts" / "ernie_static_to_dynamic.py"
 
@@ -75,7 +75,7 @@ def test_the_loss_falls(world):
     assert losses[-1] < 0.85 * losses[0]
 
 
-def test_what_a_run_leaves(whole):
+def test_a_run_writes_metrics_checkpoints_and_curves(whole):
     kept = events(whole, timing=True)
     assert [(e["split"], e["step"]) for e in kept if e["split"] != "train"] == [
         ("valid", 0),
@@ -92,7 +92,7 @@ def test_what_a_run_leaves(whole):
     assert list((whole / "vdl").iterdir())
 
 
-def test_a_run_cut_by_kill_9_equals_one_run_bit_for_bit(world, whole):
+def test_a_run_resumed_after_kill_9_is_bit_identical(world, whole):
     output = world / "cut"
     exit_code = cut_by_kill(world, output, **WHOLE)
     assert "resumed" in pretrain(world, output, **WHOLE) or exit_code == 0
@@ -100,14 +100,14 @@ def test_a_run_cut_by_kill_9_equals_one_run_bit_for_bit(world, whole):
     same_checkpoints(output, whole)
 
 
-def test_loader_processes_change_nothing(world, whole):
+def test_loader_workers_do_not_change_the_result(world, whole):
     pretrain(world, world / "workers", **WHOLE, num_workers=2)
     assert events(world / "workers") == events(whole)
     same_checkpoints(world / "workers", whole)
 
 
-def test_a_run_that_reads_late_and_is_cut_changes_nothing(world, whole):
-    """Its lines of four steps are read at checkpoints, evaluations, and their own end."""
+def test_deferred_reads_and_a_kill_do_not_change_the_result(world, whole):
+    """Its four-step log lines are read at checkpoints, at evaluations, and when they are complete."""
     cut_by_kill(world, world / "late", sync_freq=100, **WHOLE)
     pretrain(world, world / "late", sync_freq=100, **WHOLE)
     assert events(world / "late") == events(whole)
@@ -124,7 +124,7 @@ def test_a_blend_trains_without_the_sentence_order_task(world):
     assert all(event["sop_loss"] == 0 and event["lm_loss"] > 0 for event in kept)
 
 
-def test_a_finished_run_started_again_changes_nothing(world, whole):
+def test_restarting_a_finished_run_changes_nothing(world, whole):
     before = events(whole)
     assert "nothing to do" in pretrain(world, whole, **WHOLE)
     assert events(whole) == before
@@ -133,7 +133,7 @@ def test_a_finished_run_started_again_changes_nothing(world, whole):
 @pytest.mark.parametrize(
     "layout", [{"global_batch_size": 8}, {"use_recompute": "true"}], ids=["merge", "recompute"]
 )
-def test_one_process_layouts_match_the_plain_run(world, layout):
+def test_gradient_merge_and_recompute_match_the_plain_run(world, layout):
     plain = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "micro_batch_size": 8}
     pretrain(world, world / "plain", **plain)
     other = world / f"layout_{next(iter(layout))}"
@@ -156,7 +156,7 @@ def dynamic(world, whole):
     return world / "dynamic"
 
 
-def test_the_converted_folder_is_what_was_trained(whole, dynamic):
+def test_the_converted_folder_holds_the_trained_weights(whole, dynamic):
     from paddlenlp.transformers import ErnieForPretraining, ErnieModel, ErnieTokenizer
 
     trained = load_file(whole / "model_last" / "static_vars.safetensors")
@@ -174,15 +174,15 @@ def test_a_warm_start_begins_where_the_weights_left_off(world, whole, dynamic):
     assert events(world / "warm")[0]["lm_loss"] == left_off["lm_loss"]
 
 
-def test_an_exported_model_is_a_start_too(world):
+def test_an_exported_model_can_initialize_a_run(world):
     pretrain(world, world / "exports", save_steps=2, max_steps=2)
     exported = world / "exports" / "model_2"
     pretrain(world, world / "again", model_name_or_path=exported, from_scratch="false", max_steps=1)
     assert events(world / "again")[-1]["step"] == 1
 
 
-def test_converting_a_recipes_file_of_generated_names(world, whole, dynamic, tmp_path):
-    """`paddle.static.save` names parameters by the order of their making, linear_0.w_0 and so on."""
+def test_a_recipe_file_with_generated_names_is_converted(world, whole, dynamic, tmp_path):
+    """`paddle.static.save` names parameters in order of creation, linear_0.w_0 and so on."""
     import pickle
 
     import paddle
@@ -200,7 +200,7 @@ def test_converting_a_recipes_file_of_generated_names(world, whole, dynamic, tmp
     assert written == (dynamic / "model_state.pdparams").read_bytes()
 
 
-def test_a_leftover_parameter_is_refused_and_nothing_is_written(whole, world, tmp_path):
+def test_an_unknown_parameter_is_refused_and_nothing_is_written(whole, world, tmp_path):
     from safetensors.numpy import save_file
 
     arrays = load_file(whole / "model_last" / "static_vars.safetensors")
@@ -248,9 +248,9 @@ def bad_inputs(tmp_path, world):
         "rates": ({"min_lr": 1}, "--min_lr 1.0 is above --max_lr 0.01"),
         "batches": ({"global_batch_size": 7}, "use --global_batch_size 4"),
         "sharding": ({"sharding_degree": 2, "use_sharding": "false"}, "leave --use_sharding out"),
-        "tensor parallel": ({"mp_degree": 2}, "--mp_degree 2: tensor parallelism is not done here"),
-        "pipeline": ({"pp_degree": 4}, "--pp_degree 4: pipeline parallelism is not done here"),
-        "two scales": ({"scale_loss": 8, "init_loss_scaling": 16}, "are two values of the same"),
+        "tensor parallel": ({"mp_degree": 2}, "--mp_degree 2: tensor parallelism is not supported"),
+        "pipeline": ({"pp_degree": 4}, "--pp_degree 4: pipeline parallelism is not supported"),
+        "two scales": ({"scale_loss": 8, "init_loss_scaling": 16}, "set the same value"),
         "processes": ({"dp_degree": 2}, "asks for 2 process"),
         "amp on cpu": ({"use_amp": "true"}, "use --use_amp false"),
         "zero steps": ({"eval_freq": 0}, "--eval_freq 0 is below 1"),
@@ -259,7 +259,7 @@ def bad_inputs(tmp_path, world):
     }
 
 
-def test_bad_input_is_one_line_and_exit_code_2(world, tmp_path):
+def test_bad_input_gives_one_line_and_exit_code_2(world, tmp_path):
     from data_tools.base.cli import exit_code_of, parse_config
     from data_tools.base.errors import InputError
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -281,7 +281,7 @@ def _raise(error):
     raise error
 
 
-def test_a_corpus_of_another_vocabulary_is_refused(world, tmp_path):
+def test_a_corpus_with_another_vocabulary_is_refused(world, tmp_path):
     model = write_model(tmp_path / "model")
     lines = (model / "vocab.txt").read_text(encoding="utf-8").splitlines()
     lines[4:6] = lines[5:3:-1]
@@ -290,7 +290,7 @@ def test_a_corpus_of_another_vocabulary_is_refused(world, tmp_path):
     assert done.returncode == 2 and "another vocabulary" in last_line(done)
 
 
-def test_nan_publishes_nothing(world, tmp_path):
+def test_a_nan_loss_never_reaches_a_checkpoint(world, tmp_path):
     done = run(SCRIPT, flags(world / "model", world / "data", tmp_path / "out", max_lr=1e30, grad_clip=0))
     assert done.returncode == 4 and "the loss of step" in last_line(done)
     for folder in (tmp_path / "out" / "checkpoints").iterdir():
@@ -311,7 +311,13 @@ def test_a_run_without_validation_documents_is_resumed(world):
     same_checkpoints(cut, world / "unjudged")
 
 
-def test_documents_for_the_test_alone_are_measured_at_the_end(world):
+def test_a_test_split_alone_is_evaluated_at_the_end(world):
     pretrain(world, world / "only_test", **{**WHOLE, "split": "8,0,2"})
     judged = [(event["split"], event["step"]) for event in events(world / "only_test")]
     assert [place for place in judged if place[0] != "train"] == [("test", 6)]
+
+
+def test_a_run_of_fewer_samples_than_it_shows_trains(world):
+    pretrain(world, world / "short", max_steps=1, micro_batch_size=2, eval_freq=1, checkpoint_steps=1)
+    train = [event for event in events(world / "short") if event["split"] == "train"]
+    assert [event["consumed_samples"] for event in train] == [2]

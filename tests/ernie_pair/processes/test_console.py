@@ -28,13 +28,13 @@ class Screen(io.StringIO):
 
     @property
     def lines(self):
-        """What was said, without the time of day."""
+        """The lines written, without the time of day."""
         return [re.sub(r"\d\d:\d\d:\d\d ", "", line, count=1) for line in self.getvalue().splitlines()]
 
 
 @pytest.fixture
 def screen(monkeypatch):
-    """Start the console of ``rank`` on a screen, and return this."""
+    """Returns a function that starts the console of ``rank`` on a screen and returns that screen."""
 
     def start(is_terminal=False, rank=0, **environment):
         for name in ("NO_COLOR", "TERM"):
@@ -52,7 +52,7 @@ def screen(monkeypatch):
 METRICS = {"loss": 2.0, "learning_rate": 1e-4, "samples_per_second": 54.321}
 
 
-def test_the_columns_of_all_events_stand_below_each_other(screen):
+def test_the_columns_of_all_events_are_aligned(screen):
     shown, lines = screen(), EventLines(max_steps=1000, samples_per_epoch=160)
     lines.tell("start", TrainState(), "from random weights")
     lines.tell_metrics("train", TrainState(5, 80), METRICS)
@@ -79,13 +79,13 @@ def test_the_columns_of_all_events_stand_below_each_other(screen):
         ("0:00:07", "0:00:07"),
     ],
 )
-def test_a_number_has_the_digits_that_tell_something(screen, value, shown):
+def test_numbers_are_shown_with_their_significant_digits(screen, value, shown):
     said = screen()
     EventLines(max_steps=9).tell_metrics("valid", TrainState(9), {"f1": value, "perplexity": 1.0})
     assert said.lines == [f"valid step 9/9  100.0%  f1 {shown}"]
 
 
-def test_where_nobody_knows_the_epoch_none_is_shown(screen):
+def test_an_unknown_epoch_is_not_shown(screen):
     shown = screen()
     EventLines(max_steps=10).tell("saved", TrainState(10), "out/checkpoints/step_00000010")
     EventLines().tell("stop", TrainState(3), "early")
@@ -93,7 +93,7 @@ def test_where_nobody_knows_the_epoch_none_is_shown(screen):
     assert "%" not in shown.lines[1] and "epoch" not in shown.lines[1]
 
 
-def test_the_end_tells_how_long_it_took(screen, monkeypatch):
+def test_the_end_line_shows_the_elapsed_time(screen, monkeypatch):
     monkeypatch.setattr("ernie_pair.processes.event_lines.time.monotonic", lambda: 100.0 + 3723)
     shown = screen()
     EventLines(max_steps=2, started=100.0).tell_end(TrainState(2), "best accuracy 0.9")
@@ -107,7 +107,7 @@ def say_all():
     logger.error("broken")
 
 
-def test_a_terminal_has_colours(screen):
+def test_a_terminal_gets_colours(screen):
     shown = screen(is_terminal=True)
     say_all()
     starts = [line[:5] if line.startswith("\033") else "" for line in shown.getvalue().splitlines()]
@@ -118,19 +118,19 @@ def test_a_terminal_has_colours(screen):
 @pytest.mark.parametrize(
     "is_terminal, environment", [(False, {}), (True, {"NO_COLOR": "1"}), (True, {"TERM": "dumb"})]
 )
-def test_no_colours_elsewhere_or_where_nobody_wants_them(screen, is_terminal, environment):
+def test_no_colours_without_a_terminal_or_when_disabled(screen, is_terminal, environment):
     shown = screen(is_terminal, **environment)
     say_all()
     assert "\033" not in shown.getvalue() and len(shown.lines) == 4
 
 
-def test_the_other_ranks_say_warnings_and_errors_alone(screen):
+def test_other_ranks_log_only_warnings_and_errors(screen):
     shown = screen(rank=1)
     say_all()
     assert shown.lines == ["careful", "broken"]
 
 
-def test_an_evaluation_is_better_than_all_before_it():
+def test_an_improvement_must_beat_all_earlier_evaluations():
     judge = Improvement("loss", lower_is_better=True)
     losses = [3.0, 2.0, 2.5, 2.0, 1.0, float("nan"), 0.5]
     assert [judge.judge({"loss": loss}) for loss in losses] == [False, True, False, False, True, False, True]
@@ -145,7 +145,7 @@ def test_an_evaluation_is_better_than_all_before_it():
         ({"best_metric": "mae", "lower_is_better": True}, {"mae": 0.5}, {"mae": 0.4}),
     ],
 )
-def test_a_run_is_judged_by_the_metric_that_it_goes_by(flags, first, second):
+def test_a_run_is_judged_by_its_configured_metric(flags, first, second):
     config = type("Flags", (), flags)()
     judge = improvement_of(config)
     assert [judge.judge(values) for values in (first, second, first)] == [False, True, False]

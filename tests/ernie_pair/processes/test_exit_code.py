@@ -1,4 +1,4 @@
-"""How a process ended, without the lock of Popen."""
+"""The exit code of a process, read without taking Popen's lock."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from ernie_pair.processes.exit_code import exit_code_of
 
 
 class InterruptedLock:
-    """The lock of a Popen, with Ctrl-C at the worst moment: it is taken, and nobody knows."""
+    """A Popen lock with Ctrl-C at the worst moment: acquired, but the caller does not know it."""
 
     def __init__(self):
         self.is_taken = False
@@ -33,27 +33,27 @@ def wait_for_code(process):
     "last, code",
     [("", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("os.kill(os.getpid(), 15)", -15)],
 )
-def test_the_code_is_that_of_wait_before_and_after(last, code):
+def test_the_exit_code_equals_that_of_wait(last, code):
     process = subprocess.Popen([sys.executable, "-c", f"import os, sys; {last}"])
     assert wait_for_code(process) == code
     assert process.returncode is None
     assert process.wait() == code and exit_code_of(process) == code
 
 
-def test_a_process_that_others_waited_for_has_ended():
+def test_a_process_reaped_elsewhere_counts_as_ended():
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitpid(process.pid, 0)
-    assert exit_code_of(process) == 0  # as Popen says where nobody can know
+    assert exit_code_of(process) == 0  # as Popen does when the code is unknown
 
 
-def test_an_interrupt_leaves_no_lock_behind():
+def test_an_interrupt_leaves_no_lock_held():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     lock, process._waitpid_lock = process._waitpid_lock, InterruptedLock()
     with pytest.raises(KeyboardInterrupt):
         process.poll()
-    assert process._waitpid_lock.is_taken  # what this is for
+    assert process._waitpid_lock.is_taken  # the problem that exit_code_of avoids
     process._waitpid_lock = InterruptedLock()
     assert exit_code_of(process) is None and not process._waitpid_lock.is_taken
     process._waitpid_lock = lock
     process.stdin.close()
-    assert process.wait() != 0  # input() has found no line
+    assert process.wait() != 0  # input() got end of file

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-# What C++ would do wrongly in a destructor: abort. What is printed by C is kept until the end.
+# Stands in for a C++ destructor that aborts. What C prints stays buffered until the process exits.
 END = """
 import ctypes, sys
 from ernie_pair.processes.leaving import skip_destructors
@@ -25,11 +25,11 @@ def end(skips: bool, code: int) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_process_that_would_abort_at_its_end_keeps_its_code(code):
+def test_a_process_that_would_abort_at_exit_keeps_its_code(code):
     done = end(True, code)
     assert done.returncode == code
     assert "by C" in done.stdout and "by Python" in done.stdout
 
 
-def test_without_it_the_destructors_have_the_last_word():
+def test_without_skip_destructors_the_process_aborts():
     assert end(False, 0).returncode == -6

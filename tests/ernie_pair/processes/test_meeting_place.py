@@ -1,4 +1,4 @@
-"""Processes wait for each other at a store, as often as they meet, and however late one of them is."""
+"""Processes wait for each other through a store, at every meeting, however late one of them is."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from ernie_pair.processes.meeting_place import MeetingPlace
 
 
 class Store:
-    """As Paddle's: ``add`` returns the sum so far."""
+    """Like Paddle's store: ``add`` returns the sum so far."""
 
     def __init__(self):
         self.sums, self.lock = Counter(), threading.Lock()
@@ -22,7 +22,7 @@ class Store:
             return self.sums[key]
 
 
-def test_nobody_goes_on_before_the_last_has_come():
+def test_no_process_continues_before_the_last_one_arrives():
     store, went_on = Store(), []
 
     def meet(rank):
@@ -41,7 +41,7 @@ def test_nobody_goes_on_before_the_last_has_come():
     assert went_on == [3] * 12
 
 
-def test_meetings_of_two_names_do_not_mix(monkeypatch):
+def test_meetings_with_different_names_do_not_mix(monkeypatch):
     store = Store()
     MeetingPlace(store, 1, "pair").wait_for_all()
 

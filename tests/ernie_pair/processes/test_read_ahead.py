@@ -1,4 +1,4 @@
-"""A thread that makes the next step's batches: order, errors, and that it ends."""
+"""A thread that makes the next step's batches: order, errors and shutdown."""
 
 import threading
 
@@ -9,7 +9,7 @@ from ernie_pair.processes.read_ahead import ReadAhead
 
 
 class Source:
-    """Yields [0], [1], ...; notes which thread asked for what, and that it was closed."""
+    """Yields [0], [1], ...; records which thread asked for what, and whether it was closed."""
 
     def __init__(self, count, error_at=None):
         self.count, self.error_at, self.asked, self.is_closed = count, error_at, [], False
@@ -37,23 +37,23 @@ def is_reading():
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_every_item_comes_once_in_order_and_placed(count):
+def test_every_item_arrives_once_in_order_and_placed(count):
     with ReadAhead(Source(count), doubled) as items:
         assert list(items) == [[2 * number] for number in range(count)]
     assert not is_reading()
 
 
-def test_the_first_is_made_here_and_the_next_ahead():
+def test_the_first_item_is_made_here_and_the_next_in_a_thread():
     source = Source(9)
     with ReadAhead(source, doubled) as items:
         assert next(items) == [0] and source.asked[0] == (0, threading.current_thread().name)
-        until(lambda: len(source.asked) == 3)  # one that waits, and one that is to follow it
+        until(lambda: len(source.asked) == 3)  # one that is waiting, and the one after it
         assert {name for _, name in source.asked[1:]} == {"read ahead"}
         assert next(items) == [2]
         until(lambda: source.numbers() == [0, 1, 2, 3])
 
 
-def test_who_leaves_early_ends_the_thread_and_the_source():
+def test_leaving_early_stops_the_thread_and_closes_the_source():
     source = Source(100)
     with ReadAhead(source, doubled) as items:
         next(items)
@@ -62,7 +62,7 @@ def test_who_leaves_early_ends_the_thread_and_the_source():
 
 
 @pytest.mark.parametrize("error_at", [0, 1, 4])
-def test_an_error_comes_where_its_item_would_have(error_at):
+def test_an_error_is_raised_in_place_of_its_item(error_at):
     seen = []
     with pytest.raises(OSError, match=f"item {error_at}"), ReadAhead(Source(9, error_at), doubled) as items:
         for item in items:
@@ -70,7 +70,7 @@ def test_an_error_comes_where_its_item_would_have(error_at):
     assert seen == [[2 * number] for number in range(error_at)] and not is_reading()
 
 
-def test_an_error_of_the_placing_is_an_error_of_the_item():
+def test_an_error_while_placing_is_raised_for_that_item():
     with pytest.raises(ZeroDivisionError), ReadAhead(Source(5), lambda item: [1 // (item[0] - 2)]) as items:
         assert list(zip(range(2), items))
         next(items)

@@ -1,4 +1,4 @@
-"""A manager starts however long the name of the folder of temporary files is."""
+"""A multiprocessing manager starts however long the path of the temporary folder is."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def start_manager(folder, word="short"):
 
 
 @pytest.mark.parametrize("length", [1, 100])
-def test_a_manager_starts_and_other_files_stay_where_they_were(tmp_path, length):
+def test_a_manager_starts_and_tempfile_keeps_its_folder(tmp_path, length):
     folder = tmp_path / ("x" * length)
     done = start_manager(folder)
     assert done.returncode == 0, done.stderr
@@ -39,19 +39,19 @@ def test_a_manager_starts_and_other_files_stay_where_they_were(tmp_path, length)
     assert [path.name for path in folder.iterdir()] == [done.stdout.strip().rpartition("/")[2]]
 
 
-def test_without_it_a_long_name_ends_the_manager(tmp_path):
+def test_without_shortening_a_long_tmpdir_fails_the_manager(tmp_path):
     done = start_manager(tmp_path / ("x" * 100), "long")
     assert done.returncode == 1 and done.stderr.strip().endswith("EOFError")
 
 
-def test_no_short_folder_is_told_in_one_line(tmp_path, monkeypatch):
+def test_no_usable_short_folder_gives_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/" + "x" * 76)
     monkeypatch.setattr(short_sockets, "SHORT_FOLDERS", (str(tmp_path / "absent"),))
     with pytest.raises(InputError, match="^TMPDIR /x+ is too long for the sockets of .* most 75 characters$"):
         shorten_socket_names()
 
 
-def test_a_name_that_just_fits_is_left_alone(monkeypatch):
+def test_a_folder_name_that_just_fits_is_not_changed(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/" + "x" * 74)
     monkeypatch.setattr(short_sockets.util, "get_temp_dir", lambda: pytest.fail("a folder was made"))
     shorten_socket_names()

@@ -24,7 +24,7 @@ def kill(number):
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
-def test_before_the_first_update_a_signal_ends_the_run_at_once(number, code, capsys):
+def test_a_signal_before_the_first_step_ends_the_run_at_once(number, code, capsys):
     def run():
         try:
             with StopSignals():
@@ -34,11 +34,11 @@ def test_before_the_first_update_a_signal_ends_the_run_at_once(number, code, cap
 
     assert exit_code_of(run) == code
     assert capsys.readouterr().err == (
-        f"stopped by {number.name} before the first step; run the same command to go on\n"
+        f"stopped by {number.name} before the first step; run the same command to continue\n"
     )
 
 
-def test_no_handler_of_errors_swallows_it():
+def test_except_exception_does_not_swallow_a_stop():
     with pytest.raises(Stopped), StopSignals():
         try:
             kill(signal.SIGTERM)
@@ -47,7 +47,7 @@ def test_no_handler_of_errors_swallows_it():
 
 
 @pytest.mark.parametrize("number", SIGNAL_WEIGHTS)
-def test_in_the_loop_a_signal_is_noted_however_often_it_comes(number):
+def test_repeated_signals_in_the_loop_are_only_recorded(number):
     with StopSignals() as signals:
         signals.finish_the_step()
         assert signals.local() == 0
@@ -64,14 +64,14 @@ def test_the_first_signal_is_the_one_that_counts():
         assert signals.local() == SIGNAL_WEIGHTS[signal.SIGINT]
 
 
-def test_the_handlers_before_are_put_back():
+def test_the_previous_handlers_are_restored():
     before = {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS}
     with StopSignals():
         assert all(signal.getsignal(number) != handler for number, handler in before.items())
     assert {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS} == before
 
 
-def test_a_signal_does_not_break_a_collective_in_the_kernel():
+def test_a_signal_does_not_interrupt_a_blocking_system_call():
     ours, theirs = os.pipe()
 
     def signal_then_answer():
@@ -85,7 +85,7 @@ def test_a_signal_does_not_break_a_collective_in_the_kernel():
     with StopSignals() as signals:
         signals.finish_the_step()
         threading.Thread(target=signal_then_answer).start()
-        # Not os.read, which goes on by itself where C++ does not.
+        # Not os.read, which retries after a signal where C++ code does not.
         assert ctypes.CDLL(None).read(ours, received, 1) == 1 and received.raw == b"x"
         assert signals.local() == SIGNAL_WEIGHTS[signal.SIGTERM]
     os.close(ours)

@@ -1,4 +1,4 @@
-"""Ranks as processes of their own that know nothing but the watchdog."""
+"""The watchdog, with ranks as separate processes that run nothing else."""
 
 import json
 import os
@@ -10,7 +10,9 @@ import time
 import pytest
 from places import ROOT
 
+from data_tools.base.errors import InputError
 from ernie_pair.processes import watchdog
+from ernie_pair.processes.world import World
 
 # Rank argv[2] of 2: says "here" when both have been seen, then does argv[3].
 RANK = """
@@ -96,14 +98,14 @@ def end_of(process):
     return process.returncode, said
 
 
-def test_finished_ranks_leave_nothing_and_are_not_called_lost(ranks, tmp_path):
+def test_finished_ranks_leave_no_files_and_are_not_lost(ranks, tmp_path):
     first, second = ranks("finishes late", "ends")
     assert end_of(second) == (0, "") and end_of(first) == (0, "")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("waiting", ["waits", "meets a broken collective"])
-def test_a_killed_rank_ends_the_other_with_one_naming_line(ranks, waiting):
+def test_a_killed_rank_ends_the_other_with_one_line_naming_it(ranks, waiting):
     first, second = ranks(waiting, "waits")
     second.kill()
     second.wait()
@@ -112,13 +114,13 @@ def test_a_killed_rank_ends_the_other_with_one_naming_line(ranks, waiting):
     assert f"rank 1 (pid {second.pid}) on {os.uname().nodename} is gone; start the same" in said
 
 
-def test_a_rank_that_is_dead_but_not_yet_waited_for_is_gone(ranks):
+def test_a_zombie_rank_counts_as_gone(ranks):
     first, second = ranks("waits", "waits")
     os.kill(second.pid, signal.SIGKILL)  # and nobody calls wait
     assert "is gone" in end_of(first)[1]
 
 
-def test_a_stopped_rank_ends_the_other_with_the_stacks(ranks):
+def test_a_stopped_rank_ends_the_other_with_stack_traces(ranks):
     first, second = ranks("waits", "waits")
     second.send_signal(signal.SIGSTOP)
     code, said = end_of(first)
@@ -126,12 +128,20 @@ def test_a_stopped_rank_ends_the_other_with_the_stacks(ranks):
     assert "Current thread" in said and "time.sleep" not in said.splitlines()[0]
 
 
-def test_a_collective_broken_by_a_stopped_rank_names_it(ranks):
+def test_a_broken_collective_names_the_stopped_rank(ranks):
     first, second = ranks("meets a broken collective", "waits")
     second.send_signal(signal.SIGSTOP)  # the collective breaks long before SILENT_SECONDS
     code, said = end_of(first)
     assert code == 6 and said.startswith(f"error: rank 1 (pid {second.pid})") and "no sign of life" in said
     assert "Traceback" not in said
+
+
+def test_an_error_ends_a_pause(tmp_path):
+    watch = watchdog.Watchdog(tmp_path, World(), "gpu")
+    with pytest.raises(LookupError), watch.paused():
+        assert watch._limit() == watchdog.LONGEST_PAUSE
+        raise LookupError("a bug")
+    assert watch._limit() == watchdog.FIRST_ON_GPU
 
 
 RECORD = {"pid": 1, "born": 2, "place": "here", "host": "node", "counter": 3, "error": ""}
@@ -154,7 +164,7 @@ RECORD = {"pid": 1, "born": 2, "place": "here", "host": "node", "counter": 3, "e
     ],
     ids=lambda data: data[:20].decode("ascii", "replace"),
 )
-def test_what_is_no_record_is_no_news(tmp_path, data):
+def test_an_invalid_record_is_ignored(tmp_path, data):
     path, peer = tmp_path / "00001.json", watchdog._Peer()
     path.write_bytes(data)
     assert peer.look(path, 1.0) == "" and peer.record is None
@@ -164,14 +174,14 @@ def test_what_is_no_record_is_no_news(tmp_path, data):
     assert "no sign of life" in peer.look(path, watchdog.SILENT_SECONDS) and peer.record == RECORD
 
 
-def test_a_pipe_or_link_in_place_of_a_record_is_not_awaited(tmp_path):
+def test_a_pipe_or_link_as_a_record_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "00001.json")
     (tmp_path / "00002.json").symlink_to("/dev/zero")
     for name in ("00001.json", "00002.json"):
         assert watchdog._Peer().look(tmp_path / name, 1.0) == ""
 
 
-def test_what_a_record_says_stays_on_one_line(tmp_path, ranks):
+def test_an_error_in_a_record_is_reported_on_one_line(tmp_path, ranks):
     (first,) = ranks("waits alone")
     record = json.loads((tmp_path / "ranks" / "00000.json").read_text())
     forged = {**record, "pid": 7, "error": "all is well\nerror: not so \x1b[31m"}
@@ -180,7 +190,7 @@ def test_what_a_record_says_stays_on_one_line(tmp_path, ranks):
     assert code == 6 and said.count("\n") == 1 and "\x1b" not in said and "all is well" in said
 
 
-def test_the_rank_whose_error_ended_the_others_keeps_it(ranks):
+def test_the_rank_that_failed_first_keeps_its_traceback(ranks):
     first, second = ranks("has that error", "is told of an error of the other")
     assert end_of(second) == (6, "error: rank 0: LookupError: a bug\n")
     code, said = end_of(first)
@@ -194,11 +204,26 @@ def test_a_rank_that_fails_tells_the_other_why(ranks):
     assert code == 6 and "has ended: the loss is nan" in said
 
 
-def test_ranks_that_fail_alike_each_say_so_themselves(ranks):
+@pytest.mark.parametrize(
+    "said",
+    ["文件" * 150, "\\" * 500, "a" * 2000, "文件 \udce6" * 90],
+    ids=["chinese", "escapes", "long", "surrogates"],
+)
+def test_the_record_of_a_long_error_stays_readable(tmp_path, said):
+    with pytest.raises(InputError), watchdog.Watchdog(tmp_path, World(1, 2)):
+        raise InputError(said)
+    path, peer = tmp_path / "ranks" / "00001.json", watchdog._Peer()
+    assert peer.look(path, 1.0).partition("has ended: ")[2].startswith(said[:180])
+    assert path.stat().st_size == watchdog.RECORD_BYTES
+    watchdog.clear_heartbeats(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_with_the_same_error_each_report_it(ranks):
     assert [end_of(process) for process in ranks("fails", "fails")] == [(4, "error: the loss is nan\n")] * 2
 
 
-def test_a_rank_that_a_signal_stopped_is_not_lost(ranks):
+def test_a_rank_stopped_by_a_signal_is_not_reported_lost(ranks):
     first, second = ranks("finishes late", "is stopped")
     assert end_of(second)[0] == 143 and end_of(first) == (0, "")
 
@@ -209,25 +234,25 @@ def test_an_error_no_rank_caused_keeps_its_traceback(ranks):
     assert code == 1 and "RuntimeError: Connection closed by peer" in said
 
 
-def test_an_update_that_never_ends_is_noticed(ranks):
+def test_a_hanging_step_is_detected(ranks):
     first, _ = ranks("hangs in an update", "waits")
     code, said = end_of(first)
     assert code == 6 and "no step has ended for" in said and "Thread" in said
 
 
 @pytest.mark.parametrize("device, code", [("gpu", 6), ("cpu", 0)])
-def test_the_first_update_on_a_gpu_has_a_limit_of_its_own(ranks, device, code):
+def test_the_first_step_on_a_gpu_has_its_own_time_limit(ranks, device, code):
     first, _ = ranks(f"is long in the first step on {device}", "waits")
     ended, said = end_of(first)
     assert ended == code and ("no step has ended for" in said) is bool(code)
 
 
-def test_what_is_no_update_may_take_its_time(ranks):
+def test_work_outside_steps_has_no_time_limit(ranks):
     first, second = ranks("evaluates long", "waits")
     assert end_of(first) == (0, "")
 
 
-def test_a_record_of_one_size_says_who_it_is(ranks, tmp_path):
+def test_records_have_a_fixed_size_and_contain_the_pid(ranks, tmp_path):
     _, second = ranks("waits", "waits")
     seen = set()
     deadline = time.monotonic() + 20
@@ -255,7 +280,7 @@ time.sleep(0.5)
     [(2, 0.25, 0, 2), (2, 30, 6, 4), (1, 0.5, 0, 0)],
     ids=["late", "never", "one"],
 )
-def test_a_start_that_waits_for_a_rank_says_so_and_not_for_ever(size, seconds, code, lines):
+def test_startup_reports_waiting_for_a_rank_and_times_out(size, seconds, code, lines):
     command = [sys.executable, "-c", START, str(size), str(seconds)]
     done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30)
     said = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""The steps of the quickstart and of the check, with a program in the place of Python that notes them."""
+"""The steps of the quickstart and of the check, with a program in place of Python that records them."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from ernie_pair.quickstart import quickstart as running
 from ernie_pair.quickstart.quickstart import QuickstartConfig, quickstart
 from ernie_pair.quickstart.self_check import CheckConfig, check
 
-# It makes the models that later steps name, and does what FAULT says in the command of that name.
+# It creates the model folders that later steps use, and runs FAULT when COMMAND is called.
 PROGRAM = """#!/bin/sh
 shift 2
 echo "$* threads=$OMP_NUM_THREADS" >>'{folder}/asked'
@@ -29,7 +29,7 @@ case "$*" in '{command}'*) {fault} ;; esac
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Put a program in the place of Python; returns what it was asked, a line for each command."""
+    """Puts a program in place of Python; returns a function that lists the commands it was given."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     def put(command="nothing", fault="exit 1"):
@@ -49,7 +49,7 @@ def config(tmp_path, monkeypatch):
     return QuickstartConfig(output_dir=str(tmp_path / "a run"), pairs=90, steps=7, epochs=3, device="cpu")
 
 
-def test_seven_steps_of_the_quickstart_in_their_order(program, config, tmp_path, capsys, monkeypatch):
+def test_the_quickstart_runs_its_seven_steps_in_order(program, config, tmp_path, capsys, monkeypatch):
     asked = program()
     monkeypatch.setattr(running, "cpu_threads", lambda: 7)
     quickstart(config)
@@ -58,7 +58,7 @@ def test_seven_steps_of_the_quickstart_in_their_order(program, config, tmp_path,
     assert words[5:] == ["launch", "convert", "train", "train", "evaluate", "evaluate", "predict"]
     said = capsys.readouterr()
     assert [line[:5] for line in said.err.splitlines() if line] == [f"[{n}/7]" for n in range(1, 8)]
-    assert f"the table of {config.output_dir}" in said.out and "ernie-pair board" in said.out
+    assert f"the table of {config.output_dir}" in said.out and f"board '{config.output_dir}', or" in said.out
     assert json.loads((tmp_path / "a run" / "quickstart.json").read_text()) == {"accuracy": 0.9}
     steps, epochs = asked()[5], asked()[7:9]
     assert steps.startswith("launch pretrain ") and "--max_steps=7 --decay_steps=7 " in steps
@@ -66,7 +66,16 @@ def test_seven_steps_of_the_quickstart_in_their_order(program, config, tmp_path,
     assert asked()[9].endswith("threads=") and "--pairs=90" in asked()[0]
 
 
-def test_on_gpus_pretraining_is_told_which(program, config):
+@pytest.mark.parametrize("library", ["paddle", "rjieba"])
+def test_nothing_starts_if_a_training_library_is_missing(program, config, tmp_path, monkeypatch, library):
+    program()
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(InputError, match=f"^{library} is not installed; pip install "):
+        quickstart(config)
+    assert not (tmp_path / "a run").exists() and not (tmp_path / "asked").exists()
+
+
+def test_the_gpus_flag_is_passed_to_pretraining(program, config):
     asked = program()
     quickstart(replace(config, device="gpu", gpus="2"))
     assert "--gpus=2 --use_amp=true" in asked()[5] and "--device=gpu" in asked()[5]
@@ -80,13 +89,13 @@ def test_on_gpus_pretraining_is_told_which(program, config):
         ("launch", "kill -15 $$", None, 143),
     ],
 )
-def test_a_step_that_fails_ends_the_quickstart(program, config, capfd, command, fault, error, code):
+def test_a_failed_step_ends_the_quickstart(program, config, capfd, command, fault, error, code):
     asked = program(command, fault)
     assert exit_code_of(lambda: quickstart(config)) == code
     assert asked()[-1].startswith(command) and f", {command}; its lines stand above" in capfd.readouterr().err
 
 
-def test_what_runs_beside_a_failed_training_is_stopped(program, config, tmp_path):
+def test_a_failed_training_stops_the_one_running_in_parallel(program, config, tmp_path):
     scratch = f"train --model_name_or_path={tmp_path}/a run/small"
     program(scratch, "exec sleep 60")
     own = tmp_path / "python"
@@ -97,13 +106,13 @@ def test_what_runs_beside_a_failed_training_is_stopped(program, config, tmp_path
     assert time.monotonic() - began < 30
 
 
-def test_a_training_from_scratch_that_fails_names_its_log(program, config, tmp_path):
+def test_a_failed_training_from_scratch_names_its_log(program, config, tmp_path):
     program(f"train --model_name_or_path={tmp_path}/a run/small", "echo error: too small; exit 2")
     with pytest.raises(InputError, match=r"too small \(step 5, train from scratch; see .*pair_scratch.log\)"):
         quickstart(config)
 
 
-def test_sigterm_ends_the_step_with_the_quickstart(program, tmp_path):
+def test_sigterm_ends_the_quickstart_and_its_running_step(program, tmp_path):
     program("make-sample", f"echo $$ >{tmp_path}/child; exec sleep 60")
     code = f"import sys; sys.executable = {str(tmp_path / 'python')!r}; sys.argv = ['x', 'quickstart', "
     code += f"'--output_dir', {str(tmp_path / 'out')!r}]; from ernie_pair.__main__ import main; main()"
@@ -114,7 +123,7 @@ def test_sigterm_ends_the_step_with_the_quickstart(program, tmp_path):
         time.sleep(0.05)
     running.send_signal(signal.SIGTERM)
     said = running.communicate(timeout=30)[1]
-    assert running.returncode == 143 and "stopped; run the same command to go on" in said
+    assert running.returncode == 143 and "stopped; run the same command to continue" in said
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "child").read_text()), 0)
 
@@ -122,7 +131,8 @@ def test_sigterm_ends_the_step_with_the_quickstart(program, tmp_path):
 def test_the_check_says_ok_for_each_part(program, capsys):
     program()
     check(CheckConfig(device="cpu"))
-    lines = capsys.readouterr().out.splitlines()
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last == "PASSED   all 10 steps"
     names = (
         "doctor make-sample text-to-json build-vocab create-corpus new-model pretrain convert train predict"
     )
@@ -140,11 +150,11 @@ def test_the_check_says_ok_for_each_part(program, capsys):
         ),
         (
             "doctor",
-            "echo 'DEFECT    no numpy'; echo 'error: 1 defect(s) found by doctor' >&2; exit 2",
+            "echo 'DEFECT       no numpy'; echo 'error: 1 defect found by doctor' >&2; exit 2",
             2,
             [
-                "FAILED   doctor: 1 defect(s) found by doctor",
-                "         DEFECT    no numpy",
+                "FAILED   doctor: 1 defect found by doctor",
+                "         DEFECT       no numpy",
                 "OK       predict",
             ],
         ),
@@ -162,4 +172,5 @@ def test_the_check_says_what_failed(program, capsys, command, fault, code, lines
     said = capsys.readouterr()
     for line in lines:
         assert any(one.startswith(line) for one in said.out.splitlines()), said.out
+    assert "PASSED" not in said.out
     assert said.err.startswith(f"error: {command}: ") and said.err.count("\n") == 1

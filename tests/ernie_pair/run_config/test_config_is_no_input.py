@@ -1,4 +1,4 @@
-"""A config.yaml names a moment: what is made from a folder that holds one does not depend on it."""
+"""A config.yaml records one particular run: what is made from its folder must not depend on it."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from ernie_pair.search import build_index, search_texts
 
 @pytest.fixture
 def model(tmp_path):
-    """A folder of a weight and what tells of it."""
+    """A folder with a weight file and the files that describe it."""
     (tmp_path / "model").mkdir()
     for name in ("model.safetensors", "config.json", "README.md", CONFIG_YAML):
         (tmp_path / "model" / name).write_text("x")
@@ -62,12 +62,12 @@ MAKERS = (run, export, index, index_of_vectors, search, vectors, export_of_embed
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_what_tells_of_a_model_is_no_input(model, tmp_path, make):
+def test_files_that_only_describe_a_model_are_not_inputs(model, tmp_path, make):
     names = {path.name for paths in make(model, tmp_path).inputs.values() for path in paths}
     assert names == {"model.safetensors", "config.json"}
 
 
-def test_two_machines_may_have_the_same_model_made_twice(model):
+def test_the_model_hash_ignores_config_yaml(model):
     before = predict_pair._hash_of(model)
     (model / CONFIG_YAML).write_text("y")
     assert predict_pair._hash_of(model) == before

@@ -1,4 +1,4 @@
-"""config.yaml as text: what it says, how it is read again, and what a later start adds to it."""
+"""config.yaml: its content, how it is read back, and what a later start adds to it."""
 
 import re
 import subprocess
@@ -17,6 +17,7 @@ from ernie_pair import TrainConfig, load_config
 from ernie_pair.device.doctor import DoctorConfig
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.model_files.average_checkpoints import AverageConfig
+from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.run_config import facts
 from ernie_pair.run_config.config_yaml import CONFIG_YAML, write_config
@@ -53,7 +54,7 @@ def written(folder, given=None, command="train"):
     return folder / CONFIG_YAML
 
 
-def test_every_flag_stands_in_it_with_its_value(tmp_path):
+def test_every_flag_is_written_with_its_value(tmp_path):
     content = yaml.safe_load(written(tmp_path).read_text(encoding="utf-8"))
     assert list(content) == [*(item.name for item in fields(TrainConfig)), "about"]
     assert content["learning_rate"] == 3.3333333333333335e-05
@@ -70,30 +71,61 @@ def test_every_flag_stands_in_it_with_its_value(tmp_path):
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_config_reads_what_was_written(tmp_path, given):
+def test_a_written_config_is_read_back_unchanged(tmp_path, given):
     path = written(tmp_path, given)
     assert parse_config(type(given), [f"--config={path}"]) == given
     assert load_config(type(given), path) == given
 
 
-def test_a_flag_wins_over_the_file_and_an_argument_too(tmp_path):
+def test_flags_and_arguments_override_the_file(tmp_path):
     path = written(tmp_path)
     assert parse_config(TrainConfig, ["--config", str(path), "--output_dir", "b"]) == config(output_dir="b")
     assert load_config(TrainConfig, path, output_dir="b", seed=1) == config(output_dir="b", seed=1)
 
 
-def test_a_list_in_a_file_gives_way_to_words(tmp_path):
+@pytest.mark.parametrize("command, program", [("train", "predict"), ("convert --to hf", "convert")])
+def test_the_config_of_another_command_is_refused(tmp_path, command, program):
+    path = written(tmp_path, command=command)
+    fault = f"config.yaml is the configuration of `ernie-pair {command}`, not of `ernie-pair {program}`; give"
+    with pytest.raises(InputError, match=fault):
+        parse_config(PredictConfig, [f"--config={path}"], f"ernie-pair {program}")
+
+
+def test_a_key_of_about_that_is_no_word_is_ignored(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("about:\n  ? [a, b]\n  : 1\n  command: train\nepochs: 2\n")
+    with pytest.raises(InputError, match="is the configuration of `ernie-pair train`, not of"):
+        parse_config(PredictConfig, [f"--config={path}"], "ernie-pair predict")
+
+
+def test_launch_refuses_the_config_of_another_command(tmp_path):
+    path = written(tmp_path, PretrainConfig(**PRETRAINING), "pretrain")
+    theirs = "is the configuration of `ernie-pair pretrain`, not of `ernie-pair launch"
+    with pytest.raises(InputError, match=f"{theirs} --command train`; give it to the first, or write"):
+        read_launch([str(path)])
+    with pytest.raises(InputError, match=f"{theirs} train`; give it to the first, or write"):
+        read_launch(["train", f"--config={path}"])
+
+
+def test_an_unknown_flag_in_the_right_config_is_reported(tmp_path):
+    path = written(tmp_path)
+    path.write_text(f"sed: 1\n{path.read_text()}")
+    with pytest.raises(InputError, match=r":1: sed is not a flag; did you mean seed\?"):
+        parse_config(TrainConfig, [f"--config={path}"], "ernie-pair train")
+
+
+def test_command_line_arguments_override_a_list_in_the_file(tmp_path):
     path = written(tmp_path, AverageConfig(["a", "b"], "mean"))
     assert parse_config(AverageConfig, ["c", "d", f"--config={path}"]).checkpoints == ["c", "d"]
 
 
-def test_what_is_of_one_start_is_not_kept(tmp_path):
+def test_flags_for_a_single_start_are_not_saved(tmp_path):
     given = config(fresh_start=True, allow_change="seed")
     read = load_config(TrainConfig, written(tmp_path, given))
     assert (read.fresh_start, read.allow_change) == (False, "")
 
 
-def test_the_facts_say_what_it_ran_on(tmp_path, monkeypatch):
+def test_about_records_command_versions_and_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/somewhere/ernie_pair/__main__.py", "train", "--text_a", "a b"])
     about = read_own_config(written(tmp_path))["about"]
     assert about["command"] == "train"
@@ -103,7 +135,7 @@ def test_the_facts_say_what_it_ran_on(tmp_path, monkeypatch):
     assert {"date", "folder"} <= about.keys()
 
 
-def test_gpus_are_named_by_the_driver(tmp_path, monkeypatch):
+def test_gpu_names_come_from_the_driver(tmp_path, monkeypatch):
     (tmp_path / "0000:18:00.0").mkdir()
     (tmp_path / "0000:18:00.0" / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
     monkeypatch.setattr(facts, "GPUS", tmp_path)
@@ -119,7 +151,7 @@ def git(folder, *words):
     ).stdout.strip()
 
 
-def test_git_tells_commit_and_changes_and_runs_nothing(tmp_path):
+def test_git_state_reports_commit_and_changes_and_runs_no_hook(tmp_path):
     assert git_state(tmp_path) == {}
     git(tmp_path, "init", "-q")
     assert git_state(tmp_path) == {}  # nothing was committed yet
@@ -138,7 +170,7 @@ def test_git_tells_commit_and_changes_and_runs_nothing(tmp_path):
     assert not (tmp_path / "was_run").exists()
 
 
-def test_git_that_is_not_there_is_no_fault(tmp_path, monkeypatch):
+def test_missing_git_is_not_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(tmp_path) == {}
 
@@ -148,12 +180,12 @@ def keep(folder, given, step=0, run_id="ab12"):
     return folder / CONFIG_YAML
 
 
-def test_the_same_start_again_leaves_it_as_it_is(tmp_path):
+def test_restarting_with_the_same_flags_changes_nothing(tmp_path):
     before = keep(tmp_path, config()).read_bytes()
     assert keep(tmp_path, config(fresh_start=False), step=4).read_bytes() == before
 
 
-def test_a_changed_flag_is_added_once(tmp_path):
+def test_a_changed_flag_is_recorded_once(tmp_path):
     keep(tmp_path, config())
     path = keep(tmp_path, config(seed=3), step=4)
     assert load_config(TrainConfig, path) == config()  # the flags stay those of the first start
@@ -165,14 +197,14 @@ def test_a_changed_flag_is_added_once(tmp_path):
     assert [one["step"] for one in read_own_config(path)["about"]["changes"]] == [4, 8]
 
 
-def test_a_needed_flag_that_was_deleted_is_a_change(tmp_path):
+def test_a_deleted_required_flag_is_recorded_as_a_change(tmp_path):
     path = keep(tmp_path, config())
     path.write_text(re.sub("(?m)^output_dir: .*\n", "", path.read_text()))
     (change,) = read_own_config(keep(tmp_path, config(), step=2))["about"]["changes"]
     assert change["flags"] == {"output_dir": [None, config().output_dir]}
 
 
-def test_a_changed_version_is_added(tmp_path, monkeypatch):
+def test_a_changed_version_is_recorded(tmp_path, monkeypatch):
     keep(tmp_path, config())
     monkeypatch.setattr(facts, "__version__", "9.9")
     monkeypatch.setattr("ernie_pair.run_config.kept_config.versions", lambda: {"ernie-pair": "9.9"})
@@ -181,24 +213,24 @@ def test_a_changed_version_is_added(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["seed: 1\n", "about: {made_by: me}\n", "- a\n", "a: [\n", "\x00", ""])
-def test_a_file_of_the_user_stays(tmp_path, caplog, content):
+def test_a_config_yaml_of_the_user_is_kept(tmp_path, caplog, content):
     (tmp_path / CONFIG_YAML).write_text(content)
     keep(tmp_path, config())
     keep(tmp_path, config(), step=2)
     assert (tmp_path / CONFIG_YAML).read_text() == content
     assert load_config(TrainConfig, tmp_path / "config-2.yaml") == config()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config-2.yaml", CONFIG_YAML]
-    assert caplog.text.count("is not of this run and stays") == 1
+    assert caplog.text.count("does not belong to this run and stays") == 1
 
 
-def test_the_file_of_another_run_stays(tmp_path):
+def test_the_config_of_another_run_is_kept(tmp_path):
     before = keep(tmp_path, config()).read_bytes()
     keep(tmp_path, config(seed=1), run_id="cd34")
     assert (tmp_path / CONFIG_YAML).read_bytes() == before
     assert load_config(TrainConfig, tmp_path / "config-2.yaml").seed == 1
 
 
-def test_a_link_is_not_followed(tmp_path):
+def test_a_symlink_is_not_followed(tmp_path):
     target = written(tmp_path)
     target = target.rename(tmp_path / "target.yaml")
     before = target.read_bytes()
@@ -207,37 +239,37 @@ def test_a_link_is_not_followed(tmp_path):
     assert target.read_bytes() == before and (tmp_path / CONFIG_YAML).is_symlink()
 
 
-def test_results_made_anew_have_the_flags_of_now(tmp_path):
+def test_replaced_results_have_the_current_flags(tmp_path):
     for seed in (1, 2):
         replace_config(tmp_path, "compare-models", config(seed=seed))
     assert load_config(TrainConfig, tmp_path / CONFIG_YAML).seed == 2
 
 
-def test_about_is_passed_over_only_as_a_block(tmp_path):
+def test_about_is_ignored_only_if_it_is_a_block(tmp_path):
     path = tmp_path / "flags.yaml"
     path.write_text("seed: 1\nabout: 3\n")
-    with pytest.raises(InputError, match=r"flags\.yaml:2: about is no flag"):
+    with pytest.raises(InputError, match=r"flags\.yaml:2: about is not a flag"):
         load_config(TrainConfig, path)
 
 
 @pytest.mark.parametrize(
-    "line, message", [("sed: 1", r":1: sed is no flag"), ("seed: a", r":1: seed takes a whole number")]
+    "line, message", [("sed: 1", r":1: sed is not a flag"), ("seed: a", r":1: seed takes a whole number")]
 )
-def test_a_wrong_line_is_named(tmp_path, line, message):
+def test_the_error_names_the_wrong_line(tmp_path, line, message):
     path = tmp_path / "flags.yaml"
     path.write_text(f"{line}\n")
     with pytest.raises(InputError, match=message):
         load_config(TrainConfig, path)
 
 
-def test_launch_starts_from_it_as_well(tmp_path):
+def test_launch_accepts_a_config_file(tmp_path):
     path = written(tmp_path, TrainConfig(**{**ODD, "device": "cpu"}))
     launch, words = read_launch([str(path), "--processes", "2", "--output_dir", "b"])
     assert launch.processes == 2 and launch.log_dir == "b/log"
     assert parse_config(TrainConfig, words) == config(output_dir="b", device="cpu")
 
 
-def test_a_launched_dry_run_has_its_logs_elsewhere(tmp_path):
+def test_a_launched_dry_run_logs_to_the_temporary_folder(tmp_path):
     words = [str(written(tmp_path, config(device="cpu"))), "--processes", "2", "--dry_run"]
     assert Path(read_launch(words)[0].log_dir).parent == Path(tempfile.gettempdir())
     assert read_launch([*words, "--log_dir", "mine"])[0].log_dir == "mine"

@@ -1,5 +1,6 @@
-"""A run that is started from the config.yaml of another one makes its checkpoint, bit for bit."""
+"""A run started from the config.yaml of another one produces a bit-identical checkpoint."""
 
+import json
 import subprocess
 import sys
 from dataclasses import fields
@@ -43,7 +44,7 @@ def checkpoint_of(folder):
     return files_of((folder / "model_last").resolve())
 
 
-def test_training_from_its_config_by_command(trained, tmp_path):
+def test_training_from_a_config_by_command_is_bit_identical(trained, tmp_path):
     folder, _ = trained
     again = tmp_path / "again"
     done = command("train", "--config", folder / "out" / CONFIG_YAML, "--output_dir", again)
@@ -52,18 +53,18 @@ def test_training_from_its_config_by_command(trained, tmp_path):
     assert files_of(again / "best") == files_of(folder / "out" / "best")
 
 
-def test_training_from_its_config_in_python(trained, tmp_path):
+def test_training_from_a_config_in_python_is_bit_identical(trained, tmp_path):
     folder, _ = trained
     kept = load_config(TrainConfig, folder / "out" / CONFIG_YAML, output_dir=tmp_path / "again")
     config = PairConfig(**{item.name: getattr(kept, item.name) for item in fields(PairConfig)})
     trainer = PairTrainer(kept.model_name_or_path, config, kept.train_file, kept.dev_file)
     assert trainer.train().step == 5
     assert checkpoint_of(tmp_path / "again") == checkpoint_of(folder / "out")
-    kept = load_config(PairConfig, tmp_path / "again" / CONFIG_YAML)  # Python names no files
+    kept = load_config(PairConfig, tmp_path / "again" / CONFIG_YAML)  # written by Python: without file names
     assert (kept.seed, kept.learning_rate) == (7, 3e-3)
 
 
-def test_pretraining_from_its_config_by_command_and_python(tmp_path):
+def test_pretraining_from_a_config_is_bit_identical(tmp_path):
     model = tiny_pretrain.write_model(tmp_path / "model")
     data = tiny_pretrain.write_corpus(tmp_path / "data", model)
     changes = {"max_steps": 4, "hidden_dropout_prob": 0.2, "save_steps": 2}
@@ -86,7 +87,7 @@ def test_pretraining_from_its_config_by_command_and_python(tmp_path):
     assert done.code == 0, done.told
     card = (first / "model_2" / "README.md").read_text(encoding="utf-8")
     assert "# A pretrained ERNIE model\n" in card.replace("Ernie", "ERNIE")
-    assert "- learned: 2 of 4 steps of 4 samples\n" in card and "- beginning: random weights" in card
+    assert "- learned: 2 of 4 steps of 4 samples\n" in card and "- initial weights: random, seed" in card
     assert "\nhidden_dropout_prob: 0.2\n" in card and "output_dir" not in card.partition("## Use")[0]
     assert f"| corpus | {data / 'text'} | 60 | " in card and "| lm_loss | " not in card
     card = (tmp_path / "dynamic" / "README.md").read_text(encoding="utf-8")
@@ -96,7 +97,7 @@ def test_pretraining_from_its_config_by_command_and_python(tmp_path):
     assert kept.static_model_path.endswith("static_vars")
 
 
-def test_a_resumed_run_keeps_its_config_with_what_changed(trained):
+def test_a_resumed_run_records_its_changes_in_its_config(trained):
     _, config = trained
     path = Path(config.output_dir, CONFIG_YAML)
     before = path.read_bytes()
@@ -109,7 +110,7 @@ def test_a_resumed_run_keeps_its_config_with_what_changed(trained):
     assert load_config(TrainConfig, path).seed == 7
 
 
-def test_a_fresh_start_sets_it_aside_with_the_run(tmp_path):
+def test_a_fresh_start_moves_the_config_aside_with_the_run(tmp_path):
     config = train_config(tmp_path, **{**FLAGS, "max_steps": 2})
     train_pair(config)
     before = (tmp_path / "out" / CONFIG_YAML).read_bytes()
@@ -120,8 +121,19 @@ def test_a_fresh_start_sets_it_aside_with_the_run(tmp_path):
     assert (now.seed, now.fresh_start) == (1, False)
 
 
+def test_a_fresh_start_keeps_user_files_named_like_configs(tmp_path):
+    config = train_config(tmp_path, **{**FLAGS, "max_steps": 2})
+    train_pair(config)
+    out = tmp_path / "out"
+    run_id = json.loads((out / "run.json").read_text())["run_id"]
+    for name in ("config-notes.yaml", "config-7.yaml"):
+        (out / name).write_text(f"the_good_one: {run_id}\n")
+    train_pair(TrainConfig(**{**vars(config), "fresh_start": True, "seed": 1}))
+    assert {"config-notes.yaml", "config-7.yaml"} < {path.name for path in out.iterdir()}
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), YAMLError("cannot represent")])
-def test_what_refuses_it_does_not_end_the_run(tmp_path, monkeypatch, capsys, error):
+def test_a_failed_config_write_does_not_end_the_run(tmp_path, monkeypatch, capsys, error):
     def refuse(*arguments, **named):
         raise error
 

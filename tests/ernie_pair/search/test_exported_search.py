@@ -1,4 +1,4 @@
-"""Indexes and searches by exported models, where none of the libraries of training is installed."""
+"""Indexing and searching with exported models, without any training library installed."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def test_exported_models_search_without_a_framework(folder):
         assert [hit["score"] for hit in row["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-4)
 
 
-def test_an_index_remembers_the_length_of_its_vectors(folder, tmp_path):
+def test_an_index_records_the_dimension_of_its_vectors(folder, tmp_path):
     config = IndexConfig(str(folder / "faq.tsv"), str(tmp_path / "index"), str(folder / "trained"), dim=8)
     make_index(config)
     assert json.loads((tmp_path / "index" / "index.json").read_text())["dim"] == 8

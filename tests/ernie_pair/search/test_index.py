@@ -1,4 +1,4 @@
-"""Indexes of texts: what they hold, that they find it, and that a killed run goes on."""
+"""Indexes of texts: their content, their search results, and how a killed run is resumed."""
 
 import gzip
 import json
@@ -50,7 +50,7 @@ def hashes_of(folder):
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
-def test_every_kind_finds_what_exact_search_finds(tmp_path, embedder, kind, precision):
+def test_every_index_kind_agrees_with_exact_search(tmp_path, embedder, kind, precision):
     index = index_of(tmp_path, TEXTS, kind=kind, precision=precision)
     searcher = PairSearcher(index, "any", recall_k=10, breadth=0 if kind == "flat" else 400, threads=1)
     queries = texts_of(30, seed=7)
@@ -64,15 +64,22 @@ def test_every_kind_finds_what_exact_search_finds(tmp_path, embedder, kind, prec
     assert manifest["recall_at_10"] > 0.8 and manifest["texts"] == 400 and manifest["dim"] == DIM
 
 
-def test_a_hit_brings_its_id_text_and_similarity(tmp_path, embedder):
+def test_a_hit_contains_its_id_text_and_similarity(tmp_path, embedder):
     searcher = PairSearcher(index_of(tmp_path, TEXTS), "any", threads=1)
     (hit, *others) = searcher.search(TEXTS[123], top_k=4)
     assert (hit.id, hit.text) == ("t123", TEXTS[123]) and hit.score == pytest.approx(1, abs=1e-5)
     assert len(others) == 3 and all(other.score == other.similarity < hit.score for other in others)
-    assert searcher.search(TEXTS[123], top_k=9999) == searcher.search(TEXTS[123], top_k=50)  # recall_k
 
 
-def test_little_breadth_finds_less_than_all_lists(tmp_path, embedder):
+def test_a_top_k_above_recall_k_returns_that_many_hits(tmp_path, embedder):
+    searcher = PairSearcher(index_of(tmp_path, TEXTS), "any", recall_k=5, threads=1)
+    for query, hits in zip(TEXTS, searcher.search_many(TEXTS[:3], top_k=120)):
+        assert [hit.id for hit in hits] == exact([query], 120)[0]
+    assert len(searcher.search(TEXTS[0], top_k=9999)) == 400  # the whole index
+    assert [len(hits) for hits in searcher.texts.recall(TEXTS[:2])] == [5, 5]
+
+
+def test_a_smaller_breadth_lowers_recall(tmp_path, embedder):
     folder = open_index_folder(index_of(tmp_path, TEXTS, kind="ivf", lists=10))
     narrow, wide = (TextRecall(folder, embedder, 10, 1, breadth) for breadth in (1, 10))
     queries = texts_of(30, seed=7)
@@ -88,8 +95,8 @@ def test_little_breadth_finds_less_than_all_lists(tmp_path, embedder):
     assert shares[0] < 9 and shares[1] > 9.9
 
 
-def test_empty_lists_are_passed_over_until_all_are_found(tmp_path, embedder, capfd):
-    """Of 40 lists of 60 texts most hold one or none; one of them is looked through first."""
+def test_empty_lists_are_skipped_until_all_hits_are_found(tmp_path, embedder, capfd):
+    """With 60 texts in 40 lists, most lists hold one text or none; only one list is probed at first."""
     index = index_of(tmp_path, TEXTS[:60], kind="ivf", lists=40)
     told = capfd.readouterr().err
     assert (
@@ -100,9 +107,7 @@ def test_empty_lists_are_passed_over_until_all_are_found(tmp_path, embedder, cap
     searcher = PairSearcher(index, "any", breadth=1, threads=1)
     for query in texts_of(12, seed=7):
         assert len(searcher.search(query, top_k=10)) == 10
-    assert [len(hits) for hits in searcher.search_many(texts_of(12, seed=7), top_k=60)] == [
-        50
-    ] * 12  # recall_k
+    assert [len(hits) for hits in searcher.search_many(texts_of(12, seed=7), top_k=60)] == [60] * 12
     alone = [searcher.texts.recall([query])[0] for query in texts_of(12, seed=7)]  # as the service asks
     assert alone == searcher.texts.recall(texts_of(12, seed=7)) and {len(hits) for hits in alone} == {50}
 
@@ -123,7 +128,7 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("packed", [False, True])
-def test_each_form_of_a_file_gives_the_same_texts(tmp_path, embedder, name, packed):
+def test_every_file_format_gives_the_same_texts(tmp_path, embedder, name, packed):
     lines, id_of = FORMS[name]
     path = write_lines(tmp_path / name, lines([(f"t{place}", text) for place, text in enumerate(TEXTS)]))
     if packed:
@@ -136,7 +141,7 @@ def test_each_form_of_a_file_gives_the_same_texts(tmp_path, embedder, name, pack
     assert [text for chunk in folder.texts.chunks(33) for text in chunk] == TEXTS
 
 
-def test_a_killed_run_takes_up_its_vectors_and_ends_equal(tmp_path, embedder, capfd):
+def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, capfd):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
     flags = ["--texts_file", str(path), "--model_path", "any", "--output_dir"]
     script = ROOT / "tests/ernie_pair/search/killed_index.py"
@@ -145,13 +150,13 @@ def test_a_killed_run_takes_up_its_vectors_and_ends_equal(tmp_path, embedder, ca
     assert killed.returncode == -signal.SIGKILL and not (tmp_path / "cut").exists()
     assert len(list(work_folder_of(tmp_path / "cut").glob("*.npy"))) == 2
     make_index(IndexConfig(str(path), str(tmp_path / "cut"), model_path="any"))
-    assert embedder.calls == [50] * 6 and "100 of 400 vectors were there" in capfd.readouterr().err
+    assert embedder.calls == [50] * 6 and "reused 100 of 400 vectors" in capfd.readouterr().err
     make_index(IndexConfig(str(path), str(tmp_path / "whole"), model_path="any"))
     assert hashes_of(tmp_path / "cut") == hashes_of(tmp_path / "whole")
-    assert sorted(os.listdir(tmp_path)) == ["cut", "texts.txt", "whole"]  # nothing else stays
+    assert sorted(os.listdir(tmp_path)) == ["cut", "texts.txt", "whole"]  # nothing else is left
 
 
-def test_vectors_of_another_model_are_not_taken_up(tmp_path, embedder, monkeypatch):
+def test_vectors_of_another_model_are_not_reused(tmp_path, embedder, monkeypatch):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
     config = IndexConfig(str(path), str(tmp_path / "index"), model_path="any")
     monkeypatch.setattr(building, "write_index", lambda *given: 1 / 0)
@@ -165,7 +170,7 @@ def test_vectors_of_another_model_are_not_taken_up(tmp_path, embedder, monkeypat
     assert sum(other.calls) == 400 and not work_folder_of(tmp_path / "index").exists()
 
 
-def test_a_damaged_chunk_of_a_killed_run_is_made_again(tmp_path, embedder, monkeypatch):
+def test_a_damaged_chunk_of_a_killed_run_is_recomputed(tmp_path, embedder, monkeypatch):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
     config = IndexConfig(str(path), str(tmp_path / "index"), model_path="any")
     with monkeypatch.context() as failing:
@@ -181,7 +186,7 @@ def test_a_damaged_chunk_of_a_killed_run_is_made_again(tmp_path, embedder, monke
     assert embedder.calls == [50]
 
 
-def test_the_same_command_again_has_nothing_to_do(tmp_path, embedder, capfd):
+def test_rerunning_the_same_command_does_nothing(tmp_path, embedder, capfd):
     index_of(tmp_path, TEXTS)
     before = hashes_of(tmp_path / "index")
     embedder.calls.clear()
@@ -194,14 +199,14 @@ def test_the_same_command_again_has_nothing_to_do(tmp_path, embedder, capfd):
 
 
 @pytest.mark.parametrize("kind", ["flat", "ivf"])
-def test_any_number_of_threads_builds_the_same_bytes(tmp_path, embedder, kind):
+def test_the_index_is_identical_for_any_number_of_threads(tmp_path, embedder, kind):
     for threads in (1, 2):
         (tmp_path / str(threads)).mkdir()
         index_of(tmp_path / str(threads), TEXTS, kind=kind, threads=threads)
     assert hashes_of(tmp_path / "1" / "index") == hashes_of(tmp_path / "2" / "index")
 
 
-def test_what_is_asked_of_memory_grows_with_the_index(monkeypatch):
+def test_the_memory_estimate_grows_with_the_index(monkeypatch):
     size = IndexShape().size(1_000_000, 128)
     assert size == 1_000_000 * 128 * 4
     assert IndexShape(precision="int8").size(10**7, 128) < IndexShape(precision="fp16").size(10**7, 128)
@@ -210,7 +215,7 @@ def test_what_is_asked_of_memory_grows_with_the_index(monkeypatch):
 
 
 def test_end_to_end_by_command_with_a_real_model(tmp_path):
-    """Of the exit codes, what stands on stdout and in the file of answers."""
+    """Checks the exit codes, stdout and the file of answers."""
     model = write_embedder(tmp_path / "model")
     path = write_lines(tmp_path / "faq.tsv", (f"q{place}\t{text}" for place, text in enumerate(TEXTS[:120])))
     queries = write_lines(tmp_path / "queries.txt", TEXTS[:5])
@@ -237,7 +242,7 @@ def test_end_to_end_by_command_with_a_real_model(tmp_path):
 
 
 def test_an_index_is_opened_memory_mapped(tmp_path, embedder):
-    """So that several processes share it; its file may be replaced while it is open."""
+    """Several processes can then share it, and its file may be replaced while it is open."""
     path = index_of(tmp_path, TEXTS) / "index.faiss"
     opened = VectorIndex(path, "flat", 400, DIM, threads=1)
     assert str(path) in Path("/proc/self/maps").read_text()
@@ -246,7 +251,7 @@ def test_an_index_is_opened_memory_mapped(tmp_path, embedder):
     assert opened.nearest(query, 1)[1].tolist() == [[5]]
 
 
-def test_an_index_that_the_disk_refuses_is_a_machine_fault(tmp_path, capfd):
+def test_an_index_write_failure_is_a_machine_error(tmp_path, capfd):
     index = build_index(IndexShape(), 3, 4, lambda: iter([np.eye(3, 4, dtype=np.float32)]), threads=1)
     assert exit_code_of(lambda: write_index(index, tmp_path / "absent" / "index.faiss")) == 5
     (line,) = capfd.readouterr().err.strip().splitlines()

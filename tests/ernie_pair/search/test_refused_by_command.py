@@ -1,4 +1,4 @@
-"""Bad input of the commands: an exit code, one line on standard error, and nothing half-written."""
+"""Bad input to the commands: an exit code, one line on stderr, and no partial output."""
 
 import re
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ TEXTS = texts_of(60)
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """An embedding model, another one, vectors and index of the first, and pairs of which one is bad."""
+    """Two embedding models, vectors and an index of the first, and a file of pairs with one bad row."""
     folder = tmp_path_factory.mktemp("refused")
     write_embedder(folder / "model")
     write_trained(folder / "other", initializer_range=0.2)
@@ -42,7 +42,7 @@ def world(tmp_path_factory):
 
 
 def refusal_of(world, words, capfd):
-    """The exit code and the error of a command; it has left nothing behind."""
+    """The exit code and the error of a command, after checking that it left no files behind."""
     before = sorted(path for path in world.rglob("*") if path.is_file())
     code = exit_code_of(lambda: run_here(words.replace("HERE", str(world)).split()))
     after = sorted(path for path in world.rglob("*") if path.is_file() and "cache" not in path.parts)
@@ -52,7 +52,7 @@ def refusal_of(world, words, capfd):
 
 
 def spoil(world, name):
-    """A copy of the stored vectors in which that of text 5 is NaN, as whole as any."""
+    """Copy the stored vectors with the one of text 5 set to NaN, and with a matching checksum."""
     folder = world / name
     folder.mkdir()
     for path in (world / "vectors").iterdir():
@@ -67,7 +67,7 @@ def spoil(world, name):
     (folder / VECTORS_JSON).write_text(said.replace(*hashes), encoding="utf-8")
 
 
-def test_a_stored_vector_that_is_nan_ends_the_command(world, capfd):
+def test_a_nan_in_stored_vectors_gives_exit_code_4(world, capfd):
     spoil(world, "spoiled")
     words = "index --vectors HERE/spoiled --texts_file HERE/texts.txt --output_dir HERE/new"
     code, error = refusal_of(world, words, capfd)
@@ -84,13 +84,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("words, reason", REFUSED, ids=["another", "long", "empty", "no index"])
-def test_a_bad_index_or_query_ends_the_command(world, capfd, words, reason):
+def test_a_bad_index_or_query_gives_exit_code_2(world, capfd, words, reason):
     (world / "empty.txt").touch()
     code, error = refusal_of(world, words, capfd)
     assert code == 2 and reason in error
 
 
-def test_no_service_starts_with_the_index_of_another_model(world):
+def test_the_service_refuses_an_index_of_another_model(world):
     config = ServeConfig("m", index=str(world / "index"), embedding_model=str(world / "other"))
     with pytest.raises(InputError, match="are of another model") as refused:
         _texts_of(config, SimpleNamespace(refuse_unrankable=lambda: None))
@@ -114,7 +114,7 @@ OF_LABELS = [
 
 
 @pytest.mark.parametrize("words", OF_LABELS, ids=[words.split()[0] for words in OF_LABELS])
-def test_a_label_outside_the_range_names_its_line(world, capfd, words):
+def test_the_error_names_the_line_of_a_label_out_of_range(world, capfd, words):
     code, error = refusal_of(world, words, capfd)
     assert code == 2 and re.search(r"bad\.tsv:7: .*7", error), error
 

@@ -1,8 +1,11 @@
-"""Indexes and searches that cannot be: each is one line with its exit code, and leaves nothing behind."""
+"""Invalid indexes and searches: each gives a one-line error and an exit code, and leaves nothing behind."""
 
+import io
 import json
 import os
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,7 +42,7 @@ def index(tmp_path, embedder):
 
 
 def refusal_of(path, **flags):
-    """The error of indexing ``path``; nothing but it is there afterwards."""
+    """The error of indexing ``path``, after checking that no files were added beside it."""
     before = sorted(os.listdir(path.parent))
     with pytest.raises((InputError, NumbersError, MachineError)) as refused:
         make_index(IndexConfig(str(path), str(path.parent / "index"), model_path="any", **flags))
@@ -52,11 +55,11 @@ BAD_FILES = {
     "blank.txt": ("今天\n\n".encode(), "blank.txt:2: an empty text; fix the line, or pass --on_bad_row skip"),
     "columns.tsv": (
         "a\t今天\nb\t明天\t好\n".encode(),
-        "columns.tsv:2: 3 column\\(s\\) in place of id TAB text",
+        "columns.tsv:2: 3 columns instead of id TAB text",
     ),
     "no_id.tsv": ("\t今天\n".encode(), "no_id.tsv:1: an empty id"),
-    "twice.tsv": ("a\t今天\nb\t好\na\t明天\n".encode(), "twice.tsv:3: the id of line 1 again"),
-    "number.jsonl": (b'{"text": 1}\n', 'number.jsonl:1: no "text" that is a text'),
+    "twice.tsv": ("a\t今天\nb\t好\na\t明天\n".encode(), "twice.tsv:3: repeats the id of line 1"),
+    "number.jsonl": (b'{"text": 1}\n', 'number.jsonl:1: no "text" that is a string'),
     "list.jsonl": (b'{"text": "a", "id": [1]}\n', 'list.jsonl:1: an "id" that is neither'),
     "half.jsonl": (b'{"text": "\\ud800"}\n', "half.jsonl:1: half of a character"),
     "cut.jsonl": (b'{"text": "a"\n', "cut.jsonl:1: not JSON"),
@@ -65,16 +68,16 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_of_texts_names_its_line(tmp_path, embedder, name):
+def test_a_bad_text_file_is_refused_with_its_line_number(tmp_path, embedder, name):
     content, reason = BAD_FILES[name]
     path = tmp_path / name
     path.write_bytes(content)
     error = refusal_of(path)
-    assert error.exit_code == 2 and pytest.importorskip("re").search(reason, error.message)
-    assert embedder.calls == []  # the model has not worked for it
+    assert error.exit_code == 2 and re.search(reason, error.message)
+    assert embedder.calls == []  # the model was not run
 
 
-def test_bad_lines_are_left_out_where_that_is_asked(tmp_path, embedder, caplog):
+def test_bad_lines_are_skipped_on_request(tmp_path, embedder, caplog):
     path = tmp_path / "texts.txt"
     path.write_bytes("今天\n\n明天\n".encode() + b"\xff\xff\n" + "好\n".encode())
     make_index(IndexConfig(str(path), str(tmp_path / "index"), model_path="any", on_bad_row="skip"))
@@ -87,12 +90,12 @@ def test_bad_lines_are_left_out_where_that_is_asked(tmp_path, embedder, caplog):
     assert json.loads((tmp_path / "index/index.json").read_text())["lines_left_out"] == 2
 
 
-def test_a_missing_file_is_named(tmp_path, embedder):
+def test_the_error_names_a_missing_file(tmp_path, embedder):
     assert "absent.txt is not a file" in refusal_of(tmp_path / "absent.txt").message
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 3.0])
-def test_vectors_that_are_not_of_length_1_end_it(tmp_path, embedder, monkeypatch, value):
+def test_vectors_not_of_unit_length_are_refused(tmp_path, embedder, monkeypatch, value):
     def broken(texts):
         vectors = HashEmbedder().embed(texts)
         vectors[7] *= value
@@ -103,7 +106,7 @@ def test_vectors_that_are_not_of_length_1_end_it(tmp_path, embedder, monkeypatch
     assert error.exit_code == 4 and "vector 7 is NaN, infinite or of length" in error.message
 
 
-def test_too_little_memory_is_said_before_the_model_works(tmp_path, embedder, monkeypatch):
+def test_too_little_memory_is_reported_before_the_model_runs(tmp_path, embedder, monkeypatch):
     monkeypatch.setattr(faiss_index, "free_memory", lambda: 1000.0)
     error = refusal_of(write_lines(tmp_path / "texts.txt", TEXTS))
     assert error.exit_code == 5 and "60 vectors of 16 takes about 0.0 GB" in error.message
@@ -116,7 +119,7 @@ def test_more_lists_than_texts_are_refused_at_once(tmp_path, embedder):
     assert error.message.endswith("use 1, or leave it out") and embedder.calls == []
 
 
-def test_breadth_of_a_flat_index_is_refused(index, embedder):
+def test_breadth_is_refused_for_a_flat_index(index, embedder):
     embedder.calls.clear()
     with pytest.raises(InputError, match="breadth=8: .*index is a flat index") as told:
         PairSearcher(index, "any", breadth=8)
@@ -130,29 +133,42 @@ def test_breadth_of_a_flat_index_is_refused(index, embedder):
     [
         ({}, "give either model_path or vectors"),
         ({"model_path": "m", "vectors": "v"}, "give either model_path or vectors"),
-        ({"vectors": "v", "dim": 8}, "dim=8 is of model_path"),
-        ({"model_path": "m", "lists": 8}, "lists=8 is of kind ivf"),
-        ({"model_path": "m", "links": 8, "kind": "ivf"}, "links=8 is of kind hnsw"),
+        ({"vectors": "v", "dim": 8}, "dim=8 needs model_path"),
+        ({"model_path": "m", "lists": 8}, "lists=8 is for kind ivf"),
+        ({"model_path": "m", "links": 8, "kind": "ivf"}, "links=8 is for kind hnsw"),
         ({"model_path": "m", "output_dir": " "}, "output_dir is empty"),
     ],
 )
-def test_flags_of_an_index_that_do_not_fit_are_refused(flags, reason):
+def test_inconsistent_index_flags_are_refused(flags, reason):
     with pytest.raises(InputError, match=reason):
         IndexConfig(**{"texts_file": "t", "output_dir": "o", **flags})
 
 
-def test_a_folder_of_somebody_else_is_not_replaced(tmp_path, embedder):
+def test_a_folder_with_foreign_files_is_not_replaced(tmp_path, embedder):
     (tmp_path / "index").mkdir()
     write_lines(tmp_path / "index" / "dear.txt", ["dear"])
     error = refusal_of(write_lines(tmp_path / "texts.txt", TEXTS), overwrite=True)
     assert "index holds dear.txt, which would be lost" in error.message
 
 
-def test_two_runs_do_not_make_one_index(tmp_path, embedder):
+def test_two_runs_cannot_build_the_same_index_at_once(tmp_path, embedder):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
     with building.working_in(building.work_folder_of(tmp_path / "index")):
         error = refusal_of(path)
     assert error.exit_code == 5 and "another run makes this index" in error.message
+
+
+def test_a_work_folder_with_other_files_is_left_without_error(tmp_path, monkeypatch):
+    rmdir = Path.rmdir
+
+    def too_late(folder):
+        (folder / "new").touch()  # by a run that has begun after the look into the folder
+        rmdir(folder)
+
+    monkeypatch.setattr(Path, "rmdir", too_late)
+    with building.working_in(tmp_path / "work"):
+        pass
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["new"]
 
 
 def test_an_index_of_another_model_is_refused(index, embedder):
@@ -167,7 +183,7 @@ def test_an_index_of_another_model_is_refused(index, embedder):
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_damaged_or_missing_file_of_an_index_is_named(index, embedder, name):
+def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
     whole = (index / name).read_bytes()
     for content in (whole[:-3], whole[:-1] + bytes([whole[-1] ^ 1]), b"", None):
         (index / name).unlink(missing_ok=True)
@@ -190,7 +206,7 @@ def test_a_damaged_or_missing_file_of_an_index_is_named(index, embedder, name):
         ({"recall_at_10": 7}, "wrong or missing: recall_at_10"),
     ],
 )
-def test_a_manifest_that_lies_is_refused(index, embedder, change, reason):
+def test_a_wrong_manifest_is_refused(index, embedder, change, reason):
     path = index / "index.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     embedder.dim = change.get("dim", DIM)
@@ -198,7 +214,7 @@ def test_a_manifest_that_lies_is_refused(index, embedder, change, reason):
         PairSearcher(index, "any")
 
 
-def test_a_folder_without_an_index_is_named(tmp_path):
+def test_a_folder_without_an_index_is_refused(tmp_path):
     with pytest.raises(InputError, match="is not a folder; give the output_dir of ernie-pair index"):
         PairSearcher(tmp_path / "absent", "any")
     with pytest.raises(InputError, match="holds no index.json; make an index with ernie-pair index"):
@@ -215,14 +231,14 @@ def test_a_folder_without_an_index_is_named(tmp_path):
     ],
     ids=["cosine", "probability", "regression", "ranking"],
 )
-def test_a_threshold_lies_where_the_scores_lie(index, embedder, monkeypatch, unit, inside, outside):
+def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeypatch, unit, inside, outside):
     scorer = Scorer(lambda pairs: np.linspace(-8, 5, len(pairs)), unit)
     monkeypatch.setattr("ernie_pair.search.searcher.open_scorer", lambda *given: scorer)
     reranker = None if unit is COSINE else "ranker"
     found = PairSearcher(index, "any", reranker, threshold=inside).search(TEXTS[0], top_k=50)
     assert found == [] or min(hit.score for hit in found) >= inside
     assert found
-    config_of(index, reranker="ranker", threshold=4.5)  # what it is says the model
+    config_of(index, reranker="ranker", threshold=4.5)  # accepted: the range depends on the model
     if outside is not None:
         with pytest.raises(InputError, match=f"threshold={outside} is .*: it is {unit.name}"):
             PairSearcher(index, "any", reranker, threshold=outside)
@@ -236,12 +252,12 @@ def test_a_threshold_lies_where_the_scores_lie(index, embedder, monkeypatch, uni
         (3, "the query is 3"),
     ],
 )
-def test_a_query_that_cannot_be_asked_is_refused(index, embedder, query, reason):
+def test_an_invalid_query_is_refused(index, embedder, query, reason):
     with pytest.raises(InputError, match=reason):
         PairSearcher(index, "any").search(query)
 
 
-def test_long_queries_are_cut_where_that_is_asked(index, embedder):
+def test_long_queries_are_truncated_on_request(index, embedder):
     assert len(PairSearcher(index, "any", cuts=True).search("今" * 19, top_k=2)) == 2
     with pytest.raises(InputError, match="the query is empty"):
         PairSearcher(index, "any", cuts=True).search(" ")
@@ -251,7 +267,7 @@ def config_of(index, **flags):
     return SearchConfig(str(index), "any", **flags)
 
 
-def test_a_long_query_of_a_file_is_named_before_any_work(index, embedder, tmp_path):
+def test_a_long_query_in_a_file_is_reported_before_any_work(index, embedder, tmp_path):
     path = write_lines(tmp_path / "queries.txt", ["今天", "明" * 30])
     config = config_of(index, queries_file=str(path), answers_file=str(tmp_path / "out.jsonl"))
     embedder.calls.clear()
@@ -263,7 +279,7 @@ def test_a_long_query_of_a_file_is_named_before_any_work(index, embedder, tmp_pa
         search_texts(config)
 
 
-def test_answers_of_a_file_are_not_written_over(index, embedder, tmp_path, capfd):
+def test_existing_answers_are_not_overwritten(index, embedder, tmp_path, capfd):
     path = write_lines(tmp_path / "queries.tsv", ["a\t今天", "b\t明天"])
     config = config_of(index, queries_file=str(path), answers_file=str(tmp_path / "out.jsonl"), top_k=2)
     search_texts(config)
@@ -275,16 +291,38 @@ def test_answers_of_a_file_are_not_written_over(index, embedder, tmp_path, capfd
     search_texts(config)
     assert "nothing to do" in capfd.readouterr().err
     write_lines(path, ["a\t昨天"])
-    with pytest.raises(InputError, match="from another content of --queries_file|content of queries_file"):
+    with pytest.raises(InputError, match="from other content of --queries_file|content of queries_file"):
         search_texts(config)
 
 
-def test_nothing_found_names_the_threshold(index, embedder, capfd):
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_column_names_are_printed_only_on_a_terminal(index, embedder, capsys, monkeypatch, is_terminal):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    search_texts(config_of(index, query="今天", top_k=2))
+    first, *others = capsys.readouterr().out.splitlines()
+    assert (first == "cosine\tid\ttext") == is_terminal
+    assert len(others) == 1 + is_terminal and all(len(line.split("\t")) == 3 for line in others)
+
+
+def test_a_closed_stdin_is_a_one_line_error(index, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match="query -: standard input is closed; give a query"):
+        search_texts(config_of(index))
+
+
+def test_a_byte_order_mark_on_stdin_is_dropped(index, embedder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeff今天\n\ufeff昨天\n"))
+    search_texts(config_of(index))
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["query"] == "今天" and second["query"] == "\ufeff昨天"  # only at the very beginning
+
+
+def test_an_empty_result_names_the_threshold(index, embedder, capfd):
     search_texts(config_of(index, query="今天", threshold=1.0))
     assert "nothing reaches --threshold 1\n" in capfd.readouterr().err
 
 
-def test_an_empty_query_of_the_command_ends_with_2(index, capfd):
+def test_an_empty_query_gives_exit_code_2(index, capfd):
     words = ["search", "--index", str(index), "--model_path", "any", "--query", ""]
     assert exit_code_of(lambda: _run(words)) == 2
     assert "error: --query is empty; fill it in" in capfd.readouterr().err
@@ -295,7 +333,7 @@ def test_an_empty_query_of_the_command_ends_with_2(index, capfd):
     [
         ({"query": ""}, "query is empty; fill it in, or leave it out"),
         ({"query": " "}, "query is empty"),
-        ({"query": "q", "queries_file": "f", "answers_file": "o"}, "two ways to ask"),
+        ({"query": "q", "queries_file": "f", "answers_file": "o"}, "exclude each other"),
         ({"queries_file": "f"}, "queries_file and answers_file go together"),
         ({"answers_file": "f"}, "queries_file and answers_file go together"),
         ({"top_k": 9, "recall_k": 5}, "recall_k=5 is below top_k=9"),
@@ -303,12 +341,12 @@ def test_an_empty_query_of_the_command_ends_with_2(index, capfd):
         ({"top_k": 0}, "top_k=0 is below 1"),
     ],
 )
-def test_flags_of_a_search_that_do_not_fit_are_refused(flags, reason):
+def test_inconsistent_search_flags_are_refused(flags, reason):
     with pytest.raises(InputError, match=reason):
         config_of("i", **flags)
 
 
-def test_without_faiss_the_command_that_brings_it_is_said(monkeypatch, capfd, tmp_path):
+def test_missing_faiss_is_reported_with_its_install_command(monkeypatch, capfd, tmp_path):
     monkeypatch.setitem(sys.modules, "faiss", None)
     path = write_lines(tmp_path / "texts.txt", TEXTS)
     config = IndexConfig(str(path), str(tmp_path / "index"), model_path="any")
@@ -316,7 +354,7 @@ def test_without_faiss_the_command_that_brings_it_is_said(monkeypatch, capfd, tm
     assert f"error: faiss is not installed; {install_command('search')}" in capfd.readouterr().err
 
 
-def test_a_table_keeps_every_text_and_none_of_a_failed_one(tmp_path):
+def test_a_table_keeps_every_text_and_a_failed_one_is_damaged(tmp_path):
     texts = ["", "今天", "a\tb\n", "好" * 5000]
     with TextTableWriter(tmp_path, "x") as table:
         for text in texts:

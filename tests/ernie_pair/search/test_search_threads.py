@@ -1,4 +1,4 @@
-"""The threads of the trained models of a search."""
+"""The number of threads used by the trained models of a search."""
 
 import pytest
 from tiny_ship import write_trained
@@ -10,7 +10,7 @@ from ernie_pair.search.models import open_embedding_model, open_scorer
 
 @pytest.fixture
 def taken(monkeypatch):
-    """What Paddle's own kernels are told, and the fused ones of each model, in their order."""
+    """The thread counts given to Paddle's own kernels and to the fused ones of each model, in order."""
     told = []
     monkeypatch.setattr(kernel_path, "set_math_threads", told.append)
     change = ModelState.__setattr__
@@ -25,7 +25,7 @@ def taken(monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [0, 3])
-def test_trained_models_take_the_threads_of_the_flag(tmp_path, taken, threads):
+def test_trained_models_use_the_threads_of_the_flag(tmp_path, taken, threads):
     model = str(write_trained(tmp_path / "model"))
     scorer = open_scorer(model, "cpu", threads)
     own = taken.copy()
@@ -36,7 +36,7 @@ def test_trained_models_take_the_threads_of_the_flag(tmp_path, taken, threads):
     assert len(scorer.score([("今天", "明天")])) == 1 and len(embedder.embed(["今天"])) == 1
 
 
-def test_a_trained_model_for_regression_says_where_scores_lie(tmp_path):
+def test_a_trained_regression_model_gives_its_score_range(tmp_path):
     asked = {"num_labels": 1, "problem_type": "regression", "label_range": [0.0, 5.0]}
     model = str(write_trained(tmp_path / "model", **asked))
     assert open_scorer(model, "cpu", 1).unit[1:] == (0.0, 5.0)

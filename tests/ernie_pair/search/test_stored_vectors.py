@@ -1,4 +1,4 @@
-"""Indexes of the vectors that ernie-pair embed has written."""
+"""Indexes built from vectors written by ernie-pair embed."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def indexed(stored, folder, dtype="float16", texts="texts.txt"):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_stored_vectors_are_searched_as_those_of_the_model(stored, tmp_path, dtype):
+def test_stored_vectors_give_the_same_hits_as_the_model(stored, tmp_path, dtype):
     texts, model = str(stored / "texts.txt"), str(stored / "model")
     make_index(IndexConfig(texts, str(tmp_path / "own"), model_path=model))
     of_both = [
@@ -49,7 +49,7 @@ def test_stored_vectors_are_searched_as_those_of_the_model(stored, tmp_path, dty
     assert about[0]["max_seq_len"] == about[1]["max_seq_len"] > 0
 
 
-def test_texts_with_ids_are_stored_and_indexed_alike(stored, tmp_path):
+def test_texts_with_ids_give_the_same_vectors_and_keep_ids(stored, tmp_path):
     rows = ["id\ttext", *(f"q{place}\t{text}" for place, text in enumerate(TEXTS))]
     texts, vectors = write_lines(tmp_path / "faq.tsv", rows), tmp_path / "vectors"
     embed(EmbedConfig(model_path=str(stored / "model"), input_file=str(texts), output_dir=str(vectors)))
@@ -77,7 +77,7 @@ def test_damaged_vectors_are_refused(stored, tmp_path):
         path.write_bytes(whole)
 
 
-def test_a_stored_vector_that_is_nan_ends_it(stored, tmp_path, monkeypatch):
+def test_a_nan_in_stored_vectors_is_refused(stored, tmp_path, monkeypatch):
     from ernie_pair.inference.vector_files import VectorFile
 
     monkeypatch.setattr(VectorFile, "rows", lambda self, begin, end: np.full((end - begin, 32), np.nan, "f4"))

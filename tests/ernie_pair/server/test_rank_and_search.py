@@ -1,4 +1,4 @@
-"""/rank and /search of the service, and the times of each endpoint in /metrics."""
+"""/rank and /search of the service, and the response times of each endpoint in /metrics."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def rank(client, *candidates, **more):
     return client.post("/rank", json={"query": "q", "candidates": candidates, **more})
 
 
-def test_candidates_come_back_the_best_first_ties_by_place(model):
+def test_candidates_are_ranked_best_first_with_ties_in_order(model):
     answer = ask(model, lambda client: rank(client, "xxx", "x", "xxxx", "x", "xx", top_k=3))
     content = answer.json()
     assert answer.status_code == 200 and content.pop("milliseconds") >= 0
@@ -57,7 +57,7 @@ def test_candidates_come_back_the_best_first_ties_by_place(model):
     assert content == {"ranking": [*places, {"place": 4, "text": "xx", "score": 0.97}]}
 
 
-def test_ranking_and_prediction_share_a_call_of_the_model(model):
+def test_ranking_and_prediction_share_a_model_call(model):
     async def both(client):
         model.gate.clear()
         first = asyncio.ensure_future(rank(client, "x"))
@@ -83,19 +83,19 @@ BAD_RANKS = [
     ({"query": "q", "candidates": ["a", " "]}, 422, "candidate 1 is empty"),
     ({"query": "q", "candidates": ["a"] * 6}, 413, "6 candidates are above 5; send fewer"),
     ({"query": "q" * 21, "candidates": ["a"]}, 413, "the query has 21 characters, above 20"),
-    ({"query": "q", "candidates": ["a"], "top_k": 0}, 422, "top_k is no whole number from 1 on"),
-    ({"query": "q", "candidates": ["a"], "top_k": 1.5}, 422, "top_k is no whole number"),
+    ({"query": "q", "candidates": ["a"], "top_k": 0}, 422, "top_k is not a whole number of 1 or more"),
+    ({"query": "q", "candidates": ["a"], "top_k": 1.5}, 422, "top_k is not a whole number"),
 ]
 
 
 @pytest.mark.parametrize("body, status, reason", BAD_RANKS, ids=range(len(BAD_RANKS)))
-def test_a_bad_question_is_refused_before_the_model(model, body, status, reason):
+def test_a_bad_rank_request_is_refused_before_the_model_runs(model, body, status, reason):
     answer = ask(model, lambda client: client.post("/rank", content=json.dumps(body).encode()))
     said = answer.json()["error"]
     assert answer.status_code == status and reason in said and "\n" not in said and model.calls == []
 
 
-def test_a_model_of_three_classes_ranks_nothing(model):
+def test_a_three_class_model_cannot_rank(model):
     before = model.exported
     model.exported = replace(before, labels=("a", "b", "c"))
     try:
@@ -105,7 +105,7 @@ def test_a_model_of_three_classes_ranks_nothing(model):
     assert answer.status_code == 422 and "has 3 classes" in answer.json()["error"]
 
 
-def test_without_an_index_there_is_no_search(model):
+def test_without_an_index_search_returns_404(model):
     async def both(client):
         return await client.post("/search", json={"query": "q"}), await client.get("/health")
 
@@ -128,7 +128,7 @@ def search(client, query, **more):
     return client.post("/search", json={"query": query, **more})
 
 
-def test_a_search_recalls_then_ranks_by_the_model(model, recall):
+def test_a_search_recalls_and_then_reranks_with_the_model(model, recall):
     query = texts_of(200)[17]
     near = {hit.id: hit for hit in recall.recall([query])[0]}
     answer = ask(model, lambda client: search(client, query, top_k=4), recall)
@@ -149,7 +149,13 @@ def test_hits_below_the_threshold_are_left_out(model, recall):
     assert ask(model, lambda c: search(c, query, threshold=1.0), recall).json()["hits"] == []
 
 
-def test_searches_that_come_together_are_embedded_together(model, recall):
+def test_top_k_may_exceed_a_small_index(model, recall):
+    recall.recall_k = recall.count  # as for an index of fewer texts than recall_k
+    answer = ask(model, lambda client: search(client, "今天", top_k=999), recall, max_waiting=999)
+    assert len(answer.json()["hits"]) == 200
+
+
+def test_simultaneous_searches_are_embedded_together(model, recall):
     async def many(client):
         return await asyncio.gather(*(search(client, query) for query in texts_of(200)[:9]))
 
@@ -165,18 +171,19 @@ BAD_SEARCHES = [
     ({}, 422, "the body holds no query"),
     ({"query": "今" * 19}, 413, "the query has 21 tokens, above the 20 of the model; shorten it"),
     ({"query": "今", "threshold": 2}, 422, "threshold 2 is above 1; use 1 or less: it is a probability"),
-    ({"query": "今", "threshold": "a"}, 422, "threshold is no number; leave it out for none"),
-    ({"query": "今", "top_k": True}, 422, "top_k is no whole number"),
+    ({"query": "今", "threshold": "a"}, 422, "threshold is not a number; leave it out for none"),
+    ({"query": "今", "top_k": True}, 422, "top_k is not a whole number"),
+    ({"query": "今", "top_k": 7}, 422, "top_k 7 is above the 6 texts that this service retrieves"),
 ]
 
 
 @pytest.mark.parametrize("body, status, reason", BAD_SEARCHES, ids=range(len(BAD_SEARCHES)))
-def test_a_bad_search_is_refused_in_one_line(model, recall, body, status, reason):
+def test_a_bad_search_is_refused_before_the_model_runs(model, recall, body, status, reason):
     answer = ask(model, lambda client: client.post("/search", json=body), recall)
     assert answer.status_code == status and reason in answer.json()["error"] and model.calls == []
 
 
-def test_a_vector_that_is_nan_is_an_error_of_one_line(model, recall, monkeypatch):
+def test_a_nan_vector_gives_a_one_line_error(model, recall, monkeypatch):
     def broken(texts):
         raise NumbersError("the vector of text 0 is NaN, infinite or zero; look at the weights")
 
@@ -189,16 +196,16 @@ def test_a_vector_that_is_nan_is_an_error_of_one_line(model, recall, monkeypatch
     refused, answered = ask(model, both, recall)
     said = refused.json()["error"]
     assert refused.status_code == 500 and "\n" not in said and "Traceback" not in refused.text
-    assert answered.status_code == 200  # and the service goes on
+    assert answered.status_code == 200  # and the service keeps running
 
 
-def test_candidates_beyond_the_size_of_a_request_are_refused(model):
+def test_a_rank_request_above_the_size_limit_is_refused(model):
     body = json.dumps({"query": "q", "candidates": ["x"] * 1_000_000}).encode()
     answer = ask(model, lambda client: client.post("/rank", content=body))
     assert answer.status_code == 413 and "\n" not in answer.json()["error"] and model.calls == []
 
 
-def test_a_threshold_of_regression_lies_in_its_range(model, recall):
+def test_a_regression_threshold_must_lie_in_the_label_range(model, recall):
     model.exported = replace(model.exported, labels=("score",), target="regression", label_range=(0.0, 5.0))
     model.score = lambda pairs: np.linspace(4, 5, len(pairs))
     refused = ask(model, lambda client: search(client, "今", threshold=6), recall)
@@ -207,12 +214,12 @@ def test_a_threshold_of_regression_lies_in_its_range(model, recall):
     assert len(hits) == 3 and min(hit["score"] for hit in hits) >= 4.5
 
 
-def test_metrics_tell_the_median_and_p99_of_each_endpoint(model, recall):
+def test_metrics_report_median_and_p99_of_each_endpoint(model, recall):
     async def some(client):
         for _ in range(3):
             await client.post("/predict", json={"pairs": texts(1)})
         await rank(client, "x")
-        await rank(client, " ")  # refused: no answer whose time counts
+        await rank(client, " ")  # refused, so its time is not counted
         await search(client, "今天")
         return await client.get("/metrics")
 
@@ -231,7 +238,7 @@ def test_metrics_tell_the_median_and_p99_of_each_endpoint(model, recall):
     assert numbers["ernie_pair_pairs_total"] == str(3.0 + 1 + 6)
 
 
-def test_a_quantile_is_a_time_that_was_seen():
+def test_a_quantile_is_one_of_the_observed_times():
     times = [number / 100 for number in range(1, 101)]
     assert quantile(times, 0.5) == 0.5 and quantile(times, 0.99) == 0.99
     assert quantile([7.0], 0.5) == quantile([7.0], 0.99) == 7.0
@@ -245,14 +252,14 @@ def test_the_page_offers_ranking_and_search(model):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js to read the script with")
-def test_the_script_of_the_page_can_be_read(model, tmp_path):
+def test_the_script_of_the_page_is_valid_javascript(model, tmp_path):
     page = ask(model, lambda client: client.get("/")).text
     script = tmp_path / "page.js"
     script.write_text(page.split("<script>")[1].split("</script>")[0], encoding="utf-8")
     assert subprocess.run(["node", "--check", str(script)], capture_output=True, timeout=60).returncode == 0
 
 
-def test_search_is_documented_with_an_example_that_works(model, recall):
+def test_openapi_examples_of_rank_and_search_work(model, recall):
     async def both(client):
         document = (await client.get("/openapi.json")).json()
         found = {}
@@ -275,6 +282,6 @@ def test_search_is_documented_with_an_example_that_works(model, recall):
         ({"index": "i", "embedding_model": "e", "recall_k": 5000}, "no room for one search of recall_k=5000"),
     ],
 )
-def test_flags_of_the_index_that_do_not_fit_are_refused(flags, reason):
+def test_inconsistent_index_flags_are_refused(flags, reason):
     with pytest.raises(InputError, match=reason):
         ServeConfig("m", **flags)

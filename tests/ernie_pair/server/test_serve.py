@@ -1,4 +1,4 @@
-"""The service in this process, over its ASGI door; one test starts it as it is started for real."""
+"""The service in this process, through its ASGI interface; one test starts it as a real process."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def model():
 
 @asynccontextmanager
 async def running(model, max_batch=8, max_wait=0.02, max_waiting=100):
-    """A client of the service, which is stopped in good order afterwards."""
+    """A client of the service, which is shut down cleanly afterwards."""
     app = create_app(model, Batching(max_batch, max_wait, max_waiting), LIMITS)
     transport = httpx.ASGITransport(app)
     async with (
@@ -90,14 +90,14 @@ def test_simultaneous_requests_share_calls_but_not_answers(model):
     assert len(model.threads) == 1 and model.threads != {threading.main_thread().name}
 
 
-def test_requests_that_wait_for_a_busy_model_go_together(model):
+def test_requests_waiting_for_a_busy_model_are_batched(model):
     async def busy(client):
         model.gate.clear()
         first = asyncio.ensure_future(post(client, *texts(1)))
         while not model.calls:
             await asyncio.sleep(0.001)
         others = [asyncio.ensure_future(post(client, *texts(n, n))) for n in range(1, 4)]
-        while (await client.get("/health")).json()["waiting_pairs"] < 6:  # answered meanwhile
+        while (await client.get("/health")).json()["waiting_pairs"] < 6:  # /health is answered meanwhile
             await asyncio.sleep(0.001)
         model.gate.set()
         return await asyncio.gather(first, *others)
@@ -106,14 +106,14 @@ def test_requests_that_wait_for_a_busy_model_go_together(model):
     assert all(answer.status_code == 200 for answer in answers) and model.calls == [1, 6]
 
 
-def test_who_asks_alone_waits_for_nobody(model):
+def test_a_lone_request_is_not_delayed(model):
     async def one_by_one(client):
         return [await asyncio.wait_for(post(client, *texts(n)), 5) for n in (1, 2, 3)]
 
     assert len(ask(model, one_by_one, max_wait=60.0)) == 3 and model.calls == [1, 1, 1]
 
 
-def test_those_who_asked_together_are_waited_for(model):
+def test_a_batch_waits_for_recently_active_clients(model):
     async def twice(client):
         await post(client, *texts(1))
         await asyncio.sleep(0.05)
@@ -134,16 +134,16 @@ def test_those_who_asked_together_are_waited_for(model):
     assert model.calls == [1, 3]  # as soon as the first asks again
 
 
-def test_a_request_is_never_cut_in_two(model):
+def test_a_request_is_never_split_across_batches(model):
     async def three(client):
         return await asyncio.gather(*(post(client, *texts(*[size] * size)) for size in (3, 2, 5)))
 
     answers = ask(model, three, max_batch=4, max_wait=0.05)
     assert [len(answer.json()["labels"]) for answer in answers] == [3, 2, 5]
-    assert model.calls == [3, 2, 5]  # none fits beside another in a call of 4
+    assert model.calls == [3, 2, 5]  # no two of them fit into one call of 4
 
 
-def test_a_queue_that_is_full_turns_away_at_once(model):
+def test_a_full_queue_rejects_requests_at_once(model):
     async def crowd(client):
         model.gate.clear()
         accepted = []
@@ -157,11 +157,11 @@ def test_a_queue_that_is_full_turns_away_at_once(model):
 
     refused, answers = ask(model, crowd, max_batch=2, max_waiting=5, max_wait=0.0)
     assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
-    assert refused.json() == {"error": "too many pairs are waiting; ask again in a second"}
+    assert refused.json() == {"error": "too many pairs are waiting; try again in a second"}
     assert [answer.status_code for answer in answers] == [200, 200, 200]
 
 
-def test_stopping_answers_those_who_wait(model):
+def test_stopping_answers_waiting_requests(model):
     async def main():
         async with MicroBatcher(model.predict, Batching(2, 60.0, 100)) as batcher:
             waiting = [asyncio.ensure_future(batcher.ask([("x", "y")])) for _ in range(5)]
@@ -174,7 +174,7 @@ def test_stopping_answers_those_who_wait(model):
     assert model.calls == [2, 2, 1]
 
 
-def test_a_caller_who_gave_up_does_not_harm_the_others(model):
+def test_a_cancelled_request_does_not_affect_others(model):
     async def main():
         async with MicroBatcher(model.predict, Batching(2, 0.05, 100)) as batcher:
             gone, stays = (asyncio.ensure_future(batcher.ask([("x", "y")])) for _ in range(2))
@@ -198,10 +198,10 @@ def test_a_failing_model_fails_its_requests_not_the_service(model, caplog):
 
 
 BAD_BODIES = [
-    (b"", 400, "the body is not JSON"),
-    (b"{", 400, "the body is not JSON"),
-    (b"\xff", 400, "the body is not JSON"),
-    (b"[" * 1900, 400, "the body is not JSON"),
+    (b"", 400, 'the body is empty; send {"pairs": [["text a", "text b"]]}'),
+    (b"{", 400, "the body cannot be read: not JSON, Expecting property name"),
+    (b"\xff", 400, "the body cannot be read: not UTF-8 (byte 0xff); send {"),
+    (b"[" * 1900, 400, "the body cannot be read: "),
     (b"[]", 422, "the body holds no list of pairs; send"),
     (b"{}", 422, "the body holds no list of pairs"),
     (b'{"pairs": []}', 422, "the body holds no list of pairs"),
@@ -230,7 +230,7 @@ def test_a_bad_body_is_refused_before_it_reaches_the_model(model, body, status, 
     assert model.calls == []
 
 
-def test_a_body_that_announces_no_length_is_bounded_too(model):
+def test_a_body_without_content_length_is_limited_too(model):
     async def chunks():
         for _ in range(30):
             yield b" " * 100
@@ -239,7 +239,7 @@ def test_a_body_that_announces_no_length_is_bounded_too(model):
     assert answer.status_code == 413
 
 
-def test_a_body_that_does_not_arrive_is_not_waited_for(model, monkeypatch):
+def test_a_body_that_does_not_arrive_times_out(model, monkeypatch):
     monkeypatch.setattr(request, "BODY_SECONDS", 0.05)
 
     async def chunks():
@@ -254,15 +254,31 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(model, monkeypatch):
     assert refused.value.status == 408
 
 
+ROUTES = "GET /openapi.json, POST /predict, POST /rank, GET /, GET /health, GET /metrics"
+
+
 @pytest.mark.parametrize(
-    "method, path, status", [("GET", "/nothing", 404), ("GET", "/predict", 405), ("GET", "/docs", 404)]
+    "method, path, status, reason",
+    [
+        ("GET", "/nothing", 404, f"there is no /nothing here; available: {ROUTES}"),
+        ("POST", f"/{'n' * 99}", 404, f"there is no /{'n' * 79}... here; available: {ROUTES}"),
+        ("POST", "/search", 404, "the service has no index: start it with --index and --embedding_model; "),
+        (
+            "GET",
+            "/predict",
+            405,
+            '/predict does not accept GET; use POST {"pairs": [["text a", "text b"]]}',
+        ),
+        ("POST", "/health", 405, "/health does not accept POST; use GET"),
+    ],
 )
-def test_other_routes_are_refused_in_one_line(model, method, path, status):
+def test_unsupported_routes_get_an_error_saying_what_to_use(model, method, path, status, reason):
     answer = ask(model, lambda client: client.request(method, path))
     assert answer.status_code == status and list(answer.json()) == ["error"]
+    assert answer.json()["error"].startswith(reason)
 
 
-def test_health_says_what_is_served(model):
+def test_health_describes_the_served_model(model):
     answer = ask(model, lambda client: client.get("/health"))
     assert answer.status_code == 200
     facts = {
@@ -301,7 +317,7 @@ def test_metrics_count_requests_pairs_errors_and_batches(model):
     assert {name: lines.get(name) for name in expected} == expected
 
 
-def test_the_page_is_self_contained_and_may_not_fetch(model):
+def test_the_page_is_self_contained_with_a_strict_csp(model):
     page = ask(model, lambda client: client.get("/"))
     assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in page.headers["content-security-policy"]
@@ -321,19 +337,19 @@ def test_the_page_is_self_contained_and_may_not_fetch(model):
         ({"max_waiting": 10}, "max_waiting=10 has no room for one request of max_pairs=256"),
     ],
 )
-def test_nonsense_is_refused_with_the_name_of_its_flag(flags, reason):
+def test_invalid_settings_are_refused_naming_the_flag(flags, reason):
     with pytest.raises(InputError, match=reason):
         ServeConfig("m", **flags)
 
 
 @pytest.mark.parametrize("library", ["fastapi", "uvicorn", "prometheus_client"])
-def test_a_library_that_is_missing_is_named(monkeypatch, capfd, library):
+def test_the_error_names_a_missing_library(monkeypatch, capfd, library):
     monkeypatch.setitem(sys.modules, library, None)
     assert exit_code_of(lambda: serve(ServeConfig("m"))) == 2
     assert f"error: {library} is not installed; {install_command('serve')}" in capfd.readouterr().err
 
 
-def test_a_taken_port_or_a_missing_model_is_a_one_line_error(tmp_path, capfd):
+def test_a_taken_port_or_missing_model_gives_a_one_line_error(tmp_path, capfd):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert exit_code_of(lambda: serve(ServeConfig("m", port=port))) == 5
@@ -342,13 +358,13 @@ def test_a_taken_port_or_a_missing_model_is_a_one_line_error(tmp_path, capfd):
     assert "holds no export.json" in capfd.readouterr().err
 
 
-def test_small_answers_are_not_held_back_for_more():
+def test_small_responses_are_not_delayed_by_nagle():
     """asyncio sets TCP_NODELAY only on sockets that say they are TCP; without it answers take 40 ms more."""
     with listen("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 
-def test_started_for_real_it_answers_and_ends_well_at_sigterm(tmp_path):
+def test_the_real_service_answers_and_exits_cleanly_on_sigterm(tmp_path):
     from tiny_ship import ship, write_trained
 
     folder = ship(write_trained(tmp_path / "best"), tmp_path / "ship")

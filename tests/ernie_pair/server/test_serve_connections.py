@@ -1,4 +1,4 @@
-"""The service as a process of its own, asked by clients that are slow, silent, many, or gone."""
+"""The service as a separate process, with clients that are slow, silent, numerous or gone."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ HEAD = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n
 
 
 class Running:
-    """``said``: what it wrote to stderr, from the line with its address on."""
+    """``said``: what it wrote to stderr, starting with the line that holds its address."""
 
     def __init__(self, process, port, said):
         self.process, self.port, self.said = process, port, said
@@ -56,7 +56,7 @@ class Running:
         self.process.send_signal(signal.SIGTERM)
 
     def end(self):
-        """All that it said; it has ended well."""
+        """Everything it wrote to stderr, after checking that it exited cleanly."""
         assert self.process.wait(60) == 0
         self.reader.join(10)
         assert self.said[-1].endswith("stopped\n")
@@ -88,7 +88,7 @@ def serving(*flags, seconds=0.0, limits=None, files=None):
 
 
 def answer_of(connection):
-    """The status and the content of the one answer; 0 where there is none."""
+    """The status and the content of the single response; status 0 if there is none."""
     response = http.client.HTTPResponse(connection)
     try:
         response.begin()
@@ -98,7 +98,7 @@ def answer_of(connection):
 
 
 def is_closed(connection, within):
-    """Does the other side close it in time? What it says before is passed over."""
+    """Whether the other side closes it in time; data received before that is ignored."""
     connection.settimeout(within)
     try:
         while connection.recv(1000):
@@ -111,7 +111,7 @@ def is_closed(connection, within):
 
 
 def trickle(connection, content):
-    """A byte now and then, until nobody takes it any more."""
+    """Send one byte at a time, until the other side stops accepting them."""
     try:
         for byte in content:
             connection.send(bytes([byte]))
@@ -131,8 +131,8 @@ SILENT = {
 SHORT = {"connections.HEAD_SECONDS": 1.0, "request.BODY_SECONDS": 1.0}
 
 
-def test_who_sends_no_whole_request_is_cut_off():
-    """All of them at once, and one that sends a header for ever."""
+def test_clients_with_incomplete_requests_are_disconnected():
+    """All of them at once, plus one client that keeps sending a header forever."""
     with serving(limits=SHORT) as service:
         connections = {name: service.connect() for name in SILENT}
         for name, content in SILENT.items():
@@ -149,13 +149,13 @@ def test_who_sends_no_whole_request_is_cut_off():
         assert "Traceback" not in service.end()
 
 
-def test_who_is_in_the_queue_is_not_cut_off():
+def test_a_client_waiting_in_the_queue_is_not_disconnected():
     with serving(seconds=2.5, limits=SHORT) as service, service.connect() as connection:
         connection.sendall(HEAD + BODY)
         assert answer_of(connection)[0] == 200
 
 
-def test_who_does_not_read_is_cut_off():
+def test_a_client_that_does_not_read_is_disconnected():
     limits = {"connections.READ_SECONDS": 1.0}
     with serving(limits=limits) as service:
         connection = service.connect()
@@ -194,19 +194,19 @@ def answer_of_now(connection):
         return b""
 
 
-def test_most_connections_are_a_flag():
+def test_max_connections_limits_open_connections():
     with serving("--max_connections", "3") as service:
         held = [service.connect() for _ in range(3)]
         time.sleep(0.5)
         with service.connect() as other:
             status, content = answer_of(other)
-        assert status == 503 and b"too many connections; ask again" in content
+        assert status == 503 and b"too many connections; try again" in content
         held.pop().close()
         time.sleep(0.5)
         assert '"status":"ok"' in service.get("/health")
 
 
-def test_nothing_is_computed_for_who_has_left():
+def test_nothing_is_computed_for_disconnected_clients():
     with serving("--max_batch", "1", "--max_wait_ms", "0", seconds=0.5) as service:
         connections = [service.connect() for _ in range(12)]
         for connection in connections:
@@ -221,7 +221,7 @@ def test_nothing_is_computed_for_who_has_left():
         assert "Traceback" not in service.end()
 
 
-def test_at_sigterm_the_whole_queue_is_answered():
+def test_sigterm_answers_the_whole_queue():
     with serving("--max_batch", "1", "--max_wait_ms", "0", seconds=0.1) as service:
         connections = [service.connect() for _ in range(40)]
         for connection in connections:
@@ -234,8 +234,8 @@ def test_at_sigterm_the_whole_queue_is_answered():
         service.end()
 
 
-def test_at_sigterm_who_was_not_accepted_yet_is_answered_too():
-    """The process is stopped meanwhile, so that all of it comes at once."""
+def test_sigterm_answers_connections_not_yet_accepted():
+    """The process is suspended meanwhile, so that everything arrives at once."""
     with serving("--max_batch", "1", seconds=0.05) as service:
         service.process.send_signal(signal.SIGSTOP)
         connections = [service.connect() for _ in range(30)]
@@ -247,13 +247,13 @@ def test_at_sigterm_who_was_not_accepted_yet_is_answered_too():
         service.end()
 
 
-def test_sigterm_answers_requests_on_their_way_and_no_others():
+def test_sigterm_answers_requests_under_way_and_then_closes():
     with serving() as service:
         connections = [service.connect() for _ in range(4)]
         connections[1].sendall(HEAD[:20])
         connections[2].sendall(HEAD + BODY[:5])
         connections[3].sendall(HEAD + BODY)
-        assert answer_of(connections[3])[0] == 200  # and is kept alive
+        assert answer_of(connections[3])[0] == 200  # and the connection is kept alive
         service.stop()
         time.sleep(0.3)
         for connection, rest in zip(connections, (HEAD + BODY, HEAD[20:] + BODY, BODY[5:], HEAD + BODY)):
@@ -267,7 +267,7 @@ def test_sigterm_answers_requests_on_their_way_and_no_others():
         service.end()
 
 
-def test_requests_beyond_the_stop_time_get_503_and_a_reason():
+def test_requests_past_the_stop_timeout_get_503_with_a_reason():
     flags = ("--max_batch", "1", "--max_wait_ms", "0", "--stop_seconds", "1")
     with serving(*flags, seconds=0.3) as service:
         connections = [service.connect() for _ in range(30)]
@@ -278,18 +278,18 @@ def test_requests_beyond_the_stop_time_get_503_and_a_reason():
         answers = [answer_of(connection) for connection in connections]
         statuses = [status for status, _ in answers]
         assert set(statuses) == {200, 503} and statuses.count(503) > 10
-        assert all(b"ask again" in content for status, content in answers if status == 503)
+        assert all(b"try again" in content for status, content in answers if status == 503)
         assert "Traceback" not in service.end()
 
 
-def test_a_line_to_try_it_is_said_and_works():
+def test_the_printed_curl_example_works():
     with serving() as service:
         until = time.monotonic() + 10
         while len(service.said) < 2 and time.monotonic() < until:
             time.sleep(0.01)
         url, body = re.search(r"curl (\S+) -d '(.+)'$", service.said[1]).groups()
         asked = subprocess.run(["curl", "-s", url, "-d", body], capture_output=True, timeout=60)
-        assert json.loads(asked.stdout)["labels"] == ["even"]
+        assert json.loads(asked.stdout)["labels"] == ["odd"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_line_to_try_it_is_said_and_works():
         (("--allowed_hosts", "*"), "anything.example", 200),
     ],
 )
-def test_a_host_that_is_not_the_services_is_refused(flags, host, status):
+def test_requests_for_a_foreign_host_are_refused(flags, host, status):
     from starlette.testclient import TestClient
 
     from ernie_pair.server.app import create_app
@@ -337,7 +337,7 @@ class FakeModel:
         return Prediction(np.zeros(len(pairs), int), ["odd"] * len(pairs), np.full((len(pairs), 2), 0.5))
 
 
-def test_openapi_says_what_is_asked_and_what_is_answered():
+def test_openapi_describes_requests_and_responses():
     from starlette.testclient import TestClient
 
     from ernie_pair.server.app import create_app
@@ -360,7 +360,7 @@ def test_openapi_says_what_is_asked_and_what_is_answered():
         assert str(refused.status_code) in route["responses"] and set(refused.json()) == {"error"}
 
 
-def test_the_page_shows_the_line_that_the_service_says():
+def test_the_documentation_shows_the_printed_curl_example():
     from ernie_pair.server.documentation import curl_line
 
     page = (ROOT / "docs" / "en" / "ship.md").read_text(encoding="utf-8")

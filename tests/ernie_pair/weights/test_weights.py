@@ -44,7 +44,7 @@ def write_pickle(path, value):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "float16"])
-def test_arrays_come_back_as_they_were(dtype, tmp_path):
+def test_arrays_survive_a_round_trip(dtype, tmp_path):
     arrays = {"a": np.arange(6, dtype=dtype).reshape(2, 3).T, "b": np.ones((), dtype)}
     back = from_safetensors(to_safetensors(arrays), "x")
     pickled = read_weights(write_pickle(tmp_path / "w.pdparams", arrays))
@@ -52,7 +52,7 @@ def test_arrays_come_back_as_they_were(dtype, tmp_path):
         assert np.array_equal(back[name], array) and np.array_equal(pickled[name], array)
 
 
-def test_a_file_is_byte_for_byte_the_librarys():
+def test_written_safetensors_match_the_library_byte_for_byte():
     rng = np.random.default_rng(0)
     arrays = {
         'é"\\ name': np.array(3.0),
@@ -68,7 +68,7 @@ def test_a_file_is_byte_for_byte_the_librarys():
     assert to_safetensors({}) == save_safetensors({})
 
 
-def test_paddles_own_notes_are_passed_over(tmp_path):
+def test_paddles_own_metadata_is_ignored(tmp_path):
     path = write_pickle(
         tmp_path / "w.pdparams", {"a": np.ones(2), "StructuredToParameterName@@": {"a": "linear_0"}}
     )
@@ -89,20 +89,20 @@ def test_paddles_own_notes_are_passed_over(tmp_path):
     ],
 )
 @pytest.mark.parametrize("wrap", [lambda p: p, lambda p: {"a": p}, lambda p: {"a": [np.ones(1), p]}])
-def test_a_pickle_with_more_than_arrays_is_refused_unrun(payload, wrap, tmp_path, monkeypatch):
+def test_a_pickle_with_other_objects_is_refused_unexecuted(payload, wrap, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match="blocked global"):
         read_weights(write_pickle(tmp_path / "w.pdparams", wrap(payload)))
     assert not (tmp_path / "canary").exists()
 
 
-def test_an_array_of_objects_is_refused(tmp_path):
+def test_an_object_array_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="not an array of numbers"):
         read_weights(write_pickle(tmp_path / "w.pdparams", {"a": np.array([{}, []], dtype=object)}))
 
 
 def doubled(make, times=50):
-    """A value that holds the one before it twice, and so on: 2^times to whoever walks through it."""
+    """A value that holds the previous one twice, ``times`` levels deep: 2^times nodes to traverse."""
     value = make(())
     for _ in range(times):
         value = make((value, value))
@@ -110,7 +110,7 @@ def doubled(make, times=50):
 
 
 class State:
-    """Unpickled, it is an array that is given ``state``."""
+    """Unpickles to an array whose ``__setstate__`` is given ``state``."""
 
     def __init__(self, state):
         self.state = state
@@ -120,13 +120,13 @@ class State:
 
 
 def objects_of(value):
-    """An array of objects that numpy does not look into."""
+    """An object array whose content numpy does not inspect."""
     array = np.empty(1, dtype=object)
     array[0] = value
     return array
 
 
-ENDLESS = {  # never shown: that would be without an end too
+ENDLESS = {  # never printed: that would not end either
     "lists": {"a": doubled(list)},
     "tuples": {"a": doubled(tuple)},
     "a key": b"\x80\x04}" + b")" + b"2\x86" * 50 + b"K\x01s.",
@@ -142,7 +142,7 @@ ENDLESS = {  # never shown: that would be without an end too
 
 
 @pytest.mark.parametrize("content", ENDLESS.values(), ids=ENDLESS)
-def test_a_small_pickle_that_expands_is_refused_at_once(content, tmp_path):
+def test_a_pickle_bomb_is_refused_at_once(content, tmp_path):
     path = tmp_path / "w.pdparams"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -157,13 +157,13 @@ def test_a_small_pickle_that_expands_is_refused_at_once(content, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["w.pdparams", "w.safetensors"])
-def test_a_damaged_file_is_one_line(name, tmp_path):
+def test_the_error_names_a_damaged_file(name, tmp_path):
     (tmp_path / name).write_bytes(b"\x80\x02}rubbish")
     with pytest.raises(CheckpointError, match=name):
         read_weights(tmp_path / name)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(CheckpointError, match="no weights at"):
         read_weights(tmp_path / "w.pdparams")
 
@@ -175,7 +175,7 @@ def test_every_kind_of_mismatch_is_listed():
 
 
 def variable(shape=(2, 3), kind=5, packed=False, values=None, **header):
-    """A file as Paddle's C++ save op writes it; ``header`` replaces fields of its own."""
+    """A file as Paddle's C++ save op writes it; ``header`` overrides fields of the header."""
     sizes = b"".join(bytes([size]) for size in shape)
     dims = bytes([0x12, len(sizes)]) + sizes if packed else b"".join(bytes([0x10, s]) for s in sizes)
     fields = {"version": 0, "levels": 0, "tensor": 0, "description": bytes([0x08, kind]) + dims, **header}
@@ -186,20 +186,20 @@ def variable(shape=(2, 3), kind=5, packed=False, values=None, **header):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_variable_of_paddle_is_read(packed, tmp_path):
+def test_a_paddle_variable_file_is_read(packed, tmp_path):
     (tmp_path / "w").write_bytes(variable(packed=packed))
     array = read_variable(tmp_path / "w")
     assert array.dtype == np.float32 and array.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize("kind, dtype", [(3, "int64"), (4, "float16"), (6, "float64"), (22, "uint16")])
-def test_the_kinds_of_numbers_of_a_variable(kind, dtype, tmp_path):
+def test_variable_files_of_other_dtypes_are_read(kind, dtype, tmp_path):
     values = np.arange(6, dtype=dtype)
     (tmp_path / "w").write_bytes(variable(kind=kind, values=values))
     assert np.array_equal(read_variable(tmp_path / "w").ravel(), values)
 
 
-def test_a_variable_without_numbers_and_one_without_a_shape(tmp_path):
+def test_empty_and_scalar_variables_are_read(tmp_path):
     (tmp_path / "none").write_bytes(variable(shape=(0, 3)))
     (tmp_path / "one").write_bytes(variable(shape=()))
     assert read_variable(tmp_path / "none").shape == (0, 3) and read_variable(tmp_path / "one").shape == ()
@@ -231,7 +231,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
-def test_what_is_no_variable_is_refused_in_one_line(content, tmp_path):
+def test_an_invalid_variable_file_gives_a_one_line_error(content, tmp_path):
     (tmp_path / "linear_0.w_0").write_bytes(content)
     with pytest.raises(CheckpointError, match="linear_0.w_0 is not a variable") as caught:
         read_weights(tmp_path)
@@ -252,13 +252,13 @@ def test_a_folder_of_variables_loads_without_optimizer_state(tmp_path):
     assert is_state("w_0_fp32_master_0_moment2_0") and not is_state("encoder_layer_0_ffn_fc_0.w_0")
 
 
-def test_a_pipe_or_folder_among_variables_does_not_block(tmp_path):
+def test_a_pipe_among_variables_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "linear_0.w_0")
     with pytest.raises(CheckpointError, match="is not a file"):
         read_weights(tmp_path)
 
 
-def test_an_empty_folder_is_no_weights(tmp_path):
+def test_an_empty_weights_folder_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="holds no parameters"):
         read_weights(tmp_path)
 
@@ -285,12 +285,12 @@ def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
         safetensors({"a": entry(dtype="F8_E4M3", offsets=(0, 1))}, b"0"),
     ],
 )
-def test_hostile_safetensors_are_refused(data):
+def test_malformed_safetensors_are_refused(data):
     with pytest.raises(CheckpointError, match="w.safetensors"):
         from_safetensors(data, "w.safetensors")
 
 
-def test_half_precision_is_widened_and_said(caplog, monkeypatch):
+def test_half_precision_is_cast_to_float32_and_reported(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("ernie_pair"), "propagate", True)  # a console may have been started
     values = np.array([1.5, -2.0, 0.0078125], np.float32)
     narrow = (values.view(np.uint32) >> 16).astype(np.uint16)
@@ -306,20 +306,20 @@ def test_half_precision_is_widened_and_said(caplog, monkeypatch):
 @pytest.mark.parametrize(
     "array, message",
     [
-        (np.array([1, 2]), "is of int64, which no weight is"),
+        (np.array([1, 2]), "is of int64, which is not a type of weights"),
         (np.array([True]), "is of bool"),
         (np.array([1.0, np.nan]), "holds NaN or infinity"),
         (np.array([1e300]), "holds NaN or infinity"),
         (np.array([0x7F80], np.uint16), "holds NaN or infinity"),
     ],
 )
-def test_what_no_weight_can_be_is_refused(array, message):
+def test_invalid_weight_types_and_values_are_refused(array, message):
     with pytest.raises(CheckpointError, match=message):
         as_float32({"a": array}, "w")
 
 
 def resolved(module, name):
-    """What a pickle gets that asks for ``module``.``name``, in the words of the oldest protocol."""
+    """What a pickle gets if it asks for ``module``.``name``, in the oldest protocol."""
     return PlainUnpickler(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
 
 
@@ -344,8 +344,8 @@ def test_unpickling_allows_only_the_names_that_arrays_need(module):
     assert all(getattr(found, "__module__", "") != "builtins" for found in passed)
 
 
-def test_the_list_holds_what_makes_arrays_and_nothing_else():
-    """Another entry is another thing that a file of a stranger may call: prove first that it is harmless."""
+def test_the_allow_list_holds_only_array_constructors():
+    """Every entry is something that an untrusted file may call: prove a new one harmless before adding it."""
     found = set()
     for module, name in ALLOWED:
         with contextlib.suppress(ModuleNotFoundError):  # numpy 1 has no numpy._core, numpy 2 no numpy.core

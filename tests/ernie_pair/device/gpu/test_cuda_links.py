@@ -1,4 +1,4 @@
-"""Links to CUDA in Paddle's folder: only those that the command has made are ever touched."""
+"""CUDA links in Paddle's folder: only those that the command has made are ever changed."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def links_in(packages):
     return {path.name: os.readlink(path) for path in folder.iterdir() if path.is_symlink()}
 
 
-def test_every_library_is_linked_by_name_and_without_version(packages, capsys):
+def test_libraries_are_linked_with_and_without_version(packages, capsys):
     link_cuda(LinkCudaConfig())
     folder = packages / "paddle" / "libs"
     assert links_in(packages) == LINKS and json.loads((folder / NOTE).read_text()) == LINKS
@@ -68,7 +68,7 @@ def test_every_library_is_linked_by_name_and_without_version(packages, capsys):
     assert capsys.readouterr().out == f"links     6 in {folder}: 6 made, 0 removed\n"
 
 
-def test_the_second_time_nothing_is_done(packages, capsys):
+def test_a_second_run_changes_nothing(packages, capsys):
     link_cuda(LinkCudaConfig())
     folder = packages / "paddle" / "libs"
     before = {path: path.lstat().st_mtime_ns for path in folder.iterdir()}
@@ -81,14 +81,14 @@ def test_the_second_time_nothing_is_done(packages, capsys):
     assert capsys.readouterr().out.endswith("0 made, 0 removed\n")
 
 
-def test_what_somebody_else_has_put_there_stays_and_is_said(packages, capsys):
+def test_foreign_files_are_left_alone_and_reported(packages, capsys):
     folder = packages / "paddle" / "libs"
     (folder / "libcudnn.so").write_text("mine")
     (folder / "libnvrtc.so").symlink_to("/usr/local/cuda/lib64/libnvrtc.so")
     (folder / "libblas.so.3").write_text("Paddle's")
     link_cuda(LinkCudaConfig())
     said = capsys.readouterr().out
-    assert f"left      {folder}/libcudnn.so, which this command has not made\n" in said
+    assert f"left      {folder}/libcudnn.so, which this command did not make\n" in said
     assert f"left      {folder}/libnvrtc.so, " in said and "links     4 in" in said
     assert (folder / "libcudnn.so").read_text() == "mine"
     assert os.readlink(folder / "libnvrtc.so") == "/usr/local/cuda/lib64/libnvrtc.so"
@@ -97,7 +97,7 @@ def test_what_somebody_else_has_put_there_stays_and_is_said(packages, capsys):
     assert left == {"libcudnn.so", "libnvrtc.so", "libblas.so.3", NOTE}
 
 
-def test_a_link_of_ours_that_somebody_has_turned_is_theirs(packages, capsys):
+def test_a_link_redirected_by_the_user_is_left_alone(packages, capsys):
     link_cuda(LinkCudaConfig())
     link = packages / "paddle" / "libs" / "libcudnn.so"
     link.unlink()
@@ -108,7 +108,7 @@ def test_a_link_of_ours_that_somebody_has_turned_is_theirs(packages, capsys):
     assert f"left      {link}, " in capsys.readouterr().out
 
 
-def test_a_link_that_was_there_before_is_used_and_never_removed(packages):
+def test_an_existing_correct_link_is_used_and_never_removed(packages):
     link = packages / "paddle" / "libs" / "libcudnn.so"
     link.symlink_to(LINKS["libcudnn.so"])
     link_cuda(LinkCudaConfig())
@@ -116,8 +116,8 @@ def test_a_link_that_was_there_before_is_used_and_never_removed(packages):
     assert links_in(packages) == {"libcudnn.so": LINKS["libcudnn.so"]}
 
 
-def test_links_follow_the_packages_and_the_build(packages, monkeypatch):
-    """An upgrade of a package, the build for CUDA 12, Paddle 3 that finds its libraries, the CPU build."""
+def test_links_are_updated_for_other_packages_and_builds(packages, monkeypatch):
+    """A package upgrade, the CUDA 12 build, Paddle 3, which finds its libraries itself, the CPU build."""
     link_cuda(LinkCudaConfig())
     folder = packages / "paddle" / "libs"
     note = folder / NOTE
@@ -143,7 +143,7 @@ def test_links_follow_the_packages_and_the_build(packages, monkeypatch):
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"../../mine": "x"}', '{"libcudnn.so": 3}', '{"libcudnn.so": "elsewhere"}']
 )
-def test_a_note_that_does_not_fit_gives_away_nothing(packages, text):
+def test_an_invalid_link_record_removes_nothing(packages, text):
     folder = packages / "paddle" / "libs"
     (packages / "mine").symlink_to("x")
     (folder / "libcudnn.so").symlink_to("somewhere")
@@ -152,7 +152,7 @@ def test_a_note_that_does_not_fit_gives_away_nothing(packages, text):
     assert os.readlink(folder / "libcudnn.so") == "somewhere" and os.readlink(packages / "mine") == "x"
 
 
-def test_cut_short_it_goes_on_and_knows_its_links(packages, monkeypatch):
+def test_an_interrupted_run_can_be_completed_and_removed(packages, monkeypatch):
     link, made = os.symlink, []
 
     def fails_at_the_third(target, path):
@@ -172,7 +172,7 @@ def test_cut_short_it_goes_on_and_knows_its_links(packages, monkeypatch):
     assert links_in(packages) == {}
 
 
-def test_without_packages_or_paddle_there_is_one_line(packages, monkeypatch):
+def test_missing_packages_and_missing_paddle_are_errors(packages, monkeypatch):
     monkeypatch.setattr(cuda_links.metadata, "distributions", lambda: iter(()))
     with pytest.raises(InputError, match="none of the packages nvidia-.-cu11 is installed.*pip install"):
         link_cuda(LinkCudaConfig())
@@ -181,7 +181,7 @@ def test_without_packages_or_paddle_there_is_one_line(packages, monkeypatch):
         link_cuda(LinkCudaConfig())
 
 
-def test_a_start_names_the_command_where_links_are_missing(packages, monkeypatch):
+def test_starting_without_links_names_the_link_command(packages, monkeypatch):
     build = cuda_links.installed_build()
     monkeypatch.setattr(libraries, "error_of", lambda name: "not here")
     with pytest.raises(InputError, match="libcublas.so, libcublasLt.so, libcudnn.so, libnvrtc.so; run ernie"):
@@ -191,13 +191,13 @@ def test_a_start_names_the_command_where_links_are_missing(packages, monkeypatch
     for name in libraries.FIRST:
         (build.libraries / name).write_text("")
     libraries.refuse_missing_libraries(build, 1)
-    with pytest.raises(InputError, match="does not find libnccl.so; run ernie-pair link-cuda"):
+    with pytest.raises(InputError, match="cannot find libnccl.so; run ernie-pair link-cuda"):
         libraries.refuse_missing_libraries(build, 2)
-    monkeypatch.setattr(libraries, "error_of", lambda name: "")  # CUDA of the system has it
+    monkeypatch.setattr(libraries, "error_of", lambda name: "")  # the system's CUDA has it
     libraries.refuse_missing_libraries(build, 2)
 
 
-def test_links_of_another_build_are_refused_at_the_start(packages):
+def test_starting_with_links_of_another_build_is_refused(packages):
     link_cuda(LinkCudaConfig())
     build = Build("3.1.1", "12.6", True, packages / "paddle")
     with pytest.raises(InputError, match="are not those of Paddle 3.1.1; run ernie-pair link-cuda"):

@@ -1,4 +1,4 @@
-"""Which GPU a process takes, and what is refused of it; on a machine without one the facts are given."""
+"""Which GPU a process uses and what is refused on it; GPUs are faked, so that none is needed."""
 
 import os
 
@@ -31,7 +31,7 @@ P40 = Card(0, "Tesla P40", (6, 1))
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Gives this process GPUs of these capabilities, and a build of Paddle for them."""
+    """Give this process fake GPUs of these compute capabilities and a Paddle build."""
 
     def has(*capabilities, build=PYPI):
         found = [Card(number, f"card {number}", one) for number, one in enumerate(capabilities)]
@@ -47,7 +47,7 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(
     "capability", [(6, 1), (6, 2), (7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9)]
 )
-def test_the_build_on_pypi_runs_on_these(machine, capability):
+def test_the_pypi_build_runs_on_these_compute_capabilities(machine, capability):
     machine(capability)
     assert choose_card(0).capability == capability
 
@@ -65,7 +65,7 @@ def test_the_build_on_pypi_runs_on_these(machine, capability):
         ((12, 0), "install Paddle 3 "),
     ],
 )
-def test_cards_that_it_has_no_code_for_are_refused_with_a_cure(machine, capability, cure):
+def test_unsupported_gpus_are_refused_with_a_remedy(machine, capability, cure):
     machine(capability)
     with pytest.raises(InputError, match=cure) as caught:
         choose_card(0)
@@ -73,20 +73,20 @@ def test_cards_that_it_has_no_code_for_are_refused_with_a_cure(machine, capabili
     assert said.startswith(
         f"GPU 0 (card 0, compute capability {capability[0]}.{capability[1]}) cannot run Paddle"
     )
-    assert "2.6.2 for CUDA 11.8, which has code for 6.1, 7.0, 7.5, 8.0, 8.6 alone" in said
+    assert "2.6.2 for CUDA 11.8, which only has code for 6.1, 7.0, 7.5, 8.0, 8.6" in said
     assert said.endswith("or pass --device cpu") and len(said) < 600
     if capability >= (9, 0):
-        assert "into an environment of its own" in said
+        assert "into a separate environment" in said
 
 
 @pytest.mark.parametrize("build", OTHERS)
-def test_a_build_whose_code_is_not_known_is_not_guessed_at(machine, build):
+def test_builds_of_unknown_gpu_support_are_not_refused(machine, build):
     machine((9, 0), build=build)
     assert choose_card(0).capability == (9, 0)
     refuse_without_code(Card(0, "any", (3, 0)), build)
 
 
-def test_paddle_itself_tells_that_it_has_no_code(monkeypatch):
+def test_a_missing_kernel_image_is_reported_with_a_remedy(monkeypatch):
     def ones(shape):
         raise OSError(
             "(External) CUDA error(209), no kernel image is available for execution on the device. \n"
@@ -98,7 +98,7 @@ def test_paddle_itself_tells_that_it_has_no_code(monkeypatch):
         open_card(Card(0, "H200", (9, 0)))
 
 
-def test_a_card_that_does_not_compute_is_one_line(monkeypatch):
+def test_a_gpu_that_cannot_compute_is_reported_in_one_line(monkeypatch):
     def ones(shape):
         raise RuntimeError(
             "\n----\nError Message Summary:\n----\nResourceExhausted: out of memory\n  [Hint: x]"
@@ -106,39 +106,37 @@ def test_a_card_that_does_not_compute_is_one_line(monkeypatch):
 
     monkeypatch.setattr(paddle, "ones", ones)
     with pytest.raises(
-        MachineError, match=r"NVIDIA A100.*does not compute: ResourceExhausted: out of memory; see"
+        MachineError, match=r"NVIDIA A100.*cannot compute: ResourceExhausted: out of memory; see"
     ):
         open_card(A100)
     assert summary_of(OSError("")) == "OSError"
 
 
-def test_a_first_kernel_that_runs_says_nothing(capsys):
+def test_a_successful_first_kernel_prints_nothing(capsys):
     open_card(A100)  # on the CPU, which is the current device here
     device.open_device()
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_launcher_chooses_among_the_visible_cards(machine, monkeypatch):
+def test_the_launchers_variable_selects_the_gpu(machine, monkeypatch):
     machine((9, 0), (8, 6))
     monkeypatch.setenv(cards.CHOSEN, "1")
     assert choose_card(1) == Card(1, "card 1", (8, 6))
     monkeypatch.setenv(cards.CHOSEN, "GPU-1")
-    with pytest.raises(InputError, match="is no GPU's number; unset it"):
+    with pytest.raises(InputError, match="is not the number of a GPU; unset it"):
         choose_card(1)
 
 
-def test_a_rank_beyond_the_visible_cards_is_refused(machine, monkeypatch):
+def test_a_rank_beyond_the_visible_gpus_is_refused(machine, monkeypatch):
     machine((8, 6), (8, 6))
     monkeypatch.setenv(cards.CHOSEN, "3")
-    with pytest.raises(InputError, match=r"rank 3 is to run on GPU 3, but 2 are visible.*at most 2 process"):
+    with pytest.raises(InputError, match=r"rank 3 should run on GPU 3, but 2 are visible.*at most 2 process"):
         choose_card(3)
     assert InputError.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    "driver, said", [(True, "look at nvidia-smi"), (False, "no NVIDIA driver is loaded")]
-)
-def test_no_card_is_told_with_what_to_look_at(machine, monkeypatch, driver, said):
+@pytest.mark.parametrize("driver, said", [(True, "check nvidia-smi"), (False, "no NVIDIA driver is loaded")])
+def test_no_visible_gpu_is_an_error_that_says_what_to_check(machine, monkeypatch, driver, said):
     machine()
     monkeypatch.setattr(cards, "has_driver", lambda: driver)
     with pytest.raises(InputError) as caught:
@@ -147,17 +145,17 @@ def test_no_card_is_told_with_what_to_look_at(machine, monkeypatch, driver, said
     assert said in message and message.startswith("--device gpu, but ") and message.endswith("--device cpu")
 
 
-def test_the_cpu_build_names_the_other(monkeypatch):
+def test_the_cpu_build_error_names_the_gpu_build(monkeypatch):
     monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: False)
     with pytest.raises(InputError, match="this Paddle is the CPU build; pip install"):
         choose_card(0)
 
 
-def test_a_driver_is_found_on_linux_and_under_windows(monkeypatch):
+def test_the_driver_is_found_on_linux_and_on_wsl(monkeypatch):
     there = set()
     monkeypatch.setattr(os.path, "exists", there.__contains__)
     assert not has_driver()
-    there.add("/dev/dxg")  # of any maker's card
+    there.add("/dev/dxg")  # also there for GPUs of other vendors
     assert not has_driver() and device.default_device() == "cpu"
     there.add("/usr/lib/wsl/lib/libcuda.so.1")
     assert has_driver() and device.default_device() == "gpu"
@@ -191,7 +189,7 @@ def flags(config_class, *more):
         ("--tf32 true", "leave it out"),
     ],
 )
-def test_what_a_card_has_no_units_for_is_refused(config_class, words, cure):
+def test_bf16_and_tf32_are_refused_on_gpus_without_support(config_class, words, cure):
     config = flags(config_class, *words.split())
     config.refuse_on(A100)
     with pytest.raises(InputError, match=f"needs compute capability 8.0, and this is GPU 0 .*V100.*; {cure}"):
@@ -199,9 +197,9 @@ def test_what_a_card_has_no_units_for_is_refused(config_class, words, cure):
     flags(config_class, "--use_amp", "true", "--amp_dtype", "float16").refuse_on(V100)
 
 
-def test_float16_in_the_dynamic_graph_needs_units_for_it():
+def test_dynamic_graph_float16_needs_hardware_support():
     words = "--use_amp", "true", "--amp_dtype", "float16"
-    flags(PretrainConfig, *words).refuse_on(P40)  # a static program computes in it without
+    flags(PretrainConfig, *words).refuse_on(P40)  # a static program can compute in it anyway
     wanted = (
         "^amp_dtype float16 needs a GPU of compute capability 7.0, this one has 6.1; use another type, or"
     )
@@ -211,7 +209,7 @@ def test_float16_in_the_dynamic_graph_needs_units_for_it():
 
 
 @pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])
-def test_tf32_is_off_until_asked_for_and_never_on_a_cpu(config_class):
+def test_tf32_is_off_by_default_and_refused_on_a_cpu(config_class):
     assert not flags(config_class).tf32
     config = flags(config_class, "--tf32", "true")
     with pytest.raises(InputError, match="tf32=True needs a GPU"):
@@ -219,7 +217,7 @@ def test_tf32_is_off_until_asked_for_and_never_on_a_cpu(config_class):
 
 
 class Core:
-    """The part of Paddle's core that a build for GPUs has."""
+    """The part of Paddle's core that only GPU builds have."""
 
     cublas = cudnn = True
 
@@ -235,7 +233,7 @@ class Core:
 
 @pytest.fixture
 def started(machine, monkeypatch):
-    """Starts a device as a run does; what Paddle was told."""
+    """Start a device as a run does; also return what Paddle was told."""
     core, said = Core(), []
     machine((8, 0))
     monkeypatch.setattr(paddle.base, "core", core)
@@ -246,7 +244,7 @@ def started(machine, monkeypatch):
     return lambda *words, **more: (device.start_device("gpu", World(), *words, **more), core, said)
 
 
-def test_a_start_allows_tf32_to_a_training_that_asks_for_it(started):
+def test_tf32_is_enabled_only_for_training_that_requests_it(started):
     assert started()[1].cublas is False and started()[1].cudnn is False
     _, core, _ = started(flags(PretrainConfig, "--tf32", "true"))
     assert core.cublas and core.cudnn
@@ -256,7 +254,7 @@ def test_a_start_allows_tf32_to_a_training_that_asks_for_it(started):
     assert started(flags(TrainConfig))[1].cublas is False
 
 
-def test_a_start_looks_before_it_opens_the_card(started):
+def test_libraries_are_checked_before_the_gpu_is_opened(started):
     words, _, said = started()
     card = Card(0, "card 0", (8, 0))
     assert words == "gpu:0, card 0" and said == [(PYPI, 1), "gpu:0", card]
@@ -266,20 +264,20 @@ def test_a_start_looks_before_it_opens_the_card(started):
 
 
 @pytest.mark.parametrize("size, backend", [(1, None), (2, "gloo")])
-def test_processes_on_the_cpu_speak_gloo_whatever_the_build(monkeypatch, size, backend):
+def test_cpu_processes_use_gloo_with_any_build(monkeypatch, size, backend):
     monkeypatch.setenv(device.BACKEND, "auto")
     monkeypatch.delenv(device.BACKEND)
     device.start_device("cpu", World(0, size))
     assert os.environ.get(device.BACKEND) == backend
 
 
-def test_this_environments_build_is_read_without_importing_it():
+def test_the_detected_build_matches_the_imported_paddle():
     build = installed_build()
     assert build.version == paddle.version.full_version and build.libraries.is_dir()
     assert build.cuda == ("" if paddle.version.cuda() == "False" else paddle.version.cuda())
 
 
-def test_files_of_no_paddle_tell_of_no_build(tmp_path, monkeypatch):
+def test_without_paddle_no_build_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr(builds, "find_spec", lambda name: None)
     assert installed_build() is None
     (tmp_path / "__init__.py").write_text("a = b = 'x'\nc = 3\nd = e\n")
@@ -287,7 +285,7 @@ def test_files_of_no_paddle_tell_of_no_build(tmp_path, monkeypatch):
     assert builds._constants(tmp_path / "absent.py") == {}
 
 
-def test_a_check_on_the_cpu_runs_in_a_process_of_its_own():
+def test_the_kernel_check_passes_on_the_cpu():
     found = check_process.run_check("kernels", -1)
     assert not found.faults and len(found.facts["errors"]) == 6
 
@@ -309,7 +307,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("what", ENDS)
-def test_a_check_that_does_not_answer_is_one_line(what, monkeypatch, tmp_path):
+def test_a_failing_check_process_is_reported_in_one_line(what, monkeypatch, tmp_path):
     program, said = ENDS[what]
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nexec '{check_process.sys.executable}' -c \"{program}\"\n")
@@ -319,7 +317,7 @@ def test_a_check_that_does_not_answer_is_one_line(what, monkeypatch, tmp_path):
     assert fault.startswith("kernels: ") and said in fault and "\n" not in fault
 
 
-def test_a_kernel_that_is_wrong_is_named(monkeypatch):
+def test_wrong_kernels_are_reported_by_name(monkeypatch):
     from ernie_pair.device.gpu import kernels
 
     def softmax(rng, dtype):
@@ -338,7 +336,7 @@ def test_a_kernel_that_is_wrong_is_named(monkeypatch):
     ]
 
 
-def test_visible_cards_are_printed_for_scripts(monkeypatch, capsys):
+def test_visible_gpus_are_printed_for_scripts(monkeypatch, capsys):
     monkeypatch.setattr(visible, "visible_gpus", lambda: ["0", "2"])
     monkeypatch.setattr(visible, "count_cards", lambda: 2)
     with pytest.raises(SystemExit) as left:

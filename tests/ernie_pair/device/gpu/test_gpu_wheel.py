@@ -1,4 +1,4 @@
-"""The GPU build of Paddle as `pip install ".[gpu]"` and `ernie-pair link-cuda` leave it; no card is needed.
+"""The GPU build of Paddle after `pip install ".[gpu]"` and `ernie-pair link-cuda`; needs no GPU.
 
 pytest -m gpu_wheel        in an environment with that build, 3 GB
 """
@@ -45,11 +45,11 @@ def said_by(process):
     return said.splitlines()[-1]
 
 
-def test_the_links_are_made():
+def test_no_cuda_links_are_missing():
     assert unmade_links(BUILD) == []
 
 
-def test_every_library_loads_with_no_variable_set():
+def test_every_library_loads_without_environment_variables():
     found = run_check("libraries", seconds=300)
     wanted = {*libraries.FIRST, *libraries.OTHERS, *libraries.OF_SEVERAL, "libcudnn_cnn_infer.so.8"}
     assert found.faults == [] and wanted <= set(found.facts["loaded"])
@@ -77,7 +77,7 @@ print(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"f.cu", 0, None, 
 """
 
 
-def test_nvrtc_compiles_by_its_link():
+def test_nvrtc_compiles_when_loaded_through_its_link():
     assert said_by(python(COMPILES, str(BUILD.libraries / "libnvrtc.so"))) == "0 0"
 
 
@@ -105,15 +105,15 @@ print(add_up(np.full(2, world.rank + 1.0)).tolist())
 
 
 @pytest.mark.parametrize("graph", ["static", "dynamic"])
-def test_processes_with_gpus_given_and_not_wanted_speak_gloo(graph):
-    """Each has a GPU from the launcher, as on a machine with two, and runs with --device cpu."""
+def test_cpu_processes_with_assigned_gpus_use_gloo(graph):
+    """The launcher assigns each a GPU, as on a machine with two, but they run with --device cpu."""
     ranks = [python(RANK, graph, **environment) for environment in _environments(2, ["0", "1"])]
     assert [said_by(rank) for rank in ranks] == ["[3.0, 3.0]"] * 2
 
 
-# A fat binary has a head and then pieces, each with its kind (1: PTX, 2: machine code), the bytes of its
-# head, those behind it and, at 28, its compute capability.
-BEGINS = struct.pack("<IHH", 0xBA55ED50, 1, 16)  # its magic, its version, the bytes of its head
+# A fat binary has a header and then pieces, each with its kind (1: PTX, 2: machine code), the size of its
+# header, the size of its data and, at offset 28, its compute capability.
+BEGINS = struct.pack("<IHH", 0xBA55ED50, 1, 16)  # magic number, version, header size
 CODE = 2  # the kind of machine code; 1: PTX
 
 
@@ -134,8 +134,8 @@ def fat_binaries_in(path):
     return found
 
 
-def test_the_table_of_builds_is_what_its_binaries_hold():
-    """Paddle's kernels lie in hundreds; eight of 811 come with a library, for other cards and with PTX."""
+def test_the_build_table_matches_the_binaries():
+    """Hundreds hold Paddle's kernels; 8 of 811 come from a library, for other GPUs and with PTX."""
     fat = fat_binaries_in(BUILD.libraries / "libphi.so") + fat_binaries_in(
         BUILD.folder / "base" / "libpaddle.so"
     )

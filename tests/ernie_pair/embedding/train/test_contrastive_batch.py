@@ -1,4 +1,4 @@
-"""Which texts a step compares, which of them it hides, and that any layout has the same ones."""
+"""Which texts a step compares, which of them it masks, and that every layout gives the same steps."""
 
 from itertools import islice
 
@@ -19,7 +19,7 @@ ROWS = [
     ("我", "她", 0),
     ("天", "气", 1),
     ("今", "你", 1),
-    ("我", "你", 0),  # contradicts the first: no negative
+    ("我", "你", 0),  # contradicts the first row: not a negative
     ("明", "昨", 0),  # its text has no match
     ("上", "下", 1),
 ]
@@ -38,40 +38,40 @@ def negatives_in(texts):
     return {texts.texts[text]: [texts.texts[one] for one in found] for text, found in texts.negatives.items()}
 
 
-def test_rows_of_label_1_belong_together_and_others_are_hard():
+def test_label_1_rows_are_positives_others_are_hard_negatives():
     texts = texts_of()
     found = [(texts.texts[a], texts.texts[b]) for a, b in zip(texts.anchors, texts.positives)]
     assert found == [(left, right) for left, right, label in ROWS if label == 1]
     assert negatives_in(texts) == {"我": ["她"]}
 
 
-def test_a_file_of_negatives_adds_to_those_of_label_0():
+def test_a_negatives_file_adds_to_the_label_0_negatives():
     texts = texts_of(
         negatives=[("我", "太", None), ("我", "他", None), ("谁", "好", None), ("天", "地", None)]
     )
     assert negatives_in(texts) == {"我": ["她", "太"], "天": ["地"]}
 
 
-def test_negatives_of_other_texts_are_refused():
+def test_negatives_of_unknown_anchors_are_refused():
     with pytest.raises(InputError, match="negatives.tsv: none of its first texts"):
         texts_of(negatives=[("谁", "好", None)])
 
 
-def test_the_epochs_take_hard_negatives_in_turn():
+def test_epochs_rotate_through_the_hard_negatives():
     texts = texts_of([("我", "你", 1), *(("我", other, 0) for other in "他她它")])
     taken = [[texts.texts[one] for one in texts.negatives_of(0, epoch, 2)] for epoch in range(3)]
     assert taken == [["他", "她"], ["它", "他"], ["她", "它"]]
     assert texts.negatives_of(0, 0, 0).size == 0
 
 
-def test_what_belongs_to_an_anchor_is_no_negative_of_it():
+def test_other_matches_of_an_anchor_are_masked_as_negatives():
     texts = texts_of()
     step = describe_step(texts, np.arange(5), [np.array([texts.texts.index("她")]), *[np.zeros(0, int)] * 4])
     hidden = {
         (texts.texts[step.numbers[row]], texts.texts[step.numbers[5 + column]])
         for row, column in zip(*np.nonzero(step.is_hidden))
     }
-    # 今 shares its match with 我, so what belongs to one of them may belong to the other.
+    # 今 shares its match with 我, so that a match of one may also match the other.
     assert hidden == {("我", "他"), ("我", "你"), ("今", "你")}
     assert not step.is_hidden[np.arange(5), np.arange(5)].any()
     assert not step.is_hidden[:, 5].any()  # the hard negative
@@ -101,7 +101,7 @@ def rows_of_step(batches):
 
 
 @pytest.mark.parametrize("bucket", [True, False])
-def test_any_layout_makes_the_same_steps(tokenizer, bucket):
+def test_every_layout_gives_the_same_steps(tokenizer, bucket):
     rng = np.random.default_rng(0)
     left, right = (
         ["".join(rng.choice(list(used), 3)) for _ in range(40)] for used in ("我你他她", "天气今明")
@@ -119,14 +119,14 @@ def test_any_layout_makes_the_same_steps(tokenizer, bucket):
         assert all(np.array_equal(batch.step.is_hidden, one.step.is_hidden) for batch in batches)
 
 
-def test_a_resumed_run_takes_the_next_step(tokenizer):
+def test_a_resumed_run_continues_with_the_next_step(tokenizer):
     texts = texts_of([(a, b, 1) for a, b in zip("我你他她它们", "天气今明昨真")])
     (fourth,) = next(islice(steps_of(tokenizer, texts, World(), 4), 3, None))
     (resumed,) = next(steps_of(tokenizer, texts, World(), 4, consumed=12))
     assert np.array_equal(fourth.input_ids, resumed.input_ids)
 
 
-def test_texts_alone_belong_to_themselves_each_once():
+def test_unpaired_texts_are_deduplicated_and_self_matched():
     texts = texts_alone(["我", "你", "我"], "texts.txt")
     assert texts.is_augmented and len(texts) == 2
     step = describe_step(texts, np.arange(2), [np.zeros(0, int)] * 2)

@@ -1,4 +1,4 @@
-"""The loss of a step against the formula in numpy, and its gradient against differences."""
+"""The loss of a step against the formula in numpy, and its gradient against finite differences."""
 
 import numpy as np
 import paddle
@@ -32,14 +32,14 @@ def vectors_of(seed=0, rows=13, dim=8):
 
 @pytest.mark.parametrize("hidden", [(), ((0, 1), (2, 5), (4, 7))])
 @pytest.mark.parametrize("dims", [(8,), (2, 4, 8)])
-def test_the_loss_is_that_of_the_formula(hidden, dims):
+def test_the_loss_matches_the_formula(hidden, dims):
     vectors, step = vectors_of(), step_of(hidden=hidden)
     found = contrastive_loss(paddle.to_tensor(vectors), step, dims, TEMPERATURE)
     wanted = np.mean([expected(vectors, step, dim) for dim in dims])
     assert float(found.loss) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_hidden_candidate_has_no_gradient():
+def test_a_masked_candidate_has_no_gradient():
     step = step_of(hidden=[(row, 6) for row in range(5)])
     vectors = paddle.to_tensor(vectors_of(), stop_gradient=False)
     contrastive_loss(vectors, step, (8,), TEMPERATURE).loss.backward()
@@ -47,7 +47,7 @@ def test_a_hidden_candidate_has_no_gradient():
     assert np.abs(gradient[5 + 6]).max() < 1e-20 and gradient[5 + 5].any()
 
 
-def test_the_gradient_is_that_of_differences():
+def test_the_gradient_matches_finite_differences():
     step, vectors = step_of(hidden=((1, 3),)), vectors_of(1)
     tensor = paddle.to_tensor(vectors, stop_gradient=False)
     contrastive_loss(tensor, step, (4, 8), TEMPERATURE).loss.backward()
@@ -59,7 +59,7 @@ def test_the_gradient_is_that_of_differences():
         assert tensor.grad.numpy()[place] == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-6)
 
 
-def test_right_are_the_anchors_whose_positive_comes_first():
+def test_right_counts_anchors_whose_positive_ranks_first():
     vectors = np.concatenate([np.eye(5, 8), np.eye(5, 8), np.zeros((3, 8))]).astype(np.float32)
     vectors[10:, 7] = 1
     assert float(contrastive_loss(paddle.to_tensor(vectors), step_of(), (8,), TEMPERATURE).right) == 5

@@ -1,4 +1,4 @@
-"""Steps of an embedding model: division into micro-batches, dropout, resume to the bit, what trains."""
+"""Training steps of an embedding model: micro-batches, dropout, bit-identical resume, what is trained."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def trained(folder, steps=3, **flags):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first_token"])
-def test_two_micro_batches_make_the_step_of_one(folder, pooling):
+def test_two_micro_batches_give_the_same_step_as_one(folder, pooling):
     flags = {"dropout": 0.0, "pooling": pooling, "hard_negatives": 2, "dims": "8,16"}
     wanted, found = (gradients_of_next(*embedding_job(folder, **flags, **size)) for size in ({}, HALVED))
     assert len(wanted) > 20 and difference(found, wanted) < 1e-5
@@ -44,7 +44,7 @@ def test_two_micro_batches_make_the_step_of_one(folder, pooling):
 
 @pytest.mark.parametrize("kernels", ["auto", "plain"])
 @pytest.mark.parametrize("objective", ["pairs", "simcse"])
-def test_both_passes_of_a_micro_batch_draw_the_same(folder, kernels, objective):
+def test_both_passes_of_a_micro_batch_use_the_same_dropout(folder, kernels, objective):
     texts = {"train_file": str(folder / "texts.txt")} if objective == "simcse" else {}
     job, updates = embedding_job(folder, objective=objective, kernels=kernels, **texts, **HALVED)
     made, vectors_of = [], job._vectors
@@ -70,7 +70,7 @@ def test_dropout_differs_from_step_to_step(folder):
 
 
 @pytest.mark.parametrize("kernels", ["auto", "plain"])
-def test_a_resumed_job_has_the_bits_of_the_whole_run(folder, tmp_path, kernels):
+def test_a_resumed_job_is_bit_identical_to_the_whole_run(folder, tmp_path, kernels):
     flags = {"kernels": kernels, "hard_negatives": 2, **HALVED}
     whole, _ = trained(folder, steps=5, **flags)
     half, _ = trained(folder, steps=3, **flags)
@@ -83,7 +83,7 @@ def test_a_resumed_job_has_the_bits_of_the_whole_run(folder, tmp_path, kernels):
     assert difference(weights(job), weights(whole)) == 0
 
 
-def test_the_scaling_of_the_loss_changes_no_weight(folder):
+def test_loss_scaling_does_not_change_the_weights(folder):
     scaled = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0}
     plain, _ = trained(folder, dropout=0.0)
     job, metrics = trained(folder, dropout=0.0, **scaled)
@@ -91,7 +91,7 @@ def test_the_scaling_of_the_loss_changes_no_weight(folder):
     assert metrics[-1]["loss_scale"] == 8.0 and metrics[-1]["skipped_updates"] == 0
 
 
-def test_a_step_that_is_not_finite_is_skipped(folder):
+def test_a_non_finite_step_is_skipped(folder):
     job, updates = embedding_job(folder, on_nan="skip")
     run_steps(job, updates, 1)
     before, vectors_of = weights(job), job._vectors
@@ -100,13 +100,13 @@ def test_a_step_that_is_not_finite_is_skipped(folder):
     assert metrics["skipped_updates"] == 1 and difference(weights(job), before) == 0
 
 
-def test_recompute_changes_no_bit(folder):
+def test_recompute_gives_bit_identical_weights(folder):
     plain, _ = trained(folder)
     job, _ = trained(folder, use_recompute=True)
     assert difference(weights(job), weights(plain)) == 0
 
 
-def test_the_pooler_stays_as_it_came(folder):
+def test_the_pooler_is_not_trained(folder):
     job, updates = embedding_job(folder)
     before = weights(job)
     run_steps(job, updates, 2)
@@ -116,7 +116,7 @@ def test_the_pooler_stays_as_it_came(folder):
     assert "ernie.embeddings.word_embeddings.weight" in moved
 
 
-def test_the_temperature_and_the_lengths_change_the_step(folder):
+def test_temperature_dims_negatives_and_pooling_have_an_effect(folder):
     plain, _ = trained(folder, steps=1, dropout=0.0)
     for flags in ({"temperature": 0.5}, {"dims": "4"}, {"hard_negatives": 0}, {"pooling": "first_token"}):
         job, _ = trained(folder, steps=1, dropout=0.0, **flags)

@@ -1,4 +1,4 @@
-"""Training an embedding model, by command and from Python: learns, resumes, and leaves an ordinary folder."""
+"""Training an embedding model, by command and from Python: learns, resumes, and writes a standard folder."""
 
 import json
 import os
@@ -9,21 +9,30 @@ import numpy as np
 import pytest
 from places import ROOT
 from run_files import events
-from tiny_embedding import embedding_config, random_text, toy_matches, write_files, write_texts
+from tiny_embedding import (
+    embedding_config,
+    random_text,
+    toy_matches,
+    write_files,
+    write_matches,
+    write_texts,
+)
 
 from data_tools.base.errors import InputError
 from ernie_pair import PairCallback
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+from ernie_pair.embedding.train.embedding_data import read_any_texts
 from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
 from ernie_pair.embedding.train.train_embedding import train_embedding
 from ernie_pair.inference.embedding_json import read_embedding
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier
 from ernie_pair.pair.model.classifier_weights import load_initial_weights
+from ernie_pair.processes.world import World
 
 RUN = {"epochs": 4, "eval_freq": 1000, "logging_freq": 5, "dims": "8,16", "best_metric": "mrr"}
-# Ends without a word after a step, as kill -9 does, once that step is saved.
+# Exits abruptly in step 18, as with kill -9, when earlier steps have been saved.
 KILLED = """
 import json, os, sys
 from ernie_pair.embedding.train import train_embedding as run
@@ -51,12 +60,12 @@ def trained(folder):
     return folder / "out"
 
 
-def test_a_trained_model_finds_what_an_untrained_one_does_not(trained):
+def test_training_improves_retrieval(trained):
     first, *_, last = events(trained, "valid")
     assert last["mrr"] > first["mrr"] + 0.2 and last["spearman"] > first["spearman"]
 
 
-def test_the_best_folder_is_an_ordinary_one_with_settings(trained):
+def test_the_best_folder_is_a_standard_model_with_settings(trained):
     settings = read_embedding(trained / "best")
     assert (settings.dims, settings.pooling, settings.max_seq_len) == ((8, 16, 32), "mean", 16)
     from paddlenlp.transformers import AutoModel
@@ -69,19 +78,19 @@ def test_the_best_folder_is_an_ordinary_one_with_settings(trained):
     assert "temperature" not in card and "ernie-pair embed --model_path ." in card and "mrr" in card
 
 
-def test_a_pair_classifier_starts_from_the_folder(trained):
+def test_a_pair_classifier_can_start_from_the_best_folder(trained):
     source = open_model(str(trained / "best"), model_type="", from_scratch=False)
     classifier = build_classifier(source, seed=1, dropout=0.1)
     assert "the classifier is new" in load_initial_weights(classifier, source)
 
 
-def test_a_checkpoint_makes_the_vectors_of_its_settings(trained):
+def test_a_checkpoint_computes_vectors_with_its_own_settings(trained):
     newest = open_embedder(trained / "model_last")
     assert newest.settings == open_embedder(trained).settings
     assert newest.embed(["今天"]).shape == (1, 32)
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(folder, trained):
+def test_a_killed_run_resumes_to_identical_weights(folder, trained):
     config = embedding_config(folder, **RUN, output_dir=str(folder / "cut"), checkpoint_steps=7)
     flags = {name: getattr(config, name) for name in config.__dataclass_fields__}
     done = subprocess.run(
@@ -98,12 +107,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(folder, trained):
     assert (folder / "cut" / last).read_bytes() == (trained / last).read_bytes()
 
 
-def test_another_temperature_is_another_run(folder, trained):
+def test_resuming_with_another_temperature_is_refused(folder, trained):
     with pytest.raises(InputError, match="temperature was 0.05 and is now 0.1"):
         train_embedding(embedding_config(folder, **RUN, temperature=0.1))
 
 
-def test_texts_alone_teach_by_dropout(folder, tmp_path):
+def test_simcse_training_lowers_the_loss(folder, tmp_path):
     texts = write_texts(tmp_path / "texts.txt", 80)
     flags = {"objective": "simcse", "train_file": str(texts), "output_dir": str(tmp_path / "out")}
     train_embedding(embedding_config(folder, **flags, epochs=3, eval_freq=1000, logging_freq=5))
@@ -111,7 +120,25 @@ def test_texts_alone_teach_by_dropout(folder, tmp_path):
     assert losses[-1] < losses[0]
 
 
-def test_python_trains_evaluates_and_makes_vectors(folder, tmp_path):
+def test_rows_that_simcse_skips_are_logged(folder, tmp_path, caplog):
+    config = embedding_config(folder, objective="simcse", on_bad_row="skip", output_dir=str(tmp_path / "out"))
+    for name, content in (("gap.txt", "我\n\n你\n"), ("pairs.tsv", "我\t你\t1\n我\n")):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        assert read_any_texts(config, tmp_path / name, World())[0] == ["我", "你"]
+    assert "gap.txt: left out: 1 line, the first: " in caplog.text
+    assert "pairs.tsv: 1 of 2 rows" in caplog.text
+
+
+def test_rows_that_an_evaluation_skips_are_logged(trained, folder, tmp_path, capfd):
+    config = embedding_config(folder, on_bad_row="skip", output_dir=str(tmp_path / "out"))
+    trainer = EmbeddingTrainer(trained / "best", config, folder / "train.tsv")
+    dev = write_matches(tmp_path / "dev.tsv", 8)
+    dev.write_text(f"{dev.read_text()}我\n", encoding="utf-8")
+    assert trainer.evaluate(dev)["mrr"] > 0
+    assert "dev.tsv: 1 of 13 rows" in capfd.readouterr().err
+
+
+def test_the_python_trainer_trains_evaluates_and_embeds(folder, tmp_path):
     config = EmbeddingConfig(
         str(tmp_path / "out"),
         **{"model_type": "ernie", "from_scratch": True, "batch_size": 16, "learning_rate": 5e-3, "epochs": 2},
@@ -137,7 +164,7 @@ BAD_ROWS = {
     "a text": ("", {"train_file": "texts.txt"}, "pass --objective simcse to train on texts alone"),
     "negatives of texts alone": (
         *("我\t你\t1\n", {"objective": "simcse", "negatives_file": "dev.tsv"}),
-        "--negatives_file is of --objective pairs",
+        "--negatives_file is for --objective pairs",
     ),
     "an empty line": ("", {"objective": "simcse", "train_file": "gap.txt"}, "gap.txt:2: an empty text"),
     "one text": ("", {"objective": "simcse", "train_file": "one.txt"}, "has 1 text"),
@@ -146,7 +173,7 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize("rows, flags, reason", BAD_ROWS.values(), ids=BAD_ROWS)
-def test_bad_rows_are_named_and_nothing_is_left(folder, tmp_path, rows, flags, reason):
+def test_bad_rows_are_reported_and_no_checkpoint_is_written(folder, tmp_path, rows, flags, reason):
     (tmp_path / "train.tsv").write_text(rows, encoding="utf-8")
     (tmp_path / "texts.txt").write_text("我\n你\n", encoding="utf-8")
     (tmp_path / "gap.txt").write_text("我\n\n你\n", encoding="utf-8")
@@ -164,7 +191,7 @@ def test_bad_rows_are_named_and_nothing_is_left(folder, tmp_path, rows, flags, r
 
 BAD_FLAGS = {
     "no dropout": ({"objective": "simcse", "dropout": 0.0}, "--objective simcse compares two passes"),
-    "no length": ({"dims": "8,x"}, "--dims 8,x holds what is no length"),
+    "no length": ({"dims": "8,x"}, "--dims 8,x contains something that is not a length"),
     "one pair": ({"batch_size": 1}, "--batch_size 1 leaves a pair no negatives"),
     "three labels": ({"label_map": "a,b,c"}, "does not name two classes"),
     "an unknown metric": ({"best_metric": "accuracy"}, "accuracy"),
@@ -173,20 +200,20 @@ BAD_FLAGS = {
 
 
 @pytest.mark.parametrize("flags, reason", BAD_FLAGS.values(), ids=BAD_FLAGS)
-def test_flags_that_cannot_be_followed_are_refused(tmp_path, flags, reason):
+def test_invalid_flags_are_refused(tmp_path, flags, reason):
     with pytest.raises(InputError) as found:
         embedding_config(tmp_path, **flags)
     assert reason in found.value.message
 
 
-def test_vectors_longer_than_the_model_makes_are_refused(folder):
+def test_dims_larger_than_the_model_provides_are_refused(folder):
     with pytest.raises(InputError) as found:
         train_embedding(embedding_config(folder, dims="64"))
     assert "--dims 64: the vectors of this model have 32 numbers" in found.value.message
 
 
 class Noting(PairCallback):
-    """Keeps what it is told, and stops the run behind the evaluation of step 8."""
+    """Records the events, and stops the run after the evaluation at step 8."""
 
     def __init__(self):
         self.told, self.metrics = [], {}
@@ -205,7 +232,7 @@ class Noting(PairCallback):
         self.told.append(("end", state.global_step, state.best_model_checkpoint is not None))
 
 
-def test_callbacks_are_told_of_the_run_and_stop_it(folder, tmp_path):
+def test_callbacks_receive_events_and_can_stop_the_run(folder, tmp_path):
     flags = {"max_steps": 12, "eval_freq": 4, "logging_freq": 4, "batch_size": 16, "learning_rate": 5e-3}
     given = {**flags, "from_scratch": True, "model_type": "ernie", "device": "cpu", "max_seq_len": 16}
     files = str(folder / "train.tsv"), str(folder / "dev.tsv")
@@ -225,5 +252,5 @@ def test_callbacks_are_told_of_the_run_and_stop_it(folder, tmp_path):
     for name in ("model.safetensors", "optimizer.safetensors"):
         one, other = (tmp_path / of / "model_last" / name for of in ("cut", "whole"))
         assert one.read_bytes() == other.read_bytes(), name
-    with pytest.raises(InputError, match="callbacks: object is no PairCallback"):
+    with pytest.raises(InputError, match="callbacks: object is not a PairCallback"):
         trainer("none", object())

@@ -1,4 +1,4 @@
-"""The audit of pairs finds what was planted, with its file and line, and nothing else; no paddle."""
+"""The pair audit finds exactly the planted faults, with their file and line; without paddle."""
 
 import json
 from dataclasses import asdict
@@ -41,7 +41,7 @@ def found(tmp_path, *rows, **files):
 
 
 def lines_of(tmp_path, kind, *rows, **files):
-    """The lines that the examples of one kind name."""
+    """The file:line references in the examples of one kind."""
     made = audit(tmp_path, **({"train": rows} if rows else {}), **files)
     (finding,) = [finding for finding in made.findings if finding.kind == kind]
     names = [word for example in finding.examples for word in example.split() if ".tsv:" in word]
@@ -52,7 +52,7 @@ def test_clean_files_have_no_findings(tmp_path):
     assert found(tmp_path, train=CLEAN, dev=["前 后 1", "来 去 0"]) == {}
 
 
-def test_repeats_are_later_rows_and_ignore_case_and_width(tmp_path):
+def test_repeats_are_found_ignoring_case_and_width(tmp_path):
     rows = [*CLEAN, "ＡＢＣ, 好。 1", "今天！ 天气？ 1", "a-b-c 好 1", "今天 天气 1"]
     rows = [row.replace("ＡＢＣ, ", "ＡＢＣ， ") for row in rows]
     assert found(tmp_path, *rows) == {("train", "repeated"): 3}
@@ -61,11 +61,11 @@ def test_repeats_are_later_rows_and_ignore_case_and_width(tmp_path):
     assert lines_of(tmp_path, "repeated", *rows) == ["train.tsv:6", "train.tsv:7", "train.tsv:8"]
 
 
-def test_texts_of_punctuation_alone_are_not_all_the_same(tmp_path):
+def test_punctuation_only_texts_are_not_all_equal(tmp_path):
     assert found(tmp_path, "？ ！ 0", "。 ！ 1", "？ ！ 0") == {("train", "repeated"): 1}
 
 
-def test_a_text_of_several_lines_is_one_text(tmp_path):
+def test_a_multiline_text_is_one_text(tmp_path):
     lines = [{"s1": "一\n二", "s2": text, "label": 1} for text in ("三", "四", "三")]
     path = tmp_path / "train.json"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -74,25 +74,25 @@ def test_a_text_of_several_lines_is_one_text(tmp_path):
     assert [(f.kind, f.rows) for f in made.findings] == [("repeated", 1)]
 
 
-def test_a_pair_with_two_labels_is_contradicted_in_either_order(tmp_path):
+def test_conflicting_labels_are_found_in_either_order(tmp_path):
     rows = [*CLEAN, "今天 天气 0", "昨天 明天 1", "昨天 明天 1"]
     assert found(tmp_path, *rows) == {("train", "contradicted"): 5}
     lines = lines_of(tmp_path, "contradicted", *rows)
     assert lines == [f"train.tsv:{number}" for number in (1, 5, 2, 6, 7)]
 
 
-def test_a_pair_the_other_way_round_is_reversed(tmp_path):
+def test_a_swapped_pair_is_reported_as_reversed(tmp_path):
     rows = [*CLEAN, "天气 今天 1", "昨天 明天 0", "昨天 明天 0"]
     assert found(tmp_path, *rows) == {("train", "reversed"): 2, ("train", "repeated"): 1}
 
 
-def test_equal_texts_that_are_labelled_different_are_alike(tmp_path):
+def test_equal_texts_labelled_different_are_reported_as_alike(tmp_path):
     rows = [*CLEAN, "好 好！ 0", "大 大 1"]
     assert found(tmp_path, *rows) == {("train", "alike"): 1}
     assert lines_of(tmp_path, "alike", *rows) == ["train.tsv:5"]
 
 
-def test_a_chain_of_same_pairs_contradicts_a_different_label(tmp_path):
+def test_labels_that_break_transitivity_are_found(tmp_path):
     rows = ["一 二 1", "三 二 1", "三 四 1", "四 一 0", "五 一 0", "五 六 1", "一 三 0", "一 二 1"]
     made = audit(tmp_path, train=rows)
     assert {(f.kind, f.rows) for f in made.findings} == {("intransitive", 2), ("repeated", 1)}
@@ -107,28 +107,28 @@ def test_a_direct_contradiction_is_not_also_intransitive(tmp_path):
     assert found(tmp_path, "一 二 1", "二 一 0") == {("train", "contradicted"): 2}
 
 
-def test_broken_transitivity_needs_to_know_what_the_same_is(tmp_path):
+def test_transitivity_is_not_checked_without_a_same_class(tmp_path):
     rows = ["一 二 1", "三 二 1", "一 三 0", "四 五 2"]
     assert audit(tmp_path, classes=3, train=rows).findings == []
 
 
-def test_shared_pairs_and_texts_are_those_of_the_training_file(tmp_path):
+def test_pairs_and_texts_shared_with_training_are_found(tmp_path):
     dev = ["天气 今天！ 1", "今天 昨天 0", "今天 前 0", "前 后 1"]
     assert found(tmp_path, train=CLEAN, dev=dev, test=["明天 昨天", "来 去"]) == {
         ("dev", "shared"): 1,
-        ("dev", "known texts"): 1,
-        ("dev", "half known"): 1,
+        ("dev", "2 texts seen"): 1,
+        ("dev", "1 text seen"): 1,
         ("test", "shared"): 1,
     }
     assert lines_of(tmp_path, "shared", train=CLEAN, dev=dev) == ["dev.tsv:1", "train.tsv:1"]
 
 
-def test_a_label_that_training_never_showed_is_told(tmp_path):
+def test_a_label_unseen_in_training_is_reported(tmp_path):
     made = audit(tmp_path, train=["一 二 1", "三 四 1"], dev=["五 六 0", "七 八 1"])
     assert [(f.file, f.kind, f.rows) for f in made.findings] == [("dev", "unseen label", 1)]
     assert warnings_of(made) == [
         f"train: {tmp_path}/train.tsv has no pair of class 0; is it the right file?",
-        "dev: 1 rows (50.00 %) have a label that no training pair has",
+        "dev: 1 row (50.00 %) with a label that no training pair has",
     ]
 
 
@@ -140,12 +140,12 @@ def test_labels_and_lengths_are_counted(tmp_path):
     assert (train.too_long, test.too_long, made.unit) == (1, 0, "characters")
 
 
-def test_the_short_form_leaves_out_what_is_no_fault(tmp_path):
+def test_harmless_findings_give_no_warnings(tmp_path):
     made = audit(tmp_path, train=[*CLEAN, "天气 今天 1"], dev=["前 今天 1", "前 来 0"])
-    assert {f.kind for f in made.findings} == {"reversed", "half known"} and warnings_of(made) == []
+    assert {f.kind for f in made.findings} == {"reversed", "1 text seen"} and warnings_of(made) == []
 
 
-def test_many_labels_of_a_pair_and_far_ids_are_kept_apart(tmp_path):
+def test_conflicting_labels_are_found_among_many_pairs(tmp_path):
     rows = [f"甲{n} 乙{n} {n % 3}" for n in range(300)] + ["甲7 乙7 0", "甲9 乙9 2", "甲9 乙9 1"]
     made = audit(tmp_path, classes=3, train=rows)
     assert [(f.kind, f.rows) for f in made.findings] == [("contradicted", 5)]
@@ -161,7 +161,7 @@ def files(tmp_path):
     }
 
 
-def test_a_clean_copy_has_no_findings(tmp_path, files, capsys):
+def test_a_cleaned_copy_has_no_findings(tmp_path, files, capsys):
     before = {name: Path(path).read_bytes() for name, path in files.items()}
     audit_pairs(AuditPairsConfig(**files, output=str(tmp_path / "clean"), drop_leaks="normalised"))
     kept = (tmp_path / "clean" / "train.tsv").read_text(encoding="utf-8").splitlines()
@@ -189,7 +189,7 @@ def test_a_clean_copy_has_no_findings(tmp_path, files, capsys):
     assert "repeated" not in again and "contradicted" not in again and "shared" not in again
 
 
-def test_exact_and_normalised_leaks_are_counted_apart(tmp_path, capsys):
+def test_exact_and_normalised_leaks_are_counted_separately(tmp_path, capsys):
     train = [
         "今天 天气 1",
         "天气！ 今天 1",
@@ -204,7 +204,7 @@ def test_exact_and_normalised_leaks_are_counted_apart(tmp_path, capsys):
     kinds = {f.kind: (f.rows, f.exact) for f in audit(tmp_path, **files).findings if f.exact is not None}
     assert kinds == {"contradicted": (2, 0), "reversed": (1, 0), "shared": (3, 2)}
     warned = warnings_of(audit(tmp_path, **files))
-    shared = "3 rows (100.00 %) are pairs of the training file too, in either order"
+    shared = "3 rows (100.00 %) with a pair of the training file, in either order"
     assert f"dev: {shared} (2 exactly, 1 only when normalised)" in warned
     config = {"train_file": str(tmp_path / "train.tsv"), "dev_file": str(tmp_path / "dev.tsv")}
     left = {"exact": [1, 2, 3, 4, 6], "normalised": [6]}
@@ -218,7 +218,7 @@ def test_exact_and_normalised_leaks_are_counted_apart(tmp_path, capsys):
         assert "compared      exactly: character by character; normalised: NFKC" in printed
 
 
-def test_a_csv_in_another_encoding_is_cleaned_to_a_csv(tmp_path, capsys):
+def test_cleaning_a_csv_keeps_its_format_and_encoding(tmp_path, capsys):
     header = "text_a,text_b,label\r\n"
     rows = [
         '"左, 上\n下",右,1\r\n',
@@ -241,7 +241,7 @@ def test_a_csv_in_another_encoding_is_cleaned_to_a_csv(tmp_path, capsys):
         in capsys.readouterr().out
     )
     (note,) = map(json.loads, (out / "train.rejected.jsonl").read_text().splitlines())
-    assert note["line"] == 7 and note["reason"].startswith("2 column(s) instead of 3")
+    assert note["line"] == 7 and note["reason"].startswith("2 columns instead of 3")
 
 
 LAYOUTS = {
@@ -280,11 +280,11 @@ def test_the_report_has_names_tokens_and_no_control_codes(tmp_path, capsys):
         "  tokens      shortest 5, 5 % 5, 25 % 5, median 7, 75 % 7, 95 % 7, 99 % 7, longest 7 of a pair"
         in out
     )
-    assert "              2 pairs (66.67 %) are above 5: will be cut" in out
+    assert "              longer than 5: 2 pairs (66.67 %), which will be cut" in out
     assert f"  {train}:2  今\\x1b天 | 明天 | 1" in out
 
 
-def test_another_label_may_stand_for_the_same(tmp_path, capsys):
+def test_the_same_class_can_be_set_by_a_flag(tmp_path, capsys):
     rows = ["一 二 0", "三 二 0", "一 三 1", "四 五 1"]
     config = {"train_file": str(write(tmp_path / "train.tsv", *rows)), "output": str(tmp_path / "out")}
     audit_pairs(AuditPairsConfig(**config, same="0"))
@@ -292,7 +292,7 @@ def test_another_label_may_stand_for_the_same(tmp_path, capsys):
     assert [(f["kind"], f["rows"]) for f in audited["findings"]] == [("intransitive", 1)]
     audit_pairs(AuditPairsConfig(**config, overwrite=True))
     assert json.loads((tmp_path / "out" / "audit.json").read_text(encoding="utf-8"))["findings"] == []
-    assert capsys.readouterr().out.count("nothing found") == 1
+    assert capsys.readouterr().out.count("findings      none\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -311,6 +311,13 @@ def test_another_label_may_stand_for_the_same(tmp_path, capsys):
             {"drop_leaks": "normalised", "output": "out", "train_file": "a.tsv.gz"},
             "does not write packed files",
         ),
+        *(
+            (
+                {"drop_leaks": "exact", "output": "out", "train_file": name},
+                f"{name}: --drop_leaks writes it to --output under its own name, and out/{name} is a report",
+            )
+            for name in ("audit.json", "audit.png", "train.rejected.jsonl")
+        ),
         (
             {"drop_leaks": "normalised", "output": "out", "dev_file": "train.tsv"},
             "would leave no pair; are the files",
@@ -324,11 +331,13 @@ def test_another_label_may_stand_for_the_same(tmp_path, capsys):
         ({"label": "gleich"}, "no column 'gleich'"),
     ],
 )
-def test_what_cannot_be_audited_is_one_line(tmp_path, monkeypatch, capsys, changes, reason):
+def test_audit_errors_are_one_line_with_exit_code_2(tmp_path, monkeypatch, capsys, changes, reason):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "train.tsv", *CLEAN)
     write(tmp_path / "bad.tsv", "一 二 x")
     (tmp_path / "a.tsv.gz").write_bytes(b"")
+    for name in ("audit.json", "audit.png", "train.rejected.jsonl"):
+        write(tmp_path / name, *CLEAN)
     given = {"train_file": "train.tsv", **changes}
     assert exit_code_of(lambda: audit_pairs(AuditPairsConfig(**given))) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -336,7 +345,14 @@ def test_what_cannot_be_audited_is_one_line(tmp_path, monkeypatch, capsys, chang
     assert not (tmp_path / "out").exists()
 
 
-def test_the_training_file_is_given_without_a_flag():
+def test_an_unlabelled_test_file_needs_no_label_column(tmp_path):
+    (tmp_path / "L.csv").write_text("q1x,q2x,same\n一,二,1\n三,四,0\n", encoding="utf-8")
+    (tmp_path / "T.csv").write_text("q1x,q2x\n五,六\n", encoding="utf-8")
+    files = {"train_file": str(tmp_path / "L.csv"), "test_file": str(tmp_path / "T.csv")}
+    audit_pairs(AuditPairsConfig(**files, text_a="q1x", text_b="q2x", label="same"))
+
+
+def test_the_training_file_is_a_positional_argument():
     config = parse_config(
         AuditPairsConfig, ["a.tsv", "--dev_file", "b.tsv", "--drop_leaks", "exact", "--output", "c"]
     )
@@ -348,12 +364,12 @@ def test_the_training_file_is_given_without_a_flag():
         parse_config(AuditPairsConfig, [])
 
 
-def test_an_audit_can_be_written_as_json_and_read_as_lines(tmp_path):
+def test_an_audit_serialises_to_json_and_report_lines(tmp_path):
     made = audit(tmp_path, train=[*CLEAN, CLEAN[0]], dev=["今天 天气 0"])
     assert json.loads(json.dumps(asdict(made)))["findings"][0]["rows"] == 1
     lines = list(report_lines(made))
     assert (
-        "repeated      train: 1 rows (20.00 %) repeat an earlier pair, label and all "
+        "repeated      train: 1 row (20.00 %) repeating an earlier pair and its label "
         "(1 exactly, 0 only when normalised)"
     ) in lines
     assert "one class     dev: " in "\n".join(lines)

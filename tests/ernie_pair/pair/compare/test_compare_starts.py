@@ -1,7 +1,8 @@
-"""The comparison of starts: its runs, what it says of them, and the loss on a domain's text."""
+"""compare-starts: its runs, its report on them, and the loss on a domain's text."""
 
 import json
 import math
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -18,6 +19,11 @@ from ernie_pair.__main__ import _run as run_here
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.compare import runs as compare_runs
 from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
+from ernie_pair.pair.compare.comparison_page import (
+    page_of_comparison,
+    table_of_differences,
+    table_of_starts,
+)
 from ernie_pair.pair.compare.comparison_report import (
     JSON_FILE,
     PICTURE_FILE,
@@ -29,6 +35,7 @@ from ernie_pair.pair.compare.comparison_report import (
 from ernie_pair.pair.compare.domain_loss import domain_loss
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.metrics import METRICS, measure
+from ernie_pair.report.page import Made
 
 
 def write_weights(folder, kind="ErnieForPretraining", seed=1):
@@ -46,7 +53,7 @@ def write_weights(folder, kind="ErnieForPretraining", seed=1):
 
 @pytest.fixture
 def config(tmp_path):
-    """Two starts, of which one has weights, and a YAML file of flags."""
+    """Two starts, one of which has weights, and a YAML file of flags."""
     write_weights(write_model(tmp_path / "first"))
     write_model(tmp_path / "second")
     flags = {
@@ -67,7 +74,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Runs stay in this process; the commands that were run."""
+    """Runs the commands in this process; returns the list of them."""
     made = []
 
     def call(words, log):
@@ -78,7 +85,7 @@ def calls(monkeypatch):
     return made
 
 
-def test_every_start_has_every_seed_and_nothing_is_done_twice(tmp_path, config, calls, capsys):
+def test_every_start_runs_every_seed_and_no_run_is_repeated(tmp_path, config, calls, capsys):
     compare_starts(config)
     result = json.loads((tmp_path / "out" / "compare.json").read_text())
     assert result["seeds"] == [7, 8] and result["rows"] == 41 and list(result["runs"]) == ["first", "random"]
@@ -89,15 +96,24 @@ def test_every_start_has_every_seed_and_nothing_is_done_twice(tmp_path, config, 
         for seed, run in zip(result["seeds"], result["runs"][name]):
             (best,) = (tmp_path / "out" / f"{name}-seed-{seed}").glob("best-accuracy-*")
             assert best.name == f"best-accuracy-{run['accuracy']:.4f}"
+    page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    for words in ("Starts compared", "first - random", "Flags that differ", "first-seed-7", "random-seed-8"):
+        assert words in page
+    low, high = result["differences"][0]["interval"]["accuracy"]
+    assert f"<td>{low:+.4f} to {high:+.4f}</td>" in page and "src=" in page
+    assert not re.search('src="(?!data:)|<link|@import', page)  # the page is self-contained
     table = capsys.readouterr().out
     assert f"first   {result['mean']['first']['accuracy']:.4f} +- " in table
 
+    (tmp_path / "out" / "first-seed-7" / "metrics.jsonl").unlink()  # only its predictions are needed
     compare_starts(replace(config, seeds=3))
     assert [words[0] for words in calls[8:]] == ["train", "predict"] * 2
+    page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    assert "random-seed-9" in page and "first-seed-7" not in page
     assert json.loads((tmp_path / "out" / "compare.json").read_text())["seeds"] == [7, 8, 9]
 
 
-def test_models_are_asked_by_the_kernels_they_learned_by(config, calls):
+def test_prediction_uses_the_kernels_of_training(config, calls):
     flags = json.loads(Path(config.train_config).read_text())
     Path(config.train_config).write_text(json.dumps({**flags, "kernels": "plain"}))
     compare_starts(replace(config, seeds=1))
@@ -106,7 +122,7 @@ def test_models_are_asked_by_the_kernels_they_learned_by(config, calls):
     assert all({"--kernels=plain", "--precision=fp32"} < set(words) for words in asked)
 
 
-def test_runs_of_another_plan_are_not_mixed_in(tmp_path, config, calls):
+def test_runs_of_a_different_plan_are_rejected(tmp_path, config, calls):
     compare_starts(replace(config, seeds=1))
     flags = json.loads(Path(config.train_config).read_text())
     Path(config.train_config).write_text(json.dumps({**flags, "learning_rate": 0.004}))
@@ -121,7 +137,7 @@ def test_runs_of_another_plan_are_not_mixed_in(tmp_path, config, calls):
     assert len(calls) == 4
 
 
-def test_damaged_predictions_are_named(tmp_path, config, calls):
+def test_damaged_predictions_are_reported(tmp_path, config, calls):
     compare_starts(replace(config, seeds=1))
     (tmp_path / "out" / "first-seed-7" / "predictions.tsv").write_text("index\tprediction\n0\t1\n")
     with pytest.raises(CheckpointError, match="predictions.tsv is damaged; remove it"):
@@ -132,26 +148,57 @@ def test_damaged_predictions_are_named(tmp_path, config, calls):
     "starts, reason",
     [
         ("a=x", "one start has nothing to be compared with"),
-        ("a=x b", "b is no new NAME=MODEL"),
-        ("a=x a=y", "a=y is no new NAME=MODEL"),
-        ("a=x ../b=y", "../b=y is no new NAME=MODEL"),
+        ("a=x b", "b is not NAME=MODEL with a new name"),
+        ("a=x a=y", "a=y is not NAME=MODEL with a new name"),
+        ("a=x ../b=y", "../b=y is not NAME=MODEL with a new name"),
         ("a=no/such b=y", "no/such is not a folder"),
     ],
 )
-def test_bad_starts_are_named_before_anything_runs(tmp_path, config, calls, starts, reason):
+def test_invalid_starts_are_reported_before_anything_runs(tmp_path, config, calls, starts, reason):
     with pytest.raises(InputError, match=reason):
         compare_starts(replace(config, starts=starts))
     assert not calls and not (tmp_path / "out").exists()
 
 
-def test_a_file_of_one_class_is_nothing_to_compare_on(tmp_path, config, calls):
+def write_start(folder, **config):
+    return write_weights(write_model(folder, num_labels=config.pop("num_labels", 2), **config))
+
+
+@pytest.mark.parametrize(
+    "theirs, said",
+    [
+        ({"id2label": {"0": "different", "1": "same"}}, "different, same"),
+        ({"num_labels": 3, "id2label": {"0": "same", "1": "different", "2": "unsure"}}, "same, .*unsure"),
+    ],
+)
+def test_starts_with_other_classes_are_rejected(tmp_path, config, calls, theirs, said):
+    write_start(tmp_path / "a", id2label={"0": "same", "1": "different"})
+    write_start(tmp_path / "b", **theirs)
+    asked = replace(config, starts=f"a={tmp_path}/a b={tmp_path}/b")
+    with pytest.raises(InputError, match=f"a tells same, different apart and b {said}; set label_map"):
+        compare_starts(asked)
+    assert not calls and not (tmp_path / "out").exists()
+
+
+def test_a_regression_model_may_be_a_start_for_classes(tmp_path, config, calls):
+    write_model(tmp_path / "score", num_labels=1, problem_type="regression")
+    asked = replace(config, starts=f"score=random:{tmp_path}/score first={tmp_path}/first", seeds=1)
+    with pytest.raises(InputError, match="compares classifiers, and these are models for regression"):
+        compare_starts(asked)
+    flags = json.loads(Path(config.train_config).read_text())
+    Path(config.train_config).write_text(json.dumps({**flags, "target": "classification"}))
+    compare_starts(asked)
+    assert set(json.loads((tmp_path / "out" / "compare.json").read_text())["runs"]) == {"score", "first"}
+
+
+def test_a_test_file_with_only_one_class_is_rejected(tmp_path, config, calls):
     (tmp_path / "ones.tsv").write_text("我\t你\t1\n", encoding="utf-8")
     with pytest.raises(InputError, match="ones.tsv has no pair of class 0"):
         compare_starts(replace(config, test_file=str(tmp_path / "ones.tsv")))
     assert not calls
 
 
-def test_a_run_that_fails_ends_the_comparison_with_its_error(tmp_path):
+def test_a_failed_run_ends_the_comparison_with_its_error(tmp_path):
     with pytest.raises(
         InputError, match=r"did you mean learning_rate.*\(train of run; see .*run.log\)"
     ) as error:
@@ -189,28 +236,28 @@ def ends(tmp_path, monkeypatch):
         ("exit 130", 130, "stopped by SIGINT (train of first-seed-7; see"),
     ],
 )
-def test_the_comparison_ends_with_the_exit_code_of_its_run(ends, tmp_path, capfd, script, code, said):
-    """Lines of an earlier attempt stand in the same log and are not taken for those of this one."""
+def test_a_failed_run_determines_the_exit_code(ends, tmp_path, capfd, script, code, said):
+    """Lines of an earlier attempt in the same log are not mistaken for those of this one."""
     (tmp_path / "first-seed-7.log").write_text("error: of yesterday\n")
     assert ends(script) == code
     (line,) = capfd.readouterr().err.splitlines()
     assert said in line and "yesterday" not in line
 
 
-def test_a_run_without_its_best_model_is_named(tmp_path, config, monkeypatch):
+def test_a_run_without_a_best_model_is_reported(tmp_path, config, monkeypatch):
     monkeypatch.setattr(compare_runs, "_call", lambda words, log: None)
     with pytest.raises(CheckpointError, match="first-seed-7 holds no best model; remove it"):
         compare_starts(config)
 
 
 def logits_that_are_right(rows, share, seed):
-    """Logits over two classes that find label row % 2 in that share of the rows."""
+    """Two-class logits that predict the label row % 2 correctly in the given share of the rows."""
     labels = np.arange(rows) % 2
     right = np.random.default_rng(seed).permutation(rows) < share * rows
     return np.eye(2)[np.where(right, labels, 1 - labels)]
 
 
-def test_means_deviations_and_differences():
+def test_means_deviations_and_differences_are_correct():
     labels = np.arange(400) % 2
     logits = {
         "better": [logits_that_are_right(400, share, seed) for seed, share in enumerate((0.8, 0.9))],
@@ -230,7 +277,7 @@ def test_means_deviations_and_differences():
 
 
 def test_the_comparison_is_paired():
-    """The same rows and seeds are drawn for both: what is equal has no spread, however few the rows are."""
+    """The same rows and seeds are resampled for both, so equal models differ by exactly zero."""
     logits = [logits_that_are_right(30, 0.6, seed) for seed in range(3)]
     found = compare({"a": logits, "b": logits}, np.arange(30) % 2, [1, 2, 3], samples=50)
     (difference,) = found.differences
@@ -239,7 +286,7 @@ def test_the_comparison_is_paired():
 
 
 def test_two_models_at_chance_have_no_gain(tmp_path):
-    """One answers 1 always, one 0 always: f1 differs by 0.6, and neither knows anything."""
+    """One always predicts 1, the other always 0: f1 differs by 0.6, yet neither has learned anything."""
     labels = np.arange(300) % 7 % 2  # 3 of 7 are of class 1
     always = {
         "ones": [np.array([[0.0, 1.0]]).repeat(300, axis=0)],
@@ -258,8 +305,9 @@ def test_two_models_at_chance_have_no_gain(tmp_path):
     assert sum(line.endswith("; ones is at chance") for line in lines) == 3
     assert "accuracy, f1, auc" in lines[2] and lines[4].endswith("  -")
     warned = list(warnings_of(found, ("no", "yes")))
-    assert warned[0].startswith("ones, seed 1: the classifier answers yes for all 300 rows")
-    assert "ones and zeros are both at chance: their difference is no gain" in warned[-1] and len(warned) == 3
+    assert warned[0].startswith("ones, seed 1: the classifier predicts yes for all 300 rows")
+    assert "ones and zeros are both at chance: their difference shows no gain" in warned[-1]
+    assert len(warned) == 3
     write_comparison(
         [tmp_path / name for name in (JSON_FILE, PICTURE_FILE)], found, None, dict.fromkeys(found.runs, "x")
     )
@@ -268,19 +316,32 @@ def test_two_models_at_chance_have_no_gain(tmp_path):
     assert told["interval"]["able"]["accuracy"][0] > told["chance"]["accuracy"]
 
 
+def test_the_page_shows_chance_level_and_domain_loss():
+    labels = np.arange(60) % 3 % 2
+    found = compare(
+        {"a": [np.eye(2)[[0]].repeat(60, axis=0)], "b": [logits_of(labels, 0.9)]}, labels, [1], 50
+    )
+    domain = {"a": {"lm_loss": 1.0, "perplexity": math.e}, "b": {"reason": "x"}}
+    starts, differences = table_of_starts(found, domain), table_of_differences(found)
+    assert starts.rows[0][-2:] == ["accuracy, f1, auc", "1.0000 (2.7)"] and starts.rows[1][-2:] == ["–", "-"]
+    assert all(len(row) == len(starts.heads) for row in starts.rows) and len(differences.rows) == 3
+    assert {row[-1] for row in differences.rows} == {"a is at chance"}
+    assert page_of_comparison(found, domain, [], Made()).count("<img") == 3
+
+
 def logits_of(labels, share):
     is_right = np.random.default_rng(0).random(len(labels)) < share
     return np.eye(2)[np.where(is_right, labels, 1 - labels)]
 
 
-def test_every_model_may_be_asked_both_orders(tmp_path, config, calls):
+def test_every_model_can_be_evaluated_in_both_orders(tmp_path, config, calls):
     asked = replace(config, seeds=1, symmetric="average")
     compare_starts(asked)
     assert [word for words in calls for word in words if "symmetric" in word] == ["--symmetric=average"] * 2
     with pytest.raises(InputError, match="symmetric was average and is now none; give another output_dir"):
         compare_starts(replace(asked, symmetric="none"))
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())
-    assert plan["warmup_rate"] == 0.1  # as plans said before there was another flag for it
+    assert plan["warmup_rate"] == 0.1  # as plans recorded it before there was another flag for it
 
 
 def test_classes_may_have_names(tmp_path, config, calls):
@@ -300,7 +361,7 @@ def test_one_seed_has_no_deviation():
             found, {"a": {"lm_loss": 1.0, "perplexity": math.e}, "b": {"reason": "x"}, "c": {"reason": "y"}}
         )
     )
-    assert lines[0] == "30 rows, 1 seed(s) from 1"
+    assert lines[0] == "30 rows, 1 seed from 1"
     assert lines[2].endswith("1.0000 (2.7)") and lines[3].endswith("  -") and "+-" not in lines[2]
 
 
@@ -317,7 +378,7 @@ def source_of(folder):
     return open_model(str(folder), model_type="", from_scratch=False)
 
 
-def test_random_weights_know_nothing_of_a_domain(domain):
+def test_random_weights_have_the_loss_of_uniform_guessing(domain):
     corpus, model = domain
     found = domain_loss(source_of(model), corpus, num_samples=40, max_seq_len=24)
     assert found["lm_loss"] == pytest.approx(math.log(len(tiny_pretrain.VOCAB)), rel=0.1)
@@ -325,15 +386,15 @@ def test_random_weights_know_nothing_of_a_domain(domain):
     assert found == domain_loss(source_of(model), corpus, num_samples=40, max_seq_len=24)
 
 
-def test_a_model_with_one_constant_token_has_its_loss(domain, tmp_path):
-    """The heads are asked at the masked places: a bias that forces one token is right where it stood."""
+def test_a_constant_prediction_has_the_expected_domain_loss(domain, tmp_path):
+    """The head predicts at the masked positions: a bias that forces one token is right only where it was."""
     import paddle
 
     corpus, model = domain
     other = tiny_pretrain.write_model(tmp_path / "other")
     weights = paddle.load(str(model / "model_state.pdparams"), return_numpy=True)
     token = tiny_pretrain.VOCAB.index("天")
-    for name in ("cls.predictions.decoder.bias", "cls.predictions.decoder_bias"):  # one parameter
+    for name in ("cls.predictions.decoder.bias", "cls.predictions.decoder_bias"):  # the same parameter
         weights[name][token] = 50.0
     paddle.save(weights, str(other / "model_state.pdparams"))
     found = domain_loss(source_of(other), corpus, num_samples=200, max_seq_len=24)
@@ -341,7 +402,7 @@ def test_a_model_with_one_constant_token_has_its_loss(domain, tmp_path):
     assert found["lm_loss"] == pytest.approx(50 * (1 - found["lm_accuracy"]), rel=0.05)
 
 
-def test_models_that_cannot_be_asked_say_why(domain, tmp_path):
+def test_models_unfit_for_the_domain_loss_are_rejected(domain, tmp_path):
     corpus, _ = domain
     encoder = write_weights(tiny_pretrain.write_model(tmp_path / "encoder"), "ErnieForSequenceClassification")
     with pytest.raises(InputError, match="holds no head for masked words"):
@@ -349,6 +410,9 @@ def test_models_that_cannot_be_asked_say_why(domain, tmp_path):
     stranger = write_weights(write_model(tmp_path / "stranger"))
     with pytest.raises(InputError, match="was made with another vocabulary than that of"):
         domain_loss(source_of(stranger), corpus, 8, 24)
+    cased = write_weights(tiny_pretrain.write_model(tmp_path / "cased", do_lower_case=False))
+    with pytest.raises(InputError, match="was made with another vocabulary than that of"):
+        domain_loss(source_of(cased), corpus, 8, 24)
     gram = replace(source_of(encoder), spec=source_of(encoder).spec.replace(model_type="ernie_gram"))
     with pytest.raises(InputError, match="only an ERNIE has a head for masked words"):
         domain_loss(gram, corpus, 8, 24)
@@ -361,6 +425,6 @@ def test_an_incomparable_start_does_not_end_the_comparison(domain, tmp_path, con
     assert set(told) == {"first", "random"} and "another vocabulary" in told["first"]["reason"]
 
 
-def test_the_plan_knows_all_flags_of_training():
+def test_run_specific_flags_are_flags_of_training():
     assert set(compare_runs.OF_A_RUN) < {item.name for item in fields(TrainConfig)}
     assert COMMANDS["compare-starts"][1] == "compare_starts"

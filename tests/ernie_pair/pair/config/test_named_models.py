@@ -1,4 +1,4 @@
-"""Names and models in one flag, paths with blanks among them."""
+"""Several NAME=MODEL words in one flag, including paths with spaces."""
 
 import pytest
 
@@ -15,7 +15,7 @@ EXAMPLE = 'write it as in --models "a=x b=y"'
     "text",
     ["a='my models/one' b=two", '"a=my models/one" b=two', r"a=my\ models/one  b=two"],
 )
-def test_a_path_with_blanks_stands_in_quotes(text, monkeypatch):
+def test_a_path_with_spaces_can_be_quoted_or_escaped(text, monkeypatch):
     expected = {"a": "my models/one", "b": "two"}
     assert parse_named_models("models", text, EXAMPLE) == expected == models_in(text)
     monkeypatch.setattr(compare_starts, "_open_start", lambda name, path, scratch: (name, path))
@@ -27,13 +27,15 @@ def test_a_path_with_blanks_stands_in_quotes(text, monkeypatch):
 @pytest.mark.parametrize(
     "text, reason",
     [
-        ("a=my models/one", "models/one is no new NAME=MODEL"),
+        ("a=my models/one", "models/one is not NAME=MODEL with a new name"),
         ("a='my models", "a quote, or a backslash, has no counterpart"),
-        ("a=x 'b c=y'", "b c=y is no new NAME=MODEL"),
-        ("a=", "a= is no new NAME=MODEL"),
+        ("a=x 'b c=y'", "b c=y is not NAME=MODEL with a new name"),
+        ("a=", "a= is not NAME=MODEL with a new name; "),
+        ("大=x", "大=x is not NAME=MODEL with a new name (a name has only a to z, A to Z, 0 to 9, _ . and -"),
+        ("a=x a=y", "a=y is not NAME=MODEL with a new name; "),
     ],
 )
-def test_words_that_are_no_models_are_named(text, reason):
+def test_invalid_name_model_words_are_reported(text, reason):
     with pytest.raises(InputError) as caught:
         parse_named_models("models", text, EXAMPLE)
     assert reason in str(caught.value) and "\n" not in str(caught.value)

@@ -1,7 +1,8 @@
-"""Cross-validation: runs that are not repeated, every row predicted once, and what the folds show."""
+"""Cross-validation: finished runs are not repeated, every row is predicted once, and folds are summarised."""
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ FLAGS = {
 
 @pytest.fixture
 def config(tmp_path):
-    """Ninety pairs, the thirtieth of which is none."""
+    """Ninety pairs, of which row 30 (counted from 0) is malformed."""
     rows = ["\t".join(map(str, row)) for row in toy_rows(90, 0)]
     rows[30] = "我\t你\t无"
     (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -50,7 +51,7 @@ def cells_of(path):
     return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_row_is_predicted_once_by_a_fold_that_is_unseen(config, tmp_path, capsys):
+def test_every_row_is_predicted_by_a_model_that_never_saw_it(config, tmp_path, capsys):
     found = cross_validate(config)
     out = tmp_path / "out"
     header, *rows = cells_of(out / "predictions.tsv")
@@ -77,15 +78,18 @@ def test_every_row_is_predicted_once_by_a_fold_that_is_unseen(config, tmp_path, 
     assert low <= report["accuracy"] <= high and set(found.interval) == set(METRICS)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "<h2>Folds</h2>" in page and ">fold 3<" in page and ">deviation<" in page
-    assert f"mean            89    {found.mean['accuracy']:.4f}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"mean            89    {found.mean['accuracy']:.4f}" in out
+    low, high = found.interval["accuracy"]
+    assert f"\n95 % from           {low:8.4f}" in out and f"\n95 % to             {high:8.4f}" in out
 
 
 class Killed(BaseException):
     pass
 
 
-def test_a_killed_series_goes_on_at_its_fold(config, tmp_path, monkeypatch):
-    """Finished folds are not trained again, and the result is that of a series that was never killed."""
+def test_a_killed_series_resumes_at_its_unfinished_fold(config, tmp_path, monkeypatch):
+    """Finished folds are not trained again, and the result equals that of an uninterrupted series."""
     cross_validate(config)
     made, train = [], OneRun.train
 
@@ -108,7 +112,7 @@ def test_a_killed_series_goes_on_at_its_fold(config, tmp_path, monkeypatch):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
-def test_a_fold_is_the_run_that_train_makes_of_its_files(config, tmp_path):
+def test_a_fold_equals_a_train_run_on_its_files(config, tmp_path):
     cross_validate(replace(config, folds=2, max_steps=3))
     own = {name: value for name, value in FLAGS.items() if name not in ("folds", "bootstrap", "max_steps")}
     flags = {**own, "max_steps": 3, "model_name_or_path": config.model_name_or_path}
@@ -119,8 +123,8 @@ def test_a_fold_is_the_run_that_train_makes_of_its_files(config, tmp_path):
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_fold_is_predicted_as_its_model_will_answer(config, tmp_path):
-    """A run that was trained to average both orders ships that, so that is what its fold measures."""
+def test_a_fold_is_predicted_the_way_its_model_is_shipped(config, tmp_path):
+    """A model trained to average both orders is shipped that way, so its fold is measured that way."""
     spread = str(write_model(tmp_path / "spread", initializer_range=0.5))  # so that the order matters
     cross_validate(replace(config, model_name_or_path=spread, folds=2, max_steps=3, symmetric="average"))
     told = read_log_probabilities(tmp_path / "out" / "fold-1" / "predictions.tsv", 2)
@@ -132,7 +136,7 @@ def test_a_fold_is_predicted_as_its_model_will_answer(config, tmp_path):
     assert np.abs(told - found[0]).max() < 1e-3 < np.abs(told - found[1]).max()
 
 
-def test_the_command_takes_dev_file_and_names_of_classes(config, tmp_path, capsys):
+def test_the_command_accepts_dev_file_and_class_names(config, tmp_path, capsys):
     dev = tmp_path / "dev.tsv"
     rows = (f"{a}\t{b}\t{('no', 'yes')[label]}\n" for a, b, label in toy_rows(20, 3))
     dev.write_text("".join(rows), encoding="utf-8")
@@ -144,11 +148,27 @@ def test_the_command_takes_dev_file_and_names_of_classes(config, tmp_path, capsy
     assert not list((tmp_path / "out" / "folds").glob("*-dev.jsonl"))
     assert cells_of(tmp_path / "out" / "predictions.tsv")[0][:3] == ["index", "prediction", "label"]
     out = capsys.readouterr().out
-    assert "deviation" in out and "from" not in out
+    assert "deviation" in out and "95 %" not in out
     assert "intervals" not in json.loads((tmp_path / "out" / "report.json").read_text())
 
 
-def test_another_plan_and_damaged_predictions_are_refused(config, tmp_path):
+def test_the_dev_file_is_read_with_the_flags_of_its_columns(config, tmp_path):
+    text = "比\t乙\t甲\n" + "".join(f"{label}\t{b}\t{a}\n" for a, b, label in toy_rows(30, 0))
+    Path(config.train_file).write_text(text, encoding="gb18030")
+    (tmp_path / "dev.tsv").write_text("比\t乙\t甲\n无\t我\t你\n" + text[6:], encoding="gb18030")
+    named = {"text_a": "甲", "text_b": "乙", "label": "比", "encoding": "gb18030"}
+    files = {"dev_file": str(tmp_path / "dev.tsv"), "folds": 2, "max_steps": 1, "eval_freq": 1}
+    with pytest.raises(InputError, match="dev.tsv:2: label '无' is not one of"):
+        cross_validate(replace(config, **named, **files, on_bad_row="stop"))
+    assert not (tmp_path / "out" / "folds").exists()
+    cross_validate(replace(config, **named, **files))
+    rows = (tmp_path / "out" / "folds" / "dev.jsonl").read_text(encoding="utf-8").splitlines()
+    first = dict(zip(("sentence1", "sentence2", "label"), map(str, next(toy_rows(30, 0)))))
+    assert len(rows) == 30 and json.loads(rows[0]) == first
+    assert "无" in (tmp_path / "out" / "dev.rejected.jsonl").read_text(encoding="utf-8")
+
+
+def test_changed_plans_and_damaged_predictions_are_rejected(config, tmp_path):
     short = replace(config, folds=2, max_steps=2)
     cross_validate(short)
     with pytest.raises(InputError, match="learning_rate was 0.005 and is now 0.004; give another output_dir"):
@@ -167,14 +187,14 @@ def test_another_plan_and_damaged_predictions_are_refused(config, tmp_path):
 @pytest.mark.parametrize(
     "change, reason",
     [
-        ({"streaming": True, "max_steps": 2}, "never has all rows, which are to be divided"),
-        ({"fresh_start": True}, "is of one run; give another output_dir"),
+        ({"streaming": True, "max_steps": 2}, "never reads all rows, and folds need them all"),
+        ({"fresh_start": True}, "is for a single run; give another output_dir"),
         ({"folds": 1}, "folds=1 is below 2"),
         ({"train_file": "none.tsv"}, "none.tsv: no such file"),
         ({"on_bad_row": "stop"}, "all.tsv:31: label '无' is not one of"),
     ],
 )
-def test_bad_input_is_one_line_before_any_run(config, tmp_path, monkeypatch, change, reason):
+def test_invalid_input_is_rejected_before_any_run(config, tmp_path, monkeypatch, change, reason):
     monkeypatch.setattr(module, "OneRun", None)
     with pytest.raises(InputError, match=reason):
         cross_validate(replace(config, **change))
@@ -182,7 +202,7 @@ def test_bad_input_is_one_line_before_any_run(config, tmp_path, monkeypatch, cha
 
 
 def test_intervals_are_wider_where_rows_share_texts(config, tmp_path):
-    """A group of like rows counts as one: the interval of the mean knows that they are not independent."""
+    """Groups are resampled as a whole, so the interval accounts for rows that are not independent."""
     labels = np.arange(400) % 2
     right = np.random.default_rng(0).random(40) < 0.7
     logits = np.eye(2)[np.where(right.repeat(10), labels, 1 - labels)]
@@ -197,7 +217,7 @@ def test_intervals_are_wider_where_rows_share_texts(config, tmp_path):
     assert widths[1] > 2 * widths[0]
 
 
-def test_what_a_fold_cannot_measure_is_no_nan_in_the_report(config, tmp_path):
+def test_an_undefined_fold_metric_is_null_in_the_report(config, tmp_path):
     labels = np.array([0, 1] * 20 + [0] * 20)  # the third fold has no pair of class 1
     logits = np.random.default_rng(0).normal(size=(60, 2))
     folds = Folds(np.arange(60), np.arange(60) // 20)
@@ -211,7 +231,7 @@ def test_what_a_fold_cannot_measure_is_no_nan_in_the_report(config, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["regression", "ranking"])
-def test_a_target_without_classes_is_the_fault_of_its_flag(config, target):
+def test_a_target_without_classes_is_rejected(config, target):
     with pytest.raises(InputError, match=f"target {target}: cross-validate is for classes; leave it out"):
         replace(config, target=target)
 
@@ -224,7 +244,16 @@ def test_a_file_of_one_class_is_refused_before_any_run(config, tmp_path):
     assert not (tmp_path / "out" / "folds").exists()
 
 
-def test_the_mean_goes_to_the_tools_of_report_to(config, tmp_path, monkeypatch):
+def test_a_fold_without_dev_rows_is_refused_before_any_run(config, tmp_path):
+    rows = [(f"{x}{a}", f"{x}好{b}", (a + b) % 2) for x in "我你" for a in (0, 1) for b in (0, 1)]
+    path = tmp_path / "two.tsv"
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(InputError, match="fold 1: its 4 training rows are in 1 group, the smallest of 4"):
+        cross_validate(replace(config, train_file=str(path), folds=2))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_mean_is_logged_to_the_report_to_tools(config, tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr(module, "report_series", lambda names, folder, flags, points: shown.append(points))
     found = cross_validate(replace(config, folds=2, max_steps=2))

@@ -1,4 +1,4 @@
-"""Folds of labelled pairs: no text stands in two of them, and each class is spread evenly."""
+"""Folds of labelled pairs: no text is in two of them, and each class is spread evenly."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from data_tools.base.errors import InputError
 from ernie_pair.pair.audit.links import coded
 from ernie_pair.pair.cross_validation.fold_files import rows_of_fold
-from ernie_pair.pair.cross_validation.folds import deal_groups, describe_folds, group_rows, make_folds
+from ernie_pair.pair.cross_validation.folds import Folds, deal_groups, describe_folds, group_rows, make_folds
 from ernie_pair.pair.data.pair_file import Pairs
 
 NAMES = ("no", "yes")
@@ -18,13 +18,13 @@ def pairs_of(rows):
 
 
 def chained(count, texts, seed=0):
-    """Pairs of numbered texts, in which many share one with another."""
+    """Pairs of numbered texts, many of which share a text with another pair."""
     rng = np.random.default_rng(seed)
     ends = rng.integers(texts, size=(count, 2))
     return pairs_of([(f"text {a}", f"text {b}", int(rng.random() < 0.3)) for a, b in ends])
 
 
-def test_rows_that_a_chain_of_texts_joins_are_one_group():
+def test_rows_linked_by_shared_texts_form_one_group():
     rows = [("a", "b", 0), ("c", "d", 0), ("b", "e", 1), ("f", "g", 1), ("E ！", "h", 0), ("g", "f", 0)]
     file = coded({"train": pairs_of(rows)})["train"]
     assert group_rows(file, "text").tolist() == [0, 1, 0, 2, 0, 2]  # "E ！" is e, normalised
@@ -32,7 +32,7 @@ def test_rows_that_a_chain_of_texts_joins_are_one_group():
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_no_text_stands_in_two_folds_and_classes_are_even(count):
+def test_no_text_is_in_two_folds_and_classes_are_balanced(count):
     pairs = chained(600, 2400)
     folds = make_folds(pairs, NAMES, count, "text", seed=3)
     texts = [
@@ -47,19 +47,19 @@ def test_no_text_stands_in_two_folds_and_classes_are_even(count):
     assert sorted(np.unique(folds.fold)) == list(range(count))
 
 
-def test_folds_follow_from_the_seed_alone():
+def test_folds_depend_only_on_the_seed():
     pairs = chained(300, 1200)
     one, same, other = (make_folds(pairs, NAMES, 4, "text", seed).fold for seed in (1, 1, 2))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
-def test_a_large_group_fills_its_fold_others_share_the_rest():
+def test_a_large_group_gets_a_fold_of_its_own():
     group = np.array([0] * 40 + list(range(1, 61)))
     fold = deal_groups(group, np.arange(100) % 2, 4, seed=0)
     assert sorted(np.bincount(fold)) == [20, 20, 20, 40] and len(set(fold[:40])) == 1
 
 
-def test_a_giant_group_is_named_with_its_text_and_the_cure():
+def test_an_oversized_group_error_names_its_text_and_a_fix():
     hub = [("你好", f"text {number}", number % 2) for number in range(30)]
     rest = [(f"left {number}", f"right {number}", number % 2) for number in range(20)]
     with pytest.raises(
@@ -70,7 +70,7 @@ def test_a_giant_group_is_named_with_its_text_and_the_cure():
     assert np.bincount(by_pair.fold).tolist() == [10] * 5
 
 
-def test_a_group_larger_than_a_fold_is_told():
+def test_a_group_larger_than_a_fold_is_reported():
     hub = [("你好", f"text {number}", number % 2) for number in range(20)]
     rest = [(f"left {number}", f"right {number}", number % 2) for number in range(30)]
     pairs = pairs_of(hub + rest)
@@ -91,12 +91,12 @@ def test_a_group_larger_than_a_fold_is_told():
         ([(f"a{n}", f"b{n}", 1) for n in range(9)], "all.tsv has no pair of class no; give pairs of all"),
     ],
 )
-def test_folds_that_cannot_be_made_say_why(rows, reason):
+def test_impossible_folds_are_rejected_with_a_reason(rows, reason):
     with pytest.raises(InputError, match=reason):
         make_folds(pairs_of(rows), NAMES, 4, "text", seed=0)
 
 
-def test_rows_that_choose_a_model_are_whole_groups_of_others():
+def test_dev_rows_are_whole_groups_separate_from_training():
     pairs = chained(400, 1600)
     folds = make_folds(pairs, NAMES, 4, "text", seed=0)
     for number in range(4):
@@ -107,3 +107,44 @@ def test_rows_that_choose_a_model_are_whole_groups_of_others():
         assert set(folds.fold[test]) == {number}
     train, dev, _ = rows_of_fold(folds, pairs.labels, 0, 0, seed=5)
     assert not len(dev) and np.array_equal(train, np.flatnonzero(folds.fold))
+
+
+@pytest.mark.parametrize("share", [0.02, 0.15, 0.3, 0.35, 0.4, 0.45])
+def test_the_dev_share_is_the_one_that_was_asked_for(share):
+    pairs = chained(2000, 8000)
+    folds = make_folds(pairs, NAMES, 4, "text", seed=0)
+    train, dev, _ = rows_of_fold(folds, pairs.labels, 1, share, seed=5)
+    assert abs(len(dev) / (len(train) + len(dev)) - share) < 0.01
+    assert not set(folds.group[train]) & set(folds.group[dev])
+
+
+def test_a_large_group_does_not_exceed_the_dev_share():
+    """A group of 300 of 1000 rows is in the training part of every fold but its own."""
+    group = np.array([0] * 300 + list(range(1, 701)))
+    labels = np.arange(1000) % 2
+    folds = Folds(group, deal_groups(group, labels, 5, seed=0))
+    for number in range(5):
+        train, dev, _ = rows_of_fold(folds, labels, number, 0.1, seed=0)
+        assert abs(len(dev) / (len(train) + len(dev)) - 0.1) < 0.01
+        assert 0 not in folds.group[dev] and set(labels[dev]) == {0, 1}
+    again = rows_of_fold(folds, labels, 0, 0.1, seed=0).dev
+    assert np.array_equal(again, rows_of_fold(folds, labels, 0, 0.1, seed=0).dev)
+    assert not np.array_equal(again, rows_of_fold(folds, labels, 0, 0.1, seed=1).dev)
+
+
+@pytest.mark.parametrize("sizes", [[10, 10], [1, 1], [20, 10, 10]])
+def test_a_fold_that_leaves_no_dev_or_training_rows_is_refused(sizes):
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    labels = np.arange(len(group)) % 2
+    folds = Folds(group, np.minimum(group, 1))
+    with pytest.raises(InputError, match="fold 1: its .* training row.* dev_share=0.1; give dev_file, ano"):
+        rows_of_fold(folds, labels, 0, 0.1, seed=0)
+    assert not len(rows_of_fold(folds, labels, 0, 0, seed=0).dev)
+
+
+def test_few_groups_are_shared_out_for_dev_rows_as_well():
+    """Ten groups fill the first ten of twenty parts: seven of those would be too many."""
+    labels = np.zeros(15, dtype=np.int64)
+    folds = Folds(np.arange(15), np.array([0] * 5 + [1] * 10))
+    train, dev, _ = rows_of_fold(folds, labels, 0, 0.35, seed=0)
+    assert len(dev) == 4 and len(train) == 6

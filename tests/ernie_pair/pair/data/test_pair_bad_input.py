@@ -1,4 +1,4 @@
-"""Bad pairs given to whole commands: one line with file and line, exit code 2, nothing left behind.
+"""Bad pairs given to whole commands: a one-line error with file and line, exit code 2, no files left.
 
 The rows H1 to H10 and H14 of the fault table. Evaluation by several processes (H11), resuming in an
 epoch (H12), a kill while the best model is written (H13), base weights (H15) and ties of the best metric
@@ -44,7 +44,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def model(tmp_path):
-    """The folder of a model that has learned nothing."""
+    """The folder of an untrained model."""
     folder = tmp_path / "asked"
     (tmp_path / "trained").mkdir()
     source = open_model(str(write_model(folder)), model_type="ernie", from_scratch=True)
@@ -53,7 +53,7 @@ def model(tmp_path):
 
 
 def refused(action, capfd):
-    """The one line that the command ends with."""
+    """The command's single error line."""
     capfd.readouterr()
     assert exit_code_of(action) == 2
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
@@ -76,12 +76,12 @@ H5_EMPTY = {
     "blank b": "今天\t\xa0\t0",
 }
 BAD_LINES = {
-    **{f"H1 {name} columns": (line, "column(s) instead of 3") for name, line in H1_COLUMNS.items()},
+    **{f"H1 {name} columns": (line, " instead of 3") for name, line in H1_COLUMNS.items()},
     **{
         f"H3 label {label!r}": (f"今天\t明天\t{label}", f"label {label!r} is not one of 0, 1")
         for label in H3_LABELS
     },
-    **{f"H4 {name}": (line, "4 column(s) instead of 3") for name, line in H4_QUOTES.items()},
+    **{f"H4 {name}": (line, "4 columns instead of 3") for name, line in H4_QUOTES.items()},
     **{f"H5 {name}": (line, "is empty; fill it in or remove the row") for name, line in H5_EMPTY.items()},
     "H6 lone CR": ("今\r天\t明天\t0", "CR inside the line"),
     "H6 blank": ("", "the line is blank"),
@@ -91,7 +91,9 @@ BAD_LINES = {
 @pytest.mark.parametrize("line, reason", BAD_LINES.values(), ids=BAD_LINES)
 @pytest.mark.parametrize("mark, end", [("", "\n"), ("\ufeff", "\r\n")], ids=["plain", "BOM and CRLF"])
 @pytest.mark.parametrize("flag", ["train_file", "dev_file"])
-def test_a_bad_line_ends_training_by_its_number(tmp_path, config, capfd, line, reason, mark, end, flag):
+def test_a_bad_line_ends_training_with_its_line_number(
+    tmp_path, config, capfd, line, reason, mark, end, flag
+):
     path = write(tmp_path / "bad.tsv", mark + end.join([GOOD, GOOD, line, GOOD, ""]))
     error = refused(lambda: train_pair(replace(config, **{flag: path})), capfd)
     assert error.startswith(f"error: {path}:3: ") and reason in error
@@ -106,7 +108,7 @@ H6_BYTES = {
 
 
 @pytest.mark.parametrize("line, reason", H6_BYTES.values(), ids=H6_BYTES)
-def test_bytes_that_are_no_text_are_named_with_their_place(tmp_path, config, capfd, line, reason):
+def test_undecodable_bytes_are_reported_with_their_position(tmp_path, config, capfd, line, reason):
     path = write(tmp_path / "bad.tsv", f"{GOOD}\n".encode() + line + b"\n")
     error = refused(lambda: train_pair(replace(config, train_file=path)), capfd)
     assert error.startswith(f"error: {path}:2: not UTF-8 (") and reason in error
@@ -126,7 +128,7 @@ H2_HEADERS = {
 
 
 @pytest.mark.parametrize("header, line", H2_HEADERS.values(), ids=H2_HEADERS)
-def test_a_header_is_never_a_row(tmp_path, config, capfd, header, line):
+def test_a_header_is_never_read_as_a_row(tmp_path, config, capfd, header, line):
     rows = [line.format(a="今天", b="明天气" if n % 2 else "昨", c=n % 2) for n in range(6)]
     path = write(tmp_path / "some.tsv", "\n".join([header] * bool(header) + rows) + "\n")
     assert exit_code_of(lambda: train_pair(replace(config, train_file=path))) == 0
@@ -140,7 +142,7 @@ def test_an_unknown_header_is_refused(tmp_path, config, capfd, header):
     assert error.startswith(f"error: {path}:1: ") and "header" in error
 
 
-def test_quotes_marks_and_nul_are_plain_text_and_merge_no_rows(tmp_path, config, capfd):
+def test_quotes_bom_and_nul_do_not_merge_rows(tmp_path, config, capfd):
     rows = ['"今天\t明天"\t1', '今""天\t"明天\t0', "今\x00天\t明\u2028天\x85\t1", "' 今\t天 '\t0"]
     path = write(tmp_path / "some.tsv", "\ufeff" + "\r\n".join(rows))
     assert exit_code_of(lambda: train_pair(replace(config, train_file=path))) == 0
@@ -153,7 +155,7 @@ H7_CLASSES = {
     "unseen in training": (
         "1\n1\n",
         "0\n0\n1\n",
-        "dev: 2 rows (66.67 %) have a label that no training pair has",
+        "dev: 2 rows (66.67 %) with a label that no training pair has",
     ),
     "one class in dev": ("0\n1\n", "1\n", "dev: {dev} has no pair of class 0"),
 }
@@ -161,23 +163,23 @@ H9_REPEATS = {
     "repeated": (
         ["今天\t明天\t1"] * 3 + ["上\t下\t0"],
         ["左\t右\t1"],
-        "train: 2 rows (50.00 %) repeat an earlier",
+        "train: 2 rows (50.00 %) repeating an earlier",
     ),
     "shared": (
         ["今天\t明天\t1", "上\t下\t0"],
         ["明 天\t今天\t1", "左\t右\t0"],
-        "dev: 1 rows (50.00 %) are pairs of the training",
+        "dev: 1 row (50.00 %) with a pair of the training",
     ),
     "two labels": (
         ["今天\t明天\t1", "今天\t明天。\t0"],
         ["左\t右\t1"],
-        "train: 2 rows (100.00 %) are pairs that have two",
+        "train: 2 rows (100.00 %) with a pair that has two",
     ),
 }
 
 
 @pytest.mark.parametrize("train, dev, warning", H7_CLASSES.values(), ids=H7_CLASSES)
-def test_classes_that_are_missing_are_warned_of_with_counts(tmp_path, config, capfd, train, dev, warning):
+def test_missing_classes_give_a_warning_with_counts(tmp_path, config, capfd, train, dev, warning):
     paths = {}
     for name, labels in (("train", train), ("dev", dev)):
         rows = [f"{'今天气'[:n % 3 + 1]}{name}\t明{n}\t{label}" for n, label in enumerate(labels.split())]
@@ -190,7 +192,7 @@ def test_classes_that_are_missing_are_warned_of_with_counts(tmp_path, config, ca
 
 
 @pytest.mark.parametrize("train, dev, warning", H9_REPEATS.values(), ids=H9_REPEATS)
-def test_repeats_and_leaks_are_warned_of_with_counts(tmp_path, config, capfd, train, dev, warning):
+def test_repeats_and_leaks_give_a_warning_with_counts(tmp_path, config, capfd, train, dev, warning):
     paths = [
         write(tmp_path / name, "\n".join(rows) + "\n") for name, rows in (("a.tsv", train), ("b.tsv", dev))
     ]
@@ -199,9 +201,9 @@ def test_repeats_and_leaks_are_warned_of_with_counts(tmp_path, config, capfd, tr
 
 
 H8_FILES = {
-    "empty": ("", "no pairs in it; give at least one"),
-    "a mark alone": ("\ufeff", "no pairs in it"),
-    "a header alone": ("text_a\ttext_b\tlabel\n", "no pairs in it"),
+    "empty": ("", "it holds no pairs; give at least one"),
+    "a mark alone": ("\ufeff", "it holds no pairs"),
+    "a header alone": ("text_a\ttext_b\tlabel\n", "it holds no pairs"),
     "missing": (None, "no such file; give a .tsv"),
     "a folder": ("folder", "a folder; give a file"),
 }
@@ -222,11 +224,11 @@ def test_a_file_without_pairs_is_refused(tmp_path, config, capfd, flag, streamin
     assert not (tmp_path / "out").exists()
 
 
-def test_a_megabyte_pair_is_cut_counted_and_keeps_both_texts(tmp_path, config, capfd):
+def test_a_huge_pair_is_truncated_and_keeps_both_texts(tmp_path, config, capfd):
     long = [f"{'今' * 200_000}\t{'天' * 150_000}\t1", f"今\t{'天' * 350_000}\t0", "今\t天\t1"]
     path = write(tmp_path / "long.tsv", "\n".join(long) + "\n")
     assert exit_code_of(lambda: train_pair(replace(config, train_file=path, max_seq_len=16))) == 0
-    assert f"{path}: 2 pairs are longer than --max_seq_len and are cut" in capfd.readouterr().err
+    assert f"{path}: cut to --max_seq_len: 2 pairs" in capfd.readouterr().err
     tokenizer = WordPiece.from_file(Path(config.model_name_or_path) / "vocab.txt")
     rows = encode_pairs(read_pairs(path, 2), tokenizer, 16)
     tokens = [[VOCAB[index] for index in row if index] for row in rows.batch(np.arange(3)).input_ids]
@@ -239,7 +241,7 @@ def test_a_megabyte_pair_is_cut_counted_and_keeps_both_texts(tmp_path, config, c
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7])
 @pytest.mark.parametrize("num_rows", [1, 40, 41])
-def test_dealing_evaluation_out_counts_every_row_once(num_rows, ranks):
+def test_ranks_together_evaluate_every_row_once(num_rows, ranks):
     lengths = np.random.default_rng(num_rows).integers(5, 30, size=num_rows)
     batches = evaluation_batches(lengths, 4)
     dealt = [row for rank in range(ranks) for rows in batches[rank::ranks] for row in rows]
@@ -249,7 +251,7 @@ def test_dealing_evaluation_out_counts_every_row_once(num_rows, ranks):
 @pytest.mark.parametrize(
     "labels", [[], ["0", "1", "0"], ["", "", ""], ["?", "9", "-1"]], ids=["none", "good", "empty", "strange"]
 )
-def test_predictions_are_a_row_per_row_with_or_without_labels(tmp_path, model, labels):
+def test_each_row_gets_its_prediction_with_or_without_labels(tmp_path, model, labels):
     texts = [("今天", "明天" * 9), ("上", "下"), ("左右", "大小")]
     rows = ["\t".join([*pair, *labels[n : n + 1]]) for n, pair in enumerate(texts)]
     path, out = write(tmp_path / "test.tsv", "\n".join(rows)), tmp_path / "predictions.tsv"
@@ -263,7 +265,7 @@ def test_predictions_are_a_row_per_row_with_or_without_labels(tmp_path, model, l
 
 
 @pytest.mark.parametrize("number", [1, 2, 4])
-def test_blank_lines_keep_rows_and_predictions_in_step(tmp_path, model, capfd, number):
+def test_a_blank_line_is_rejected_before_predicting(tmp_path, model, capfd, number):
     lines = ["今天\t明天"] * 3
     lines.insert(number - 1, "")
     path, out = write(tmp_path / "test.tsv", "\n".join(lines) + "\n"), tmp_path / "predictions.tsv"
@@ -272,7 +274,7 @@ def test_blank_lines_keep_rows_and_predictions_in_step(tmp_path, model, capfd, n
     assert not out.exists()
 
 
-def test_evaluation_names_the_line_that_has_no_label(tmp_path, model, capfd):
+def test_evaluation_reports_the_line_without_a_label(tmp_path, model, capfd):
     path = write(
         tmp_path / "test.json", '{"query": "今", "title": "天", "label": 1}\n{"query": "今", "title": "天"}\n'
     )

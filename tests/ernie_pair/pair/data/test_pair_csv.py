@@ -1,4 +1,4 @@
-"""csv as pandas and Excel write it, other encodings, and rows that are left out, for every command."""
+"""CSV as pandas and Excel write it, other encodings, and skipped rows, for every command."""
 
 import csv
 import io
@@ -65,7 +65,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_a_csv_is_read_as_it_was_meant(tmp_path, write):
+def test_csv_from_pandas_and_excel_is_read_correctly(tmp_path, write):
     path = tmp_path / ("a.csv.gz" if write == "packed" else "a.CSV")
     WRITERS[write](path, HARD)
     assert rows_in(path) == HARD
@@ -78,7 +78,7 @@ def test_quoted_carriage_returns_stay_and_crlf_becomes_lf(tmp_path):
     assert rows_in(path) == [("左\r上\n下", "右", 1)]
 
 
-def test_a_csv_reads_what_pandas_reads(tmp_path):
+def test_random_csv_rows_survive_a_round_trip(tmp_path):
     rng, path = np.random.default_rng(7), tmp_path / "a.csv"
     for _ in range(200):
         texts = ["".join(rng.choice(list('左右ab",\n \t'), rng.integers(1, 12))) + "x" for _ in range(6)]
@@ -96,8 +96,8 @@ def test_quotes_are_plain_text_in_a_tsv(tmp_path):
 GOOD = '"左\n上",右,1\n'
 BAD_CSV = {
     "empty text": ("左,,1\n", "sentence2 is empty"),
-    "too few columns": ("左,右\n", r"2 column\(s\) instead of 3; write one comma .* with commas in quotes"),
-    "too many columns": ("左,上,右,1\n", r"4 column\(s\) instead of 3"),
+    "too few columns": ("左,右\n", r"2 columns instead of 3; write one comma .* with commas in quotes"),
+    "too many columns": ("左,上,右,1\n", r"4 columns instead of 3"),
     "text behind a quote": ('"左"上,右,1\n', "text behind the closing quote of a cell; double the quotes"),
     "CR": ("左\r上,右,1\n", "CR outside of quotes; save the file with LF"),
     "a label": ("左,右,yes\n", "label 'yes' is not one of 0, 1"),
@@ -108,7 +108,7 @@ BAD_CSV = {
 
 
 @pytest.mark.parametrize("bad, reason", BAD_CSV.values(), ids=BAD_CSV)
-def test_a_bad_row_is_named_by_its_first_line_and_skipped(tmp_path, bad, reason):
+def test_a_bad_row_is_reported_by_its_first_line_or_skipped(tmp_path, bad, reason):
     path = tmp_path / "a.csv"
     bad = bad if isinstance(bad, bytes) else bad.encode()
     path.write_bytes(GOOD.encode() * 2 + bad + GOOD.encode())
@@ -121,7 +121,7 @@ def test_a_bad_row_is_named_by_its_first_line_and_skipped(tmp_path, bad, reason)
 
 
 @pytest.mark.parametrize("skips", [False, True])
-def test_a_quote_without_an_end_swallows_no_rows(tmp_path, skips, monkeypatch):
+def test_an_unclosed_quote_does_not_swallow_rows(tmp_path, skips, monkeypatch):
     path = tmp_path / "a.csv"
     path.write_text(GOOD + '"左,右,1\n' + GOOD.replace('"', "") * 50, encoding="utf-8")
     with pytest.raises(
@@ -130,7 +130,7 @@ def test_a_quote_without_an_end_swallows_no_rows(tmp_path, skips, monkeypatch):
         rows_in(path, skips=skips)
 
 
-def test_a_cell_of_megabytes_is_read(tmp_path):
+def test_a_cell_of_several_megabytes_is_read(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(f'"{"左,"* 1_000_000}",右,1\n', encoding="utf-8")
     assert len(rows_in(path)[0][0]) == 2_000_000
@@ -152,24 +152,27 @@ def test_other_encodings_are_read(tmp_path, encoding, ending):
     assert rows_in(path, encoding=encoding.replace("-sig", "")) == rows
 
 
-def test_a_line_of_another_encoding_is_named_with_the_flag(tmp_path):
+def test_a_wrong_encoding_error_names_the_line_and_the_flag(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_bytes("左\t右\t1\n".encode("gb18030") + b"\xff\xff\t\xff\t1\n")
-    with pytest.raises(InputError, match=r"a\.tsv:2: not gb18030 \(byte 1 .* 0xff\); name the encoding"):
+    with pytest.raises(InputError, match=r"a\.tsv:2: not gb18030 \(byte 1 .* 0xff\); give the encoding"):
         rows_in(path, encoding="gb18030")
     with pytest.raises(InputError, match=r"a\.tsv:1: not UTF-8 .* looks like GB18030: pass encoding gb18030"):
         rows_in(path)
+    path.write_bytes("怎么开户\t如何开户\t1\n".encode())
+    with pytest.raises(InputError, match=r"not gb18030 .*; it is UTF-8, .* by iconv -f gb18030 -t UTF-8"):
+        rows_in(path, encoding="gb18030")
     path.write_bytes(b"\xef\xbb\xbf" + "左\t右\t1\n".encode())
     with pytest.raises(InputError, match="byte-order mark of UTF-8, not gb18030; leave encoding out"):
         rows_in(path, encoding="gb18030")
 
 
-def test_an_overlong_line_is_a_bad_row_that_costs_little(tmp_path, monkeypatch):
+def test_an_overlong_line_is_a_bad_row(tmp_path, monkeypatch):
     monkeypatch.setattr(pair_records, "LONGEST_LINE", 1 << 20)
     path = tmp_path / "a.tsv"
     with open(path, "wb") as file:
         file.write("左\t右\t1\n".encode())
-        file.truncate(1 << 30)  # a hole: takes no disk
+        file.truncate(1 << 30)  # a sparse file, which takes no disk space
     with open(path, "ab") as file:
         file.write("\n上\t下\t0\n".encode())
     with pytest.raises(InputError, match=r"a\.tsv:2: the line is above 1048576 bytes; cut it"):
@@ -180,7 +183,7 @@ def test_an_overlong_line_is_a_bad_row_that_costs_little(tmp_path, monkeypatch):
 def test_a_file_without_good_rows_is_refused_with_a_reason(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("左\t右\tyes\n上\t下\tno\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"no row of it is a pair, and .* because: .*a\.tsv:1: label 'yes'"):
+    with pytest.raises(InputError, match=r"none of its rows is a pair; the first: .*a\.tsv:1: label 'yes'"):
         rows_in(path, skips=True)
 
 
@@ -231,29 +234,29 @@ def test_training_on_encoded_csv_equals_training_on_tsv(tmp_path, capfd, streami
         assert str(path) in told
     assert notes[0]["reason"].startswith("sentence1 is empty")
     assert ("train.csv: 4 rows are" if streaming else "train.csv: 4 of 94 rows are") in told
-    assert not list(tmp_path.glob("*.rejected.jsonl"))  # nothing beside the input
+    assert not list(tmp_path.glob("*.rejected.jsonl"))  # nothing is written next to the input
 
 
-def test_a_cache_without_end_of_bad_rows_is_refused(tmp_path, monkeypatch):
+def test_too_many_bad_rows_are_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(row_cache, "MOST_BAD", 3)
     config = train_config(tmp_path, max_steps=2, on_bad_row="skip")
     config = replace(config, train_file=csv_of(tmp_path / "train.csv", TRAIN, bad=BAD))
-    with pytest.raises(InputError, match="4 rows are no pairs, more than 3; is it the right"):
+    with pytest.raises(InputError, match="4 rows are not pairs, more than 3; is it the right"):
         train_pair(config)
 
 
-def test_what_a_cache_left_out_is_told_at_every_start(tmp_path, capfd):
+def test_rows_skipped_by_a_cache_are_reported_at_every_start(tmp_path, capfd):
     config = train_config(tmp_path, max_steps=2, on_bad_row="skip", cache_dir=str(tmp_path / "cache"))
     config = replace(config, train_file=csv_of(tmp_path / "train.csv", TRAIN, bad=BAD))
     train_pair(config)
     first = (tmp_path / "out/train.rejected.jsonl").read_bytes()
     capfd.readouterr()
     train_pair(replace(config, output_dir=str(tmp_path / "again")))
-    assert "4 of 94 rows are no pairs" in capfd.readouterr().err
+    assert "4 of 94 rows are not pairs" in capfd.readouterr().err
     assert (tmp_path / "again/train.rejected.jsonl").read_bytes() == first
 
 
-def test_a_run_refuses_another_encoding_but_may_skip_rows(tmp_path):
+def test_resuming_may_skip_rows_but_not_change_the_encoding(tmp_path):
     config = train_config(tmp_path, max_steps=2)
     train_pair(config)
     train_pair(replace(config, on_bad_row="skip"))
@@ -267,7 +270,7 @@ def test_a_run_refuses_another_encoding_but_may_skip_rows(tmp_path):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The folder of a model that has learned nothing."""
+    """The folder of an untrained model."""
     folder = tmp_path_factory.mktemp("model")
     return str(write_trained(folder / "trained"))
 
@@ -289,7 +292,7 @@ def by_run(model, folder):
 
 
 @pytest.mark.parametrize("ask", [by_predict, by_run])
-def test_predictions_are_a_line_per_row_whatever_the_row_is(tmp_path, model, ask, capfd):
+def test_every_row_gets_a_prediction_line_even_a_bad_one(tmp_path, model, ask, capfd):
     ask = ask(model, tmp_path)
     ask(str(write_pairs(tmp_path / "good.tsv", 41, seed=1, labels=False)), tmp_path / "good.out")
     good = [line.split("\t") for line in (tmp_path / "good.out").read_text().splitlines()]
@@ -314,10 +317,10 @@ def test_predictions_are_a_line_per_row_whatever_the_row_is(tmp_path, model, ask
     assert [line[1:] for line in lines if int(line[0]) not in bad] == [line[1:] for line in good[1:]]
     notes = [json.loads(line) for line in (tmp_path / "a.out.rejected.jsonl").read_text().splitlines()]
     assert [note["line"] for note in notes] == [place + 2 for place in bad]
-    assert "5 of 46 rows are no pairs and are left out" in capfd.readouterr().err
+    assert "5 of 46 rows are not pairs and are left out" in capfd.readouterr().err
 
 
-def test_evaluation_leaves_bad_rows_out_and_says_so(tmp_path, model, capfd):
+def test_evaluation_skips_bad_rows_and_reports_them(tmp_path, model, capfd):
     good = csv_of(tmp_path / "good.csv", DEV)
     bad = csv_of(tmp_path / "bad.csv", DEV, "gb18030", {2: "左,右,yes"})
     settings = {"device": "cpu", "bootstrap": 0}
@@ -326,8 +329,22 @@ def test_evaluation_leaves_bad_rows_out_and_says_so(tmp_path, model, capfd):
     evaluate_pair(EvaluateConfig(model, bad, str(tmp_path / "bad.json"), **settings))
     ours, theirs = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("bad", "good"))
     assert ours["rows"] == 41 and ours["loss"] == theirs["loss"]
-    assert "1 of 42 rows are no pairs" in capfd.readouterr().err
+    assert "1 of 42 rows are not pairs" in capfd.readouterr().err
     assert len((tmp_path / "bad.json.rejected.jsonl").read_text().splitlines()) == 1
     lines = (tmp_path / "report/errors.tsv").read_text().splitlines()[1:]
     content = Path(bad).read_bytes().decode("gb18030").splitlines()
     assert all(row.split("\t")[-2] in content[int(row.split("\t")[0]) - 1] for row in lines) and lines
+
+
+def test_rejected_rows_are_separate_for_each_flag_of_evaluate(tmp_path, model):
+    """--calibrate_on and --tune_on may name files that are called alike."""
+    for name, bad in (("a", {2: "左,右,yes"}), ("b", {5: "左", 7: "右"})):
+        (tmp_path / name).mkdir()
+        csv_of(tmp_path / name / "dev.csv", DEV, bad=bad)
+    files = {"calibrate_on": str(tmp_path / "a/dev.csv"), "tune_on": str(tmp_path / "b/dev.csv")}
+    flags = {"device": "cpu", "bootstrap": 0, "on_bad_row": "skip", **files}
+    evaluate_pair(EvaluateConfig(model, csv_of(tmp_path / "x.csv", DEV), str(tmp_path / "x.json"), **flags))
+    for flag, lines in (("calibrate_on", [3]), ("tune_on", [6, 8])):
+        notes = (tmp_path / f"x.json.{flag}.rejected.jsonl").read_text().splitlines()
+        assert [json.loads(note)["line"] for note in notes] == lines
+    assert len(list(tmp_path.glob("*.rejected.jsonl"))) == 2

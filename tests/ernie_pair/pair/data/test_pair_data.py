@@ -1,4 +1,4 @@
-"""Pair files, their rows of ids, and the batches taken from them; no paddle."""
+"""Pair files, their rows of token ids, and the batches made from them; without paddle."""
 
 from itertools import islice
 
@@ -39,12 +39,12 @@ def columns(pairs):
 
 
 @pytest.mark.parametrize("header", ["", "text_a\ttext_b\tlabel\n", "query\ttitle\tlabel\n"])
-def test_a_header_may_be_there_and_is_never_a_row(tmp_path, header):
+def test_a_header_is_optional_and_never_read_as_a_row(tmp_path, header):
     pairs = read(tmp_path, header + "\n".join(TWO_ROWS) + "\n")
     assert columns(pairs) == [("今天", "明天", 0), ("你好", "您好", 1)]
 
 
-def test_a_header_puts_its_columns_in_order(tmp_path):
+def test_a_header_determines_the_column_order(tmp_path):
     pairs = read(tmp_path, "label\ttext_b\ttext_a\n1\t右\t左\n")
     assert columns(pairs) == [("左", "右", 1)]
 
@@ -52,7 +52,7 @@ def test_a_header_puts_its_columns_in_order(tmp_path):
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", [True, False])
-def test_mark_line_ends_and_a_missing_last_one_change_nothing(tmp_path, mark, end, last):
+def test_bom_and_line_endings_do_not_change_the_pairs(tmp_path, mark, end, last):
     pairs = read(tmp_path, mark + (end.join(TWO_ROWS) + (end if last else "")).encode("utf-8"))
     assert columns(pairs) == [("今天", "明天", 0), ("你好", "您好", 1)]
 
@@ -74,7 +74,7 @@ def test_whole_numbers_with_a_decimal_point_are_labels(tmp_path):
     assert Labels.named({"1.0": 0, "1": 1}).class_of("1.0") == 0
 
 
-def test_a_file_that_is_one_array_is_refused_with_what_cures_it(tmp_path):
+def test_a_json_array_is_rejected_with_a_suggested_fix(tmp_path):
     for content in ('[{"sentence1": "左"}]\n', '[\n  {"sentence1": "左"}\n]\n'):
         with pytest.raises(
             InputError, match=r"pairs\.json:1: an array instead of an object; .* per line \(jq"
@@ -99,7 +99,7 @@ def test_json_labels_may_be_text_or_number(tmp_path, label):
         ("a.jsonl", '{"sentence1": "左", "sentence2": "右", "label": "9"}\n'),
     ],
 )
-def test_labels_are_passed_over_where_nobody_asks(tmp_path, name, line):
+def test_labels_are_ignored_when_not_requested(tmp_path, name, line):
     pairs = read(tmp_path, line, name, num_classes=None)
     assert (pairs.left, pairs.right, pairs.labels) == (["左"], ["右"], None)
 
@@ -135,7 +135,7 @@ GOOD_JSON = '{"sentence1": "左", "sentence2": "右", "label": "0"}\n'
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_bad_line_is_named_with_its_number_and_its_cure(tmp_path, bad, reason, end, mark):
+def test_a_bad_line_error_has_its_number_and_a_fix(tmp_path, bad, reason, end, mark):
     with pytest.raises(InputError, match=r"pairs\.tsv" + reason):
         read(tmp_path, mark + GOOD.rstrip() + end + bad + end + GOOD.rstrip() + end)
 
@@ -170,19 +170,19 @@ def test_a_bad_line_is_named_with_its_number_and_its_cure(tmp_path, bad, reason,
         ),
     ],
 )
-def test_a_bad_json_line_is_named_with_its_number_and_its_cure(tmp_path, bad, reason):
+def test_a_bad_json_line_error_has_its_number_and_a_fix(tmp_path, bad, reason):
     with pytest.raises(InputError, match=r"pairs\.json" + reason):
         read(tmp_path, GOOD_JSON + bad + "\n" + GOOD_JSON, "pairs.json")
 
 
-def test_a_byte_that_is_not_utf_8_is_named_with_its_line(tmp_path):
+def test_a_non_utf_8_byte_is_reported_with_its_line(tmp_path):
     with pytest.raises(InputError, match=r"pairs\.tsv:2: not UTF-8 \(byte 1 .*0xb0.* pass encoding gb18030"):
         read(tmp_path, GOOD.encode("utf-8") + "啊\t波\t1\n".encode("gb18030"))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"text_a\ttext_b\tlabel\n"])
 def test_a_file_without_pairs_is_refused(tmp_path, content):
-    with pytest.raises(InputError, match=r"pairs\.tsv: no pairs in it"):
+    with pytest.raises(InputError, match=r"pairs\.tsv: it holds no pairs"):
         read(tmp_path, content)
 
 
@@ -233,7 +233,7 @@ def test_a_batch_is_as_wide_as_its_longest_row(rows):
 @pytest.mark.parametrize(
     "left, right, room", [(a, b, r) for a in range(7) for b in range(7) for r in (2, 5, 6)]
 )
-def test_the_longer_text_loses_a_token_and_on_a_tie_the_second(left, right, room):
+def test_truncation_cuts_the_longer_text_or_on_a_tie_the_second(left, right, room):
     kept = [left, right]
     while sum(kept) > room:
         kept[0 if kept[0] > kept[1] else 1] -= 1
@@ -258,7 +258,7 @@ def test_an_epoch_takes_every_row_once(epoch, batch_size, bucket):
 
 
 @pytest.mark.parametrize("bucket", [True, False])
-def test_epochs_and_seeds_have_orders_of_their_own(bucket):
+def test_each_epoch_and_seed_has_a_different_order(bucket):
     orders = [order_of(epoch, seed, bucket=bucket) for epoch in (0, 1) for seed in (5, 6)]
     assert len(set(map(tuple, orders))) == 4
 
@@ -269,7 +269,7 @@ def padding(lengths, batches):
 
 
 @pytest.mark.parametrize("num_rows, batch_size", [(3000, 16), (1000, 7)])
-def test_buckets_join_like_lengths_in_no_order_of_length(num_rows, batch_size):
+def test_buckets_group_similar_lengths_in_random_order(num_rows, batch_size):
     lengths = np.random.default_rng(0).integers(10, 60, size=num_rows)
 
     def batches_of(bucket):
@@ -300,7 +300,7 @@ def test_a_reopened_stream_continues_as_if_never_closed(rows):
     assert strip(whole) == strip(again)
 
 
-def test_the_slices_of_two_ranks_are_the_batch_of_one_process(rows):
+def test_slices_of_two_ranks_form_the_batch_of_one_process(rows):
     one = updates_of(rows, 6, batch_size=8)
     two = [updates_of(rows, 6, World(rank, 2), batch_size=4) for rank in (0, 1)]
     assert strip(one) == strip([batch for both in zip(*two) for batch in both])
@@ -311,7 +311,7 @@ def test_no_batch_is_short_even_if_larger_than_the_file(rows):
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 64])
-def test_evaluation_sees_every_row_once_with_its_like(batch_size):
+def test_evaluation_covers_every_row_once_sorted_by_length(batch_size):
     lengths = np.random.default_rng(0).integers(5, 40, size=33)
     batches = evaluation_batches(lengths, batch_size)
     assert sorted(np.concatenate(batches).tolist()) == list(range(33))
@@ -320,7 +320,7 @@ def test_evaluation_sees_every_row_once_with_its_like(batch_size):
 
 @pytest.mark.parametrize("batch_size", [1, 5, 64])
 @pytest.mark.parametrize("rules", [BatchRules(256), BatchRules(300, 8), BatchRules(16)])
-def test_evaluation_batches_hold_few_tokens_where_told(batch_size, rules):
+def test_evaluation_batches_respect_the_token_limit(batch_size, rules):
     lengths = np.random.default_rng(1).integers(5, 40, size=500)
     batches = evaluation_batches(lengths, batch_size, rules)
     assert np.array_equal(np.concatenate(batches), np.argsort(lengths, kind="stable"))
@@ -366,12 +366,12 @@ FLAGS = {"model_name_or_path": "m", "train_file": "t", "dev_file": "d", "output_
         ("seed", (-1, 2**40)),
     ],
 )
-def test_nonsense_is_refused_with_the_name_of_its_flag(flag, values):
+def test_an_invalid_option_value_is_rejected_by_name(flag, values):
     for value in values:
         with pytest.raises(InputError, match=rf"^{flag}(=.*; use | takes a number, not (nan|inf))"):
             TrainConfig(**FLAGS, **{flag: value})
 
 
-def test_evaluation_refuses_nonsense_as_well():
+def test_evaluation_rejects_an_invalid_batch_size():
     with pytest.raises(InputError, match="batch_size=0"):
         EvaluateConfig(model_path="m", input_file="i", output_file="o", batch_size=0)

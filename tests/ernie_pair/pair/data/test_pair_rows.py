@@ -1,4 +1,4 @@
-"""Encoded pairs on disk, and pairs that are streamed; no paddle."""
+"""Encoded pairs cached on disk, and streamed pairs; without paddle."""
 
 import threading
 from dataclasses import replace
@@ -54,7 +54,7 @@ def names_in(folder, ending="*"):
     return sorted(path.name for path in folder.glob(f"*{ending}"))
 
 
-def test_cached_rows_equal_encoded_ones_in_a_mapped_file(tmp_path, source, tokenizer):
+def test_cached_rows_are_memory_mapped_and_equal_encoded_ones(tmp_path, source, tokenizer):
     rows = open_rows(tmp_path, source, tokenizer, length=9)
     encoded = encode_pairs(source.read(), tokenizer, 9)
     assert same(rows, encoded) and rows.num_cut == encoded.num_cut > 0
@@ -71,12 +71,12 @@ def test_a_second_run_tokenises_and_reads_nothing(tmp_path, source, tokenizer, m
     assert same(first, open_rows(tmp_path, source, tokenizer))
 
 
-def test_unlabelled_pairs_are_kept_without_labels(tmp_path, tokenizer):
+def test_unlabelled_pairs_are_cached_without_labels(tmp_path, tokenizer):
     path = write_pairs(tmp_path / "test.tsv", 9, labels=False)
     assert open_rows(tmp_path, source_of(path, labels=None), tokenizer).labels is None
 
 
-def test_whatever_the_rows_depend_on_gives_them_another_name(tmp_path, source, tokenizer, monkeypatch):
+def test_the_cache_key_covers_everything_rows_depend_on(tmp_path, source, tokenizer, monkeypatch):
     content = Path(source.name).read_text()
     other_pieces = WordPiece([*VOCAB[:4], *VOCAB[:3:-1]])
     (tmp_path / "other.tsv").write_text(content[:-2] + "0\n")
@@ -127,7 +127,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("ending, damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_cache_is_made_again_with_a_warning(tmp_path, source, tokenizer, caplog, ending, damage):
+def test_a_damaged_cache_is_rebuilt_with_a_warning(tmp_path, source, tokenizer, caplog, ending, damage):
     first = encode_pairs(source.read(), tokenizer, 64)
     open_rows(tmp_path, source, tokenizer)
     (path,) = (tmp_path / "cache").glob(f"*{ending}")
@@ -140,7 +140,7 @@ def test_a_damaged_cache_is_made_again_with_a_warning(tmp_path, source, tokenize
     assert not names_in(tmp_path / "cache", ".draft")
 
 
-def test_many_at_once_tokenise_once(tmp_path, source, tokenizer, monkeypatch):
+def test_concurrent_readers_tokenise_only_once(tmp_path, source, tokenizer, monkeypatch):
     calls, found, all_have_read = [], [], threading.Barrier(4, timeout=20)
     read_alone = PairSource.read
 
@@ -166,28 +166,28 @@ def test_many_at_once_tokenise_once(tmp_path, source, tokenizer, monkeypatch):
     assert all(same(rows, found[0]) for rows in found)
 
 
-def test_a_bad_row_of_any_source_leaves_nothing(tmp_path, source, tokenizer):
+def test_a_bad_row_in_any_source_leaves_no_cache(tmp_path, source, tokenizer):
     (tmp_path / "bad.tsv").write_text("今\t天\t1\n今\t天\t7\n")
     with pytest.raises(InputError, match=r"bad\.tsv:2: label '7'"):
         cached_rows(tmp_path / "cache", [source, source_of(tmp_path / "bad.tsv")], tokenizer, 64)
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_cache_that_cannot_be_is_told(tmp_path, source, tokenizer):
+def test_a_cache_path_that_is_a_file_is_an_error(tmp_path, source, tokenizer):
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(MachineError, match="cache: not a folder; choose another output path"):
         open_rows(tmp_path, source, tokenizer)
 
 
-def test_a_disk_that_keeps_nothing_is_told(tmp_path, source, tokenizer, monkeypatch):
+def test_a_cache_that_cannot_be_read_back_is_an_error(tmp_path, source, tokenizer, monkeypatch):
     monkeypatch.setattr(row_cache, "_mapped", lambda *args: None)
-    with pytest.raises(MachineError, match="the disk did not keep what was written"):
+    with pytest.raises(MachineError, match="cannot be read back as written"):
         open_rows(tmp_path, source, tokenizer)
 
 
-def test_more_than_a_list_can_count_is_to_be_streamed(tmp_path, source, tokenizer, monkeypatch):
+def test_a_file_with_too_many_tokens_must_be_streamed(tmp_path, source, tokenizer, monkeypatch):
     monkeypatch.setattr(row_cache, "MOST_TOKENS", 100)
-    with pytest.raises(InputError, match="too large to be held; pass streaming=True"):
+    with pytest.raises(InputError, match="too large for memory; pass streaming=True"):
         open_rows(tmp_path, source, tokenizer)
     assert not names_in(tmp_path / "cache", ".arrow")
 
@@ -227,14 +227,14 @@ def test_a_reopened_stream_continues_as_if_never_closed(source, tokenizer, cut, 
     assert strip(rest) == strip(whole)[cut * 8 :]
 
 
-def test_two_processes_take_the_rows_of_one(source, tokenizer):
+def test_two_processes_together_read_the_rows_of_one(source, tokenizer):
     one = strip(updates(source, tokenizer, 60))
     two = [updates(source, tokenizer, 60, world=World(rank, 2)) for rank in (0, 1)]
     assert [len(batch.labels) for (batch,) in two[0]] == [4] * 60
     assert strip([batch for both in zip(*two) for batch in both]) == one
 
 
-def test_a_streamed_batch_holds_rows_of_like_length(source, tokenizer):
+def test_bucketed_stream_batches_hold_similar_lengths(source, tokenizer):
     def padding(bucket):
         ids = [batch.input_ids for (batch,) in updates(source, tokenizer, 100, bucket=bucket)]
         return np.mean([np.mean(rows == 0) for rows in ids])
@@ -255,7 +255,7 @@ def test_a_stream_never_reads_far_ahead(tokenizer):
     assert len(read) == 3 * RULES.pool_size + RULES.buffer
 
 
-def test_a_bad_row_ends_the_stream_when_it_comes(tmp_path, tokenizer):
+def test_a_bad_row_ends_the_stream_when_it_is_reached(tmp_path, tokenizer):
     path = write_pairs(tmp_path / "train.tsv", 900)
     path.write_text(path.read_text().replace("\t1\n", "\tyes\n").replace("\tyes\n", "\t1\n", 400))
     number = 1 + [line[-1] for line in path.read_text().splitlines()].index("s")
@@ -265,13 +265,13 @@ def test_a_bad_row_ends_the_stream_when_it_comes(tmp_path, tokenizer):
         list(islice(stream, 500))
 
 
-def test_a_stream_without_rows_ends(tmp_path, tokenizer):
+def test_a_stream_without_rows_is_an_error(tmp_path, tokenizer):
     (tmp_path / "empty.tsv").write_text("text_a\ttext_b\tlabel\n")
-    with pytest.raises(InputError, match=r"empty\.tsv: no pairs in it"):
+    with pytest.raises(InputError, match=r"empty\.tsv: it holds no pairs"):
         updates(source_of(tmp_path / "empty.tsv"), tokenizer, 1)
 
 
-def test_a_text_without_a_token_becomes_unknown(tmp_path, tokenizer):
+def test_a_text_without_tokens_becomes_unk(tmp_path, tokenizer):
     (tmp_path / "a.tsv").write_text("\u200b\t今\t1\n\u0301\t\u200b\u200d\t0\n", encoding="utf-8")
     rows = encode_pairs(source_of(tmp_path / "a.tsv").read(), tokenizer, 64)
     tokens = [[VOCAB[index] for index in row] for row in rows.batch(np.array([0, 1])).input_ids]

@@ -1,19 +1,22 @@
-"""What the flags may name: other layouts, columns, labels, packed files, and the sets of PaddleNLP."""
+"""What the flags may name: other layouts, columns, labels, gzip files, and PaddleNLP datasets."""
 
 import gzip
 import hashlib
 import json
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from pandas import NA, DataFrame, NaT
 
 from data_tools.base.errors import InputError
-from ernie_pair.model_files.labels import Labels, labels_in, parse_label_map
+from ernie_pair.model_files.labels import UNLABELLED, Labels, labels_in, parse_label_map
 from ernie_pair.pair.data import named_set, pair_file
+from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_columns import Columns
-from ernie_pair.pair.data.pair_file import rows_of
+from ernie_pair.pair.data.pair_file import read_file, rows_of
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 
@@ -48,12 +51,12 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name, header, line", LAYOUTS.values(), ids=LAYOUTS)
-def test_the_layouts_of_the_known_sets_are_understood(tmp_path, name, header, line):
+def test_layouts_of_known_datasets_are_read(tmp_path, name, header, line):
     lines = [header] * bool(header) + [line.format(a=a, b=b, c=c) for a, b, c in THREE]
     assert rows_in(write(tmp_path / name, "".join(f"{text}\n" for text in lines))) == THREE
 
 
-def test_the_unlabelled_test_file_of_mrpc_is_understood(tmp_path):
+def test_the_unlabelled_test_file_of_mrpc_is_read(tmp_path):
     content = 'index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t7\t8\tone "two\tthree\n'
     assert rows_in(write(tmp_path / "test.tsv", content), labels=None) == [('one "two', "three", None)]
 
@@ -76,6 +79,17 @@ def test_columns_may_be_named_by_flags(tmp_path, name, content):
 def test_one_column_may_be_named_where_the_others_are_known(tmp_path):
     path = write(tmp_path / "a.tsv", "query\ttitle\tgleich\n左\t右\t1\n")
     assert rows_in(path, label="gleich") == [("左", "右", 1)]
+
+
+@pytest.mark.parametrize("header", ["Frage,Antwort", "text_a,text_b", "text_a,text_b,label"])
+def test_an_absent_label_column_is_fine_if_labels_are_not_read(tmp_path, header):
+    row = "左,右,1" if "label" in header else "左,右"
+    named = {"label": "gleich", **({} if "text_a" in header else {"text_a": "Frage", "text_b": "Antwort"})}
+    path = write(tmp_path / "a.csv", f"{header}\n{row}\n")
+    assert rows_in(path, labels=None, **named) == [("左", "右", None)]
+    assert pair_file.has_labels(path, Columns(**named), RowRules()) == ("label" in header)
+    with pytest.raises(InputError, match="a.csv:1: no column 'gleich' in .*; fix label"):
+        rows_in(path, **named)
 
 
 @pytest.mark.parametrize(
@@ -114,32 +128,46 @@ def test_one_column_may_be_named_where_the_others_are_known(tmp_path):
         ("a.tsv", "question\tanswer\n左\t右\n", {}, "name its columns: text_a question text_b answer$"),
         ("a.csv", "问题,答案\n左,右\n", {}, "the header 问题, 答案 is not understood"),
         ("a.tsv", "甲\t乙\tlabel\n左\t右\t1\n", {}, "text_a 甲 text_b 乙 label label$"),
-        ("a.csv", "左, 上,右,1\n", {}, r":1: 4 column\(s\) instead of 3"),
-        ("a.csv", "左,右,1\n左, 上,右,1\n", {}, r":2: 4 column\(s\) .* one comma .* with commas in quotes"),
+        ("a.csv", "左, 上,右,1\n", {}, r":1: 4 columns instead of 3"),
+        (
+            "a.csv",
+            "编号,用户问题,标准问题,是否匹配\n1,左,右,1\n",
+            {},
+            r":1: 4 columns .* header, name its columns with text_a, text_b and label: "
+            '"编号, 用户问题, 标准问题, 是否匹配"',
+        ),
+        ("a.csv", "左\n", {}, r":1: 1 column instead of 3 .*; separate them by tabs"),
+        (
+            "a.csv",
+            "用户问题,标准问题,是否匹配\n左,右,1\n",
+            {},
+            ":1: label '是否匹配' .* header, name its columns",
+        ),
+        ("a.csv", "左,右,1\n左, 上,右,1\n", {}, r":2: 4 columns .* one comma .* with commas in quotes"),
         (
             "a.tsv",
             '左\t右\t1\n"左\t上"\t右\t1\n',
             {},
-            r":2: 4 column\(s\) .* one tab .*quotes are plain text",
+            r":2: 4 columns .* one tab .*quotes are plain text",
         ),
         (
             "a.jsonl",
             '{"query": "左", "title": "右", "label": 1, "label": 0}\n',
             {},
-            "the key 'label' stands twice",
+            "the key 'label' is given twice",
         ),
     ],
 )
-def test_columns_that_are_not_clear_are_refused(tmp_path, name, content, columns, reason):
+def test_ambiguous_or_unknown_columns_are_rejected(tmp_path, name, content, columns, reason):
     with pytest.raises(InputError, match=reason):
         rows_in(write(tmp_path / name, content), **columns)
 
 
-def test_a_text_may_be_called_as_a_column_is(tmp_path):
+def test_a_text_may_equal_a_column_name(tmp_path):
     assert rows_in(write(tmp_path / "a.tsv", "query\tlabel\t1\n")) == [("query", "label", 1)]
 
 
-def test_a_packed_file_is_read_as_the_file_in_it(tmp_path):
+def test_a_gzip_file_is_read_like_its_content(tmp_path):
     with gzip.open(tmp_path / "a.csv.gz", "wt", encoding="utf-8") as file:
         file.write("左,右,1\n")
     assert rows_in(tmp_path / "a.csv.gz") == [("左", "右", 1)]
@@ -173,15 +201,15 @@ def test_a_label_map_names_classes_and_config_json_keeps_them(text):
         ("0=same,0=equal", "needs 2 classes or more"),
         ("0=a,2=b", "its classes are 0, 2, not 0 and up without a gap"),
         ("1=a,2=b", "its classes are 1, 2, not 0 and up without a gap"),
-        ("x=a,1=b", "'x' is no class"),
-        ("-1=a,0=b", "'-1' is no class"),
-        ("0=a,1=a", "the name 'a' stands twice"),
+        ("x=a,1=b", "'x' is not a class number"),
+        ("-1=a,0=b", "'-1' is not a class number"),
+        ("0=a,1=a", "the name 'a' is given twice"),
         ("0=a,1=", "class 1 has no name"),
         ("a,,b", "class 1 has no name"),
         ("0=a,b", "some of its parts have a class and some have none"),
     ],
 )
-def test_a_label_map_that_is_not_clear_is_refused(text, reason):
+def test_an_invalid_label_map_is_rejected(text, reason):
     with pytest.raises(InputError, match=rf"label_map {text}: .*{reason}; write 0=different,1=same, for"):
         parse_label_map(text)
 
@@ -199,7 +227,7 @@ def test_a_label_map_that_is_not_clear_is_refused(text, reason):
         ),
     ],
 )
-def test_without_a_map_the_model_says_what_the_classes_are(config, allowed):
+def test_without_a_label_map_the_model_defines_the_classes(config, allowed):
     assert labels_in(config).allowed == allowed
 
 
@@ -214,12 +242,12 @@ def test_without_a_map_the_model_says_what_the_classes_are(config, allowed):
         {"id2label": {}},
     ],
 )
-def test_a_model_whose_classes_are_not_clear_is_refused(config):
+def test_a_model_config_with_invalid_classes_is_rejected(config):
     with pytest.raises(InputError, match="config.json: .*; (fix|a classifier needs)"):
         labels_in(config)
 
 
-def test_names_and_numbers_are_the_labels_of_a_file(tmp_path):
+def test_labels_in_a_file_may_be_class_names_or_numbers(tmp_path):
     path = write(tmp_path / "a.tsv", "左\t右\tsame\n上\t下\tdifferent\n前\t后\t1\n")
     assert rows_in(path, parse_label_map("different,same")) == THREE
     path = write(tmp_path / "a.json", '{"query": "左", "title": "右", "label": "same"}\n')
@@ -231,9 +259,9 @@ def test_names_and_numbers_are_the_labels_of_a_file(tmp_path):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """home(module, {file: content}) makes a set of PaddleNLP download these, and counts how often it does.
+    """home(module, {file: content}) makes a PaddleNLP dataset download these, and records each download.
 
-    Everything but the download itself is PaddleNLP's: the folder, the names of the files, who waits for whom.
+    Everything but the download itself is PaddleNLP's: the folder, the file names, and the locking.
     """
     from paddlenlp import datasets
 
@@ -299,7 +327,7 @@ NAMED_SETS = {
 
 
 @pytest.mark.parametrize("name", NAMED_SETS)
-def test_a_named_set_is_fetched_by_paddlenlp_and_read_here(home, name):
+def test_a_named_dataset_is_downloaded_by_paddlenlp_and_read(home, name):
     module, file, content = NAMED_SETS[name]
     downloads = home(module, {file: content})
     assert rows_of_set(name) == [("左", "右", 1), ("上", "下", 0)]
@@ -307,7 +335,45 @@ def test_a_named_set_is_fetched_by_paddlenlp_and_read_here(home, name):
     assert source_of(name).read().path.endswith(file)
 
 
-def test_a_set_that_is_there_is_not_fetched_again(home, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name, query, found", [("nlpcc_dbqa", "qid", "78"), ("qqp", "qid1", "13")])
+def test_the_query_column_of_a_named_dataset_is_read(home, name, query, found):
+    module, file, content = NAMED_SETS[name]
+    home(module, {file: content})
+    columns = Columns(query=query)
+    assert PairSource("train_file", name, "train", TWO, columns).read().queries == list(found)
+    with pytest.raises(InputError, match="train.tsv:1: no column 'topic' in .*; fix query"):
+        PairSource("train_file", name, "train", TWO, Columns(query="topic")).read()
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), NA, NaT, " "], ids=repr)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_row_without_its_query_is_refused_or_left_out(tmp_path, missing, place):
+    rows = [{"s1": "左", "s2": f"右{number}", "label": 1, "qid": number} for number in range(3)]
+    rows[place]["qid"] = missing
+    columns, skip = Columns(query="qid"), RowRules(skips=True)
+    frame = DataFrame(rows, dtype=object)
+    with pytest.raises(InputError, match=rf"x\[{place}\]: no query; fill in the column"):
+        GivenPairs("x", frame, TWO, columns).read()
+    expected = [str(number) for number in range(3) if number != place]
+    assert GivenPairs("x", frame, TWO, columns, skip).read().queries == expected
+    path = tmp_path / "a.jsonl"
+    rows[place]["qid"] = None
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"a.jsonl:{place + 1}: no query; fill in the column"):
+        read_file(path, TWO, columns)
+    assert read_file(path, TWO, columns, skip).queries == expected
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), NA, NaT], ids=repr)
+def test_a_missing_label_of_a_frame_is_named_as_such(missing):
+    frame = DataFrame({"s1": ["左"], "s2": ["右"], "label": [missing]}, dtype=object)
+    with pytest.raises(InputError, match=r"x\[0\]: no label; each row needs one of 0, 1"):
+        GivenPairs("x", frame, TWO).read()
+    optional = replace(TWO, are_optional=True)
+    assert GivenPairs("x", frame, optional).read().known_labels.tolist() == [UNLABELLED]
+
+
+def test_a_downloaded_dataset_is_not_downloaded_again(home, tmp_path, monkeypatch):
     module, file, content = NAMED_SETS["lcqmc"]
     downloads = home(module, {file: content})
     lcqmc = import_module("paddlenlp.datasets.lcqmc").LCQMC
@@ -319,7 +385,7 @@ def test_a_set_that_is_there_is_not_fetched_again(home, tmp_path, monkeypatch):
     assert len(source_of("lcqmc").read()) == 2 and downloads == []
 
 
-def test_mrpc_is_made_of_its_parts_by_paddlenlp(home):
+def test_mrpc_is_assembled_from_its_parts_by_paddlenlp(home):
     header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
     files = {
         "dev_ids.tsv": "7\t8\n",
@@ -337,7 +403,7 @@ def _one_file(download, files, url, root, md5):
 
 
 @pytest.mark.parametrize("row", ["左\t右", "左\t右\t1\t1", "左", "\t右\t1", "左\t\t1", "左\t右\t2"])
-def test_a_malformed_row_of_a_set_is_named_or_skipped(home, row):
+def test_a_malformed_dataset_row_is_reported_or_skipped(home, row):
     home("lcqmc", {"lcqmc/lcqmc/train.tsv": f"左\t右\t1\n{row}\n上\t下\t0\n"})
     with pytest.raises(InputError, match=r"LCQMC/lcqmc/lcqmc/train\.tsv:2: "):
         source_of("lcqmc").read()
@@ -345,27 +411,27 @@ def test_a_malformed_row_of_a_set_is_named_or_skipped(home, row):
     assert (pairs.left, [bad.number for bad in pairs.bad]) == (["左", "上"], [2])
 
 
-def test_rows_of_clue_that_nobody_agreed_on_are_counted(home):
+def test_clue_rows_without_a_gold_label_are_counted_as_bad(home):
     labels = ["entailment", "-", "neutral", "contradiction"]
     lines = [
         f'{{"sentence1": "{n}", "sentence2": "右", "label": "{label}"}}\n' for n, label in enumerate(labels)
     ]
     home("clue", {"ocnli_public/dev.json": "".join(lines)})
     pairs = source_of("clue:ocnli", "dev", Labels.numbered(3)).read()
-    assert (pairs.left, pairs.labels.tolist()) == (["0", "2", "3"], [0, 2, 1])  # in the order of the set
+    assert (pairs.left, pairs.labels.tolist()) == (["0", "2", "3"], [0, 2, 1])  # in the dataset's order
     assert [(bad.number, bad.place) for bad in pairs.bad] == [(2, 1)]
     named = parse_label_map("neutral,entailment,contradiction")
     assert source_of("clue:ocnli", "dev", named).read().labels.tolist() == [1, 0, 2]
 
 
-def test_the_flag_chooses_the_part_of_a_set(home):
+def test_the_flag_chooses_the_dataset_split(home):
     rows = {"train": "左\t右\t1\n", "dev": "上\t下\t0\n", "test": "东\t西\n"}
     home("lcqmc", {f"lcqmc/lcqmc/{split}.tsv": row for split, row in rows.items()})
     assert rows_of_set("lcqmc", "dev") == [("上", "下", 0)]
     assert rows_of_set("lcqmc", "test", labels=None) == [("东", "西", None)]
 
 
-def test_a_change_of_a_set_is_noticed(home):
+def test_a_changed_dataset_has_a_different_hash(home):
     home("lcqmc", {"lcqmc/lcqmc/train.tsv": "左\t右\t1\n"})
     first = source_of("lcqmc").sha256()
     named_set.open_set.cache_clear()
@@ -376,13 +442,15 @@ def test_a_change_of_a_set_is_noticed(home):
 @pytest.mark.parametrize(
     "error", [RuntimeError("Retry limit\nreached"), ConnectionError("no net"), OSError()]
 )
-def test_without_a_network_a_set_is_one_line(monkeypatch, home, error):
+def test_a_failed_dataset_download_is_a_one_line_error(monkeypatch, home, error):
     def fail(*args, **kwargs):
         raise error
 
     home("lcqmc", {})
     monkeypatch.setattr(import_module("paddlenlp.datasets.lcqmc"), "get_path_from_url", fail)
-    with pytest.raises(InputError, match="train_file lcqmc is no file, and PaddleNLP cannot load") as caught:
+    with pytest.raises(
+        InputError, match="train_file lcqmc is not a file, and PaddleNLP cannot load"
+    ) as caught:
         source_of("lcqmc").read()
     assert "check the name and the network, or give a file" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -398,19 +466,19 @@ def test_without_a_network_a_set_is_one_line(monkeypatch, home, error):
         ("intokens_dataset", "train", "PaddleNLP cannot load a set of that name"),
     ],
 )
-def test_a_part_that_a_set_has_not_is_named(home, name, split, reason):
+def test_an_unknown_dataset_part_or_split_is_an_error(home, name, split, reason):
     with pytest.raises(InputError, match=reason):
         source_of(name, split).read()
 
 
-def test_a_set_without_pairs_is_refused(home):
+def test_an_empty_dataset_is_rejected(home):
     home("lcqmc", {"lcqmc/lcqmc/train.tsv": ""})
-    with pytest.raises(InputError, match="no pairs in it"):
+    with pytest.raises(InputError, match="it holds no pairs"):
         source_of("lcqmc").read()
 
 
 class Hub:
-    """Stands for load_dataset of PaddleNLP, which asks the Hugging Face Hub for names that it has not."""
+    """A stand-in for PaddleNLP's load_dataset, which asks the Hugging Face Hub for names it does not know."""
 
     def __init__(self, splits):
         self.splits, self.asked = splits, []
@@ -422,7 +490,7 @@ class Hub:
         return self.splits[splits]
 
 
-def test_a_name_that_paddlenlp_has_not_is_a_set_of_the_hub(home, monkeypatch):
+def test_a_name_unknown_to_paddlenlp_is_loaded_from_the_hub(home, monkeypatch):
     import paddlenlp.datasets
 
     rows = [{"query": "左", "title": "右", "labels": 1}, {"query": "上", "title": "下", "labels": 2}]
@@ -433,7 +501,7 @@ def test_a_name_that_paddlenlp_has_not_is_a_set_of_the_hub(home, monkeypatch):
     assert source_of("some_set", skips=True).read().left == ["左"]
     assert rows_of_set("some_set", "dev") == [("左", "右", 1)]  # called validation there
     assert hub.asked == [("some_set", None, split) for split in ("train", "dev", "validation")]
-    with pytest.raises(InputError, match='test_file some_set is no file.*Invalid split "test'):
+    with pytest.raises(InputError, match='test_file some_set is not a file.*Invalid split "test'):
         source_of("some_set", "test").read()
 
 
@@ -449,13 +517,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
         rows_in(path)
 
 
-def test_a_file_goes_before_a_set_of_its_name(tmp_path, monkeypatch):
+def test_a_file_takes_precedence_over_a_dataset_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "lcqmc", "左\t右\t1\n")
     assert source_of("lcqmc").read().left == ["左"]
 
 
 @pytest.mark.parametrize("name", ["absent.tsv", "folder/lcqmc", "lc qmc"])
-def test_what_cannot_be_the_name_of_a_set_is_a_missing_file(name):
+def test_an_impossible_dataset_name_is_a_missing_file(name):
     with pytest.raises(InputError, match=f"{name}: no such file; give"):
         source_of(name).read()

@@ -24,7 +24,7 @@ pytest.importorskip("paddle2onnx")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """teacher/out and small/ are runs, dev.tsv their pairs."""
+    """A folder with the runs teacher/out and small/, and their pairs in dev.tsv."""
     folder = tmp_path_factory.mktemp("compared")
     config = distill_config(folder, write_teacher(folder / "teacher"), learning_rate=1e-3)
     distill(config)
@@ -54,7 +54,7 @@ def config_of(folder, **changes):
     return CompareModelsConfig(**{**given, "alone": 4, "bootstrap": 100, "threads": 1, **changes})
 
 
-def test_each_row_tells_what_its_model_is_worth(folder, compared):
+def test_each_row_has_the_accuracy_size_and_speed_of_its_model(folder, compared):
     found = json.loads((compared / "models.json").read_text())
     teacher, student, int8 = found["models"]
     assert [teacher["name"], student["name"], int8["name"]] == ["teacher", "student", "student int8"]
@@ -78,7 +78,7 @@ def test_each_row_tells_what_its_model_is_worth(folder, compared):
     assert [teacher["bytes"], student["bytes"]] == sizes and sizes[0] > sizes[1] > int8["bytes"]
 
 
-def test_the_table_is_written_for_readers_too(compared):
+def test_the_table_is_also_written_as_markdown_and_html(compared):
     text = (compared / "models.md").read_text(encoding="utf-8")
     lines = text.splitlines()
     assert lines[0].startswith("41 pairs of ") and lines[2].startswith("| model | layers | precision |")
@@ -88,7 +88,7 @@ def test_the_table_is_written_for_readers_too(compared):
         assert f">{cell.strip()}</td>" in page
 
 
-def test_a_table_that_is_there_is_shown_again(folder, compared, capsys):
+def test_an_existing_table_is_shown_without_recomputing(folder, compared, capsys):
     before = (compared / "models.json").read_bytes()
     compare_models(config_of(folder))
     assert (compared / "models.json").read_bytes() == before
@@ -99,8 +99,8 @@ def test_a_table_that_is_there_is_shown_again(folder, compared, capsys):
 
 BAD = [
     ({"models": "a=absent"}, "--models a=absent is not a folder"),
-    ({"models": "teacher"}, "teacher is no new NAME=MODEL"),
-    ({"models": "a=x a=y"}, "a=y is no new NAME=MODEL"),
+    ({"models": "teacher"}, "teacher is not NAME=MODEL with a new name"),
+    ({"models": "a=x a=y"}, "a=y is not NAME=MODEL with a new name"),
     ({"models": " "}, "--models names no model"),
     ({"input_file": "absent.tsv"}, "absent.tsv: no such file"),
     ({"input_file": "bare.tsv"}, "bare.tsv:1: no label; each row needs one of 0, 1"),
@@ -111,7 +111,9 @@ BAD = [
 
 
 @pytest.mark.parametrize("changes, reason", BAD)
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, folder, monkeypatch, capfd, changes, reason):
+def test_bad_input_is_a_one_line_error_and_writes_nothing(
+    tmp_path, folder, monkeypatch, capfd, changes, reason
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bare.tsv").write_text("今天\t明天\n", encoding="utf-8")
     for name in ("one", "other", "encoder", "shipped"):
@@ -129,7 +131,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, folder, monkeypatch,
     assert not (tmp_path / "out").exists()
 
 
-def test_a_comparison_on_the_input_names_no_other_file(tmp_path, folder, monkeypatch):
+def test_a_comparison_on_stdin_mentions_no_temporary_file(tmp_path, folder, monkeypatch):
     rows = io.BytesIO((folder / "dev.tsv").read_bytes())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(rows))
     out = tmp_path / "table"
@@ -140,7 +142,7 @@ def test_a_comparison_on_the_input_names_no_other_file(tmp_path, folder, monkeyp
     assert not [path for path in written if "/ernie-pair-" in path.read_text(encoding="utf-8")]
 
 
-def test_int8_of_all_or_of_none(tmp_path, folder):
+def test_int8_can_be_requested_for_all_models_or_none(tmp_path, folder):
     for kind, count in (("none", 1), ("all", 2)):
         one = replace(config_of(folder), models=f"student={folder / 'small'}", int8=kind)
         compare_models(replace(one, output_dir=str(tmp_path / kind)))

@@ -1,4 +1,4 @@
-"""The loss of distillation against sums written out in numpy."""
+"""The distillation loss, compared with sums written out in numpy."""
 
 import numpy as np
 import paddle
@@ -20,7 +20,7 @@ FILES = {"teacher": "t", "train_file": "a", "dev_file": "b", "output_dir": "o", 
 
 
 class Model:
-    """Logits that follow from the second id of a row."""
+    """Logits determined by the second id of a row."""
 
     def __init__(self):
         self.table = np.random.default_rng(5).normal(size=(16, 3)).astype(np.float32)
@@ -52,7 +52,7 @@ def soft(logits, temperature=2.0, taught=TAUGHT):
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_unlabelled_rows_learn_from_the_teacher_alone(weights, share):
+def test_unlabelled_rows_learn_only_from_the_teacher(weights, share):
     model = Model()
     loss = loss_of(weights, soft_weight=share, hidden_weight=1.0 if share == 0 else 0.0, temperature=3.0)
     loss.distance = None
@@ -69,8 +69,8 @@ def test_unlabelled_rows_learn_from_the_teacher_alone(weights, share):
     assert told[3] == pytest.approx((soft(logits, 3.0) * counts).sum() / counts.sum(), rel=1e-5)
 
 
-def test_the_gradient_of_soft_targets_keeps_its_size():
-    """It is t (q - p), which at any temperature is about q - p of the logits: that is why t^2 is there."""
+def test_temperature_does_not_shrink_soft_target_gradients():
+    """It is t (q - p), of about the same size at any temperature t: hence the factor t^2 of the loss."""
     logits = paddle.to_tensor(np.zeros((4, 3), np.float32), stop_gradient=False)
     for temperature in (1.0, 4.0):
         soft_losses(logits, paddle.to_tensor(TAUGHT), temperature).sum().backward()
@@ -82,7 +82,7 @@ def test_the_gradient_of_soft_targets_keeps_its_size():
 @pytest.mark.parametrize(
     "flags", [{"rdrop_alpha": 1.0}, {"symmetric": "consistency"}, {"symmetric": "average"}, {}]
 )
-def test_cached_and_asked_teachers_give_the_same_loss(flags):
+def test_cached_and_live_teacher_logits_give_the_same_loss(flags):
     losses = []
     for teacher, logits in ((None, TAUGHT), (Teacher(), None)):
         answer = loss_of(teacher=teacher, **flags)(Model(), Batch(IDS, TYPES, LABELS, logits))
@@ -90,7 +90,7 @@ def test_cached_and_asked_teachers_give_the_same_loss(flags):
     assert losses[0] == losses[1] and teacher.asked == 1
 
 
-def test_two_passes_are_both_compared_with_the_teacher():
+def test_both_rdrop_passes_are_compared_with_the_teacher():
     model = Model()
     answer = loss_of(rdrop_alpha=1.0, soft_weight=1.0)(model, Batch(IDS, TYPES, LABELS, TAUGHT))
     assert float(answer.loss) == pytest.approx(soft(model.answer.numpy()[:4]).mean(), rel=1e-5)
@@ -108,5 +108,5 @@ def test_two_passes_are_both_compared_with_the_teacher():
         (3, 3, "last", [0, 1, 2]),
     ],
 )
-def test_every_layer_stands_for_one_of_the_teacher(student, teacher, kind, layers):
+def test_every_student_layer_maps_to_a_teacher_layer(student, teacher, kind, layers):
     assert map_layers(student, teacher, kind, "it") == layers

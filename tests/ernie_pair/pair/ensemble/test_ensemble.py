@@ -20,13 +20,13 @@ from ernie_pair.pair.ensemble.ensemble_model import open_members, symmetry_of
 from ernie_pair.pair.evaluation.thresholds import at_precision, threshold_curve
 from ernie_pair.pair.metrics import METRICS, measure
 
-LENGTH = 40  # of tiny_ship, whose models are asked for so many tokens
+LENGTH = 40  # the sequence length of the models of tiny_ship
 PAIRS = random_texts(30)
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Three models: of two families, of two sizes, one with a temperature."""
+    """Three models of two families and of two sizes, one with a temperature."""
     folder = tmp_path_factory.mktemp("models")
     made = [
         write_trained(folder / "ernie"),
@@ -57,15 +57,15 @@ def shipped(models, tmp_path_factory):
 
 
 @pytest.mark.parametrize("backend", ["onnx", "paddle"])
-def test_one_exported_model_answers_with_the_mean(models, shipped, backend):
+def test_the_exported_ensemble_returns_the_mean_logits(models, shipped, backend):
     predictor = PairPredictor(shipped.output_dir, backend)
     logits, expected = predictor.logits(PAIRS), mean_logits(models)
     assert np.abs(logits - expected).max() < 1e-5
-    assert np.abs(mean_logits(models, (1, 1, 1)) - expected).max() > 0.01  # the temperature counts
+    assert np.abs(mean_logits(models, (1, 1, 1)) - expected).max() > 0.01  # the temperature matters
     assert predictor.predict(PAIRS).classes.tolist() == expected.argmax(axis=1).tolist()
 
 
-def test_the_folder_says_what_it_is_made_of(shipped, tmp_path, capsys):
+def test_the_export_lists_its_members(shipped, tmp_path, capsys):
     said = json.loads((tmp_path / shipped.output_dir / "export.json").read_text())
     assert set(said["parity"]) == {"onnx", "paddle"} and max(said["parity"].values()) < 1e-5
     members = said["ensemble"]["members"]
@@ -75,7 +75,7 @@ def test_the_folder_says_what_it_is_made_of(shipped, tmp_path, capsys):
     assert "nothing to do" in capsys.readouterr().err
 
 
-def test_run_takes_it_as_any_exported_model(shipped, models, tmp_path):
+def test_run_accepts_an_ensemble_like_any_exported_model(shipped, models, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
     run_here(
@@ -85,10 +85,10 @@ def test_run_takes_it_as_any_exported_model(shipped, models, tmp_path):
     assert [int(row[1]) for row in rows] == mean_logits(models).argmax(axis=1).tolist()
 
 
-def test_it_is_measured_and_calibrated_by_the_command(models, tmp_path, capsys):
-    """The metrics are those of the exported model; the temperature is of the other file."""
+def test_the_command_evaluates_and_calibrates_the_ensemble(models, tmp_path, capsys):
+    """The metrics are those of the exported model; the temperature is fitted on the other file."""
     judged, other = write_pairs(tmp_path / "test.tsv", 60, seed=1), tmp_path / "dev.tsv"
-    likely = mean_logits(models[:2], (1.0, 2.5)).argmax(axis=1)  # of which every fourth is wrong
+    likely = mean_logits(models[:2], (1.0, 2.5)).argmax(axis=1)  # every fourth is made wrong
     rows = [f"{a}\t{b}\t{label ^ (n % 4 == 0)}\n" for n, ((a, b), label) in enumerate(zip(PAIRS, likely))]
     other.write_text("".join(rows), encoding="utf-8")
     words = [
@@ -113,7 +113,7 @@ def test_it_is_measured_and_calibrated_by_the_command(models, tmp_path, capsys):
     assert json.loads((report / "report.json").read_text())["calibration"]["fitted_on"] == str(other)
 
 
-def test_the_temperature_is_not_fitted_on_what_is_judged(models, tmp_path):
+def test_the_temperature_may_not_be_fitted_on_eval_file(models, tmp_path):
     pairs = str(write_pairs(tmp_path / "test.tsv", 60, seed=1))
     with pytest.raises(InputError, match="holds the pairs of eval_file itself; give other labelled pairs"):
         ensemble(config_of(models, tmp_path, eval_file=pairs, calibrate_on=pairs))
@@ -122,7 +122,7 @@ def test_the_temperature_is_not_fitted_on_what_is_judged(models, tmp_path):
 
 @pytest.fixture
 def dev(models, tmp_path):
-    """Labelled pairs on which a threshold other than 0.5 is wanted: only the surest of class 1 is of it."""
+    """Labelled pairs that need a threshold other than 0.5: only the most confident are of class 1."""
     shown = probabilities(mean_logits(models[:2], (1.0, 2.5)), 1.0)[:, 1]
     rows = [f"{a}\t{b}\t{int(p > np.quantile(shown, 0.8))}\n" for (a, b), p in zip(PAIRS, shown)]
     path = tmp_path / "dev.tsv"
@@ -130,7 +130,7 @@ def dev(models, tmp_path):
     return path
 
 
-def test_its_threshold_is_tuned_and_answers_everywhere(models, dev, tmp_path):
+def test_a_tuned_threshold_is_used_by_every_interface(models, dev, tmp_path):
     words = [*map(str, models[:2]), f"--output_dir={tmp_path}/ship", "--format=onnx", "--bootstrap=0"]
     words += [f"--max_seq_len={LENGTH}", f"--tune_on={dev}", "--at_precision=0.9", f"--eval_file={dev}"]
     run_here(["ensemble", *words])
@@ -142,8 +142,8 @@ def test_its_threshold_is_tuned_and_answers_everywhere(models, dev, tmp_path):
     assert said["ensemble"]["tuning"]["tuned_for"] == "precision 0.9"
     assert said["ensemble"]["tuning"]["rows"] == len(PAIRS)
     answers = (shown >= said["threshold"]).astype(int).tolist()
-    assert answers != mean_logits(models[:2], (1.0, 2.5)).argmax(axis=1).tolist()  # or it tests nothing
-    predictor = PairPredictor(tmp_path / "ship", "onnx")  # which the service asks as well
+    assert answers != mean_logits(models[:2], (1.0, 2.5)).argmax(axis=1).tolist()  # else it tests nothing
+    predictor = PairPredictor(tmp_path / "ship", "onnx")  # which the service uses as well
     assert predictor.predict(PAIRS).classes.tolist() == answers
     run_here(["run", f"--model={tmp_path}/ship", f"--input_file={dev}", f"--output_file={tmp_path}/p.tsv"])
     rows = [line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines()[1:]]
@@ -159,7 +159,7 @@ def test_a_threshold_that_cannot_be_tuned_is_refused(models, dev, tmp_path):
     one.write_text("我\t你\t1\n他\t你\t1\n", encoding="utf-8")
     with pytest.raises(InputError, match="one.tsv has no pair of class 0, so no threshold can be chosen"):
         ensemble(config_of(models[:2], tmp_path, tune_on=str(one)))
-    wrong = tmp_path / "wrong.tsv"  # the surest are of class 0
+    wrong = tmp_path / "wrong.tsv"  # the most confident rows are of class 0
     lines = [line[:-1] + str(1 - int(line[-1])) for line in dev.read_text(encoding="utf-8").splitlines()]
     wrong.write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(InputError, match="tune_on.*no threshold reaches precision 1.0 on .*ask for less"):
@@ -186,21 +186,21 @@ def other_symmetry(folder):
     "change, reason",
     [
         (other_classes, "other has the classes yes, no, and .*ernie 0, 1; give models of the same classes"),
-        (other_words, "makes other ids of a text than .*give models of the same one"),
+        (other_words, "gives a text other ids than .*give models of the same one"),
         (
             other_symmetry,
             "other is scored with symmetric average, and .*ernie with none; pass symmetric average or none",
         ),
     ],
 )
-def test_models_that_cannot_be_one_are_refused(models, tmp_path, change, reason):
+def test_incompatible_members_are_rejected(models, tmp_path, change, reason):
     change(write_trained(tmp_path / "other"))
     with pytest.raises(InputError, match=reason):
         ensemble(config_of([models[0], tmp_path / "other"], tmp_path))
     assert not (tmp_path / "ship").exists()
 
 
-def test_folders_that_hold_no_classifier_are_named(models, shipped, tmp_path):
+def test_folders_without_a_classifier_are_rejected(models, shipped, tmp_path):
     encoder = write_trained(tmp_path / "encoder")
     arrays = open_model(str(encoder), model_type="", from_scratch=False).read_weights()
     write_weights(encoder, {name: a for name, a in arrays.items() if not name.startswith("classifier.")})
@@ -211,9 +211,9 @@ def test_folders_that_hold_no_classifier_are_named(models, shipped, tmp_path):
     assert not (tmp_path / "ship").exists()
 
 
-def test_models_of_two_orders_are_one_where_that_is_asked(models, tmp_path):
+def test_mixed_symmetry_needs_an_explicit_setting(models, tmp_path):
     other = write_trained(tmp_path / "other")
-    write_calibration(other, Calibration(symmetric="average"))  # trained so, and not tuned
+    write_calibration(other, Calibration(symmetric="average"))  # trained that way, without tuning
     members = open_members([str(models[0]), str(other)], "")
     with pytest.raises(InputError, match="a model tuned the other way first: ernie-pair evaluate"):
         symmetry_of(members, "auto")
@@ -221,7 +221,7 @@ def test_models_of_two_orders_are_one_where_that_is_asked(models, tmp_path):
 
 
 def test_bad_flags_are_refused(models, tmp_path):
-    with pytest.raises(InputError, match="alone is no ensemble; name two models or more"):
+    with pytest.raises(InputError, match="alone is not an ensemble; name two models or more"):
         config_of(models[:1], tmp_path)
     with pytest.raises(InputError, match="ernie is named twice"):
         ensemble(config_of([models[0], models[0]], tmp_path))
@@ -231,7 +231,7 @@ def test_bad_flags_are_refused(models, tmp_path):
         config_of(models, tmp_path, report_to="mlflow")
 
 
-def test_the_shortest_length_of_training_counts(models, tmp_path):
+def test_max_seq_len_defaults_to_the_shortest_trained_length(models, tmp_path):
     short = write_trained(tmp_path / "short")
     settings = json.loads((short / "tokenizer_config.json").read_text())
     write_json(short / "tokenizer_config.json", {**settings, "model_max_length": 24})

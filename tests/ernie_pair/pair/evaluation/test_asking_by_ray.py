@@ -1,5 +1,6 @@
-"""Predictions by the tasks of Ray: the bytes of one process, from a trained and from an exported model."""
+"""Prediction with Ray: the same bytes as from one process, for a trained and for an exported model."""
 
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +20,7 @@ RAY = {"engine": "ray", "workers": 2}
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """A trained model, the exported one, and pairs of which one row is none."""
+    """A trained model, its export, and pairs with one malformed row."""
     folder = tmp_path_factory.mktemp("asking")
     ship(write_trained(folder / "best"), folder / "ship", "both" if find_spec("onnxruntime") else "paddle")
     lines = [f"{a}\t{b}\n" for a, b in random_texts(90, seed=4)]
@@ -34,7 +35,7 @@ def asked(here, name, **flags):
 
 
 @needs_ray
-def test_ray_runs_an_exported_model_to_the_same_bytes(here, monkeypatch):
+def test_ray_output_of_an_exported_model_is_byte_identical(here, monkeypatch):
     monkeypatch.setattr(running, "CHUNK", 20)
     predict_exported(RunConfig(str(here / "ship"), **asked(here, "alone.tsv", threads=2)))
     predict_exported(RunConfig(str(here / "ship"), **asked(here, "ray.tsv", **RAY)))
@@ -44,7 +45,7 @@ def test_ray_runs_an_exported_model_to_the_same_bytes(here, monkeypatch):
 
 
 @needs_ray
-def test_ray_asks_a_trained_model_to_the_same_bytes(here, monkeypatch):
+def test_ray_output_of_a_trained_model_is_byte_identical(here, monkeypatch):
     monkeypatch.setattr(predicting, "WINDOW", 30)
     monkeypatch.setattr("ernie_pair.pair.evaluation.inference_model.WINDOW", 30)
     flags = {"model_path": str(here / "best"), "device": "cpu"}
@@ -53,8 +54,8 @@ def test_ray_asks_a_trained_model_to_the_same_bytes(here, monkeypatch):
     assert (here / "tasks.tsv").read_bytes() == (here / "one.tsv").read_bytes()
 
 
-def test_the_engine_is_no_part_of_what_was_made(here, capfd):
-    """What one engine has made, the other need not make again."""
+def test_output_of_one_engine_is_up_to_date_for_the_other(here, capfd):
+    """What one engine has written, the other need not compute again."""
     predict_exported(RunConfig(str(here / "ship"), **asked(here, "made.tsv")))
     again = asked(here, "made.tsv", overwrite=False, **RAY)
     predict_exported(RunConfig(str(here / "ship"), **again))
@@ -64,19 +65,19 @@ def test_the_engine_is_no_part_of_what_was_made(here, capfd):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({"workers": 2}, "ray_address and workers are of engine ray"),
-        ({"ray_address": "head:6379"}, "ray_address and workers are of engine ray"),
+        ({"workers": 2}, "ray_address and workers are for engine ray"),
+        ({"ray_address": "head:6379"}, "ray_address and workers are for engine ray"),
         ({"engine": "ray", "device": "gpu"}, "engine ray computes on CPUs"),
         ({"engine": "ray", "workers": 0}, "workers=0 is below 1"),
     ],
 )
 @pytest.mark.parametrize("config_class, model", [(RunConfig, "model"), (PredictConfig, "model_path")])
-def test_flags_of_ray_that_do_not_fit_are_refused(config_class, model, flags, reason):
+def test_inconsistent_ray_flags_are_rejected(config_class, model, flags, reason):
     with pytest.raises(InputError, match=reason):
         config_class(**{model: "m", "input_file": "i", "output_file": "o", "device": "cpu", **flags})
 
 
-def test_a_machine_with_another_model_answers_nothing(here, tmp_path):
+def test_a_worker_with_a_different_model_is_an_error(here, tmp_path):
     config = RunConfig(str(here / "ship"), **asked(here, "x.tsv", **RAY))
     asker = running.RayAsker(config, "0" * 64)
     with pytest.raises(MachineError, match="is another model; give all machines the same"):
@@ -89,7 +90,20 @@ def test_a_machine_with_another_model_answers_nothing(here, tmp_path):
         predicting.RayAsker(trained, "none", "fused", "0" * 64)(None)
 
 
-def test_a_cluster_that_does_not_answer_is_said_first(here):
+def test_a_model_that_is_exported_again_is_opened_again(here, tmp_path):
+    """A second run in one process must not answer with the model that it opened for the first."""
+    other = ship(write_trained(tmp_path / "other", initializer_range=0.1), tmp_path / "ship")
+    predict_exported(RunConfig(str(other), **asked(here, "wanted.tsv")))
+    folder = Path(shutil.copytree(here / "ship", tmp_path / "copy"))
+    predict_exported(RunConfig(str(folder), **asked(here, "again.tsv")))
+    before = (here / "again.tsv").read_bytes()
+    shutil.rmtree(folder)
+    other.rename(folder)
+    predict_exported(RunConfig(str(folder), **asked(here, "again.tsv")))
+    assert (here / "again.tsv").read_bytes() == (here / "wanted.tsv").read_bytes() != before
+
+
+def test_an_unreachable_ray_cluster_is_reported_first(here):
     pytest.importorskip("ray")
     flags = asked(here, "y.tsv", engine="ray", ray_address="127.0.0.1:9")
     with pytest.raises(MachineError, match="no Ray cluster at ray_address 127.0.0.1:9"):

@@ -1,4 +1,4 @@
-"""How logits become answers: the saved threshold and temperature, class names and both orders, everywhere."""
+"""How logits become predictions: saved threshold and temperature, class names, both orders of a pair."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ NAMES = ("不同", "相同")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A model of random weights, and labels drawn from its own probabilities at temperature 2."""
+    """A model with random weights, and labels drawn from its own probabilities at temperature 2."""
     folder = tmp_path_factory.mktemp("decision")
     write_trained(folder / "best", id2label=dict(zip("01", NAMES)), initializer_range=0.5)
     for seed, name in enumerate(("dev", "test")):
@@ -51,7 +51,7 @@ def folder(trained, tmp_path):
 def evaluated(folder, name="test.tsv", **flags):
     files = {"model_path": str(folder / "best"), "input_file": str(folder / name)}
     flags = {"bootstrap": 0, "at_precision": 0.6, "max_seq_len": MAX_SEQ_LEN, "device": "cpu", **flags}
-    flags["overwrite"] = True
+    flags.setdefault("overwrite", True)
     evaluate_pair(EvaluateConfig(**files, output_file=str(folder / "metrics.json"), **flags))
     return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
 
@@ -86,7 +86,7 @@ def classes_of(table):
     return list(map(int, table["prediction"]))
 
 
-def test_a_saved_threshold_tells_its_source_and_its_results(folder):
+def test_a_saved_threshold_records_its_source_and_results(folder):
     metrics = tuned(folder)
     saved = json.loads((folder / "best" / CALIBRATION).read_text(encoding="utf-8"))
     assert saved["tuned_on"] == saved["fitted_on"] == str(folder / "dev.tsv")
@@ -106,7 +106,21 @@ def test_a_saved_threshold_tells_its_source_and_its_results(folder):
         assert judged["accuracy"] == np.mean(called == labels)
 
 
-def test_the_threshold_travels_to_everything_that_predicts(folder):
+@pytest.mark.parametrize("other", [None, Calibration(3.0, threshold=0.25)], ids=["removed", "another"])
+def test_a_repeated_evaluation_saves_a_lost_calibration(folder, other, capfd):
+    metrics = tuned(folder)
+    path = folder / "best" / CALIBRATION
+    content = path.read_bytes()
+    tuned(folder, overwrite=False)
+    assert "nothing to do" in capfd.readouterr().err and path.read_bytes() == content
+    path.unlink()
+    if other is not None:
+        write_calibration(path.parent, other)
+    assert tuned(folder, overwrite=False) == metrics
+    assert path.read_bytes() == content and "evaluating again" in capfd.readouterr().err
+
+
+def test_the_saved_threshold_is_used_by_every_interface(folder):
     likelier = classes_of(predicted(folder))
     tuned(folder)
     threshold = read_calibration(folder / "best", 2).threshold
@@ -130,7 +144,7 @@ def test_the_threshold_travels_to_everything_that_predicts(folder):
     assert table_of(folder / "out.tsv") == {key: table[key] for key in ("index", "prediction", "label")}
 
 
-def test_an_explicit_threshold_wins(folder):
+def test_an_explicit_threshold_overrides_the_saved_one(folder):
     tuned(folder)
     assert set(predicted(folder, threshold=0.0)["prediction"]) == {"1"}
     exported = ship(folder / "best", folder / "ship")
@@ -142,7 +156,7 @@ def test_an_explicit_threshold_wins(folder):
     assert PairPredictor(folder / "other").threshold == 0.25
 
 
-def test_the_service_answers_by_the_threshold_with_names(folder):
+def test_the_service_uses_the_threshold_and_class_names(folder):
     httpx = pytest.importorskip("httpx")
     from ernie_pair.server.app import create_app
     from ernie_pair.server.batcher import Batching
@@ -168,16 +182,19 @@ def test_the_service_answers_by_the_threshold_with_names(folder):
     assert health["labels"] == list(NAMES) and health["temperature"] == 1.0
 
 
-def test_tuning_on_the_judged_file_is_said_and_must_be_stated(folder, capfd):
+def test_tuning_on_the_judged_file_is_explicit_and_reported(folder, capfd):
     with pytest.raises(InputError, match="save_threshold=True does not say which pairs .* tune_on FILE"):
         evaluated(folder, save_threshold=True)
     metrics = evaluated(
         folder, save_threshold=True, tune_on=str(folder / "test.tsv"), report=str(folder / "r")
     )
     assert metrics["thresholds"]["is_judged_file"] and metrics["thresholds"]["saved"]["is_judged_file"]
-    assert "test.tsv, the rows that are measured here: precision" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "test.tsv, the evaluated rows: precision" in told
+    assert f"use the threshold {metrics['thresholds']['saved']['threshold']:.4f}: on the evaluated" in told
+    assert f"; without it accuracy {metrics['accuracy']:.4f}" in told
     page = (folder / "r" / "report.html").read_text(encoding="utf-8")
-    assert "the very rows that are measured here" in page
+    assert "the same rows that are evaluated here" in page
     assert read_calibration(folder / "best", 2).tuned_on_sha256 == metrics["input_sha256"]
     assert evaluated(folder)["thresholds"]["saved"]["is_judged_file"]
 
@@ -193,40 +210,66 @@ def test_tuning_on_the_judged_file_is_said_and_must_be_stated(folder, capfd):
             {"save_temperature": True, "calibrate_on": "copy.tsv"},
             "calibrate_on .*copy.tsv holds the pairs of input_file itself: .* give other labelled pairs",
         ),
-        (
-            {"save_temperature": True, "calibrate_on": "sure.tsv"},
-            "the temperature 0.05 fitted on the 60 rows of .*sure.tsv is at the end of its range .*more rows",
-        ),
-        (
-            {"save_threshold": True, "tune_on": "dev.tsv", "at_precision": 1.0},
-            "no threshold reaches precision 1.0 on .*dev.tsv .*the nearest is 0.* ask for less",
-        ),
         ({"tune_on": "ones.tsv"}, "tune_on .*ones.tsv has no pair of class 0, so no threshold"),
     ],
 )
-def test_what_would_flatter_or_say_nothing_is_not_saved(folder, flags, reason):
+def test_biased_or_undefined_calibration_is_not_saved(folder, flags, reason):
     shutil.copy(folder / "test.tsv", folder / "copy.tsv")
     (folder / "ones.tsv").write_text("今\t天\t1\n", encoding="utf-8")
-    rows = zip(texts_of(folder), predicted(folder)["label"])
-    write_rows(folder / "sure.tsv", [(a, b, label) for (a, b), label in rows][:60])
-    # The surest row of dev.tsv is wrong, so that precision 1 is never reached.
-    surest = int(np.argmax(list(map(float, predicted(folder, "dev.tsv")["probability_1"]))))
-    rows = rows_of(folder / "dev.tsv")
-    rows[surest][2] = "不同"
-    write_rows(folder / "dev.tsv", rows)
     named = {key: str(folder / f) if str(f).endswith(".tsv") else f for key, f in flags.items()}
     with pytest.raises(InputError, match=reason):
         evaluated(folder, **named)
     assert not (folder / "best" / CALIBRATION).exists() and not (folder / "metrics.json").exists()
 
 
-def test_a_threshold_is_not_left_to_another_temperature(folder):
+def test_an_unreached_precision_still_writes_the_evaluation(folder, capsys):
+    """The most confident row of dev.tsv is wrong, so precision 1 is never reached."""
+    surest = int(np.argmax(list(map(float, predicted(folder, "dev.tsv")["probability_1"]))))
+    rows = rows_of(folder / "dev.tsv")
+    rows[surest][2] = "不同"
+    write_rows(folder / "dev.tsv", rows)
+    flags = {"at_precision": 1.0, "report": str(folder / "report")}
+    reason = (
+        "no threshold reaches precision 1.0 on .*dev.tsv .*the nearest is 0.* is written, nothing is saved"
+    )
+    for again in (False, True):  # with all there already, the second time
+        with pytest.raises(InputError, match=f"{reason}; ask for less with at_precision$"):
+            tuned(folder, **flags, overwrite=not again)
+        assert '"accuracy"' in capsys.readouterr().out
+    thresholds = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["thresholds"]
+    assert not thresholds["at_precision"]["reached"] and "saved" not in thresholds
+    assert (folder / "report" / "report.html").exists()
+    assert not (folder / "best" / CALIBRATION).exists()
+
+
+@pytest.mark.parametrize("saving", [{}, {"save_threshold": True}], ids=["alone", "beside a threshold"])
+def test_a_boundary_temperature_still_writes_the_evaluation(folder, saving, capsys):
+    """The model is right on every row of sure.tsv, so no temperature is too low."""
+    rows = zip(texts_of(folder), predicted(folder)["label"])
+    write_rows(folder / "sure.tsv", [(a, b, label) for (a, b), label in rows][:60])
+    flags = {"save_temperature": True, "calibrate_on": str(folder / "sure.tsv"), **saving}
+    reason = (
+        "the temperature 0.05 fitted on the 60 rows of .*sure.tsv is at the end of its range and "
+        "therefore meaningless; the evaluation is written, nothing is saved; give more rows, .* with "
+        "calibrate_on$"
+    )
+    for again in (False, True):  # with all there already, the second time
+        with pytest.raises(InputError, match=reason):
+            evaluated(folder, **flags, report=str(folder / "report"), overwrite=not again)
+        assert '"accuracy"' in capsys.readouterr().out
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["calibration"]["at_end_of_range"] and "saved" not in metrics["thresholds"]
+    assert (folder / "report" / "report.html").exists()
+    assert not (folder / "best" / CALIBRATION).exists()
+
+
+def test_a_threshold_is_not_kept_with_another_temperature(folder):
     tuned(folder)
     with pytest.raises(InputError, match="for probabilities of another temperature; pass save_thr"):
         evaluated(folder, save_temperature=True, calibrate_on=str(folder / "dev.tsv"))
 
 
-def test_a_file_of_an_older_release_holds_a_temperature_alone(folder):
+def test_a_calibration_file_of_an_older_release_is_read(folder):
     content = {"temperature": 1.37, "fitted_on": "dev.tsv", "rows": 8802}
     (folder / "best" / CALIBRATION).write_text(json.dumps(content))
     assert read_calibration(folder / "best", 2) == Calibration(1.37, "dev.tsv", rows=8802)
@@ -237,20 +280,20 @@ def test_a_file_of_an_older_release_holds_a_temperature_alone(folder):
     "content, reason",
     [
         ('{"temperature": true}', "no temperature above 0"),
-        ('{"temperature": 1.0, "threshold": 1.5}', "a threshold that is none between 0 and 1"),
-        ('{"threshold": "0.5"}', "a threshold that is none between 0 and 1"),
-        ('{"symmetric": "both"}', "a symmetric that is none of none, average"),
-        ('{"fitted_on": 7}', "a file or its hash that is no text"),
-        ('{"rows": "many"}', "a count of rows that is none"),
+        ('{"temperature": 1.0, "threshold": 1.5}', "a threshold that is not between 0 and 1"),
+        ('{"threshold": "0.5"}', "a threshold that is not between 0 and 1"),
+        ('{"symmetric": "both"}', "a symmetric that is not one of none, average"),
+        ('{"fitted_on": 7}', "a file name or hash that is not a text"),
+        ('{"rows": "many"}', "a row count that is not a whole number"),
     ],
 )
-def test_a_damaged_calibration_is_named(folder, content, reason):
+def test_a_damaged_calibration_is_reported(folder, content, reason):
     (folder / "best" / CALIBRATION).write_text(content)
     with pytest.raises(InputError, match=rf"calibration\.json: ({reason}) in it; remove it"):
         predicted(folder)
 
 
-def test_more_classes_have_no_threshold(tmp_path, capfd):
+def test_a_threshold_is_rejected_for_more_than_two_classes(tmp_path, capfd):
     model = write_trained(tmp_path / "best", num_labels=3)
     (tmp_path / "test.tsv").write_text("今\t天\t0\n今\t好\t1\n坏\t天\t2\n", encoding="utf-8")
     for action in (
@@ -266,14 +309,14 @@ def test_more_classes_have_no_threshold(tmp_path, capfd):
         predicted(tmp_path)
 
 
-def test_predictions_without_names_keep_the_recipe_columns(tmp_path):
+def test_without_class_names_predictions_have_two_columns(tmp_path):
     write_trained(tmp_path / "best")
     (tmp_path / "test.tsv").write_text("今\t天\n坏\t天\n", encoding="utf-8")
     assert list(predicted(tmp_path, scores=False)) == ["index", "prediction"]
     assert not are_names(("0", "1")) and not are_names(("LABEL_0", "LABEL_1")) and are_names(("no", "yes"))
 
 
-def test_a_name_never_breaks_a_line_of_predictions(tmp_path):
+def test_class_names_are_escaped_in_predictions(tmp_path):
     write_trained(tmp_path / "best", id2label={"0": "a\tb", "1": "c\nd"})
     (tmp_path / "test.tsv").write_text("今\t天\n坏\t天\n", encoding="utf-8")
     assert set(predicted(tmp_path)["label"]) <= {"a\\tb", "c\\nd"}
@@ -284,15 +327,15 @@ def exchanged(folder):
     return "exchanged.tsv"
 
 
-def test_both_orders_ask_the_same_whichever_text_is_first():
+def test_both_orders_do_not_depend_on_which_text_is_first():
     pairs = [("b", "a"), ("a", "b"), ("c", "c")]
     left, right = both_orders(*zip(*pairs))
     assert (left, right) == both_orders(*zip(*[pair[::-1] for pair in pairs]))
     assert set(zip(left[:2] + left[3:5], right[:2] + right[3:5])) == {("a", "b"), ("b", "a")}
 
 
-def test_symmetric_answers_do_not_know_which_text_is_first(folder):
-    """To the last bit, in evaluation, prediction, from Python and from an export."""
+def test_symmetric_predictions_ignore_the_order_of_texts(folder):
+    """Bit-identical in evaluation, in prediction, from Python and from an export."""
     name = exchanged(folder)
     one, other = (predicted(folder, each, symmetric="average") for each in ("test.tsv", name))
     assert one == other != predicted(folder)
@@ -318,14 +361,14 @@ def test_symmetric_answers_do_not_know_which_text_is_first(folder):
     assert (folder / "test").read_bytes() == (folder / "exchanged").read_bytes()
 
 
-def test_one_exchanged_pair_among_others_keeps_its_bits(folder):
+def test_swapping_some_pairs_of_a_batch_is_bit_identical(folder):
     pairs = texts_of(folder)[:130]
     turned = [pair[::-1] if row % 3 else pair for row, pair in enumerate(pairs)]
     predictor = PairPredictor(ship(folder / "best", folder / "ship"), symmetric="average")
     assert np.array_equal(predictor.logits(pairs), predictor.logits(turned))
 
 
-def test_symmetry_is_remembered_with_what_was_tuned_under_it(folder, capfd):
+def test_symmetry_is_saved_with_the_tuned_calibration(folder, capfd):
     tuned(folder, symmetric="average")
     assert read_calibration(folder / "best", 2).symmetric == "average"
     assert predicted(folder) == predicted(folder, exchanged(folder))  # without a flag
@@ -345,7 +388,7 @@ def test_symmetry_is_remembered_with_what_was_tuned_under_it(folder, capfd):
     assert read_calibration(folder / "best", 2).symmetric == "none"
 
 
-def test_an_export_may_be_symmetric_by_its_own_flag(folder):
+def test_export_has_its_own_flag_for_symmetry(folder):
     export_pair(ExportConfig(str(folder / "best"), str(folder / "ship"), symmetric="average"))
     predictor = PairPredictor(folder / "ship")
     assert predictor.symmetric == "average"
@@ -360,8 +403,8 @@ def test_an_export_of_an_older_release_has_no_threshold(folder):
     assert PairPredictor(folder / "ship").threshold is None
 
 
-def test_a_classifier_of_one_class_is_called_that(folder, capfd, monkeypatch):
-    """Its bias outweighs all else."""
+def test_a_classifier_predicting_one_class_gives_a_warning(folder, capfd, monkeypatch):
+    """Its bias outweighs everything else."""
     from ernie_pair.pair.evaluation import inference_model as opened
 
     def biased(*asked):
@@ -370,7 +413,7 @@ def test_a_classifier_of_one_class_is_called_that(folder, capfd, monkeypatch):
     opened_logits_of = opened.logits_of
     monkeypatch.setattr(opened, "logits_of", biased)
     metrics = evaluated(folder, report=str(folder / "r"))
-    warned = "the classifier answers 相同 for all 400 rows: it tells no class from another"
+    warned = "the classifier predicts 相同 for all 400 rows: it has not learned to tell the classes apart"
     assert metrics["single_class"] == "相同" and warned in capfd.readouterr().err
     assert warned in (folder / "r" / "report.html").read_text(encoding="utf-8")
     monkeypatch.undo()
@@ -394,9 +437,9 @@ def test_the_report_names_the_classes(folder):
     errors = table_of(folder / "r" / "errors.tsv")
     assert set(errors["label"]) | set(errors["prediction"]) == set(NAMES)
     page = (folder / "r" / "report.html").read_text(encoding="utf-8")
-    assert "Rows called 相同" in page and "<dd>0: 不同, 1: 相同</dd>" in page
+    assert "Predicted 相同" in page and "<dd>0: 不同, 1: 相同</dd>" in page
 
 
-def test_a_python_caller_hears_of_a_symmetry_that_is_none():
-    with pytest.raises(InputError, match="symmetric both is none of auto, none, average"):
+def test_an_unknown_symmetry_is_rejected_from_python():
+    with pytest.raises(InputError, match="symmetric both is not one of auto, none, average"):
         replace(Calibration()).chosen_symmetry("both", "the model")

@@ -1,4 +1,4 @@
-"""Evaluation and prediction in half precision: what a GPU is asked for, without one; and what is refused."""
+"""Evaluation and prediction in half precision: casts requested from a simulated GPU, and errors."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU of capability 8.0 that is this CPU; returns what casts were asked for, and how often."""
+    """Make this CPU pass for a GPU of capability 8.0; returns the casts that were requested."""
     casts = []
 
     @contextlib.contextmanager
@@ -46,44 +46,44 @@ def config_of(config_class, world, out, **flags):
 
 
 @pytest.mark.parametrize("precision, dtype", [("fp16", "float16"), ("bf16", "bfloat16")])
-def test_a_gpu_predicts_within_a_cast(world, gpu, tmp_path, capfd, precision, dtype):
+def test_gpu_prediction_runs_under_auto_cast(world, gpu, tmp_path, capfd, precision, dtype):
     predict_pair(config_of(PredictConfig, world, tmp_path / "out", precision=precision))
     assert gpu == [{"level": "O1", "dtype": dtype}]
     said = capfd.readouterr().err
-    assert "on gpu:0, A card, 1 process(es)" in said and f"products in {precision}: " in said
+    assert "on gpu:0, A card, 1 process" in said and f"products in {precision}: " in said
     assert len((tmp_path / "out").read_text().splitlines()) == 41
 
 
-def test_an_evaluation_says_in_which_precision(world, gpu, tmp_path):
+def test_an_evaluation_records_its_precision(world, gpu, tmp_path):
     flags = {"bootstrap": 0, "swap": False}
     evaluate_pair(config_of(EvaluateConfig, world, tmp_path / "half", precision="fp16", **flags))
     evaluate_pair(config_of(EvaluateConfig, world, tmp_path / "whole", **flags))
     said = [json.loads((tmp_path / name).read_text())["kernels"] for name in ("half", "whole")]
-    reason = "the fused kernels are of the CPU"
+    reason = "the fused kernels are for the CPU"
     half = f"plain kernels of Paddle, products in fp16: {reason}"
     assert said == [half, f"plain kernels of Paddle: {reason}"]
     assert [asked["dtype"] for asked in gpu] == ["float16"]
 
 
-def test_another_precision_is_another_result(world, gpu, tmp_path):
+def test_output_of_another_precision_is_not_reused(world, gpu, tmp_path):
     predict_pair(config_of(PredictConfig, world, tmp_path / "out", precision="fp16"))
     with pytest.raises(InputError, match="it was made with precision 'fp16' and not 'fp32'"):
         predict_pair(config_of(PredictConfig, world, tmp_path / "out"))
 
 
-def test_an_old_gpu_is_refused_bf16(world, gpu, tmp_path, monkeypatch):
+def test_bf16_is_rejected_on_an_old_gpu(world, gpu, tmp_path, monkeypatch):
     monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda number: (7, 5))
     with pytest.raises(InputError, match="precision bf16 needs a GPU of compute capability 8.0, this one"):
         predict_pair(config_of(PredictConfig, world, tmp_path / "out", precision="bf16"))
 
 
-def test_a_cpu_has_no_fp16(world, tmp_path):
-    with pytest.raises(InputError, match="^precision fp16 needs a GPU; use fp32, or bf16 where"):
+def test_fp16_is_rejected_on_a_cpu(world, tmp_path):
+    with pytest.raises(InputError, match="^precision fp16 needs a GPU; use fp32, or bf16 if"):
         predict_pair(config_of(PredictConfig, world, tmp_path / "out", device="cpu", precision="fp16"))
 
 
-def test_training_on_a_gpu_has_a_flag_of_its_own(world, gpu, monkeypatch, tmp_path):
+def test_gpu_training_with_precision_fp16_suggests_use_amp(world, gpu, monkeypatch, tmp_path):
     monkeypatch.setattr("ernie_pair.pair.train.trainer.start_training_device", lambda *given: "gpu:0, A card")
     config = PairConfig(str(tmp_path / "out"), device="gpu", precision="fp16", max_seq_len=32)
-    with pytest.raises(InputError, match="use use_amp=True amp_dtype float16 in its place"):
+    with pytest.raises(InputError, match="use use_amp=True amp_dtype float16 instead"):
         PairTrainer(str(world / "model"), config)

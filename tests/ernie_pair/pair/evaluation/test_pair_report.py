@@ -1,4 +1,4 @@
-"""The report of an evaluation, and the probabilities and thresholds of a prediction."""
+"""The evaluation report, and the probabilities and thresholds of predictions."""
 
 import base64
 import json
@@ -22,6 +22,7 @@ from ernie_pair.pair.evaluation.evaluation import evaluation_of
 from ernie_pair.pair.evaluation.evaluation_report import FILES, worst_rows, write_report
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.report.page import Made
 
 
 def written(folder, answers, most_rows=10, **flags):
@@ -32,7 +33,7 @@ def written(folder, answers, most_rows=10, **flags):
 
 
 class Page(HTMLParser):
-    """What a page refers to, and its texts."""
+    """Collects the tags, references and texts of an HTML page."""
 
     def __init__(self, text):
         super().__init__()
@@ -49,7 +50,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("classes, charts", [(2, 5), (3, 2)])
-def test_the_page_needs_no_other_file_and_runs_only_its_own(tmp_path, classes, charts):
+def test_the_html_page_is_self_contained(tmp_path, classes, charts):
     text = written(tmp_path, answers_of(classes))["report.html"]
     page = Page(text)
     assert not page.links and not {"link", "iframe"} & set(page.tags) and "url(" not in text
@@ -63,29 +64,35 @@ def test_the_page_needs_no_other_file_and_runs_only_its_own(tmp_path, classes, c
         assert not re.search(r'(?:href|src)="(?!#)', svg) and "<text" not in svg and "<!DOCTYPE" not in svg
 
 
-def test_texts_are_shown_as_they_are(tmp_path):
+def test_texts_are_escaped_in_the_html_and_the_tsv(tmp_path):
     files = written(tmp_path, answers_of())
-    assert files["report.html"].count("<script>") == 1  # the page's own, which sorts
+    assert files["report.html"].count("<script>") == 1  # the page's own sorting script
     texts = Page(files["report.html"]).texts
     assert any("<script>alert(1)</script>" in text for text in texts) and "label <1>" in texts
     assert "<script>alert(1)</script>\\t&\t今天0很好\n" in files["errors.tsv"]
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_equal_answers_give_equal_bytes(tmp_path, monkeypatch, classes):
+def test_equal_answers_give_byte_identical_reports(tmp_path, monkeypatch, classes):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     first, again = (written(tmp_path / name, answers_of(classes)) for name in "ab")
     assert first == again
 
 
-def test_another_answer_gives_another_page(tmp_path, monkeypatch):
+@pytest.mark.parametrize("epoch", ["", "many", "²"])
+def test_a_source_date_epoch_that_is_no_number_is_ignored(monkeypatch, epoch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
+    assert Made().date >= "2026"
+
+
+def test_different_logits_give_a_different_page(tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     answers = answers_of()
     other = answers._replace(logits=answers.logits * np.float32(1.01))
     assert written(tmp_path / "a", answers)["report.html"] != written(tmp_path / "b", other)["report.html"]
 
 
-def test_errors_are_the_wrong_rows_by_falling_loss(tmp_path):
+def test_errors_tsv_lists_wrong_rows_by_descending_loss(tmp_path):
     answers = answers_of()
     header, *lines = written(tmp_path, answers)["errors.tsv"].splitlines()
     assert header.split("\t") == ["line", "loss", "probability", "label", "prediction", "text_a", "text_b"]
@@ -103,7 +110,7 @@ def test_errors_are_the_wrong_rows_by_falling_loss(tmp_path):
     assert len(worst_rows(answers, 2)) == 2
 
 
-def test_the_numbers_of_the_report(tmp_path):
+def test_report_json_holds_the_expected_metrics(tmp_path):
     answers = answers_of()
     report = json.loads(written(tmp_path, answers)["report.json"])
     assert report["rows"] == 60 and report["model"] == "best-model" and report["input_file"] == "test.tsv"
@@ -111,26 +118,26 @@ def test_the_numbers_of_the_report(tmp_path):
     assert np.trace(report["confusion"]) / 60 == report["accuracy"]
     assert report["intervals"]["accuracy"][0] <= report["accuracy"] <= report["intervals"]["accuracy"][1]
     assert report["calibration"]["temperature"] == 2.0 and report["calibration"]["fitted_on"] == "dev.tsv"
-    assert report["swap"]["flip_rate"] == 1.0  # the made up (B, A) say the opposite
+    assert report["swap"]["flip_rate"] == 1.0  # the fake answers for (B, A) are the opposite
     shares = answers.shown[:, 1]
     assert report["swap"]["mean_difference"] == pytest.approx(np.abs(2 * shares - 1).mean())
     assert report["swap"]["accuracy_swapped"] == pytest.approx(1 - report["accuracy"])
     assert report["thresholds"]["at_precision"]["asked"] == 0.95
 
 
-def test_what_was_not_asked_for_is_not_there(tmp_path):
+def test_swap_and_intervals_are_omitted_when_disabled(tmp_path):
     report = json.loads(written(tmp_path, answers_of(swap=False), bootstrap=0)["report.json"])
     assert "swap" not in report and "intervals" not in report
 
 
-def test_thresholds_are_for_the_probabilities_of_a_prediction():
+def test_thresholds_apply_to_calibrated_probabilities():
     plain, warm = (evaluation_of(answers_of(in_use=t), config_of())["thresholds"] for t in (1.0, 2.0))
     odds = [math.log(t["best_f1"]["threshold"] / (1 - t["best_f1"]["threshold"])) for t in (plain, warm)]
     assert odds[0] == pytest.approx(2 * odds[1], rel=0.05)
     assert plain["best_f1"]["f1"] == warm["best_f1"]["f1"] and warm["temperature"] == 2.0
 
 
-def test_a_file_of_one_class_is_reported_without_curves(tmp_path):
+def test_a_single_class_file_is_reported_without_curves(tmp_path):
     answers = answers_of()
     ones = answers._replace(pairs=Pairs(*answers.pairs[:2], np.ones(60, dtype=int), *answers.pairs[3:]))
     files = written(tmp_path, ones)
@@ -140,7 +147,7 @@ def test_a_file_of_one_class_is_reported_without_curves(tmp_path):
 
 
 @pytest.mark.parametrize("rows, accuracy, is_low", [(1, 0.0, False), (20, 0.5, True), (4, 0.5, False)])
-def test_a_slice_is_marked_when_chance_does_not_explain_it(tmp_path, rows, accuracy, is_low):
+def test_a_significantly_worse_slice_is_highlighted(tmp_path, rows, accuracy, is_low):
     answers = answers_of()
     found = {**evaluation_of(answers, config_of()), "accuracy": 0.8}
     found["slices"] = [{"by": "length", "slice": "x", "rows": rows, "accuracy": accuracy, "f1": accuracy}]
@@ -149,15 +156,15 @@ def test_a_slice_is_marked_when_chance_does_not_explain_it(tmp_path, rows, accur
     assert (f'class="low">{accuracy:.4f}<' in page) == is_low
 
 
-def test_no_wrong_row_is_said(tmp_path):
+def test_the_page_says_when_no_row_is_wrong(tmp_path):
     answers = answers_of()
     right = answers._replace(logits=np.eye(2, dtype=np.float32)[answers.labels])
-    assert "No row is wrong." in written(tmp_path, right)["report.html"]
+    assert "All rows are correct." in written(tmp_path, right)["report.html"]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of a model, and that of its pairs."""
+    """The folder of the best model, and the one with the run and its pairs."""
     folder = tmp_path_factory.mktemp("trained")
     config = TrainConfig(
         model_name_or_path=str(write_model(folder / "model")),
@@ -167,7 +174,7 @@ def trained(tmp_path_factory):
         dev_file=str(write_pairs(folder / "dev.tsv", 61, seed=1)),
         output_dir=str(folder / "out"),
         max_steps=60,
-        dropout=0.0,  # its draws differ from one processor to the next
+        dropout=0.0,  # its random draws differ between processors
         batch_size=16,
         learning_rate=5e-3,
         best_metric="loss",
@@ -178,7 +185,7 @@ def trained(tmp_path_factory):
     return best, folder
 
 
-def test_the_best_model_may_be_that_of_the_lowest_loss(trained):
+def test_best_metric_loss_keeps_the_model_with_the_lowest_loss(trained):
     best, folder = trained
     losses = [event["loss"] for event in events(folder / "out", "valid") if event["step"]]
     assert best.name == f"best-loss-{min(losses):.4f}"
@@ -201,7 +208,7 @@ def predicted(trained, tmp_path, **flags):
     return header, np.array(lines, dtype=float)
 
 
-def test_the_report_holds_what_the_metrics_file_holds(trained, tmp_path):
+def test_report_json_equals_the_metrics_file(trained, tmp_path):
     metrics = asked(trained, tmp_path, report=str(tmp_path / "report"))
     assert json.loads((tmp_path / "report" / "report.json").read_text()) == metrics
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(FILES)
@@ -209,7 +216,7 @@ def test_the_report_holds_what_the_metrics_file_holds(trained, tmp_path):
     assert metrics["calibration"]["loss_calibrated"] <= metrics["loss"]
 
 
-def test_swapping_asks_the_model_about_the_texts_exchanged(trained, tmp_path):
+def test_swap_metrics_equal_those_of_a_file_of_swapped_pairs(trained, tmp_path):
     _, folder = trained
     write_rows(folder / "exchanged.tsv", ((b, a, label) for a, b, label in toy_rows(61, 1)))
     one, other = (asked(trained, tmp_path, name) for name in ("dev.tsv", "exchanged.tsv"))
@@ -245,7 +252,7 @@ def test_a_saved_temperature_calibrates_predictions(trained, tmp_path):
         (best / CALIBRATION).unlink(missing_ok=True)
 
 
-def test_an_evaluated_threshold_predicts_with_its_precision(trained, tmp_path):
+def test_predicting_at_the_threshold_gives_its_precision(trained, tmp_path):
     chosen = asked(trained, tmp_path, at_precision=0.8)["thresholds"]["at_precision"]
     header, rows = predicted(trained, tmp_path, threshold=chosen["threshold"])
     assert header == ["index", "prediction"] and rows[:, 1].sum() == chosen["rows"]
@@ -253,7 +260,16 @@ def test_an_evaluated_threshold_predicts_with_its_precision(trained, tmp_path):
     assert labels[rows[:, 1] == 1].mean() == pytest.approx(chosen["precision"])
 
 
-def test_a_damaged_temperature_is_named(trained, tmp_path):
+def test_a_threshold_from_few_predictions_gives_a_warning(trained, tmp_path, capfd):
+    for precision, is_told in ((0.6, False), (0.999, True)):
+        chosen = asked(trained, tmp_path, at_precision=precision)["thresholds"]["at_precision"]
+        assert chosen["reached"]
+        assert (
+            f"precision {precision:g} is based on {chosen['rows']} predictions" in capfd.readouterr().err
+        ) is is_told
+
+
+def test_an_invalid_calibration_file_is_reported(trained, tmp_path):
     best, _ = trained
     (best / CALIBRATION).write_text('{"temperature": 0}')
     try:
@@ -273,17 +289,17 @@ def test_a_damaged_temperature_is_named(trained, tmp_path):
         ({"bootstrap": -1}, "bootstrap=-1 is below 0"),
     ],
 )
-def test_a_wrong_number_is_named(flags, reason):
+def test_an_invalid_number_is_rejected(flags, reason):
     with pytest.raises(InputError, match=reason):
         config_of(**flags)
 
 
-def test_a_wrong_threshold_is_named():
+def test_an_out_of_range_threshold_is_rejected():
     with pytest.raises(InputError, match="threshold=1.5 is above 1"):
         PredictConfig("m", "in", "out", threshold=1.5)
 
 
-def test_a_report_does_not_replace_a_file(trained, tmp_path):
+def test_a_report_folder_does_not_overwrite_a_file(trained, tmp_path):
     (tmp_path / "report").write_text("mine")
     with pytest.raises(InputError, match="report .* is a file; give the name of a folder"):
         asked(trained, tmp_path, report=str(tmp_path / "report"))

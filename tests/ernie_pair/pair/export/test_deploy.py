@@ -1,4 +1,4 @@
-"""What goes to other machines: a model repository for Triton, and a Dockerfile with all that it copies."""
+"""Deployment files: a Triton model repository, and a Dockerfile with the files that it copies."""
 
 import json
 import re
@@ -19,6 +19,7 @@ from waiting import until
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
 from data_tools.base.yaml_flags import CONFIG_YAML
+from ernie_pair.pair.export import wheel
 from ernie_pair.pair.export.docker import EXTRAS, python_of
 from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.wheel import build_wheel, extras_of
@@ -27,7 +28,7 @@ from ernie_pair.server.serve import ServeConfig
 onnxruntime = pytest.importorskip("onnxruntime")
 
 NAMES = {"0": "不同", "1": "相同", "2": "相关"}
-# The part of Triton's inference.ModelConfig that is written: message: its fields, * for repeated ones.
+# The part of Triton's inference.ModelConfig that an export writes; * marks repeated fields.
 PROTO = {
     "ModelConfig": "backend:string max_batch_size:int32 input*:ModelInput output*:ModelOutput "
     "dynamic_batching:ModelDynamicBatching instance_group*:ModelInstanceGroup parameters*:Entry",
@@ -62,7 +63,7 @@ def exported(model, tmp_path_factory):
 
 
 def config_class():
-    """Triton's own message where its client is installed, otherwise PROTO."""
+    """Triton's own message class if its client is installed, otherwise one built from PROTO."""
     try:
         from tritonclient.grpc import model_config_pb2
     except (ImportError, RuntimeError):
@@ -101,13 +102,13 @@ def ends_of(config):
 
 
 @pytest.mark.parametrize("name", ["pair", "pair_int8"])
-def test_triton_is_told_the_ends_of_the_model(exported, name):
+def test_triton_config_matches_the_model_inputs_and_outputs(exported, name):
     folder = exported / "triton" / name
     config = text_format.Parse((folder / "config.pbtxt").read_text(encoding="utf-8"), config_class()())
     session = onnxruntime.InferenceSession(str(folder / "1" / "model.onnx"))
     ends = [*session.get_inputs(), *session.get_outputs()]
     sizes = [[size if isinstance(size, int) else -1 for size in end.shape] for end in ends]
-    assert all(first == -1 for first, *_ in sizes)  # the batch, which Triton adds by itself
+    assert all(first == -1 for first, *_ in sizes)  # the batch dimension, which Triton adds itself
     assert list(ends_of(config)) == [(end.name, end.type, rest[1:]) for end, rest in zip(ends, sizes)]
     assert config.backend == "onnxruntime" and config.max_batch_size == 64
     assert config.dynamic_batching.max_queue_delay_microseconds == 5000
@@ -120,7 +121,7 @@ def test_triton_is_told_the_ends_of_the_model(exported, name):
     assert told["max_seq_len"].string_value == str(MAX_SEQ_LEN) and "threshold" not in told
 
 
-def test_triton_gets_the_models_of_the_export(exported):
+def test_triton_repository_holds_the_exported_models(exported):
     for name, file in (("pair", "model.onnx"), ("pair_int8", "model.int8.onnx")):
         assert (exported / "triton" / name / "1" / "model.onnx").read_bytes() == (
             exported / file
@@ -133,7 +134,7 @@ def instructions_of(exported):
     return lines, dict(lines)
 
 
-def test_a_dockerfile_copies_only_what_lies_beside_it(exported):
+def test_the_dockerfile_copies_only_files_of_the_export(exported):
     lines, by_name = instructions_of(exported)
     assert [name for name, _ in lines] == [
         *("FROM", "COPY", "RUN", "COPY", "USER", "EXPOSE", "HEALTHCHECK", "CMD"),
@@ -149,15 +150,15 @@ def test_a_dockerfile_copies_only_what_lies_beside_it(exported):
     paddle = {"model.pdmodel", "model.pdiparams"}
     assert set(model_files) == {"export.json", *manifest["files"]} - paddle
     assert f'"{into}{wheel}[predict,serve]"' in by_name["RUN"]
-    assert by_name["FROM"] == "python:3.10-slim"  # that of the wheel
+    assert by_name["FROM"] == "python:3.10-slim"  # the wheel's Python version
     assert f"--uid {by_name['USER']} " in by_name["RUN"] and int(by_name["USER"]) > 0
     served = parse_config(ServeConfig, json.loads(by_name["CMD"])[2:], "serve")
     assert f"{served.model}/" == model and served.host == "0.0.0.0"
     assert by_name["EXPOSE"] == str(served.port) and f":{served.port}/health" in by_name["HEALTHCHECK"]
 
 
-def test_the_command_of_the_image_serves_and_is_healthy(tmp_path, exported):
-    """As in the image: its files in a folder of their own, its command and its check, at another port."""
+def test_the_image_command_serves_and_passes_its_healthcheck(tmp_path, exported):
+    """Runs the image's command and health check on the image's files in a folder, at another port."""
     pytest.importorskip("uvicorn")
     _, by_name = instructions_of(exported)
     lines = [rest for name, rest in instructions_of(exported)[0] if name == "COPY"]
@@ -180,7 +181,7 @@ def test_the_command_of_the_image_serves_and_is_healthy(tmp_path, exported):
         service.wait(60)
 
 
-def test_the_extras_of_the_image_are_those_of_the_package():
+def test_the_extras_of_the_image_exist_in_pyproject():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     extras = text.split("[project.optional-dependencies]\n")[1].split("\n[")[0]
     assert set(EXTRAS) <= set(re.findall(r"^(\w+) = \[", extras, re.M))
@@ -193,7 +194,7 @@ def test_the_extras_of_the_image_are_those_of_the_package():
         ("ernie_pair-1.0-py3-none-any.whl", "3.12"),
     ],
 )
-def test_the_image_has_the_python_of_the_wheel(name, python):
+def test_the_image_python_version_matches_the_wheel(name, python):
     assert python_of(Path(name)) == python
 
 
@@ -204,10 +205,10 @@ def test_the_image_has_the_python_of_the_wheel(name, python):
         ("other-1.0-py3-none-any.whl", EXTRAS, "is not named as a wheel of ernie-pair"),
         ("ernie_pair.whl", EXTRAS, "is not named as a wheel of ernie-pair"),
         ("ernie_pair-1.0-py3-none-any.whl", ("serve",), r"has no extra \[predict\]"),
-        ("ernie_pair-1.0-py3-none-any.whl", None, "is no wheel; build one"),
+        ("ernie_pair-1.0-py3-none-any.whl", None, "is not a wheel; build one"),
     ],
 )
-def test_a_wheel_that_cannot_serve_is_refused(tmp_path, model, name, extras, reason):
+def test_an_unusable_wheel_is_rejected(tmp_path, model, name, extras, reason):
     if extras is None:
         (tmp_path / name).write_text("no archive")
     elif name != "absent":
@@ -225,13 +226,13 @@ def test_a_wheel_that_cannot_serve_is_refused(tmp_path, model, name, extras, rea
         ({"wheel": "w.whl"}, "wheel is for the image of docker=True"),
     ],
 )
-def test_flags_of_deployment_that_have_no_use_are_refused(flags, reason):
+def test_inapplicable_deployment_flags_are_rejected(flags, reason):
     with pytest.raises(InputError, match=reason):
         ExportConfig("m", "s", **flags)
 
 
 @pytest.mark.parametrize("place", ["triton/pair/notes.txt", "triton/mine/1/model.onnx", "notes.txt"])
-def test_a_file_of_the_user_in_an_export_is_not_lost(tmp_path, model, exported, place):
+def test_a_user_file_in_an_export_folder_is_not_deleted(tmp_path, model, exported, place):
     folder = Path(copytree(exported, tmp_path / "ship"))
     (folder / place).parent.mkdir(parents=True, exist_ok=True)
     (folder / place).write_text("mine")
@@ -240,7 +241,7 @@ def test_a_file_of_the_user_in_an_export_is_not_lost(tmp_path, model, exported, 
     assert (folder / place).read_text() == "mine"
 
 
-def test_an_export_with_all_of_it_is_replaced_whole(tmp_path, model, exported):
+def test_overwriting_an_export_removes_all_of_its_files(tmp_path, model, exported):
     folder = Path(copytree(exported, tmp_path / "ship"))
     recorded = json.loads((folder / ".made.json").read_text(encoding="utf-8"))["outputs"]
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -249,8 +250,16 @@ def test_an_export_with_all_of_it_is_replaced_whole(tmp_path, model, exported):
     assert not list(folder.glob("*.whl")) and not (folder / "Dockerfile").exists()
 
 
+def test_a_wheel_build_that_hangs_ends_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(wheel, "SECONDS", 0.2)
+    monkeypatch.setattr(wheel, "_pip_wheel", lambda: ["sh", "-c", "exec sleep 60"])
+    with pytest.raises(InputError, match="not built after 0.2 s; give one with wheel FILE"):
+        build_wheel(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
-def test_a_wheel_is_built_of_the_sources(tmp_path):
+def test_the_built_wheel_contains_all_sources(tmp_path):
     path = build_wheel(tmp_path)
     assert set(EXTRAS) <= extras_of(path)
     packed = set(zipfile.ZipFile(path).namelist())

@@ -1,4 +1,4 @@
-"""Exported models: the proof, what is in the folder, what is refused, and that nothing half is left."""
+"""Exported models: the parity check, the folder's contents, rejected inputs, and no partial output."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ PADDLE = {"model.pdmodel", "model.pdiparams"}
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing of ours catches it."""
+    """Simulates a kill: none of our code catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def manifest_of(folder):
 
 @pytest.mark.parametrize("family", ["ernie", "ernie_gram"])
 @pytest.mark.parametrize("format", ["paddle", "onnx", "both"])
-def test_an_export_is_proved_and_says_what_it_is(tmp_path, capfd, family, format):
+def test_an_export_is_verified_and_has_a_complete_manifest(tmp_path, capfd, family, format):
     if format != "paddle":
         pytest.importorskip("onnxruntime")
     trained = write_trained(tmp_path / "best", family)
@@ -83,7 +83,7 @@ def test_an_export_is_proved_and_says_what_it_is(tmp_path, capfd, family, format
     assert manifest["versions"][build] == paddle.__version__
 
 
-def test_names_of_the_classes_and_the_temperature_go_along(tmp_path):
+def test_class_names_and_temperature_are_exported(tmp_path):
     names = {"0": "不同", "1": "相同", "2": "相关"}
     trained = write_trained(tmp_path / "best", num_labels=3, id2label=names)
     write_calibration(trained, Calibration(1.7, "dev.tsv", rows=100))
@@ -91,7 +91,7 @@ def test_names_of_the_classes_and_the_temperature_go_along(tmp_path):
     assert manifest["labels"] == ["不同", "相同", "相关"] and manifest["temperature"] == 1.7
 
 
-def test_onnx_has_named_ends_open_sizes_and_one_word_table(tmp_path, model):
+def test_onnx_has_named_io_dynamic_axes_and_one_embedding(tmp_path, model):
     pytest.importorskip("onnxruntime")
     import onnx
 
@@ -108,7 +108,7 @@ def test_onnx_has_named_ends_open_sizes_and_one_word_table(tmp_path, model):
 
 
 @pytest.mark.parametrize("bias, reason", [(0.5, "by 0.5, more than 0.0001"), (math.nan, "by nan")])
-def test_a_format_that_answers_otherwise_is_refused(tmp_path, model, monkeypatch, bias, reason):
+def test_an_export_that_differs_from_the_model_is_rejected(tmp_path, model, monkeypatch, bias, reason):
     write_paddle = export.write_paddle
 
     def write_other(trained, folder):
@@ -133,7 +133,7 @@ def test_a_format_that_answers_otherwise_is_refused(tmp_path, model, monkeypatch
         ({"max_seq_len": 129}, 2, "--max_seq_len 129 is more than the model's 128 positions; use 128"),
     ],
 )
-def test_wrong_folders_are_one_line_and_nothing_is_lost(
+def test_invalid_flags_give_a_one_line_error_and_change_no_file(
     tmp_path, model, monkeypatch, capfd, changes, code, reason
 ):
     monkeypatch.chdir(tmp_path)
@@ -150,13 +150,13 @@ def test_wrong_folders_are_one_line_and_nothing_is_lost(
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
 
-def test_a_length_without_room_for_two_texts_is_refused():
+def test_max_seq_len_too_short_for_two_texts_is_rejected():
     with pytest.raises(InputError, match="max_seq_len=4 is below 5: .* or 0 for that of the training"):
         ExportConfig("m", "s", max_seq_len=4)
 
 
 @pytest.mark.parametrize("told, length", [(17, 17), (None, 128), (4000, 128)])
-def test_without_a_length_it_is_that_of_the_training(tmp_path, told, length):
+def test_max_seq_len_defaults_to_the_training_length(tmp_path, told, length):
     trained = write_trained(tmp_path / "best")
     tokenizer = json.loads((trained / "tokenizer_config.json").read_text())
     if told:
@@ -166,7 +166,7 @@ def test_without_a_length_it_is_that_of_the_training(tmp_path, told, length):
     assert json.loads((tmp_path / "ship" / "tokenizer_config.json").read_text()) == tokenizer
 
 
-def test_a_model_without_a_tokenizer_config_is_exported_as_well(tmp_path):
+def test_a_model_without_a_tokenizer_config_is_exported(tmp_path):
     trained = write_trained(tmp_path / "best")
     (trained / "tokenizer_config.json").unlink()
     folder = ship(trained, tmp_path / "ship")
@@ -174,7 +174,7 @@ def test_a_model_without_a_tokenizer_config_is_exported_as_well(tmp_path):
     assert PairPredictor(folder, "paddle").predict([("今天", "你好")]).classes.shape == (1,)
 
 
-def test_without_its_library_onnx_is_refused_before_the_work(tmp_path, model, monkeypatch):
+def test_missing_onnxruntime_is_reported_before_exporting(tmp_path, model, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     with pytest.raises(
         InputError, match=re.escape(f"onnxruntime is not installed; {install_command('onnx')}")
@@ -183,10 +183,10 @@ def test_without_its_library_onnx_is_refused_before_the_work(tmp_path, model, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_replaces_an_earlier_one_and_no_user_file(model, earlier):
+def test_an_export_overwrites_an_export_but_no_user_file(model, earlier):
     assert manifest_of(earlier)["max_seq_len"] == 20
     before = files_of(earlier)
-    assert files_of(ship(model, earlier, max_seq_len=20)) == before  # which is there already
+    assert files_of(ship(model, earlier, max_seq_len=20)) == before  # already up to date
     with pytest.raises(InputError, match="exists; pass overwrite=True .*max_seq_len=20 and not 30"):
         ship(model, earlier, max_seq_len=30)
     assert manifest_of(ship(model, earlier, max_seq_len=30, overwrite=True))["max_seq_len"] == 30
@@ -196,7 +196,7 @@ def test_an_export_replaces_an_earlier_one_and_no_user_file(model, earlier):
 
 
 @pytest.mark.parametrize("stage", ["write_paddle", "open_backend", "_write_manifest"])
-def test_a_killed_export_leaves_only_the_earlier_one(tmp_path, model, earlier, monkeypatch, stage):
+def test_a_killed_export_leaves_the_previous_one_intact(tmp_path, model, earlier, monkeypatch, stage):
     before = files_of(earlier)
     step = getattr(export, stage)
 
@@ -210,7 +210,7 @@ def test_a_killed_export_leaves_only_the_earlier_one(tmp_path, model, earlier, m
     assert [path.name for path in tmp_path.iterdir()] == ["ship"] and files_of(earlier) == before
 
 
-def test_what_a_hard_kill_left_is_cleared_away(tmp_path, model):
+def test_leftovers_of_a_killed_export_are_removed(tmp_path, model):
     left = tmp_path / own_name(".tmp-ship")
     left.mkdir()
     (left / "model.pdmodel").write_text("half")

@@ -1,4 +1,4 @@
-"""The int8 model: what it is judged by, when it is refused, and that no answer depends on its batch."""
+"""The int8 and bf16 models: how they are judged, when they are rejected, and batch independence."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ FILES = {FLOAT: "model.onnx", INT8: "model.int8.onnx"}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A model with biases, which are 0 in a new one."""
+    """A model with nonzero biases; those of a new model are 0."""
     folder = tmp_path_factory.mktemp("trained")
     model, vocab_file = load_classifier(str(write_trained(folder / "new", num_hidden_layers=2)))
     rng = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def labelled(model, tmp_path_factory):
-    """Pairs labelled as the float model answers: its accuracy is 1."""
+    """Pairs labelled with the float model's predictions, so that its accuracy is 1."""
     folder = tmp_path_factory.mktemp("labelled")
     classes = PairPredictor(ship(model, folder / "float", "onnx")).predict(PAIRS).classes
     lines = [f"{a}\t{b}\t{number}\n" for (a, b), number in zip(PAIRS, classes)]
@@ -60,7 +60,7 @@ def int8_of(folder):
     return json.loads((folder / "export.json").read_text(encoding="utf-8"))["int8"]
 
 
-def test_int8_stands_beside_float32_with_its_figures(exported, labelled):
+def test_the_int8_figures_match_both_models(exported, labelled):
     facts = int8_of(exported)
     assert facts["judged_on"] == "dev.tsv" and facts["rows"] == len(PAIRS)
     classes = {name: PairPredictor(exported, name).predict(PAIRS).classes for name in (FLOAT, INT8)}
@@ -74,7 +74,7 @@ def test_int8_stands_beside_float32_with_its_figures(exported, labelled):
 
 
 @pytest.mark.skipif(not has_bf16(cpu_level()), reason="the processor has no AVX512-BF16")
-def test_bf16_is_judged_beside_float32(tmp_path, model, labelled, capfd):
+def test_bf16_is_compared_with_float32(tmp_path, model, labelled, capfd):
     flags = {"precision": "bf16", "quantize_file": str(labelled)}
     folder = ship(model, tmp_path / "ship", "paddle", max_accuracy_drop=1.0, **flags)
     facts = json.loads((folder / "export.json").read_text(encoding="utf-8"))["bf16"]
@@ -87,14 +87,14 @@ def test_bf16_is_judged_beside_float32(tmp_path, model, labelled, capfd):
     assert "bf16: " in capfd.readouterr().err
 
 
-def test_bf16_without_the_processor_for_it_is_not_judged(tmp_path, model, monkeypatch):
+def test_bf16_without_cpu_support_is_rejected(tmp_path, model, monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, "avx2")
     with pytest.raises(InputError, match="precision bf16 needs a processor with AVX512-BF16"):
         ship(model, tmp_path / "ship", "paddle", precision="bf16")
     assert not list(tmp_path.iterdir())
 
 
-def test_every_weight_of_a_product_is_int8(exported):
+def test_every_matmul_weight_is_int8(exported):
     import onnx
 
     before, after = (onnx.load(str(exported / FILES[name])).graph for name in (FLOAT, INT8))
@@ -107,7 +107,7 @@ def test_every_weight_of_a_product_is_int8(exported):
 
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "the library's"])
-def test_an_int8_answer_does_not_depend_on_its_batch(tmp_path, model, monkeypatch, is_ours):
+def test_int8_logits_do_not_depend_on_the_batch(tmp_path, model, monkeypatch, is_ours):
     if not is_ours:
         monkeypatch.setattr(quantize, "_scale_rows", lambda graph: 1)
     folder = ship(model, tmp_path / "ship", "onnx", quantize="int8", max_accuracy_drop=1.0)
@@ -119,8 +119,8 @@ def test_an_int8_answer_does_not_depend_on_its_batch(tmp_path, model, monkeypatc
     assert int8_of(folder)["alone"][INT8] < 1e-5 if is_ours else int8_of(folder)["alone"][INT8] > 1e-3
 
 
-def test_int8_answers_alike_with_and_without_fusion(exported):
-    """The fused operator that the library's order of products leads to has another bias for each row."""
+def test_int8_logits_agree_with_and_without_fusion(exported):
+    """The library's own order of the products would be fused to an operator with a different bias per row."""
     import onnxruntime
 
     predictor = PairPredictor(exported, INT8)
@@ -135,7 +135,7 @@ def test_int8_answers_alike_with_and_without_fusion(exported):
 
 
 def test_int8_that_loses_accuracy_is_not_exported(tmp_path, model, labelled, monkeypatch, capfd):
-    monkeypatch.setattr(quantize, "LARGEST", 1)  # three values in place of 255
+    monkeypatch.setattr(quantize, "LARGEST", 1)  # three levels instead of 255
     flags = {"quantize": "int8", "quantize_file": str(labelled)}
     assert exit_code_of(lambda: ship(model, tmp_path / "ship", "onnx", **flags)) == 3
     error = capfd.readouterr().err.splitlines()[-1]
@@ -147,7 +147,7 @@ def test_int8_that_loses_accuracy_is_not_exported(tmp_path, model, labelled, mon
 
 
 @pytest.mark.parametrize("given", ["unlabelled.tsv", ""], ids=["unlabelled", "made up"])
-def test_without_labels_the_agreement_decides(tmp_path, model, labelled, monkeypatch, capfd, given):
+def test_without_labels_int8_is_judged_by_agreement(tmp_path, model, labelled, monkeypatch, capfd, given):
     flags = {"quantize": "int8", "quantize_file": str(labelled.with_name(given)) if given else ""}
     folder = ship(model, tmp_path / "ship", "onnx", max_accuracy_drop=0.1, **flags)
     said = capfd.readouterr().err
@@ -164,25 +164,25 @@ def test_without_labels_the_agreement_decides(tmp_path, model, labelled, monkeyp
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({"format": "paddle", "quantize": "int8"}, "quantize int8 is of the ONNX model; pass format onnx"),
-        ({"quantize_file": "dev.tsv"}, "quantize_file is to judge int8 or bf16 by; pass quantize"),
-        ({"precision": "bf16"}, "precision bf16 is of the Paddle model; pass format paddle or both"),
+        ({"format": "paddle", "quantize": "int8"}, "quantize int8 is for the ONNX model; pass format onnx"),
+        ({"quantize_file": "dev.tsv"}, "quantize_file is for evaluating int8 or bf16; pass quantize"),
+        ({"precision": "bf16"}, "precision bf16 is for the Paddle model; pass format paddle or both"),
         ({"max_accuracy_drop": 1.5}, "max_accuracy_drop=1.5 is above 1"),
     ],
 )
-def test_flags_that_do_not_go_together_are_refused(flags, reason):
+def test_incompatible_flags_are_rejected(flags, reason):
     with pytest.raises(InputError, match=reason):
         ExportConfig("m", "s", **{"format": "onnx", **flags})
 
 
-def test_a_file_that_is_not_there_is_refused_before_the_work(tmp_path, model):
+def test_a_missing_quantize_file_is_reported_before_exporting(tmp_path, model):
     with pytest.raises(InputError, match=r"absent\.tsv: no such file"):
         ship(model, tmp_path / "ship", "onnx", quantize="int8", quantize_file=str(tmp_path / "absent.tsv"))
     assert not list(tmp_path.iterdir())
 
 
-def test_int8_answers_where_it_is_asked_by_name(exported, tmp_path):
-    assert PairPredictor(exported).backend == FLOAT  # auto: the one that was proved
+def test_int8_is_used_only_when_named_as_the_backend(exported, tmp_path):
+    assert PairPredictor(exported).backend == FLOAT  # auto: the verified float model
     lines = "".join(f"{a}\t{b}\n" for a, b in PAIRS)
     (tmp_path / "new.tsv").write_text(lines, encoding="utf-8")
     out = tmp_path / "out.tsv"
@@ -191,14 +191,14 @@ def test_int8_answers_where_it_is_asked_by_name(exported, tmp_path):
     assert written == PairPredictor(exported, INT8).predict(PAIRS).classes.tolist()
 
 
-def test_an_export_without_int8_says_so(tmp_path, model):
+def test_a_missing_int8_model_is_reported(tmp_path, model):
     folder = ship(model, tmp_path / "ship", "onnx")
     with pytest.raises(InputError, match="holds no model for onnx-int8; pass backend onnx"):
         PairPredictor(folder, INT8)
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_folders_of_earlier_formats_are_read(tmp_path, exported, number):
+def test_earlier_export_formats_can_be_loaded(tmp_path, exported, number):
     folder = Path(copytree(exported, tmp_path / "ship"))
     manifest = json.loads((folder / "export.json").read_text())
     del manifest["int8"], manifest["files"]["model.int8.onnx"]

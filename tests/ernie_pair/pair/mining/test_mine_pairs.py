@@ -1,4 +1,4 @@
-"""Mining: what labelled pairs imply and what they forbid, near texts, leaks, kills, and bad input."""
+"""Mining: implied and contradicted pairs, nearest texts, data leaks, resuming after a kill, and bad input."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from ernie_pair.pair.mining.text_graph import TextGraph
 
 
 def write(path, rows):
-    """rows: `a=b` are labelled the same, `a/b` different; each name is a text."""
+    """rows: `a=b` is a pair labelled as the same, `a/b` as different; each letter is a text."""
     cells = [(row[0], row[2], int(row[1] == "=")) for row in rows.split()]
     path.write_text("".join("\t".join(map(str, cell)) + "\n" for cell in cells), encoding="utf-8")
     return path
@@ -35,7 +35,7 @@ def graph_of(tmp_path, rows):
 
 
 def mined(make, graph, per_text=9, hops=2, seed=1):
-    """{the texts of each new pair, as `ab`}."""
+    """The set of the new pairs, each as its two texts joined: `ab`."""
     found = [
         "".join(sorted(graph.texts[node] for node in (pair.left, pair.right)))
         for pair in make(graph, MiningRules(per_text, hops, seed), set())
@@ -52,13 +52,13 @@ def mined(make, graph, per_text=9, hops=2, seed=1):
         ("a=b b=c c=d", 3, {"ac", "bd", "ad"}),
         ("a=b b=c a=c", 2, set()),  # labelled already
         ("a=b b=c a/c", 2, set()),  # contradicted by a row
-        ("a=b b=c c=d a/d", 2, set()),  # the chain is in doubt at one place, and so all of it
-        ("a=b a/b b=c", 2, set()),  # a row that has two labels is no link, and no neighbour's
-        ("a=b b=c x=y y=z x/z", 2, {"ac"}),  # another group is not touched
+        ("a=b b=c c=d a/d", 2, set()),  # one contradiction puts the whole chain in doubt
+        ("a=b a/b b=c", 2, set()),  # a pair with both labels links nothing
+        ("a=b b=c x=y y=z x/z", 2, {"ac"}),  # other groups are unaffected
         ("a=b b/c", 2, set()),
     ],
 )
-def test_equal_pairs_follow_along_chains_without_doubt(tmp_path, rows, hops, expected):
+def test_transitive_pairs_follow_only_consistent_chains(tmp_path, rows, hops, expected):
     assert mined(transitive_pairs, graph_of(tmp_path, rows), hops=hops) == expected
 
 
@@ -68,25 +68,25 @@ def test_equal_pairs_follow_along_chains_without_doubt(tmp_path, rows, hops, exp
         ("a=b b/c", {"ac"}),
         ("a=b b/c c=d", {"ac", "bd"}),
         ("a=b b/c a/c", set()),
-        ("a=b b=c b/c b/d", set()),  # what stands in doubt implies nothing
+        ("a=b b=c b/c b/d", set()),  # contradicted pairs imply nothing
         ("a=b b/c a=x x/b", set()),
         ("a/b b/c", set()),
     ],
 )
-def test_what_differs_from_a_text_differs_from_its_equals(tmp_path, rows, expected):
+def test_a_difference_extends_to_equivalent_texts(tmp_path, rows, expected):
     assert mined(implied_differences, graph_of(tmp_path, rows)) == expected
 
 
-def test_a_text_stands_in_few_new_pairs(tmp_path):
+def test_per_text_limits_the_new_pairs_of_a_text(tmp_path):
     star = " ".join(f"h={chr(place)}" for place in range(0x4E00, 0x4E40))
     graph = graph_of(tmp_path, star)
     found = list(transitive_pairs(graph, MiningRules(2, 2, 1), set()))
     counts = Counter(node for pair in found for node in (pair.left, pair.right))
     assert max(counts.values()) == 2 and len(found) > 40
-    assert found != list(transitive_pairs(graph, MiningRules(2, 2, 2), set()))  # drawn with the seed
+    assert found != list(transitive_pairs(graph, MiningRules(2, 2, 2), set()))  # another seed, another sample
 
 
-def test_texts_that_a_chain_joins_are_never_neighbours(tmp_path):
+def test_texts_of_the_same_group_are_never_neighbours(tmp_path):
     rows = [("天天气真好", "天天气很好", 1), ("天天气很好", "天天气不好", 1), ("天天气真好", "天天气来去", 0)]
     path = tmp_path / "train.tsv"
     path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
@@ -98,8 +98,8 @@ def test_texts_that_a_chain_joins_are_never_neighbours(tmp_path):
     assert others and all(group[one] != group[other] for one, other in others)
 
 
-def test_texts_of_few_characters_are_compared_by_common_ngrams(caplog):
-    """Where each n-gram is a common one, all count; so do they not where some are left."""
+def test_common_ngrams_are_used_if_there_are_no_rare_ones(caplog):
+    """If every n-gram is a common one, all are used; otherwise the common ones are dropped."""
     words = ["".join("ab"[number >> bit & 1] for bit in range(9)) for number in range(512)]
     caplog.set_level("INFO")
     compare = Ngrams(words)
@@ -111,7 +111,7 @@ def test_texts_of_few_characters_are_compared_by_common_ngrams(caplog):
 
 
 class Fake:
-    """Puts texts on a circle, by their number."""
+    """Embeds texts as points on a circle, by their number."""
 
     def __init__(self):
         self.asked = 0
@@ -122,7 +122,7 @@ class Fake:
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def test_the_nearest_are_within_the_range_whatever_the_blocks(tmp_path, monkeypatch):
+def test_nearest_texts_are_in_range_for_any_block_size(tmp_path, monkeypatch):
     texts, group = [str(number) for number in range(30)], np.arange(30)
     group[4] = group[3]
     wanted = Range(np.cos(0.35), np.cos(0.15), 3)
@@ -142,7 +142,7 @@ def test_the_nearest_are_within_the_range_whatever_the_blocks(tmp_path, monkeypa
     assert found("parts") == whole
 
 
-def test_pairs_are_as_similar_as_in_blocks(tmp_path):
+def test_pairwise_similarities_equal_those_of_blocks(tmp_path):
     texts = ["今天天气", "今天很好", "天气不好", "来去"]
     kept = KeptBlocks(tmp_path / "x", {})
     for compare in (Ngrams(texts), Embeddings(Fake(), ["1", "9", "4", "7"], kept)):
@@ -168,7 +168,7 @@ def mine(train, out, **flags):
     return out.read_text(encoding="utf-8").splitlines()
 
 
-def test_the_command_writes_a_file_to_train_on(train, tmp_path, capsys):
+def test_the_command_writes_a_valid_training_file(train, tmp_path, capsys):
     out = tmp_path / "more.jsonl"
     words = ("mine", train, "--output_file", out, "--include_labelled", "true", "--min_similarity", "0.05")
     assert exit_code_of(lambda: _run(list(map(str, words)))) == 0
@@ -177,14 +177,14 @@ def test_the_command_writes_a_file_to_train_on(train, tmp_path, capsys):
     assert kinds["labelled"] == 60 and kinds["near"] and kinds["transitive"] + kinds["implied"]
     assert len(read_pairs(out, 2)) == len(rows)
     graph = TextGraph(coded({"train": read_pairs(out, 2)})["train"], 1)
-    assert graph.is_sound.all()  # nothing that was written contradicts anything
+    assert graph.is_sound.all()  # no written pair contradicts another
     assert not (tmp_path / "more.jsonl.work").exists()
     assert "labelled pairs with a similarity from 0.05 to 0.6" in capsys.readouterr().err
     assert exit_code_of(lambda: _run(list(map(str, words)))) == 0
     assert "nothing to do" in capsys.readouterr().err
 
 
-def test_pairs_of_the_files_that_measure_are_left_out(train, tmp_path):
+def test_pairs_of_the_dev_file_are_left_out(train, tmp_path):
     everything = mine(train, tmp_path / "all.tsv")[1:]
     dev = tmp_path / "dev.tsv"
     picked = [line.split("\t") for line in everything[::2]]
@@ -193,7 +193,21 @@ def test_pairs_of_the_files_that_measure_are_left_out(train, tmp_path):
     assert rest == everything[1::2]
 
 
-def test_limits_and_kinds_are_drawn_from_the_same_pairs(train, tmp_path):
+def test_labelled_pairs_of_dev_and_test_are_left_out(train, tmp_path, capfd):
+    everything = mine(train, tmp_path / "all.tsv", include_labelled=True)[1:]
+    rows = train.read_text(encoding="utf-8").splitlines()
+    for name, row in (("dev", 0), ("test", 7)):
+        left, right, _ = rows[row].split("\t")
+        (tmp_path / f"{name}.tsv").write_text(f"{right}\t{left}\n", encoding="utf-8")
+    files = {f"{name}_file": str(tmp_path / f"{name}.tsv") for name in ("dev", "test")}
+    found = mine(train, tmp_path / "rest.tsv", include_labelled=True, **files)[1:]
+    assert found == [line for row, line in enumerate(everything) if row not in (0, 7)]
+    told = capfd.readouterr().err
+    for name in ("dev", "test"):
+        assert f"1 labelled pairs are in the {name} file and were left out" in told
+
+
+def test_limit_keeps_a_subset_of_the_unlimited_pairs(train, tmp_path):
     near = mine(train, tmp_path / "near.tsv", kinds="near", per_text=3)[1:]
     few = mine(train, tmp_path / "few.tsv", kinds="near", per_text=3, limit=4)[1:]
     assert len(few) == 4 and [line for line in near if line in few] == few
@@ -207,7 +221,7 @@ def test_limits_and_kinds_are_drawn_from_the_same_pairs(train, tmp_path):
         ((0.0, 1e-9), "raise --max_similarity"),
     ],
 )
-def test_where_nothing_is_near_the_range_is_told(train, tmp_path, capfd, limits, cure):
+def test_no_near_pair_reports_the_similarities_found(train, tmp_path, capfd, limits, cure):
     asked = dict(zip(("min_similarity", "max_similarity"), limits))
     assert len(mine(train, tmp_path / "out.tsv", kinds="near", **asked)) == 1
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "near: no new pair" in line]
@@ -217,10 +231,10 @@ def test_where_nothing_is_near_the_range_is_told(train, tmp_path, capfd, limits,
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing of ours catches it."""
+    """Simulates a kill: none of our code catches it."""
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(train, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_to_byte_identical_output(train, tmp_path, monkeypatch):
     model = str(write_trained(tmp_path / "model"))
     monkeypatch.setattr(neighbours, "BLOCK_BYTES", 4 * 100 * 10)
     mine(train, tmp_path / "whole.tsv", embedding_model=model, max_similarity=0.99)
@@ -251,7 +265,7 @@ def test_a_damaged_block_is_computed_again(tmp_path):
     (path,) = kept.folder.glob("*.npy")
     path.write_bytes(path.read_bytes()[:-1] + b"9")
     assert kept.read("x") is None and kept.get("x", lambda: np.arange(4)).tolist() == [0, 1, 2, 3]
-    assert KeptBlocks(tmp_path / "out.tsv", {"a": 2}).read("x") is None  # of other flags
+    assert KeptBlocks(tmp_path / "out.tsv", {"a": 2}).read("x") is None  # made with other flags
     kept.remove()
     assert not kept.folder.exists() and kept_blocks.ENDING == ".work"
 
@@ -269,7 +283,7 @@ def test_a_damaged_block_is_computed_again(tmp_path):
         ({"output": "out.txt"}, "name a file that ends with"),
     ],
 )
-def test_what_cannot_be_mined_is_said_in_one_line(train, tmp_path, flags, message):
+def test_invalid_mining_inputs_are_rejected(train, tmp_path, flags, message):
     out = tmp_path / flags.pop("output", "out.tsv")
     with pytest.raises(InputError, match=message):
         mine(train, out, **flags)

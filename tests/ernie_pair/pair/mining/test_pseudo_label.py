@@ -1,4 +1,4 @@
-"""Labels by a classifier: thresholds that hold with confidence, the file, kills, and bad input."""
+"""Pseudo-labels: thresholds with a confidence bound, the output file, resuming, and bad input."""
 
 import numpy as np
 import pytest
@@ -16,14 +16,14 @@ from ernie_pair.pair.mining.pseudo_label import pseudo_label
 from ernie_pair.pair.train.train_pair import train_pair
 
 
-def test_the_bound_is_that_of_clopper_and_pearson():
+def test_lower_bound_is_the_clopper_pearson_bound():
     assert lower_bound(59, 59, 0.95) == pytest.approx(0.05 ** (1 / 59))  # the rule of three
     assert lower_bound(0, 5, 0.95) == 0.0
     assert lower_bound(90, 100, 0.95) == pytest.approx(0.8363, abs=1e-4)
 
 
 def chosen(errors_below=0.7, rows=4000, precision=0.95, confidence=0.95):
-    """Thresholds on made up rows: from ``errors_below`` on all are right, below it one in three is wrong."""
+    """Thresholds on synthetic rows: all right from ``errors_below`` on, one in three wrong below it."""
     rng = np.random.default_rng(5)
     scores = rng.uniform(0.5, 1, rows)
     wrong = (scores < errors_below) & (rng.random(rows) < 1 / 3)
@@ -32,7 +32,7 @@ def chosen(errors_below=0.7, rows=4000, precision=0.95, confidence=0.95):
     return precise_thresholds(probabilities, np.where(wrong, ~ones, ones).astype(int), precision, confidence)
 
 
-def test_a_threshold_is_the_lowest_that_is_surely_precise():
+def test_the_lowest_confidently_precise_threshold_is_chosen():
     for one in chosen():
         assert one.bound >= 0.95 and one.precision > one.bound
         assert 0.6 < one.threshold < 0.7 and one.rows < one.predicted
@@ -40,7 +40,7 @@ def test_a_threshold_is_the_lowest_that_is_surely_precise():
     assert mild.threshold < chosen()[0].threshold < strict.threshold
 
 
-def test_few_rows_prove_no_precision():
+def test_too_few_rows_give_no_threshold():
     first, second = chosen(errors_below=0.5, rows=60)
     assert first.threshold is None and second.threshold is None
     assert first.precision == 1.0 and 0.5 < first.bound < 0.95
@@ -56,7 +56,7 @@ def world(tmp_path_factory):
         (*row[:2], row[2] if place % 4 else 0) for place, row in enumerate(toy_rows(300, seed=7), start=1)
     ]
     lines = ("\t".join(map(str, row)) + "\n" for row in rows)
-    (folder / "dev.tsv").write_text("".join(lines), encoding="utf-8")  # half of class 1 is not called so
+    (folder / "dev.tsv").write_text("".join(lines), encoding="utf-8")  # half of class 1 is labelled 0
     write_pairs(folder / "new.tsv", 200, seed=8, labels=False)
     return folder
 
@@ -90,7 +90,7 @@ def test_the_command_writes_labels_that_are_mostly_right(world, tmp_path):
     assert numbers == sorted(numbers)  # in the order of the file
 
 
-def test_pairs_that_measure_are_not_labelled(world, tmp_path):
+def test_pairs_of_the_test_file_are_not_labelled(world, tmp_path):
     whole = label(world, tmp_path / "whole.tsv")
     first = whole.read_text(encoding="utf-8").splitlines()[1]
     left, right = first.split("\t")[:2]
@@ -101,10 +101,10 @@ def test_pairs_that_measure_are_not_labelled(world, tmp_path):
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing of ours catches it."""
+    """Simulates a kill: none of our code catches it."""
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(world, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_to_byte_identical_output(world, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 50)
     whole = label(world, tmp_path / "whole.tsv")
     ask, asked = InferenceModel.logits, []
@@ -128,9 +128,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(world, tmp_path, monkeypatch):
 def test_a_dev_file_that_lacks_a_class_is_refused(world, tmp_path):
     rows = ("\t".join(map(str, row)) + "\n" for row in toy_rows(120, seed=7) if row[2] == 1)
     (tmp_path / "ones.tsv").write_text("".join(rows), encoding="utf-8")
-    with pytest.raises(
-        InputError, match="dev_file .*ones.tsv has no pair of class 0, so it tells no"
-    ) as told:
+    with pytest.raises(InputError, match="dev_file .*ones.tsv has no pair of class 0, so precision") as told:
         label(world, tmp_path / "out.tsv", dev_file=str(tmp_path / "ones.tsv"))
     assert "\n" not in told.value.message and not (tmp_path / "out.tsv").exists()
 
@@ -146,7 +144,7 @@ def test_a_dev_file_that_lacks_a_class_is_refused(world, tmp_path):
         ({"input_file": "/nowhere.tsv"}, "/nowhere.tsv: no such file"),
     ],
 )
-def test_what_cannot_be_labelled_is_said_in_one_line(world, tmp_path, changes, message):
+def test_invalid_pseudo_label_inputs_are_rejected(world, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         label(world, tmp_path / "out.tsv", **changes)
     assert not (tmp_path / "out.tsv").exists()

@@ -1,4 +1,4 @@
-"""The pair classifier against PaddleNLP's own, and the weights it takes or refuses."""
+"""The pair classifier compared with PaddleNLP's own, and the weights it accepts or rejects."""
 
 import json
 
@@ -38,7 +38,7 @@ def class_of(family, kind):
 
 
 def peer(family, kind, **changes):
-    """A model of PaddleNLP with the tiny config."""
+    """A PaddleNLP model with the tiny config."""
     settings = {"vocab_size": len(VOCAB), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     settings.update(intermediate_size=64, max_position_embeddings=128, type_vocab_size=2, **changes)
     if family == "ernie_gram":
@@ -61,7 +61,7 @@ def logits_of(model):
 
 
 @pytest.mark.parametrize("family", PRETRAINED)
-def test_names_are_those_of_paddlenlp(tmp_path, family):
+def test_weight_names_and_shapes_match_paddlenlp(tmp_path, family):
     ours = fresh(tmp_path / "m", family).state_dict()
     theirs = peer(family, "ForSequenceClassification").state_dict()
     assert {name: value.shape for name, value in ours.items()} == {
@@ -70,7 +70,7 @@ def test_names_are_those_of_paddlenlp(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", PRETRAINED)
-def test_a_saved_model_is_the_same_in_paddlenlp_and_here(tmp_path, family):
+def test_a_saved_model_gives_the_same_logits_in_paddlenlp(tmp_path, family):
     model, folder = fresh(tmp_path / "m", family), tmp_path / "saved"
     folder.mkdir()
     model.write(folder, tmp_path / "m" / "vocab.txt")
@@ -84,38 +84,38 @@ def test_a_saved_model_is_the_same_in_paddlenlp_and_here(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", PRETRAINED)
-def test_a_model_of_paddlenlp_is_the_same_here(tmp_path, family):
+def test_a_paddlenlp_model_gives_the_same_logits_here(tmp_path, family):
     theirs = peer(family, "ForSequenceClassification")
     ours, _ = load_classifier(str(save_peer(theirs, tmp_path / "theirs")))
     assert np.array_equal(logits_of(theirs), logits_of(ours))
 
 
 @pytest.mark.parametrize("family", PRETRAINED)
-def test_an_encoder_saved_by_itself_starts_a_classifier(tmp_path, family):
+def test_a_classifier_can_start_from_a_bare_encoder(tmp_path, family):
     theirs = peer(family, "Model")
     model = fresh(tmp_path / "m", family)
     head = model.classifier.weight.numpy()
     said = load_initial_weights(model, source_of(save_peer(theirs, tmp_path / "encoder"), family))
     assert "the classifier is new" in said
     model.eval(), theirs.eval()
-    # Paddle 3 rounds by where arrays lie; another weight is far away.
+    # Rounding in Paddle 3 depends on memory alignment; a wrong weight would differ by far more.
     found, wanted = (encoder(IDS, TYPES)[1].numpy() for encoder in (model.encoder, theirs))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
     assert np.array_equal(model.classifier.weight.numpy(), head)
 
 
-def test_the_heads_of_pretraining_are_passed_over_and_named(tmp_path):
+def test_pretraining_heads_are_ignored_with_a_message(tmp_path):
     theirs = peer("ernie", "ForPretraining")
     model = fresh(tmp_path / "m")
     said = load_initial_weights(model, source_of(save_peer(theirs, tmp_path / "pretrained")))
     assert "the classifier is new" in said
-    assert "weights of the pretraining heads are passed over" in said
+    assert "weights of the pretraining heads are ignored" in said
     mine, its = model.state_dict(), theirs.state_dict()
     shared = [name for name in mine if name.startswith("ernie.")]
     assert all(np.array_equal(mine[name].numpy(), its[name].numpy()) for name in shared)
 
 
-def test_a_start_without_weights_says_so(tmp_path):
+def test_starting_without_weights_needs_from_scratch(tmp_path):
     folder = write_model(tmp_path / "m")
     with pytest.raises(InputError, match="holds no weights .* from_scratch=True"):
         source_of(folder)
@@ -132,7 +132,7 @@ def test_weights_of_the_other_family_are_refused(tmp_path, kind):
         load_initial_weights(fresh(tmp_path / "m", "ernie_gram"), source_of(folder, ""))
 
 
-def test_weights_of_the_other_family_are_refused_by_name_too(tmp_path):
+def test_weight_names_of_the_other_family_are_refused(tmp_path):
     folder = save_peer(peer("ernie", "ForSequenceClassification"), tmp_path / "ernie")
     write_model(folder)  # a config.json that names no family
     with pytest.raises(CheckpointError, match=r"39 missing: ernie_gram\.embeddings.* unknown: ernie\.emb"):
@@ -164,27 +164,29 @@ def test_a_damaged_file_is_refused(tmp_path):
         load_classifier(str(folder))
 
 
-def test_a_model_without_its_classifier_gives_no_predictions(tmp_path):
+def test_loading_a_model_without_a_classifier_fails(tmp_path):
     folder = save_peer(peer("ernie", "Model"), tmp_path / "encoder")
     with pytest.raises(CheckpointError, match="holds no classifier"):
         load_classifier(str(folder))
 
 
-def test_a_path_that_is_no_model_is_refused(tmp_path):
+def test_a_path_without_a_model_is_refused(tmp_path):
     with pytest.raises(InputError, match="model_path .* is not a folder"):
         load_classifier(str(tmp_path / "absent"))
-    with pytest.raises(InputError, match="no config.json and no vocab.txt"):
+    with pytest.raises(InputError, match="no config.json and no vocab.txt; a model .* and vocab.txt$"):
         load_classifier(str(tmp_path))
+    with pytest.raises(InputError, match="no config.json .*, and ernie-pair new-model creates one$"):
+        open_model(str(tmp_path), model_type="ernie", from_scratch=True)
 
 
 @pytest.mark.parametrize("changes", [{"hidden_size": 33}, {"num_hidden_layers": "two"}, {"num_labels": 1}])
-def test_a_config_that_makes_no_model_is_refused(tmp_path, changes):
+def test_an_invalid_model_config_is_refused(tmp_path, changes):
     with pytest.raises(InputError, match=r"config\.json"):
         source = source_of(write_model(tmp_path / "m", **changes), from_scratch=True)
         build_classifier(source, seed=0, dropout=0.1)
 
 
-def test_the_seed_decides_the_first_weights(tmp_path):
+def test_the_seed_determines_the_initial_weights(tmp_path):
     first, same, other = (fresh(tmp_path / "m", seed=seed) for seed in (1, 1, 2))
     assert np.array_equal(logits_of(first), logits_of(same))
     assert not np.array_equal(logits_of(first), logits_of(other))
@@ -197,14 +199,14 @@ def test_dropout_sets_all_three_rates(tmp_path, family):
     assert [model.dropout.p, layer.dropout1.p, layer.self_attn.dropout] == [0.25, 0.25, 0.25]
 
 
-def test_padding_does_not_change_a_row(tmp_path):
+def test_padding_does_not_change_the_logits_of_a_row(tmp_path):
     model = fresh(tmp_path / "m")
     model.eval()
     alone = model(IDS[1:, :5], TYPES[1:, :5]).numpy()
     assert np.abs(logits_of(model)[1:] - alone).max() < 1e-6
 
 
-def test_ids_are_those_of_paddlenlp_cut_by_longest_first(tmp_path):
+def test_token_ids_match_paddlenlp_longest_first_truncation(tmp_path):
     vocab_file = write_model(tmp_path / "m") / "vocab.txt"
     tokenizer = transformers.ErnieTokenizer(str(vocab_file))
     texts = [(left + right, right) for left, right, _ in toy_rows(40, seed=3)]

@@ -1,4 +1,4 @@
-"""The last layer for the first token alone: the same logits and gradients, wherever it is safe."""
+"""The last layer on the first token only: the same logits and gradients, used only where it is safe."""
 
 import numpy as np
 import paddle
@@ -20,20 +20,20 @@ TYPES = np.array([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 
 
 
 class Whole(PairClassifier):
-    """One that says that it reads all hidden states."""
+    """A classifier declared to read all hidden states."""
 
     reads_first_token = False
 
 
 class MaxPooled(PairClassifier):
-    """One that does read them."""
+    """A classifier that does read all hidden states."""
 
     def _pooled(self, states_BSD, pooled_BD, input_ids):
         return states_BSD.max(axis=1)
 
 
 class Summed(nn.Layer):
-    """A head that reads them."""
+    """A head that reads all hidden states."""
 
     def __init__(self, width):
         super().__init__()
@@ -83,7 +83,7 @@ def lengths_of_last_layer(model):
 
 @pytest.mark.parametrize("mode", ["train", "recompute", "eval", "pre-norm"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_and_gradients_are_those_of_all_tokens(tmp_path, family, mode):
+def test_first_token_logits_and_gradients_match_all_tokens(tmp_path, family, mode):
     model, whole = (build(tmp_path / "m", family, kind) for kind in (PairClassifier, Whole))
     whole.set_state_dict(model.state_dict())
     assert model.reads_first_token == (family in ALONE)
@@ -97,7 +97,7 @@ def test_logits_and_gradients_are_those_of_all_tokens(tmp_path, family, mode):
         assert lengths_of_last_layer(model) == [1] and lengths_of_last_layer(whole) == [IDS.shape[1]]
 
 
-def test_whoever_reads_all_states_gets_them(tmp_path):
+def test_models_that_read_all_states_get_all_states(tmp_path):
     mean = build(tmp_path / "mean", "ernie", pooling="mean")
     own = build(tmp_path / "own", "ernie", MaxPooled)
     head = build(tmp_path / "head", "electra")
@@ -107,7 +107,7 @@ def test_whoever_reads_all_states_gets_them(tmp_path):
 
 
 @pytest.mark.parametrize("is_recomputed", [False, True])
-def test_the_encoder_by_itself_returns_all_states(tmp_path, is_recomputed):
+def test_the_bare_encoder_returns_all_states(tmp_path, is_recomputed):
     model = build(tmp_path / "m", "ernie_gram")
     recompute_layers(model, is_recomputed)
     logits_and_gradients(model)
@@ -115,15 +115,15 @@ def test_the_encoder_by_itself_returns_all_states(tmp_path, is_recomputed):
     assert states.shape == [3, 7, 16]
 
 
-def test_an_error_in_the_forward_pass_leaves_the_layer_whole(tmp_path):
+def test_a_failed_forward_pass_restores_the_layer(tmp_path):
     model = build(tmp_path / "m", "ernie")
     with pytest.raises(ValueError):
         model(paddle.to_tensor(IDS), paddle.to_tensor(TYPES[:2]))  # two rows of types for three
     assert own_forward(model.layers()[-1]) is None
 
 
-def test_dropout_falls_on_the_first_token_as_on_all(tmp_path):
-    """Over many passes the mean of the logits is what it is with all tokens."""
+def test_dropout_statistics_match_those_of_all_tokens(tmp_path):
+    """Over many passes the logits have the same mean and spread as with all tokens."""
     model, whole = (build(tmp_path / "m", "ernie", kind) for kind in (PairClassifier, Whole))
     whole.set_state_dict(model.state_dict())
     means = []

@@ -1,4 +1,4 @@
-"""A classifier of a person's own: it trains, saves and loads by its class, and never by a folder's wish."""
+"""Custom model classes: they train, save and load when named, and are never imported on a folder's say-so."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ NAME = "own_models:Deeper"
 
 
 class Scaled(PairClassifier):
-    """In memory, from this module."""
+    """A custom class, defined in this module."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -66,7 +66,7 @@ class Scaled(PairClassifier):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """The working folder, with a module of a person's own, a start and pairs."""
+    """The working folder, with a user's module and an initial model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "own_models", raising=False)
@@ -84,7 +84,7 @@ def trained(here, **changes):
     return trainer, trainer.train().best_model
 
 
-def test_own_layers_train_save_and_load(here):
+def test_custom_layers_train_save_and_load(here):
     trainer, best = trained(here)
     told = json.loads((best / "config.json").read_text())
     assert (told["model_class"], told["architectures"], told["model_type"]) == (NAME, ["Deeper"], "ernie")
@@ -101,7 +101,7 @@ def test_own_layers_train_save_and_load(here):
     assert json.loads((here / "final" / "config.json").read_text())["model_class"] == NAME
 
 
-def test_the_layers_of_ones_own_learn_and_resume_exactly(here):
+def test_custom_layers_learn_and_resume_bit_identically(here):
     config = PairConfig(str(here / "whole"), **{**SETTINGS, "model_class": NAME, "checkpoint_steps": 3})
     whole = PairTrainer(here / "start", config, TRAIN, DEV)
     before = whole.model.extra.weight.numpy()
@@ -120,7 +120,7 @@ def test_the_layers_of_ones_own_learn_and_resume_exactly(here):
         PairTrainer(here / "start", other, TRAIN, DEV).train()
 
 
-def test_a_folder_never_has_its_code_imported_by_itself(here):
+def test_a_class_named_by_a_folder_is_never_auto_imported(here):
     _, best = trained(here)
     sys.modules.pop("own_models")
     (here / "imported.txt").unlink()
@@ -141,19 +141,22 @@ def test_a_folder_never_has_its_code_imported_by_itself(here):
 @pytest.mark.parametrize(
     "name, reason",
     [
-        ("own_models", "model_class own_models is not package.module:class; name a class so"),
+        ("own_models", "model_class own_models is not package.module:class; write a class like that"),
         ("own_models:Absent", "own_models has no class Absent; fix the name"),
         ("no_such_module:Deeper", "No module named 'no_such_module'; set PYTHONPATH or fix the name"),
-        ("own_models:Stranger", "own_models:Stranger is no subclass of PairClassifier; derive it from that"),
-        ("collections:Counter", "collections:Counter is no subclass of PairClassifier"),
+        (
+            "own_models:Stranger",
+            "own_models:Stranger is not a subclass of PairClassifier; derive it from that",
+        ),
+        ("collections:Counter", "collections:Counter is not a subclass of PairClassifier"),
     ],
 )
-def test_what_is_no_class_of_a_model_is_refused(here, name, reason):
+def test_an_invalid_model_class_is_refused(here, name, reason):
     with pytest.raises(InputError, match=reason):
         PairTrainer(here / "start", PairConfig("out", **{**SETTINGS, "model_class": name}))
 
 
-def test_a_class_and_a_folder_that_disagree_are_refused(here):
+def test_a_model_class_that_contradicts_the_folder_is_refused(here):
     _, best = trained(here)
     told = json.loads((best / "config.json").read_text())
     (best / "config.json").write_text(json.dumps({**told, "model_class": "theirs:Deeper"}))
@@ -166,18 +169,18 @@ def test_a_class_and_a_folder_that_disagree_are_refused(here):
         load_classifier(str(here / "start"), NAME)
 
 
-def test_the_commands_train_predict_and_export_it(here):
+def test_the_commands_train_predict_and_export_a_custom_class(here):
     config = train_config(here, model_class=NAME, max_steps=2)
     train_pair(config)
     (best,) = (here / "out").glob("best-accuracy-*")
     pairs, answers = write_pairs(here / "pairs.tsv", 20), here / "answers.tsv"
     predict_pair(PredictConfig(str(best), str(pairs), str(answers), device="cpu", model_class=NAME))
     assert len(answers.read_text().splitlines()) == 21
-    export_pair(ExportConfig(str(best), str(here / "ship"), model_class=NAME))  # proves that they agree
+    export_pair(ExportConfig(str(best), str(here / "ship"), model_class=NAME))  # which checks parity
 
 
 @pytest.mark.skipif(series_of(paddle_version()) > (2, 6), reason="Paddle 3 makes a graph of it")
-def test_what_paddle_makes_no_graph_of_is_refused_by_export(here):
+def test_export_refuses_a_class_without_a_static_graph(here):
     _, best = trained(here, model_class="own_models:Plain", max_steps=1)
     ship = ExportConfig(str(best), str(here / "ship"), model_class="own_models:Plain")
     with pytest.raises(InputError, match=r"no static graph .*; write super\(Plain, self\) in place of super"):
@@ -185,7 +188,7 @@ def test_what_paddle_makes_no_graph_of_is_refused_by_export(here):
     assert not (here / "ship").exists()
 
 
-def test_the_class_of_the_docstring_works(here):
+def test_the_docstring_example_works(here):
     example = model_class.__doc__.split("\n\n", 1)[1].split("\n\nIt is trained")[0]
     head = "from paddle import nn\nfrom ernie_pair import PairClassifier\n"
     (here / "own_models.py").write_text(f"{head}\n{textwrap.dedent(example)}\n")
@@ -194,7 +197,7 @@ def test_the_class_of_the_docstring_works(here):
     export_pair(ExportConfig(str(best), str(here / "ship"), model_class="own_models:WithMargin"))
 
 
-def test_a_model_in_memory_needs_no_flag_to_train(here):
+def test_an_in_memory_custom_model_trains_without_a_flag(here):
     source = open_model(str(here / "new"), model_type="ernie", from_scratch=True)
     model = build_classifier(source, seed=1, dropout=0.0, model_class=Scaled)
     config = PairConfig(str(here / "out"), **SETTINGS)
@@ -206,7 +209,7 @@ def test_a_model_in_memory_needs_no_flag_to_train(here):
     assert again.scale.numpy() == model.scale.numpy()
 
 
-def test_a_class_that_nobody_finds_again_is_refused(here):
+def test_a_locally_defined_model_class_is_refused(here):
     class Hidden(PairClassifier):
         pass
 

@@ -1,4 +1,4 @@
-"""Models of one output, of every family, in PaddleNLP's words and in those of transformers."""
+"""Single-output models of every family, in PaddleNLP's config format and in that of transformers."""
 
 import json
 
@@ -26,14 +26,14 @@ def make(tmp_path, family, labels):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_gives_one_score_and_is_read_again(tmp_path, family):
+def test_every_family_outputs_one_score_and_can_be_reloaded(tmp_path, family):
     model, source = make(tmp_path, family, SCORED)
     ids = paddle.to_tensor(np.array([[1, 5, 2, 6, 2]]))
     model.eval()
     outputs = model(ids, paddle.zeros_like(ids)).numpy()
     assert outputs.shape == (1, 1)
     biases = [p.numpy().tolist() for name, p in model.named_parameters() if name == model._output_bias()]
-    assert biases == ([] if family == "roformerv2" else [[2.5]])  # which has no bias anywhere
+    assert biases == ([] if family == "roformerv2" else [[2.5]])  # roformerv2 has no biases
     (tmp_path / "saved").mkdir()
     model.write(tmp_path / "saved", source.vocab_file)
     again, _ = load_classifier(str(tmp_path / "saved"))
@@ -41,7 +41,7 @@ def test_every_family_gives_one_score_and_is_read_again(tmp_path, family):
     assert np.array_equal(again(ids, paddle.zeros_like(ids)).numpy(), outputs)
 
 
-def test_the_bias_of_an_order_does_not_train(tmp_path):
+def test_the_bias_of_a_ranking_model_is_frozen(tmp_path):
     model, _ = make(tmp_path, "ernie", Relevance.of_candidates())
     still = [name for name, parameter in model.named_parameters() if parameter.stop_gradient]
     assert still == ["classifier.bias"]
@@ -54,13 +54,13 @@ def test_transformers_reads_one_output_as_regression(tmp_path, labels):
     assert theirs["num_labels"] == 1 and theirs["problem_type"] == "regression"
     ours = from_their_config(json.loads(json.dumps(theirs)), "there")
     assert labels_in(ours) == labels and parse_spec(ours).target == labels.target
-    # As transformers writes it again: names in the place of the number, and what it does not know is kept.
+    # As transformers saves it again: label names instead of their number; unknown keys are kept.
     named = {**theirs, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     named.pop("num_labels")
     assert labels_in(from_their_config(named, "there")) == labels
 
 
-def test_one_label_of_transformers_is_regression_without_a_word(tmp_path):
+def test_a_one_label_transformers_config_means_regression(tmp_path):
     model, _ = make(tmp_path, "bert", Labels.numbered(2))
     theirs = to_their_config(model.spec.config, "bert", {}, "here", "ForSequenceClassification")
     assert labels_in(from_their_config(theirs, "there")) == Labels.numbered(2)
@@ -69,12 +69,12 @@ def test_one_label_of_transformers_is_regression_without_a_word(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["0,5", [5, 0], [0], [0, "5"], [0, float("inf")]])
-def test_a_range_that_is_none_is_refused_in_config_json(value):
+def test_an_invalid_label_range_in_config_json_is_refused(value):
     with pytest.raises(InputError, match="label_range is .*, and takes the lowest and the highest label"):
         parse_spec({"vocab_size": 9, "num_labels": 1, "problem_type": "regression", "label_range": value})
 
 
-def test_labels_take_the_place_of_others_whole():
+def test_new_labels_fully_replace_the_old_ones():
     spec = parse_spec({"vocab_size": 9, "num_labels": 2, "id2label": {"0": "no", "1": "yes"}})
     scored = spec.with_labels(SCORED)
     assert scored.target == "regression" and "id2label" not in scored.config

@@ -1,4 +1,4 @@
-"""A search: trials that are not repeated, pruned or failed ones, the best as a file of flags."""
+"""Hyperparameter search: resumed, pruned and failed trials, and the best one as a config file."""
 
 import json
 import subprocess
@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 
 import pytest
 from places import ROOT
-from tiny_pair import write_model, write_pairs
+from tiny_pair import write_model, write_pairs, write_rows
+from tiny_targets import candidate_rows
 
 from data_tools.base.errors import CheckpointError, InputError, NumbersError
 from ernie_pair import SearchParamsConfig, search_params
@@ -39,7 +40,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Runs that learn nothing: the accuracy of an evaluation follows from the learning rate."""
+    """Fake training runs, whose accuracy is computed from the learning rate."""
     made = []
 
     class Run:
@@ -69,15 +70,15 @@ def table_of(folder):
     return (folder / "trials.tsv").read_text(encoding="utf-8")
 
 
-def test_a_search_ends_in_a_file_that_train_takes(config, tmp_path, capsys):
-    """The best trial's run, made again by `train`, is the same to the byte."""
+def test_the_best_trial_is_saved_as_a_config_file_for_train(config, tmp_path, capsys):
+    """Running `train` with the best trial's flags gives byte-identical weights."""
     found = search_params(replace(config, trials=3))
     out = tmp_path / "out"
     assert [each.number for each in found.trials] == [1, 2, 3] and found.best.state == "complete"
     assert found.best.value == max(each.value for each in found.trials if each.state == "complete")
     assert all(len(each.curve) == 3 for each in found.trials if each.state == "complete")
     run_here(["train", f"--config={out}/best.yaml", f"--output_dir={tmp_path}/again"])
-    assert "amp_dtype" not in (out / "best.yaml").read_text()  # the default says it
+    assert "amp_dtype" not in (out / "best.yaml").read_text()  # it has its default value
     one, other = (folder / "best" / "model_state.pdparams" for folder in (out, tmp_path / "again"))
     assert one.read_bytes() == other.read_bytes()
     assert found.best_run == out / "trials" / f"trial-{found.best.number:04d}"
@@ -87,15 +88,15 @@ def test_a_search_ends_in_a_file_that_train_takes(config, tmp_path, capsys):
     assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in capsys.readouterr().out
 
 
-def test_the_untrained_model_is_no_value_of_a_trial(config):
-    """All trials share it, so that none would be better than another: here no rate does anything but harm."""
+def test_the_untrained_model_does_not_count_as_a_trial_value(config):
+    """All trials share it, so none could beat another: here every learning rate only does harm."""
     harm = {"search": "learning_rate=0.5,1", "pruner": "none", "best_metric": "loss"}
     found = search_params(replace(config, trials=2, **harm))
     for each in found.trials:
         assert each.value == min(each.curve.values())
 
 
-def test_more_trials_go_on_where_the_search_ended(config, runs, tmp_path):
+def test_more_trials_continue_a_finished_search(config, runs, tmp_path):
     search_params(config)
     assert len(runs) == 4
     search_params(config)
@@ -117,8 +118,8 @@ def test_a_poor_trial_is_pruned(config, runs, pruner, pruned):
             assert len(each.curve) < 3 and each.value < found.best.value
 
 
-def test_a_trial_at_its_last_evaluation_is_complete(config, runs):
-    """There is nothing left to be saved, and its value may be the best."""
+def test_a_trial_is_not_pruned_at_its_last_evaluation(config, runs):
+    """Pruning would save no more work there, and its value may be the best."""
     found = search_params(replace(config, trials=10, pruner="asha", evaluations=2, prune_after=1))
     assert {each.state for each in found.trials} == {"complete"}
 
@@ -148,15 +149,15 @@ search_params(SearchParamsConfig(**flags))
 
 
 @pytest.mark.parametrize("place", ["evaluation", "end"])
-def test_a_killed_search_goes_on_to_the_same_trials(config, tmp_path, place):
-    """Killed in an evaluation of its second trial, or before that one was noted as complete."""
+def test_a_killed_search_resumes_to_the_same_trials(config, tmp_path, place):
+    """Killed during an evaluation of its second trial, or before that trial was recorded as complete."""
     config = replace(config, trials=3, pruner="none", checkpoint_steps=2)
     search_params(config)
     killed = replace(config, output_dir=str(tmp_path / "killed"))
     words = [sys.executable, "-c", DIES, json.dumps(asdict(killed)), place, "2"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 9, done.stderr[-1500:]
-    assert table_of(tmp_path / "killed").count("\n") == 2  # a head and the first trial
+    assert table_of(tmp_path / "killed").count("\n") == 2  # the header and the first trial
     events = tmp_path / "killed" / "trials" / "trial-0002" / "metrics.jsonl"
     assert events.is_file()
     search_params(killed)
@@ -165,8 +166,8 @@ def test_a_killed_search_goes_on_to_the_same_trials(config, tmp_path, place):
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_trial_killed_while_drawn_has_the_same_values(config, tmp_path):
-    """Each value follows from the seed and its place, whenever it is drawn."""
+def test_a_trial_killed_while_sampling_gets_the_same_values(config, tmp_path):
+    """Each value depends only on the seed and its position, not on when it is sampled."""
     space = space_of(config)
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
@@ -176,7 +177,7 @@ def test_a_trial_killed_while_drawn_has_the_same_values(config, tmp_path):
     assert killed.number == whole.number == 1 and killed.params == whole.params
 
 
-def test_a_pruned_trial_not_yet_noted_is_not_trained_again(config, runs, tmp_path, monkeypatch):
+def test_a_pruned_but_unrecorded_trial_is_not_retrained(config, runs, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -192,8 +193,8 @@ def test_a_pruned_trial_not_yet_noted_is_not_trained_again(config, runs, tmp_pat
     assert found.trials[before - 1].state == "pruned" and len(runs) == 10
 
 
-def test_flags_that_exclude_each_other_fail_one_trial(config, runs):
-    """R-Drop needs dropout: such a trial has failed, and the search goes on."""
+def test_incompatible_flags_fail_only_their_own_trial(config, runs):
+    """R-Drop needs dropout: a trial without it fails, and the search continues."""
     search = "dropout=0.0,0.1 rdrop_alpha=0.0,1.0"
     found = search_params(replace(config, search=search, trials=8, pruner="none"))
     failed = [each for each in found.trials if each.state == "failed"]
@@ -201,7 +202,7 @@ def test_flags_that_exclude_each_other_fail_one_trial(config, runs):
     assert "compares two passes" in failed[0].reason and found.best.state == "complete"
 
 
-def test_a_search_without_any_metric_says_so(config, monkeypatch):
+def test_a_search_without_a_successful_trial_is_an_error(config, monkeypatch):
     class Run:
         def __init__(self, config, callbacks):
             pass
@@ -214,7 +215,7 @@ def test_a_search_without_any_metric_says_so(config, monkeypatch):
         search_params(replace(config, trials=2))
 
 
-def test_another_plan_a_second_process_and_damage_are_refused(config, runs, tmp_path):
+def test_changed_flags_a_held_lock_and_damage_are_refused(config, runs, tmp_path):
     search_params(replace(config, trials=1))
     with pytest.raises(InputError, match="weight_decay was 0.01 and is now 0.02; give another output_dir"):
         search_params(replace(config, weight_decay=0.02))
@@ -230,14 +231,56 @@ def test_another_plan_a_second_process_and_damage_are_refused(config, runs, tmp_
     assert len(runs) == 1
 
 
-def test_without_optuna_the_command_says_how_to_get_it(config, monkeypatch, tmp_path):
+def test_missing_optuna_is_reported_with_install_advice(config, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"optuna is not installed; pip install .*tune"):
         search_params(config)
     assert not (tmp_path / "out").exists()
 
 
-def test_trials_have_the_flags_of_train_beside_their_own(config, runs):
+def test_trials_inherit_the_flags_of_train(config, runs):
     search_params(replace(config, trials=2, weight_decay=0.3, max_steps=10, evaluations=4))
     assert {run.weight_decay for run in runs} == {0.3} and {run.eval_freq for run in runs} == {3}
     assert [run.output_dir[-10:] for run in runs] == ["trial-0001", "trial-0002"]
+
+
+def eval_freq_of(config, monkeypatch):
+    """The --eval_freq of the first trial, which fails before its first step."""
+    made = []
+
+    class Run:
+        def __init__(self, config, callbacks):
+            made.append(config)
+
+        def train(self):
+            raise NumbersError("the loss is nan")
+
+    monkeypatch.setattr(module, "OneRun", Run)
+    with pytest.raises(NumbersError):
+        search_params(config)
+    return made[0].eval_freq
+
+
+def test_evaluations_are_spaced_over_the_rows_that_are_kept(config, monkeypatch, tmp_path):
+    """Rows with a bad label are left out: 64 pairs in batches of 8 take 8 steps, whatever else is there."""
+    with open(tmp_path / "train.tsv", "a", encoding="utf-8") as file:
+        file.writelines("你好\t您好\t5\n" for _ in range(64))
+    asked = {"max_steps": 0, "epochs": 1, "evaluations": 4, "search": "dropout=0,0.1", "batch_size": 8}
+    assert eval_freq_of(replace(config, on_bad_row="skip", **asked), monkeypatch) == 2
+
+
+def test_evaluations_of_a_ranking_are_spaced_over_queries(config, monkeypatch, tmp_path):
+    """A step takes --batch_size queries: 64 of them, of three to five candidates, take 8 steps of 8."""
+    header = ("sentence1", "sentence2", "label", "topic")
+    for seed, (name, size) in enumerate((("train", 64), ("dev", 16))):
+        write_rows(tmp_path / f"{name}.tsv", [header, *((*r, r[0]) for r in candidate_rows(size, seed))])
+    asked = {
+        "max_steps": 0,
+        "epochs": 1,
+        "evaluations": 4,
+        "search": "dropout=0,0.1",
+        "batch_size": 8,
+        "best_metric": "auto",
+    }
+    ranking = replace(config, target="ranking", query="topic", **asked)
+    assert eval_freq_of(ranking, monkeypatch) == 2

@@ -1,4 +1,4 @@
-"""Changed pairs: what each rule does to the texts and to the label, and that a seed makes the same ones."""
+"""Perturbed pairs: what each rule does to the texts and the label, and reproducibility from a seed."""
 
 import re
 from collections import Counter
@@ -41,7 +41,7 @@ def changed_sides(kind, rows=QUESTIONS, **asked):
     """[(text before, after, label before, after, how)] of the text that was changed."""
     for row, left, right, label, how in made(kind, rows, **asked):
         before = rows[row]
-        assert (left == before[0]) != (right == before[1])  # one text alone
+        assert (left == before[0]) != (right == before[1])  # exactly one text is changed
         is_right = left == before[0]
         yield before[is_right], (left, right)[is_right], before[2], label, how
 
@@ -59,7 +59,7 @@ def test_a_typo_keeps_numbers_negations_and_the_label(seed):
             assert sum(one != other for one, other in zip(before, after)) == 1
 
 
-def test_all_ways_of_a_typo_occur():
+def test_all_kinds_of_typos_occur():
     hows = {how for seed in range(20) for *_, how in made("typo", seed=seed)}
     assert hows == {"swapped", "left out", "doubled", "look-alike"}
 
@@ -70,7 +70,7 @@ def test_a_short_text_gets_no_typo():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_homophone_sounds_alike_and_is_of_the_file(seed):
+def test_a_homophone_sounds_alike_and_occurs_in_the_file(seed):
     lazy_pinyin = pytest.importorskip("pypinyin").lazy_pinyin
     rows = [*QUESTIONS, ("在哪里可以买", "再哪里可以卖", 0), ("在哪里可以买", "再哪里可以卖", 0)]
     counts = Counter("".join(left + right for left, right, _ in rows))
@@ -106,24 +106,24 @@ def test_negation_makes_equal_texts_different(left, right, expected):
 @pytest.mark.parametrize(
     "left, right, label",
     [
-        ("支付宝能提现吗", "支付宝可以提现", 1),  # yes or no
+        ("支付宝能提现吗", "支付宝可以提现", 1),  # a yes-no question
         ("支付宝能不能提现", "支付宝可以提现", 1),
         ("是否可以提现", "可以提现", 1),
         ("支付宝可以提现？", "支付宝可以提现", 1),
-        ("怎么可以提现", "怎么能提现", 0),  # what becomes of different texts is not known
+        ("怎么可以提现", "怎么能提现", 0),  # the label of negated different texts is unknown
         ("怎么可以提现", "怎么不能提现", 1),  # one is negated already
         ("谁能告诉我怎么提现", "谁能推荐一个网站", 1),  # a request
         ("唯品会是什么", "唯品会有什么", 1),
         ("Is it open", "Can we go in", 1),
     ],
 )
-def test_where_a_negation_is_not_sure_there_is_none(left, right, label):
+def test_sentences_that_cannot_safely_be_negated_are_left(left, right, label):
     with pytest.raises(InputError, match="no rule of negation applies"):
         made("negation", [(left, right, label)])
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_an_entity_of_both_texts_is_another_in_one(seed):
+def test_an_entity_in_both_texts_is_replaced_in_one_of_them(seed):
     found = {how: (before, after) for before, after, _, _, how in changed_sides("entity", seed=seed)}
     number = re.compile(r"\d+")
     before, after = found["number"]
@@ -132,7 +132,7 @@ def test_an_entity_of_both_texts_is_another_in_one(seed):
     assert found["name"][1].replace("刘德华", "张学友") == found["name"][0].replace("刘德华", "张学友")
 
 
-def test_places_are_exchanged_or_become_others_of_their_kind():
+def test_places_are_swapped_or_replaced_by_other_places():
     found = {
         (how, after)
         for seed in range(40)
@@ -142,12 +142,12 @@ def test_places_are_exchanged_or_become_others_of_their_kind():
     assert any(how == "place" and ("上海" in after) != ("北京" in after) for how, after in found)
 
 
-def test_the_order_changes_and_the_label_does_not():
+def test_order_swaps_the_texts_and_keeps_the_label():
     for row, left, right, label, _ in made("order"):
         assert (right, left, label) == QUESTIONS[row]
 
 
-def test_with_three_classes_the_other_order_has_no_label():
+def test_with_three_classes_swapped_pairs_are_unlabelled():
     assert {label for *_, label, _ in made("order", classes=3)} == {UNKNOWN}
     for kind in ("negation", "entity"):
         with pytest.raises(InputError, match="applies"):
@@ -173,14 +173,14 @@ def test_fillers_fit_their_sentence():
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "homophone"])
-def test_a_row_is_changed_alike_whatever_else_is_asked(kind):
+def test_a_perturbed_row_does_not_depend_on_the_row_limit(kind):
     whole = {row: rest for row, *rest in made(kind)}
     few = {row: rest for row, *rest in made(kind, most=1)}
     assert len(few) == 1 and few.items() <= whole.items()
     assert made(kind) == made(kind)
 
 
-def test_another_seed_makes_other_rows():
+def test_another_seed_gives_other_perturbations():
     assert made("typo", seed=1) != made("typo", seed=2)
     assert {made("order", most=1, seed=seed)[0][0] for seed in range(20)} != {0}
 
@@ -193,7 +193,7 @@ def test_the_origin_names_rule_and_line():
     assert re.fullmatch(r"typo (swapped|left out|doubled|look-alike) line \d+", found.origin(row, pairs))
 
 
-def test_kinds_come_in_their_order_and_unknown_ones_are_named(monkeypatch):
+def test_kinds_are_sorted_and_unknown_ones_are_rejected(monkeypatch):
     assert parse_kinds("order, typo") == ("typo", "order") and parse_kinds("") == ()
     with pytest.raises(InputError, match="robustness spelling is no kind; name some of typo, homophone"):
         parse_kinds("typo spelling")

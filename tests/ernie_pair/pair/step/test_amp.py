@@ -1,4 +1,4 @@
-"""The loss scale of pair training, for real on the CPU, and what mixed precision refuses."""
+"""Loss scaling in pair training, actually run on the CPU, and flags that mixed precision refuses."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from ernie_pair.processes.world import World
 from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.weight_files import read_weights
 
-# Scales that are powers of two change no bit.
+# Scaling by powers of two is exact.
 SCALED = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0, "incr_every_n_steps": 3}
 
 
@@ -55,7 +55,7 @@ def column(seen, name):
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_a_scale_changes_no_bit(folder, passes):
+def test_loss_scaling_is_bit_identical_to_no_scaling(folder, passes):
     flags = {"gradient_accumulation_steps": passes, "batch_size": 16 // passes}
     plain, scaled = tiny_job(folder, **flags), tiny_job(folder, **flags, **SCALED)
     wanted, found = run(plain, 7), run(scaled, 7)
@@ -65,8 +65,8 @@ def test_a_scale_changes_no_bit(folder, passes):
 
 
 @pytest.mark.parametrize("flags", [{}, {"on_nan": "skip"}, {"fgm_epsilon": 0.5, "grad_clip": 0.1}])
-def test_an_infinite_gradient_skips_its_update_and_nothing_else(folder, flags):
-    """The updates around it are those of a run that never saw its rows."""
+def test_an_infinite_gradient_skips_only_its_own_update(folder, flags):
+    """All other updates equal those of a run that never saw its rows."""
     scaled = tiny_job(folder, dropout=0.0, **SCALED, **flags)
     seen = run_poisoned(scaled, [2], 9)
     assert column(seen, "skipped_updates") == [0, 1, 1, 1, 1, 1, 1, 1, 1]
@@ -82,14 +82,14 @@ def test_an_infinite_gradient_skips_its_update_and_nothing_else(folder, flags):
     assert same(after[-1], wanted[-1]["weights"])
 
 
-def test_without_a_scale_a_skipped_update_is_no_schedule_step(folder):
+def test_unscaled_skipped_updates_do_not_advance_the_schedule(folder):
     seen = run_poisoned(tiny_job(folder, on_nan="skip"), [2], 4)
     rates = column(seen, "learning_rate")
     assert rates[2] == rates[1] < rates[3] and column(seen, "skipped_updates") == [0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("cut", [2, 3, 5])
-def test_a_scaled_run_goes_on_from_where_its_scale_stood(tmp_path, folder, cut):
+def test_a_resumed_run_restores_its_loss_scale(tmp_path, folder, cut):
     flags = {**SCALED, "decr_every_n_nan_or_inf": 2}
     whole = run_poisoned(tiny_job(folder, **flags), [2, 3, 6], 9)
     assert column(whole, "loss_scale") == [8, 8, 4, 4, 4, 4, 4, 4, 8]
@@ -103,7 +103,7 @@ def test_a_scaled_run_goes_on_from_where_its_scale_stood(tmp_path, folder, cut):
     checkpoints.close()
     seen = run_poisoned(rest, [2, 3, 6], 9, first=cut + 1)
     for one, other in zip(seen, whole[cut:]):
-        assert same(one.pop("weights"), other.pop("weights")) and str(one) == str(other)  # nan is not nan
+        assert same(one.pop("weights"), other.pop("weights")) and str(one) == str(other)  # nan != nan
 
 
 def test_the_scale_follows_its_flags():
@@ -116,7 +116,7 @@ def test_the_scale_follows_its_flags():
     assert values == [64, 256, 256, 256, 256, 256, 256, 64, 64]
 
 
-def test_a_type_with_the_range_of_float32_needs_no_scale():
+def test_bfloat16_and_no_amp_need_no_loss_scale():
     assert loss_scale_of(AmpFlags(use_amp=True, amp_dtype="bfloat16")) is None
     assert loss_scale_of(AmpFlags()) is None
 
@@ -133,7 +133,7 @@ def test_a_run_logs_its_loss_scale_and_refuses_another(tmp_path, config):
         train_pair(replace(config, **{**SCALED, "init_loss_scaling": 4.0}))
 
 
-def test_a_run_whose_gradients_are_never_finite_ends(config, monkeypatch):
+def test_a_run_whose_gradients_are_never_finite_is_aborted(config, monkeypatch):
     made = PairJob.__init__
 
     def poisoned(self, *given, **named):
@@ -169,19 +169,19 @@ def test_half_precision_needs_a_gpu(folder, dtype):
         ({"amp_level": "O2", "fgm_epsilon": 1.0}, "fgm_epsilon=1.0 moves the embedding by less .* use O1"),
     ],
 )
-def test_a_precision_that_could_not_work_is_refused_in_one_line(folder, flags, message):
+def test_invalid_precision_flags_give_a_one_line_error(folder, flags, message):
     with pytest.raises(InputError, match=message) as caught:
         tiny_config(folder, use_amp=True, device="gpu", **flags)
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_weights_are_read_and_written_as_float32(tmp_path, folder, dtype):
+def test_half_precision_weights_are_read_and_saved_as_float32(tmp_path, folder, dtype):
     model = tiny_job(folder).job.model
     wide = {name: parameter.numpy() for name, parameter in model.named_parameters()}
     model.to(dtype=dtype)
     narrow = widen_tensors(dict(model.named_parameters()))
-    digits = {"float16": 2.0**-9, "bfloat16": 2.0**-7}[dtype]  # Paddle cuts off instead of rounding
+    digits = {"float16": 2.0**-9, "bfloat16": 2.0**-7}[dtype]  # Paddle truncates instead of rounding
     for name, array in narrow.items():
         assert array.dtype == np.float32
         np.testing.assert_allclose(array, wide[name], rtol=digits, atol=1e-7)

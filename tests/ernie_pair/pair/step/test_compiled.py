@@ -1,4 +1,4 @@
-"""The forward pass as one program: the bits of the dynamic graph, and what it is refused for."""
+"""The compiled forward pass: bit-identical to the dynamic graph, and when it is refused."""
 
 from types import SimpleNamespace
 
@@ -40,8 +40,8 @@ def folder(tmp_path_factory):
 
 @needs_training
 @pytest.mark.parametrize("way", WAYS)
-def test_a_program_has_the_bits_of_the_dynamic_graph(folder, way):
-    """Over steps of several lengths, an evaluation in between."""
+def test_a_program_is_bit_identical_to_the_dynamic_graph(folder, way):
+    """Over steps with several sequence lengths, and an evaluation in between."""
     dynamic, whole = (tiny_job(folder, to_static=to, **PLAIN, **WAYS[way]) for to in (False, True))
     assert whole.job.is_compiled and not dynamic.job.is_compiled
     for first, last in ((1, 3), (4, 6)):
@@ -67,7 +67,7 @@ def test_frozen_layers_stay_frozen_in_a_program(folder):
     assert any("embeddings" in name for name in kept) and not any("classifier" in name for name in kept)
 
 
-def test_on_a_cpu_nobody_compiles_unasked(folder):
+def test_nothing_is_compiled_on_a_cpu_by_default(folder):
     assert not tiny_job(folder, **PLAIN).job.is_compiled
 
 
@@ -90,34 +90,34 @@ def settings(**changes):
     [
         ({"use_recompute": True}, 1, "use_recompute=True runs a layer twice"),
         ({"use_amp": True}, 1, "use_amp=True casts by other rules"),
-        ({}, 2, "these are 2"),
+        ({}, 2, "there are 2"),
     ],
 )
-def test_what_a_program_cannot_do_is_said_in_one_line(folder, changes, processes, reason):
+def test_flags_incompatible_with_to_static_are_refused(folder, changes, processes, reason):
     model = model_of(folder)
     with pytest.raises(InputError, match=f"to_static=True: .*{reason}.*; leave it out"):
         compile_forward(settings(**changes), model, processes)
     assert compile_forward(settings(to_static="auto", **changes), model, processes) is None
 
 
-def test_a_class_of_ones_own_is_left_to_the_dynamic_graph(folder):
+def test_a_custom_model_class_is_not_compiled(folder):
     with pytest.raises(InputError, match="Own is a class of your own"):
         compile_forward(settings(), model_of(folder, Own), 1)
 
 
-def test_a_family_that_was_not_compared_is_left_alone():
+def test_an_unverified_model_family_is_not_compiled():
     model = SimpleNamespace(family="nezha", fused_state=None)
-    assert "nezha has not been compared" in why_not_compiled(settings(), as_own(model), 1)
+    assert "nezha is untested; tested are" in why_not_compiled(settings(), as_own(model), 1)
 
 
 def as_own(model):
-    """``model`` as a PairClassifier that was never built."""
+    """A PairClassifier with the attributes of ``model``, made without its constructor."""
     made = PairClassifier.__new__(PairClassifier)
     vars(made).update(vars(model))
     return made
 
 
-def test_the_fused_kernels_are_no_ops_of_a_program(folder):
+def test_fused_kernels_cannot_be_compiled(folder):
     tiny = tiny_job(folder)
     if tiny.job.model.fused_state is None:
         pytest.skip("no fused kernels here")
@@ -125,7 +125,7 @@ def test_the_fused_kernels_are_no_ops_of_a_program(folder):
         tiny_job(folder, to_static=True)
 
 
-def test_a_paddle_that_trains_no_programs_is_left_alone(folder, monkeypatch):
+def test_no_compilation_if_paddle_cannot_train_programs(folder, monkeypatch):
     monkeypatch.setattr(compiled, "why_programs_do_not_train", lambda: "Paddle 3.1.1 cannot")
     with pytest.raises(InputError, match="to_static=True: Paddle 3.1.1 cannot; leave it out"):
         compile_forward(settings(), model_of(folder), 1)
@@ -136,6 +136,6 @@ def test_a_paddle_that_trains_no_programs_is_left_alone(folder, monkeypatch):
 @pytest.mark.parametrize(
     "asked, device, is_compiled", [("auto", "gpu", 1), (False, "gpu", 0), (True, "cpu", 1)]
 )
-def test_who_asks_and_where_decide(folder, asked, device, is_compiled):
+def test_the_flag_and_the_device_decide_about_compilation(folder, asked, device, is_compiled):
     found = compile_forward(settings(to_static=asked, device=device), model_of(folder), 1)
     assert (found is not None) == is_compiled

@@ -1,4 +1,4 @@
-"""FGM: where the embedding goes, and that it comes back."""
+"""FGM: the step that moves the embedding, and that it is undone."""
 
 import numpy as np
 import paddle
@@ -31,14 +31,14 @@ def moved_by(embedding, epsilon, average=lambda tensor: None):
     return within - before, embedding.numpy() - before
 
 
-def test_the_fgm_step_has_its_length_and_is_undone_exactly():
+def test_the_fgm_step_has_length_epsilon_and_is_undone_exactly():
     gradient = np.random.default_rng(1).normal(size=(4, 3))
     moved, left = moved_by(embedding_with(gradient), 0.3)
     np.testing.assert_allclose(moved, 0.3 * gradient / np.linalg.norm(gradient), atol=1e-7)
     assert (left == 0).all()
 
 
-def test_the_step_follows_the_gradient_of_all_processes():
+def test_the_step_follows_the_gradient_averaged_over_processes():
     gradient = np.ones((4, 3))
 
     def average(tensor):
@@ -47,18 +47,18 @@ def test_the_step_follows_the_gradient_of_all_processes():
     embedding = embedding_with(gradient)
     moved, _ = moved_by(embedding, 1.0, average)
     np.testing.assert_allclose(moved, np.arange(12).reshape(4, 3) / np.sqrt(506), atol=1e-6)
-    assert np.array_equal(embedding.grad.numpy(), gradient)  # its own is as it was
+    assert np.array_equal(embedding.grad.numpy(), gradient)  # its own gradient is unchanged
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
-def test_a_gradient_without_a_direction_moves_nothing(bad):
+def test_a_zero_or_nonfinite_gradient_moves_nothing(bad):
     gradient = np.zeros((4, 3))
     gradient[1, 1] = bad
     moved, left = moved_by(embedding_with(gradient), 0.3)
     assert (moved == 0).all() and (left == 0).all()
 
 
-def test_the_embedding_comes_back_when_the_second_round_fails():
+def test_the_embedding_is_restored_if_the_second_pass_fails():
     embedding = embedding_with(np.ones((4, 3)))
     before = embedding.numpy()
     with pytest.raises(KeyError), Fgm(embedding, 5.0, lambda tensor: None).applied():
@@ -76,15 +76,15 @@ def test_a_frozen_embedding_is_refused(folder):
         tiny_job(folder, prepare=freeze, fgm_epsilon=0.5)
 
 
-def test_the_update_takes_the_gradients_of_both_rounds(folder):
+def test_the_update_adds_the_gradients_of_both_passes(folder):
     plain, both = (tiny_job(folder, dropout=0.0, fgm_epsilon=e) for e in (0.0, 1e-6))
     (first,), (second,) = run(plain, 1), run(both, 1)
-    # So short a step changes nothing: the same gradient comes twice.
+    # Such a short step changes nothing: both passes give the same gradient.
     assert second["gradient_norm"] == pytest.approx(2 * first["gradient_norm"], rel=1e-3)
     assert second["loss"] == first["loss"] == pytest.approx(second["adversarial_loss"], rel=1e-5)
 
 
-def test_the_step_makes_the_loss_grow(folder):
+def test_the_adversarial_step_increases_the_loss(folder):
     tiny = tiny_job(folder, dropout=0.0, fgm_epsilon=0.05)
     metrics = run(tiny, 20)
     assert all(m["adversarial_loss"] > m["loss"] for m in metrics)

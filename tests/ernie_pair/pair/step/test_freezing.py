@@ -1,4 +1,4 @@
-"""What is frozen stays as it came, costs no gradient and drops nothing out; recompute changes no bit."""
+"""Frozen parts keep their weights, get no gradient and have no dropout; recompute changes no bit."""
 
 import json
 from dataclasses import replace
@@ -65,7 +65,7 @@ def flags_of(family="ernie", **flags):
 
 
 def gradients(model, seed=3):
-    """Of a model that had none yet."""
+    """The gradients of a model that had none yet."""
     paddle.seed(seed)
     model.train()
     model(IDS, TYPES).square().sum().backward()
@@ -74,7 +74,7 @@ def gradients(model, seed=3):
 
 
 def nodes_behind(tensor):
-    """How many steps back a gradient would take."""
+    """The number of nodes in the backward graph of ``tensor``."""
     seen, waiting = set(), [tensor.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -92,14 +92,14 @@ def is_below(name, layers):
 
 @pytest.mark.parametrize("family", ["ernie", "ernie_gram", "bert"])
 @pytest.mark.parametrize("flags, layers", FREEZINGS)
-def test_what_is_frozen_has_no_gradient_and_all_else_has_one(make, family, flags, layers):
+def test_exactly_the_unfrozen_parameters_get_gradients(make, family, flags, layers):
     model, _ = make(family, **flags)
     for name, gradient in gradients(model).items():
         assert (gradient is None) == is_below(name, layers), name
 
 
 @pytest.mark.parametrize("flags, layers", FREEZINGS)
-def test_what_is_frozen_keeps_every_bit_and_has_no_state(make, flags, layers):
+def test_frozen_weights_do_not_change_and_have_no_state(make, flags, layers):
     model, _ = make(**flags)
     optimizer = new_optimizer(model, flags_of(**flags))
     before = {name: p.numpy() for name, p in model.named_parameters()}
@@ -117,7 +117,7 @@ def test_what_is_frozen_keeps_every_bit_and_has_no_state(make, flags, layers):
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_the_more_is_frozen_the_less_is_kept_for_the_way_back(make, pooling):
+def test_freezing_more_shrinks_the_backward_graph(make, pooling):
     counts = []
     for flags in ({}, *(flags for flags, _ in FREEZINGS)):
         model, _ = make(pooling=pooling, **flags)
@@ -125,11 +125,11 @@ def test_the_more_is_frozen_the_less_is_kept_for_the_way_back(make, pooling):
         counts.append(nodes_behind(model(IDS, TYPES)))
     assert counts == sorted(counts, reverse=True) and len(set(counts)) == len(counts)
     states, _ = model.encoder(IDS, token_type_ids=TYPES)
-    assert states.stop_gradient and states.grad_fn is None  # nothing at all of a frozen encoder
+    assert states.stop_gradient and states.grad_fn is None  # a frozen encoder has no backward graph
 
 
 @pytest.mark.parametrize("flags, layers", FREEZINGS)
-def test_what_is_frozen_drops_nothing_out_and_what_trains_does(make, flags, layers):
+def test_dropout_is_off_only_in_the_frozen_part(make, flags, layers):
     model, _ = make(dropout=0.5, **flags)
     model.train()
     first_trained = [*model.layers()[layers:], model.dropout][0]
@@ -137,29 +137,29 @@ def test_what_is_frozen_drops_nothing_out_and_what_trains_does(make, flags, laye
     first_trained.register_forward_pre_hook(lambda layer, inputs: given.append(inputs[0].numpy()))
     answers = [model(IDS, TYPES).numpy() for _ in range(2)]
     if layers < 3:
-        assert np.array_equal(*given)  # what comes out of the frozen part
+        assert np.array_equal(*given)  # the output of the frozen part
     else:
         states = [model.encoder(IDS, token_type_ids=TYPES)[0].numpy() for _ in range(2)]
         assert np.array_equal(*states)
     assert not np.array_equal(*answers)
 
 
-def test_how_many_parameters_train_is_told(make):
+def test_the_number_of_trained_parameters_is_reported(make):
     model, said = make()
     assert "(100.0%)" in said and "frozen" not in said
     every = sum(p.size for p in model.parameters())
     model, said = make(freeze_layers=2)
     trained = sum(int(np.prod(p.shape)) for n, p in model.named_parameters() if not is_below(n, 2))
     assert said == (
-        f"{trained:,} of {every:,} parameters train ({trained / every:.1%}); "
+        f"{trained:,} of {every:,} parameters are trained ({trained / every:.1%}); "
         "the embeddings and 2 of 3 layers are frozen, and drop nothing out"
     )
     _, said = make(pooling="mean")
     pooler = 16 * 16 + 16
-    assert said.startswith(f"{every - pooler:,} of {every:,} parameters train")
+    assert said.startswith(f"{every - pooler:,} of {every:,} parameters are trained")
 
 
-def test_a_model_thaws_when_nothing_is_to_be_frozen(make):
+def test_a_model_is_unfrozen_when_no_flag_freezes_it(make):
     model, _ = make(freeze="encoder", use_recompute=True)
     freeze(model, flags_of())
     recompute_layers(model, False)
@@ -180,7 +180,7 @@ def test_a_model_thaws_when_nothing_is_to_be_frozen(make):
         ({"freeze_layers": 1, "fgm_epsilon": 1.0}, "fgm_epsilon"),
     ],
 )
-def test_a_freezing_that_cannot_be_is_refused(make, flags, reason):
+def test_invalid_freezing_flags_are_refused(make, flags, reason):
     with pytest.raises(InputError, match=reason):
         make(**flags)
 
@@ -219,7 +219,7 @@ def same(first, second):
 @pytest.mark.parametrize(
     "flags", [{"freeze": "encoder"}, {"freeze_layers": 1, "pooling": "mean", "layer_decay": 0.8}]
 )
-def test_a_frozen_job_cut_in_two_ends_with_bit_equal_weights(tmp_path, job, flags):
+def test_a_resumed_frozen_job_has_bit_identical_weights(tmp_path, job, flags):
     whole, updates = job(**flags)
     run(whole, updates, 1, 5)
     half, updates = job(**flags)
@@ -235,7 +235,7 @@ def test_a_frozen_job_cut_in_two_ends_with_bit_equal_weights(tmp_path, job, flag
 
 @pytest.mark.parametrize("flags", [{}, {"freeze": "embeddings"}, {"freeze_layers": 1}, {"pooling": "mean"}])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_recomputed_gradients_are_the_same_to_the_last_bit(make, flags, dropout):
+def test_recomputed_gradients_are_bit_identical(make, flags, dropout):
     plain, recomputed = (gradients(make(dropout=dropout, use_recompute=u, **flags)[0]) for u in (False, True))
     for name, gradient in plain.items():
         assert (gradient is None) == (recomputed[name] is None), name
@@ -250,7 +250,7 @@ def test_recompute_leaves_later_random_numbers_unchanged(make):
     assert np.array_equal(*drawn)
 
 
-def test_recomputed_runs_of_one_seed_are_equal_and_as_without(job):
+def test_runs_with_and_without_recompute_are_bit_identical(job):
     ends = []
     for flags in ({"use_recompute": True}, {"use_recompute": True}, {}):
         made, updates = job(**flags)
@@ -263,12 +263,12 @@ def test_recompute_runs_trained_layers_twice_per_update(make):
     model, _ = make(freeze_layers=1, use_recompute=True)
     counts = [0] * 3
     for number, layer in enumerate(model.layers()):
-        # The hook is inside of what recompute runs, for it hangs on the attention.
+        # The hook is on the attention, so it runs inside of what recompute repeats.
         layer.self_attn.register_forward_pre_hook(
             lambda *given, n=number: counts.__setitem__(n, counts[n] + 1)
         )
     gradients(model)
-    assert counts == [1, 1, 2]  # frozen; given what needs no gradient; recomputed
+    assert counts == [1, 1, 2]  # frozen; input without a gradient; recomputed
     model.eval()
     with paddle.no_grad():
         model(IDS, TYPES)
@@ -305,7 +305,7 @@ def test_every_family_freezes_decays_and_recomputes(tmp_path, capsys, family):
     assert not any(optimizer._apply_decay_param_fun(dict(model.named_parameters())[n].name) for n in narrow)
 
 
-def test_a_run_follows_the_flags_and_evaluates_as_trained(tmp_path, capfd):
+def test_a_run_applies_the_flags_and_refuses_to_change_them(tmp_path, capfd):
     config = TrainConfig(
         model_name_or_path=str(write_model(tmp_path / "model", hidden_size=16, intermediate_size=32)),
         model_type="bert",
@@ -321,7 +321,7 @@ def test_a_run_follows_the_flags_and_evaluates_as_trained(tmp_path, capfd):
     )
     train_pair(config)
     said = capfd.readouterr().err
-    assert "parameters train (" in said and "the embeddings and 1 of 2 layers are frozen" in said
+    assert "parameters are trained (" in said and "the embeddings and 1 of 2 layers are frozen" in said
     (best,) = (tmp_path / "out").glob("best-*")
     assert json.loads((best / "config.json").read_text())["pooling"] == "mean"
     evaluate_pair(

@@ -17,7 +17,7 @@ WEIGHTS = np.array([1.0, 2.5, 0.0], dtype=np.float32)
 
 
 class Model:
-    """Logits that follow from the ids, with noise on the second half of a doubled batch."""
+    """Logits computed from the ids, with noise on the second half of a doubled batch."""
 
     def __init__(self, noise=0.0):
         self.noise, self.asked = noise, []
@@ -44,7 +44,7 @@ def test_without_weights_the_loss_is_the_mean_cross_entropy():
     assert loss == float(answer.loss) and divergence == 0.0 and PairLoss().weight_of(BATCH) == 1.0
 
 
-def test_a_row_counts_what_its_class_counts():
+def test_each_row_is_weighted_by_its_class():
     model, objective = Model(), PairLoss(class_weights=WEIGHTS)
     answer = objective(model, BATCH)
     weights = WEIGHTS[BATCH.labels]
@@ -55,7 +55,7 @@ def test_a_row_counts_what_its_class_counts():
     assert (model.answer.grad.numpy()[BATCH.labels == 2] == 0).all()
 
 
-def test_rows_that_all_count_nothing_make_a_loss_of_nothing():
+def test_rows_of_zero_weight_give_zero_loss_and_gradient():
     only = Batch(IDS[:2], IDS[:2] * 0, np.array([2, 2]))
     model, objective = Model(), PairLoss(class_weights=WEIGHTS)
     answer = objective(model, only)
@@ -65,7 +65,7 @@ def test_rows_that_all_count_nothing_make_a_loss_of_nothing():
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
-def test_two_passes_of_a_pair_are_compared_both_ways(weights):
+def test_rdrop_adds_the_symmetric_divergence_of_two_passes(weights):
     model = Model(noise=0.7)
     answer = PairLoss(rdrop_alpha=3.0, class_weights=weights)(model, BATCH)
     assert np.array_equal(model.asked[0], np.concatenate([IDS, IDS])) and len(model.asked) == 1
@@ -82,8 +82,8 @@ def test_two_passes_of_a_pair_are_compared_both_ways(weights):
     assert answer.rows == 2 * len(BATCH.labels)
 
 
-def test_the_divergence_gradient_matches_its_definition():
-    """Against differences of float64 numbers."""
+def test_the_divergence_gradient_matches_finite_differences():
+    """Compared with finite differences in float64."""
     first = np.random.default_rng(0).normal(size=(2, 3))
     second = first + 0.3
 
@@ -107,7 +107,7 @@ def test_the_divergence_gradient_matches_its_definition():
         assert slope[place] == pytest.approx((loss_of(whole + step) - loss_of(whole - step)) / 2e-5, abs=1e-5)
 
 
-def test_balanced_weights_count_all_classes_the_same():
+def test_balanced_weights_give_all_classes_equal_weight():
     labels = np.array([0] * 6 + [1] * 2 + [2] * 4)
     weights = class_weights_of("balanced", 3, labels, "train.tsv")
     np.testing.assert_allclose(weights, [12 / 18, 12 / 6, 12 / 12])
@@ -116,19 +116,19 @@ def test_balanced_weights_count_all_classes_the_same():
     assert class_weights_of("1, 2.5,0", 3, None, "train.tsv").tolist() == [1, 2.5, 0]
 
 
-def test_a_class_that_does_not_occur_has_no_balanced_weight():
+def test_balanced_weights_need_every_class_to_occur():
     with pytest.raises(InputError, match=r"^train\.tsv has no pair of class 1, so class_weights balanced"):
         class_weights_of("balanced", 3, np.array([0, 2]), "train.tsv")
 
 
 @pytest.mark.parametrize("text", ["1,2", "1,2,3,4", "3"])
-def test_a_weight_is_given_for_each_class(text):
+def test_the_number_of_weights_must_match_the_classes(text):
     names = rf"names {len(text.split(','))} class\(es\), and there are 3"
     with pytest.raises(InputError, match=f"^class_weights.{text} {names}"):
         class_weights_of(text, 3, None, "train.tsv")
 
 
 @pytest.mark.parametrize("text", ["-1,2", "nan,1", "1,inf", "one,two", "1;2", ",", "0,0", "balance"])
-def test_a_weight_is_a_number_of_0_or_more(text):
+def test_invalid_class_weights_are_refused(text):
     with pytest.raises(InputError, match=f"^class_weights.{text} must be a number of 0 or more for each"):
         class_weights_in(text)

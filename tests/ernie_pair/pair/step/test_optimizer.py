@@ -1,4 +1,4 @@
-"""The optimizer of the pair classifier: its rates, layer by layer, and its state under structured names."""
+"""The pair classifier's optimizer: its learning rates by layer, and its state under structured names."""
 
 from types import SimpleNamespace
 
@@ -60,7 +60,7 @@ def same(first, second):
     return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_without_layer_decay_an_update_is_that_of_plain_adamw(make):
+def test_without_layer_decay_updates_equal_plain_adamw(make):
     ours, theirs = make(), make()
     decayed = {p.name for name, p in theirs.named_parameters() if not ("bias" in name or "norm" in name)}
     plain = paddle.optimizer.AdamW(
@@ -74,7 +74,7 @@ def test_without_layer_decay_an_update_is_that_of_plain_adamw(make):
     assert same(weights(ours), weights(theirs))
 
 
-def test_the_rate_falls_layer_by_layer_from_the_head(make):
+def test_the_learning_rate_decays_by_layer_below_the_head(make):
     factors = rate_factors(make(), 0.5)
     assert factors["classifier.weight"] == factors["ernie.pooler.dense.bias"] == 1
     assert factors["ernie.encoder.layers.1.linear1.weight"] == 0.5
@@ -96,13 +96,13 @@ def test_the_first_update_moves_each_weight_by_its_own_rate(make):
         has_gradient = np.abs(parameter.grad.numpy()) > 1e-3
         steps = np.abs(parameter.numpy() - before[name])[has_gradient]
         moved += len(steps) > 0
-        # The first of Adam: the rate, whatever the gradient.
+        # Adam's first step has the size of the rate, whatever the gradient.
         assert np.allclose(steps, 1e-2 * factors[name], rtol=1e-3), name
     assert moved > 30
 
 
 @pytest.mark.parametrize("layer_decay", [1.0, 0.5])
-def test_biases_and_norms_do_not_decay_and_all_others_do(make, layer_decay):
+def test_weight_decay_skips_biases_and_norms(make, layer_decay):
     model = make()
     optimizer = new_optimizer(model, flags(weight_decay=0.5, layer_decay=layer_decay))
     optimizer.set_lr(0.1)
@@ -118,18 +118,18 @@ def test_biases_and_norms_do_not_decay_and_all_others_do(make, layer_decay):
 
 
 @pytest.mark.parametrize("name", ["a.layer_norm.weight", "squeezebert.embeddings.LayerNorm.weight", "x.Bias"])
-def test_a_norm_is_known_by_any_spelling(name):
+def test_norm_parameters_are_recognised_in_any_spelling(name):
     assert not decays(name) and decays("bert.encoder.layers.0.linear1.weight")
 
 
 @pytest.mark.parametrize("value", [0.0, -0.5, 1.01, float("nan")])
-def test_a_layer_decay_that_is_none_is_refused(value):
+def test_an_invalid_layer_decay_is_refused(value):
     with pytest.raises(InputError, match="^layer_decay(=.* is (not )?above .*; use 1| takes a number)"):
         flags(layer_decay=value)
 
 
 @pytest.mark.parametrize("layer_decay", [1.0, 0.5])
-def test_a_restored_optimizer_goes_on_bit_for_bit(make, layer_decay):
+def test_a_restored_optimizer_continues_bit_identically(make, layer_decay):
     config = flags(layer_decay=layer_decay)
     whole, cut = make(), make()
     learn(whole, new_optimizer(whole, config), updates=4)
@@ -145,7 +145,7 @@ def test_a_restored_optimizer_goes_on_bit_for_bit(make, layer_decay):
     assert same(weights(rest), weights(whole))
 
 
-def test_an_optimizer_that_has_moved_can_be_set_back(make):
+def test_an_optimizer_can_be_restored_to_an_earlier_state(make):
     model, config = make(), flags()
     optimizer = new_optimizer(model, config)
     learn(model, optimizer)
@@ -158,7 +158,7 @@ def test_an_optimizer_that_has_moved_can_be_set_back(make):
     assert same(weights(model), after)
 
 
-def test_the_state_is_whole_before_the_first_update(make):
+def test_the_state_is_complete_before_the_first_update(make):
     model = make()
     optimizer = new_optimizer(model, flags())
     arrays = optimizer_arrays(model, optimizer)
@@ -185,7 +185,7 @@ def test_the_state_is_whole_before_the_first_update(make):
         ),
     ],
 )
-def test_another_models_state_is_refused_with_nothing_set(make, change, reason):
+def test_a_mismatched_state_is_refused_and_changes_nothing(make, change, reason):
     model = make()
     optimizer = new_optimizer(model, flags())
     learn(model, optimizer)
@@ -200,7 +200,7 @@ def test_another_models_state_is_refused_with_nothing_set(make, change, reason):
 
 
 class NarrowModel:
-    """A parameter in 16 bits, whose update no CPU can do: its state is named as on a GPU."""
+    """A 16-bit parameter, which no CPU can update: its state is named as on a GPU."""
 
     def __init__(self):
         self.weight = paddle.ones([2, 3]).astype("float16")
@@ -210,7 +210,7 @@ class NarrowModel:
         return [("classifier.weight", self.weight)]
 
 
-def test_masters_of_narrow_weights_belong_to_the_state():
+def test_fp16_master_weights_are_part_of_the_state():
     model = NarrowModel()
     kept, laid = {}, []
     powers = {

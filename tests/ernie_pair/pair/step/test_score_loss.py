@@ -1,4 +1,4 @@
-"""The losses of models without classes against NumPy."""
+"""The losses of regression and ranking models, compared with NumPy."""
 
 import numpy as np
 import paddle
@@ -10,7 +10,7 @@ from ernie_pair.pair.step.score_loss import ListwiseLoss, MarginLoss, SquaredErr
 
 SCORES = np.array([[0.5], [-1.0], [2.0], [0.0], [3.0]], np.float32)
 IDS = np.arange(5)[:, None]
-QUERIES = np.array([[1, 0], [0, 0], [0, 1], [1, 1], [1, 1]])  # labels, and of which query
+QUERIES = np.array([[1, 0], [0, 0], [0, 1], [1, 1], [1, 1]])  # the label and the query of each row
 
 
 def ask(loss, labels):
@@ -20,7 +20,7 @@ def ask(loss, labels):
     return answer, outputs.grad.numpy()[:, 0]
 
 
-def test_regression_lowers_the_mean_squared_error():
+def test_regression_loss_is_the_mean_squared_error():
     labels = np.array([0.0, 1.0, 2.5, 0.0, 4.0])
     answer, gradient = ask(SquaredError(), labels)
     errors = SCORES[:, 0] - labels
@@ -38,13 +38,13 @@ def test_listwise_is_cross_entropy_over_the_candidates():
     assert np.isfinite(gradient).all() and gradient[:2].sum() == pytest.approx(0, abs=1e-6)
 
 
-def test_margin_counts_what_is_missing_between_two():
+def test_margin_loss_averages_the_missing_margins():
     answer, gradient = ask(MarginLoss(1.25), QUERIES)
-    # 0.5 is 1.5 above -1; 0 lacks 3.25 to stand 1.25 above 2, and 3 lacks 0.25.
+    # 0.5 is 1.5 above -1; 0 is 3.25 short of being 1.25 above 2, and 3 is 0.25 short of it.
     assert float(answer.loss) == pytest.approx((0.0 + (3.25 + 0.25) / 2) / 2)
     assert gradient == pytest.approx([0, 0, 0.5, -0.25, -0.25])
 
 
-def test_a_wrong_first_candidate_is_no_hit():
+def test_a_wrong_top_candidate_is_not_a_hit():
     labels = np.array([[0, 0], [1, 0], [1, 1], [0, 1], [0, 1]])
     assert ask(ListwiseLoss(), labels)[0].numbers.tolist()[2] == 0.0

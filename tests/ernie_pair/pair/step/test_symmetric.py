@@ -1,4 +1,4 @@
-"""--symmetric average and consistency: the loss of a pair in both orders, and how its model is asked then."""
+"""--symmetric average and consistency: the loss over both orders, and how such a model is evaluated."""
 
 import json
 
@@ -28,7 +28,7 @@ WEIGHTS = np.array([1.0, 2.5, 0.5], dtype=np.float32)
 
 
 class Model:
-    """Logits that follow from the second id of a row, so that the order of the texts matters."""
+    """Logits computed from the second id of a row, so that the order of the texts matters."""
 
     def __init__(self):
         self.table = np.random.default_rng(5).normal(size=(16, 3)).astype(np.float32)
@@ -44,7 +44,7 @@ def weighted(values, weights):
     return (rows * values).sum() / rows.sum()
 
 
-def test_exchanged_rows_are_those_of_exchanged_texts(tmp_path):
+def test_swapping_encoded_rows_equals_encoding_swapped_texts(tmp_path):
     tokenizer = WordPiece.from_file(write_model(tmp_path) / "vocab.txt")
     left, right, labels = zip(*toy_rows(40, 3))
     rows, other = (
@@ -57,7 +57,7 @@ def test_exchanged_rows_are_those_of_exchanged_texts(tmp_path):
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
-def test_average_learns_by_the_mean_of_both_orders(weights):
+def test_average_uses_the_mean_logits_of_both_orders(weights):
     model = Model()
     answer = PairLoss(0.0, weights, "average")(model, BATCH)
     exchanged = exchange_texts(BATCH)
@@ -87,7 +87,7 @@ def test_consistency_adds_the_divergence_of_the_orders(weights):
 
 
 @pytest.mark.parametrize("symmetric", ["average", "consistency"])
-def test_a_step_passes_twice_and_counts_so(tmp_path, symmetric):
+def test_a_step_runs_two_passes_and_counts_their_flops(tmp_path, symmetric):
     folder = write_files(tmp_path)
     (plain,), (both,) = (run(tiny_job(folder, symmetric=kind), 1) for kind in ("none", symmetric))
     assert both["flops"] == 2 * plain["flops"] and both["tokens"] == plain["tokens"]
@@ -97,13 +97,13 @@ def test_a_step_passes_twice_and_counts_so(tmp_path, symmetric):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        ({"symmetric": "average", "rdrop_alpha": 1.0}, "^symmetric average lets every pair pass in both"),
+        ({"symmetric": "average", "rdrop_alpha": 1.0}, "^symmetric average runs every pair in both"),
         ({"symmetric": "consistency", "rdrop_alpha": 1.0}, "leave one of them out$"),
-        ({"symmetric_alpha": 2.0}, "^symmetric_alpha.2.0 is of symmetric consistency"),
+        ({"symmetric_alpha": 2.0}, "^symmetric_alpha.2.0 is for symmetric consistency"),
         ({"symmetric": "average", "symmetric_alpha": 0.5}, "and this is symmetric average; leave it out$"),
     ],
 )
-def test_what_excludes_both_orders_is_refused(tmp_path, flags, said):
+def test_flags_incompatible_with_symmetric_are_refused(tmp_path, flags, said):
     with pytest.raises(InputError, match=said):
         train_config(tmp_path, **flags)
 
@@ -115,7 +115,7 @@ def evaluated(tmp_path, best, **flags):
     return json.loads(out.read_text())
 
 
-def test_an_averaged_model_is_asked_as_it_was_chosen(tmp_path):
+def test_an_averaged_model_is_evaluated_in_both_orders(tmp_path):
     config = train_config(tmp_path, symmetric="average", epochs=3, learning_rate=2e-3, eval_freq=4)
     train_pair(config)
     best = max(events(tmp_path / "out", "valid"), key=lambda event: event["accuracy"])
@@ -131,7 +131,7 @@ def test_an_averaged_model_is_asked_as_it_was_chosen(tmp_path):
         train_pair(train_config(tmp_path, symmetric="none", epochs=3, learning_rate=2e-3, eval_freq=4))
 
 
-def test_a_consistent_model_is_asked_in_one_order(tmp_path):
+def test_a_consistency_model_is_evaluated_in_one_order(tmp_path):
     config = train_config(tmp_path, symmetric="consistency", epochs=1)
     result = PairTrainer(config.model_name_or_path, config, config.train_file, config.dev_file).train()
     assert not (result.best_model / "calibration.json").exists()

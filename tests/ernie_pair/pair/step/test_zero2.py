@@ -1,4 +1,4 @@
-"""The flags of sharding, and the flat tensor of an offloaded state; what needs processes is in ranks/."""
+"""Sharding flags, and the flat tensor of an offloaded state; multi-process tests are in ranks/."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ STAGE2 = {"sharding": "stage2", "device": "gpu"}
 HALF = {"use_amp": True, "amp_level": "O2", "amp_dtype": "float16"}
 
 
-def test_parameters_lie_one_after_another_with_their_gaps():
+def test_parameters_are_laid_out_flat_with_their_padding():
     shapes = {"a": (2, 3), "b": (4,), "c": ()}
     places = places_of(shapes, [2, 0, 7])
     assert [place.start for place in places.values()] == [0, 8, 12]
@@ -43,23 +43,23 @@ def test_parameters_lie_one_after_another_with_their_gaps():
         ),
         (
             {**STAGE2, **HALF, "gradient_accumulation_steps": 2},
-            "would add up the gradients of several micro-batches",
+            "would accumulate several micro-batches' gradients",
         ),
     ],
 )
-def test_what_sharding_cannot_do_is_refused_in_one_line(tmp_path, flags, message):
+def test_flags_unfit_for_sharding_give_a_one_line_error(tmp_path, flags, message):
     with pytest.raises(InputError, match=message) as caught:
         tiny_config(tmp_path, **flags)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_sharding_needs_somebody_to_share_with(tmp_path):
+def test_sharding_needs_more_than_one_process(tmp_path):
     with pytest.raises(
         InputError, match="^sharding stage2 splits the state over several processes, and this"
     ):
         tiny_job(write_files(tmp_path), **STAGE2)
 
 
-def test_what_goes_together_is_taken(tmp_path):
+def test_compatible_sharding_flags_are_accepted(tmp_path):
     config = tiny_config(tmp_path, **STAGE2, **HALF, sharding_offload=True, grad_clip=1.0, rdrop_alpha=1.0)
     assert config.sharding_offload and config.pairs_per_step(4) == 64

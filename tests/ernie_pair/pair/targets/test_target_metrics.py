@@ -1,4 +1,4 @@
-"""The metrics of scores, orders and classes against SciPy and scikit-learn."""
+"""Regression, ranking and per-class metrics, compared with SciPy and scikit-learn."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ LABELS = RNG.integers(0, 11, 60) / 2.0
 OUTPUTS = (LABELS + RNG.normal(size=60)).astype(np.float32)[:, None]
 
 
-def test_scores_are_measured_as_scipy_does():
+def test_regression_metrics_match_scipy():
     found, scores = measure_scores(OUTPUTS, LABELS), OUTPUTS[:, 0].astype(np.float64)
     assert found["pearson"] == pytest.approx(pearsonr(scores, LABELS)[0], abs=1e-12)
     assert found["spearman"] == pytest.approx(spearmanr(scores, LABELS)[0], abs=1e-12)
@@ -33,36 +33,36 @@ def test_scores_are_measured_as_scipy_does():
     assert found["mae"] == pytest.approx(np.abs(scores - LABELS).mean())
 
 
-def test_what_is_shown_lies_in_the_range_and_is_measured_so():
+def test_metrics_use_scores_clipped_to_the_label_range():
     found, clipped = measure_scores(OUTPUTS, LABELS, (0, 5)), OUTPUTS[:, 0].astype(np.float64).clip(0, 5)
     assert found["mse"] == pytest.approx(np.mean((clipped - LABELS) ** 2)) and found["mse"] < found["loss"]
     assert found["spearman"] == pytest.approx(spearmanr(clipped, LABELS)[0], abs=1e-12)
 
 
-def test_counted_rows_are_rows_that_stand_so_often():
+def test_counted_scores_equal_repeated_rows():
     counted = CountedScores(OUTPUTS, LABELS, (0, 5))
     for counts in resamples(len(LABELS), 4, seed=1):
         rows = np.repeat(np.arange(len(LABELS)), counts)
         assert counted.measure(counts) == pytest.approx(measure_scores(OUTPUTS[rows], LABELS[rows], (0, 5)))
 
 
-def test_equal_scores_have_no_correlation_equal_labels_nan():
+def test_correlation_is_0_for_equal_scores_nan_for_equal_labels():
     found = measure_scores(np.full((4, 1), 0.1, np.float32), np.array([0.0, 1.0, 2.0, 3.0]))
     assert found["pearson"] == found["spearman"] == 0.0
     assert np.isnan(measure_scores(OUTPUTS[:4], np.full(4, 0.3))["pearson"])
     refuse_unmeasurable("mse", np.full(4, 0.3), Scores.within(), "dev.tsv")
-    with pytest.raises(InputError, match="dev.tsv has one label alone, 0.3, so pearson has no value"):
+    with pytest.raises(InputError, match="dev.tsv has a single label, 0.3, so pearson is undefined"):
         refuse_unmeasurable("pearson", np.full(4, 0.3), Scores.within(), "dev.tsv")
 
 
-def test_the_bins_of_the_labels_hold_every_row_once():
+def test_every_row_falls_into_exactly_one_label_bin():
     bins = error_bins(OUTPUTS[:, 0], LABELS)
     assert sum(each["rows"] for each in bins) == len(LABELS)
     assert all(each["low"] <= each["mean_label"] <= each["high"] for each in bins)
 
 
 def queries(count, seed=0):
-    """Scores with ties, labels and queries, rows of a query not side by side."""
+    """Scores with ties, labels and queries; the rows of a query are not adjacent."""
     rng = np.random.default_rng(seed)
     groups = groups_of([str(number) for number in rng.permutation(np.repeat(np.arange(count), 6))])
     return (
@@ -72,7 +72,7 @@ def queries(count, seed=0):
     )
 
 
-def test_orders_without_ties_are_measured_as_scikit_learn_does():
+def test_ranking_metrics_without_ties_match_scikit_learn():
     outputs, labels, groups = queries(30)
     outputs += np.random.default_rng(1).random(outputs.shape, dtype=np.float32)
     found, wanted = measure_ranking(outputs, labels, groups), []
@@ -84,13 +84,13 @@ def test_orders_without_ties_are_measured_as_scikit_learn_does():
     assert [found["map"], found["ndcg"], found["hit_at_1"]] == pytest.approx(np.mean(wanted, axis=0).tolist())
 
 
-def test_a_model_that_tells_nothing_apart_ranks_nothing_first():
+def test_tied_candidates_get_the_worst_rank():
     found = measure_ranking(np.zeros((6, 1), np.float32), np.array([1, 0, 0, 0, 1, 0]), np.repeat([0, 1], 3))
     assert found["hit_at_1"] == 0 and found["mrr"] == pytest.approx(1 / 3)
     assert found["loss"] == pytest.approx(np.log(3))
 
 
-def test_counted_queries_are_queries_that_stand_so_often():
+def test_counted_queries_equal_repeated_queries():
     outputs, labels, groups = queries(8)
     counted = CountedQueries(outputs, labels, groups)
     counts = next(resamples(counted.num_queries, 1, seed=2))
@@ -103,20 +103,20 @@ def test_counted_queries_are_queries_that_stand_so_often():
     assert counted.measure(counts) == pytest.approx(again)
 
 
-def test_queries_without_an_order_are_not_measured():
+def test_ranking_metrics_need_a_query_with_both_labels():
     with pytest.raises(InputError, match="dev.tsv has no query with both a candidate of label 1 and one"):
         refuse_unmeasurable("mrr", np.array([1, 1]), Relevance.of_candidates(), "dev.tsv", np.array([0, 0]))
     assert rows_without_positive(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 0])).tolist() == [1, 3]
 
 
-def test_a_long_query_takes_turns_with_each_of_its_candidates():
+def test_a_long_query_is_split_and_keeps_all_its_candidates():
     groups, labels = (
         np.repeat([0, 1, 2], [9, 3, 2]),
         np.array([1, 0, 0, 0, 0, 0, 0, 1, 0] + [1, 0, 0] + [0, 0]),
     )
     found = training_groups(groups, labels, most=4)
     assert all(len(rows) <= 4 and labels[rows].sum() and (labels[rows] == 0).any() for rows in found)
-    assert set(np.concatenate(found).tolist()) == set(range(12))  # that of query 2 has none relevant
+    assert set(np.concatenate(found).tolist()) == set(range(12))  # query 2 has no relevant candidate
     assert all(len(set(groups[rows])) == 1 for rows in found)
     assert [rows.tolist() for rows in training_groups(groups, labels, 9)] == [
         [0, 7, 1, 2, 3, 4, 5, 6, 8],
@@ -124,14 +124,14 @@ def test_a_long_query_takes_turns_with_each_of_its_candidates():
     ]
 
 
-def test_a_query_with_many_relevant_ones_stays_below_the_limit():
+def test_a_query_with_many_positives_stays_within_the_limit():
     labels = np.array([1] * 7 + [0] * 2)
     found = training_groups(np.zeros(9, dtype=np.int64), labels, most=4)
     assert all(len(rows) <= 4 and 0 < labels[rows].sum() < len(rows) for rows in found)
     assert set(np.concatenate(found).tolist()) == set(range(9))
 
 
-def test_each_class_is_measured_as_scikit_learn_does():
+def test_per_class_metrics_match_scikit_learn():
     labels, predictions = RNG.integers(0, 3, 50), RNG.integers(0, 4, 50)
     confusion = confusion_matrix(labels, predictions, labels=range(5))
     table = class_table(confusion, list("abcde"))
@@ -146,6 +146,6 @@ def test_each_class_is_measured_as_scikit_learn_does():
 def test_each_target_has_its_own_metrics():
     chosen = [chosen_metric("auto", target) for target in ("classification", "regression", "ranking")]
     assert chosen == ["accuracy", "mse", "mrr"] and chosen_metric("f1", "regression") == "f1"
-    with pytest.raises(InputError, match="best_metric accuracy is none of a model for regression"):
+    with pytest.raises(InputError, match="best_metric accuracy is not a metric of a model for regression"):
         refuse_other_metric("accuracy", "regression")
     assert "accuracy" in measure_of(Labels.numbered(2))(np.eye(2, dtype=np.float32), np.array([0, 1]))

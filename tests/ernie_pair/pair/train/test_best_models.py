@@ -1,4 +1,4 @@
-"""OUT/best and the best models that stay; which model a path of a run stands for."""
+"""OUT/best, the best models that are kept, and which model a path in a run refers to."""
 
 import json
 import os
@@ -11,10 +11,11 @@ from run_files import events
 from tiny_pair import train_config, write_pairs
 
 from data_tools.base.errors import InputError
+from data_tools.files.atomic_folder import content_of
 from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.checkpoint.best_link import best_of, point_best
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.model_files.source import model_folder_of
+from ernie_pair.model_files.source import files_of_model, model_folder_of
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
@@ -27,7 +28,7 @@ from ernie_pair.weights.weight_files import from_safetensors
 
 
 def judged(folder, *values, **settings):
-    """A run whose evaluations had ``values``."""
+    """The BestModel of a run whose evaluations gave ``values``."""
     best = BestModel(
         folder, lambda draft: (draft / "weights").write_text("w"), World(), np.asarray, **settings
     )
@@ -41,7 +42,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir() if path.name != "run.json")
 
 
-def test_the_link_keeps_its_name_and_leads_to_the_best(tmp_path):
+def test_the_best_link_points_to_the_best_model(tmp_path):
     for values, name in (((0.5,), "best-accuracy-0.5000"), ((0.5, 0.7, 0.6), "best-accuracy-0.7000")):
         judged(tmp_path, *values)
         assert os.readlink(tmp_path / "best") == name
@@ -50,7 +51,7 @@ def test_the_link_keeps_its_name_and_leads_to_the_best(tmp_path):
 
 
 @pytest.mark.parametrize("lower", [False, True])
-def test_so_many_best_models_stay(tmp_path, lower):
+def test_the_requested_number_of_best_models_is_kept(tmp_path, lower):
     values = (0.9, 0.8, 0.7, 0.75, 0.6) if lower else (0.1, 0.2, 0.3, 0.25, 0.4)
     best = judged(tmp_path, *values, metric="loss" if lower else "f1", lower_is_better=lower, keep=3)
     kept = ("best-loss-0.6000", "best-loss-0.7000", "best-loss-0.8000")
@@ -58,14 +59,14 @@ def test_so_many_best_models_stay(tmp_path, lower):
     assert names(tmp_path) == ["best", *kept]
     assert best.folder() == best_of(tmp_path) == (tmp_path / "best").resolve()
     assert best.folder().name == (kept[0] if lower else kept[-1])
-    (tmp_path / "best").unlink()  # as an earlier version left it
+    (tmp_path / "best").unlink()  # earlier versions made no link
     assert best_of(tmp_path) == best.folder()
     best.restore_link()
     assert (tmp_path / "best").resolve() == best.folder()
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link", "link to a copy"])
-def test_what_a_person_calls_best_stays(tmp_path, kind, caplog):
+def test_a_user_file_named_best_is_moved_aside_not_deleted(tmp_path, kind, caplog):
     precious, mine = tmp_path / "best-mine", tmp_path / "best"
     precious.mkdir()
     (precious / "notes.txt").write_text("mine")
@@ -80,11 +81,11 @@ def test_what_a_person_calls_best_stays(tmp_path, kind, caplog):
     assert (precious / "notes.txt").read_text() == "mine"
     assert (aside if kind == "file" else aside / "notes.txt").read_text() == "mine"
     assert (tmp_path / "best").resolve().name == "best-accuracy-0.5000"
-    assert "led elsewhere or was no link" in caplog.text
+    assert "pointed elsewhere or was not a link" in caplog.text
 
 
-def test_the_link_is_replaced_in_one_step(tmp_path, monkeypatch):
-    """Killed before the new link has its name, the old one is whole."""
+def test_the_best_link_is_replaced_atomically(tmp_path, monkeypatch):
+    """After a kill just before the rename, the old link is intact."""
     for name in ("best-accuracy-0.5000", "best-accuracy-0.6000"):
         (tmp_path / name).mkdir()
     point_best(tmp_path / "best-accuracy-0.5000")
@@ -107,7 +108,7 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_the_flags_say_which_checkpoints_and_models_stay(run):
+def test_flags_set_which_checkpoints_and_models_are_kept(run):
     kept = sorted(path.name for path in (run / "out" / "checkpoints").iterdir())
     assert kept == [f"step_{step:08d}" for step in (4, 8, 10, 12)]
     values = [event["accuracy"] for event in events(run / "out", "valid")]
@@ -124,9 +125,10 @@ PLACES = {
 
 
 @pytest.mark.parametrize("given", PLACES)
-def test_every_place_of_a_run_is_a_model(run, given, tmp_path):
+def test_every_path_in_a_run_can_be_used_as_a_model(run, given, tmp_path):
     folder = (run / "out" / PLACES[given]).resolve()
     assert model_folder_of(run / given).resolve() == folder
+    assert [path.resolve() for path in files_of_model(str(run / given))] == content_of(str(folder))
     if "step" in folder.name:
         model, _ = load_classifier(str(run / given))
         stored = from_safetensors((folder / "model.safetensors").read_bytes(), "model")
@@ -143,7 +145,7 @@ def test_every_place_of_a_run_is_a_model(run, given, tmp_path):
     assert PairTrainer(str(run / given), config).evaluate(pairs)["accuracy"] == answers["given"][1]
 
 
-def test_a_run_is_exported_by_its_folder(run, tmp_path):
+def test_a_run_folder_can_be_exported(run, tmp_path):
     export_pair(ExportConfig(str(run / "out"), str(tmp_path / "ship"), max_seq_len=40))
     said = json.loads((tmp_path / "ship" / "export.json").read_text())
     assert said["model"] == os.readlink(run / "out" / "best")

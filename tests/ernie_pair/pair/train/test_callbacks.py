@@ -1,4 +1,4 @@
-"""Callbacks, the state that they are told and the control that they have; and what is saved by hand."""
+"""Callbacks, the state that they are given and the control that they have; and save_model."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def make(tmp_path, model):
 
 
 class Diary(PairCallback):
-    """Writes down every event, and does at it what ``asked`` says: {(event, step): {name: value}}."""
+    """Records every event, and sets the control as ``asked`` says: {(event, step): {name: value}}."""
 
     def __init__(self, asked=None):
         self.asked, self.events, self.states = asked or {}, [], []
@@ -68,14 +68,14 @@ class MyCallback(PairCallback):
         print("Starting training")
 
 
-def test_a_callback_is_given_as_in_transformers(make, capsys):
+def test_a_callback_can_be_given_as_a_class_or_an_instance(make, capsys):
     trainer = make(MyCallback, MyCallback(), max_steps=1)
     trainer.add_callback(MyCallback)
     trainer.train()
     assert capsys.readouterr().out.splitlines() == ["Starting training"] * 3
 
 
-def test_all_events_come_in_the_order_of_transformers(make):
+def test_all_events_occur_in_the_same_order_as_in_transformers(make):
     diary = Diary()
     make(diary, max_steps=7, eval_freq=7).train()
     steps = [("on_step_end", step) for step in range(8)]
@@ -86,7 +86,7 @@ def test_all_events_come_in_the_order_of_transformers(make):
     ]
 
 
-def test_the_state_says_how_far_the_run_is(make):
+def test_the_state_reports_the_progress_of_the_run(make):
     diary = Diary()
     trainer = make(diary, max_steps=7)
     assert trainer.state == TrainerState()
@@ -98,7 +98,7 @@ def test_the_state_says_how_far_the_run_is(make):
     assert last.is_world_process_zero and last.is_local_process_zero
 
 
-def test_the_history_holds_every_line_also_after_a_resume(make):
+def test_the_log_history_is_complete_after_a_resume(make):
     trainer = make(folder="whole")
     trainer.train()
     history = trainer.state.log_history
@@ -115,7 +115,7 @@ def test_the_history_holds_every_line_also_after_a_resume(make):
     assert make().state.log_history == []
 
 
-def test_a_callback_may_ask_for_what_is_not_due(tmp_path, make):
+def test_a_callback_can_request_an_extra_log_eval_and_save(tmp_path, make):
     asked = {"should_evaluate": True, "should_save": True, "should_log": True}
     diary = Diary({("on_step_end", 3): asked})
     make(diary, max_steps=4, eval_freq=4, folder="asked").train()
@@ -128,7 +128,7 @@ def test_a_callback_may_ask_for_what_is_not_due(tmp_path, make):
     assert files_of(ours)["model.safetensors"] == files_of(theirs)["model.safetensors"]  # the same steps
 
 
-def test_a_callback_may_leave_out_what_is_due_but_the_end(make):
+def test_a_callback_can_skip_due_actions_except_the_final_save(make):
     off = {"should_evaluate": False, "should_save": False, "should_log": False}
     diary = Diary({("on_step_end", step): off for step in (4, 5, 6)})
     make(diary, max_steps=6).train()
@@ -136,12 +136,12 @@ def test_a_callback_may_leave_out_what_is_due_but_the_end(make):
     assert [event for event, step in diary.events if step in (4, 5)] == ["on_step_end"] * 2
 
 
-def test_an_evaluation_that_was_asked_for_waits_for_a_resume(make):
+def test_an_interrupted_evaluation_request_is_run_on_resume(make):
     class Interrupted(Diary):
         def note(self, event, state, control):
             super().note(event, state, control)
             if self.events[-1] == ("on_step_end", 1):
-                os.kill(os.getpid(), signal.SIGINT)  # is heard by step 2
+                os.kill(os.getpid(), signal.SIGINT)  # is handled in step 2
 
     asked = {("on_step_end", 2): {"should_evaluate": True}}
     with pytest.raises(KeyboardInterrupt, match="after step 2"):
@@ -151,7 +151,7 @@ def test_an_evaluation_that_was_asked_for_waits_for_a_resume(make):
     assert diary.events[:3] == [("on_train_begin", 2), ("on_evaluate", 2), ("on_step_end", 3)]
 
 
-def test_a_returned_control_counts_as_in_transformers(make):
+def test_a_returned_control_is_applied_as_in_transformers(make):
     class Returning(PairCallback):
         def on_step_end(self, args, state, control, **kwargs):
             return TrainerControl(should_training_stop=state.global_step == 2)
@@ -162,8 +162,8 @@ def test_a_returned_control_counts_as_in_transformers(make):
 @pytest.mark.parametrize(
     "callback, reason",
     [
-        (print, "builtin_function_or_method is no PairCallback; derive it from ernie_pair.PairCallback"),
-        (type("Own", (), {}), "Own is no PairCallback"),
+        (print, "builtin_function_or_method is not a PairCallback; derive it from ernie_pair.PairCallback"),
+        (type("Own", (), {}), "Own is not a PairCallback"),
         (
             type("Late", (PairCallback,), {"on_epoch_begin": print}),
             "nothing calls Late.on_epoch_begin; use one of on_train_begin, on_step_end",
@@ -185,7 +185,7 @@ def test_a_callback_that_is_never_called_is_refused(make, callback, reason):
         ({"compute_metrics": "accuracy"}, "compute_metrics takes a function, not 'accuracy'"),
     ],
 )
-def test_an_argument_of_another_type_is_named(model, given, reason):
+def test_an_argument_of_the_wrong_type_is_reported(model, given, reason):
     arguments = {"model": model, "config": PairConfig("out", **SETTINGS), **given}
     with pytest.raises(InputError, match=f"^PairTrainer: {reason}; correct it$"):
         PairTrainer(**arguments)
@@ -214,21 +214,21 @@ def called(world, all_reduce, callbacks=(Evens,)):
     return control, len(sums)
 
 
-def test_all_ranks_go_by_the_control_of_the_first():
+def test_all_ranks_follow_the_control_of_the_first_rank():
     expected = TrainerControl(should_log=True, should_save=True)
-    assert on_ranks(3, called) == [(expected, 2)] * 3  # one event is heard, at the cost of two sums
+    assert on_ranks(3, called) == [(expected, 2)] * 3  # one event has a listener, which costs two sums
 
 
-def test_an_event_that_nobody_hears_costs_no_collective():
+def test_an_event_without_listeners_costs_no_collective():
     answers = on_ranks(2, lambda *rank: called(*rank, callbacks=[MyCallback]))
     assert answers == [(TrainerControl(should_log=True), 0)] * 2
 
 
-def test_a_saved_model_answers_as_the_trainer_does(tmp_path, make):
+def test_a_saved_model_predicts_as_the_trainer_does(tmp_path, make):
     trainer = make(max_steps=6)
     trainer.train()
     trainer.save_model(tmp_path / "mine" / "final")
-    trainer.save_model(tmp_path / "mine" / "final")  # in the place of its own
+    trainer.save_model(tmp_path / "mine" / "final")  # replaces its own output
     config = PairConfig("out", model_type="ernie", batch_size=16, device="cpu")
     loaded = PairTrainer(tmp_path / "mine" / "final", config)
     expected = trainer.predict(DEV).predictions
@@ -240,7 +240,7 @@ def test_a_saved_model_answers_as_the_trainer_does(tmp_path, make):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["final"]
 
 
-def test_a_saved_model_loads_by_from_pretrained(tmp_path, make):
+def test_a_saved_model_can_be_loaded_with_from_pretrained(tmp_path, make):
     import paddle
     from paddlenlp.transformers import ErnieForSequenceClassification
 
@@ -254,7 +254,7 @@ def test_a_saved_model_loads_by_from_pretrained(tmp_path, make):
     np.testing.assert_allclose(theirs(ids, types).numpy(), trainer.model(ids, types).numpy(), atol=1e-6)
 
 
-def test_saving_a_model_never_replaces_what_is_not_its_own(tmp_path, make):
+def test_save_model_overwrites_only_its_own_output(tmp_path, make):
     trainer = make(max_steps=1)
     best = trainer.train().best_model
     (tmp_path / "mine").mkdir()

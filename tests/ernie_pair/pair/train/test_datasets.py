@@ -26,7 +26,7 @@ NAMES = ("different", "same")
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing of ours catches it."""
+    """Simulates a kill: none of our code catches it."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_second_run_takes_rows_and_warnings_from_the_cache(tmp_path, config, m
         warned.append([line[9:] for line in capfd.readouterr().err.splitlines() if "train: " in line])
         monkeypatch.setattr(row_cache, "encode_pairs", None)
         monkeypatch.setattr(before_training, "audit_of", None)
-    repeats = "train: 1 rows (1.09 %) repeat an earlier pair, label and all"
+    repeats = "train: 1 row (1.09 %) repeating an earlier pair and its label"
     assert warned[0] == warned[1] == [f"{repeats} (1 exactly, 0 only when normalised)"]
     assert last_state(tmp_path / "one") == last_state(tmp_path / "two")
     assert not (tmp_path / "one" / "cache").exists()
@@ -68,13 +68,13 @@ def test_only_the_first_process_audits(config):
         assert len(list(Path(config.output_dir, "cache").glob("audit-*.json"))) == num_audits
 
 
-def test_the_cache_lies_in_the_output_folder_by_default(tmp_path, config):
+def test_the_cache_is_in_the_output_folder_by_default(tmp_path, config):
     train_pair(replace(config, max_steps=1))
     endings = {path.suffix for path in (tmp_path / "out" / "cache").iterdir()}
     assert endings == {".arrow", ".json", ".lock"}
 
 
-def test_buckets_pad_less_and_the_share_is_logged(tmp_path, config):
+def test_bucketing_reduces_padding_and_its_share_is_logged(tmp_path, config):
     for bucket in (True, False):
         train_pair(replace(config, bucket=bucket, output_dir=str(tmp_path / str(bucket))))
     bucketed, plain = (sum(padding(tmp_path / name)) / 12 for name in ("True", "False"))
@@ -91,7 +91,7 @@ def test_buckets_pad_less_and_the_share_is_logged(tmp_path, config):
         {"label": "label"},
     ],
 )
-def test_a_checkpoint_is_not_continued_on_other_data(tmp_path, config, changes):
+def test_resuming_a_checkpoint_on_different_data_is_refused(tmp_path, config, changes):
     header = "query\ttitle\tlabel\n"
     for name in ("train.tsv", "dev.tsv"):
         (tmp_path / name).write_text(header + (tmp_path / name).read_text())
@@ -108,7 +108,7 @@ def test_a_streamed_run_learns_the_task(config):
 
 
 @pytest.mark.parametrize("killed_at", [3, 9])
-def test_a_killed_streamed_run_resumes_to_the_same_end(tmp_path, config, monkeypatch, killed_at):
+def test_a_killed_streamed_run_resumes_bit_identically(tmp_path, config, monkeypatch, killed_at):
     streamed = replace(config, streaming=True, shuffle_buffer=32)
     train_pair(replace(streamed, output_dir=str(tmp_path / "whole")))
     cut = replace(streamed, output_dir=str(tmp_path / "cut"))
@@ -120,7 +120,9 @@ def test_a_killed_streamed_run_resumes_to_the_same_end(tmp_path, config, monkeyp
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("killed_at", [3, 7])
-def test_a_killed_run_of_several_passes_resumes_the_same(tmp_path, config, monkeypatch, killed_at, streaming):
+def test_a_killed_accumulating_run_resumes_bit_identically(
+    tmp_path, config, monkeypatch, killed_at, streaming
+):
     flags = {"batch_size": 4, "gradient_accumulation_steps": 4, "streaming": streaming, "max_steps": 9}
     merged = replace(config, **flags)
     train_pair(replace(merged, output_dir=str(tmp_path / "whole")))
@@ -141,7 +143,7 @@ def test_epochs_and_samples_are_counted_by_pairs_per_update(tmp_path, config):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_run_goes_on_in_another_layout_of_its_global_batch(tmp_path, config, monkeypatch, streaming):
+def test_a_run_resumes_with_another_split_of_its_global_batch(tmp_path, config, monkeypatch, streaming):
     plain = replace(config, dropout=0.0, streaming=streaming)
     train_pair(replace(plain, output_dir=str(tmp_path / "whole")))
     cut = replace(plain, output_dir=str(tmp_path / "cut"))
@@ -169,20 +171,20 @@ def kill_at(step, config, monkeypatch):
         train_pair(config)
 
 
-def test_class_weights_are_counted_told_and_remembered(tmp_path, config, capfd):
+def test_class_weights_are_computed_logged_and_saved(tmp_path, config, capfd):
     lines = Path(config.train_file).read_text().splitlines()
     Path(config.train_file).write_text("\n".join(line for line in lines if line[-1] == "1" or "今" in line))
     train_pair(replace(config, max_steps=2, class_weights="balanced"))
     count = sum(line[-1] == "0" and "今" in line for line in lines)
     rows = count + 45
-    told = f"a pair counts {rows / 2 / count:.4g} of class 0, {rows / 2 / 45:.4g} of class 1"
+    told = f"class weights: {rows / 2 / count:.4g} of class 0, {rows / 2 / 45:.4g} of class 1"
     assert told in capfd.readouterr().err and count < 40
     with pytest.raises(InputError, match="class_weights was 'balanced' and is now '1,2'"):
         train_pair(replace(config, max_steps=2, class_weights="1,2"))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_class_weights_that_fit_no_class_are_refused(tmp_path, config, streaming):
+def test_class_weights_of_a_wrong_number_are_refused(tmp_path, config, streaming):
     with pytest.raises(InputError, match=r"class_weights 1,2,3 names 3 class\(es\), and there are 2"):
         train_pair(replace(config, streaming=streaming, class_weights="1,2,3"))
     with pytest.raises(InputError, match="class_weights balanced counts the labels of all training pairs"):
@@ -190,14 +192,14 @@ def test_class_weights_that_fit_no_class_are_refused(tmp_path, config, streaming
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
-def test_a_stream_needs_to_be_told_its_end_and_reads_no_set(config):
+def test_streaming_needs_max_steps_and_a_file(config):
     with pytest.raises(InputError, match="streaming=True does not know the number of rows; pass max_st"):
         replace(config, streaming=True, max_steps=0)
     with pytest.raises(InputError, match="streaming reads a file, and train_file lcqmc is a set"):
         train_pair(replace(config, streaming=True, train_file="lcqmc"))
 
 
-def test_a_stream_whose_first_rows_are_wrong_is_refused_at_once(tmp_path, config):
+def test_a_stream_with_invalid_first_rows_is_refused_at_once(tmp_path, config):
     (tmp_path / "bad.tsv").write_text("今\t天\tyes\n")
     with pytest.raises(InputError, match=r"bad\.tsv:1: label 'yes'"):
         train_pair(replace(config, streaming=True, train_file=str(tmp_path / "bad.tsv")))
@@ -210,7 +212,7 @@ def write_named(path, count, seed):
     return str(path)
 
 
-def test_class_and_column_names_go_on_to_evaluation(tmp_path, config, capfd):
+def test_class_and_column_names_carry_over_to_evaluation(tmp_path, config, capfd):
     columns = {"text_a": "x", "text_b": "y", "label": "z"}
     named = replace(
         config,
@@ -234,7 +236,7 @@ def test_class_and_column_names_go_on_to_evaluation(tmp_path, config, capfd):
     assert len((tmp_path / "out.tsv").read_text().splitlines()) == 42
 
 
-def test_three_named_classes_make_a_classifier_of_three(tmp_path, config):
+def test_three_named_classes_give_a_three_class_classifier(tmp_path, config):
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
     for path in (train, dev):
         lines = path.read_text().splitlines()
@@ -247,7 +249,7 @@ def test_three_named_classes_make_a_classifier_of_three(tmp_path, config):
 ONE_CLASS = "左\t右\t1\n上\t下\t1\n"
 LATE_ERRORS = {
     "a bad dev file": ({"dev_file": "左\t右\t7\n"}, "label '7' is not one of"),
-    "no value of the best metric": ({"dev_file": ONE_CLASS, "best_metric": "auc"}, "auc has no value on it"),
+    "no value of the best metric": ({"dev_file": ONE_CLASS, "best_metric": "auc"}, "auc is undefined on it"),
     "a class without rows": ({"train_file": ONE_CLASS, "class_weights": "balanced"}, "no pair of class 0"),
     "weights of other classes": ({"class_weights": "1,2,3"}, "names 3 class.es., and there are 2"),
     "layers that are not there": ({"freeze_layers": 99}, "freeze_layers=99 is more than the"),

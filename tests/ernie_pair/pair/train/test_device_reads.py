@@ -1,4 +1,4 @@
-"""How often a step of pair training looks at a number, for which a GPU has to be waited."""
+"""How often a step of pair training reads a value back from the device, which waits for the GPU."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def looks(monkeypatch):
-    """Counts the looks at tensors, by name; one that asks for another counts as one."""
+    """Counts the reads of tensor values, by method name; nested reads count as one."""
     found, inside = Counter(), []
 
     def counted(name, method):
@@ -60,10 +60,10 @@ def steps(tiny, first, last):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_steps_look_at_nothing_and_a_reading_looks_once(folder, looks, way):
+def test_steps_read_no_values_and_reading_metrics_reads_once(folder, looks, way):
     tiny = tiny_job(folder, kernels="plain", sync_freq=100, logging_freq=3, **WAYS[way])
     steps(tiny, 1, 1)
-    looks.clear()  # the first makes the state of the optimizer
+    looks.clear()  # the first step creates the state of the optimizer
     unread = steps(tiny, 2, 7)
     assert not looks
     assert unread[0]["loss"] > 0 and looks == {"numpy": 1}
@@ -71,7 +71,7 @@ def test_steps_look_at_nothing_and_a_reading_looks_once(folder, looks, way):
     assert looks == {"numpy": 1}
 
 
-def test_what_decides_over_a_step_is_read_once_in_it(folder, looks):
+def test_on_nan_skip_reads_one_value_per_step(folder, looks):
     tiny = tiny_job(folder, kernels="plain", on_nan="skip", sync_freq=100)
     steps(tiny, 1, 1)
     looks.clear()
@@ -88,14 +88,14 @@ def test_an_evaluation_copies_its_logits_once(folder, looks):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_when_they_are_read_changes_no_metric_and_no_weight(folder, way):
+def test_deferred_reads_change_no_metric_and_no_weight(folder, way):
     each, late = (tiny_job(folder, sync_freq=freq, **WAYS[way]) for freq in (1, 100))
     wanted, found = run(each, 5), steps(late, 1, 5)
     assert list(map(dict, found)) == list(map(dict, wanted))
     assert same(weights(each.job), weights(late.job))
 
 
-def test_a_run_that_reads_late_is_resumed_to_the_bit(folder, tmp_path):
+def test_a_run_with_deferred_reads_resumes_bit_identically(folder, tmp_path):
     whole, half, rest = (
         tiny_job(folder, consumed=consumed, sync_freq=100, logging_freq=4) for consumed in (0, 0, 3 * 16)
     )
@@ -109,7 +109,7 @@ def test_a_run_that_reads_late_is_resumed_to_the_bit(folder, tmp_path):
     assert same(weights(whole.job), weights(rest.job))
 
 
-def test_training_mode_is_set_after_an_evaluation_alone(folder, monkeypatch):
+def test_training_mode_is_set_at_the_start_and_after_evaluation(folder, monkeypatch):
     tiny, entered = tiny_job(folder), []
     train = type(tiny.job.model).train
     monkeypatch.setattr(type(tiny.job.model), "train", lambda self: (entered.append(1), train(self)))

@@ -1,4 +1,4 @@
-"""When evaluations have stopped getting better, and that a checkpoint remembers how far that has gone."""
+"""When a run stops early, and that a checkpoint saves the count of evaluations without improvement."""
 
 import json
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from ernie_pair.pair.train.early_stopping import EarlyStopping
 
 
 def ends_after(values, *rules, state=None):
-    """The number of evaluations until the run ends; 0: it does not."""
+    """The number of evaluations until the run ends, or 0 if it does not."""
     stopping, state = EarlyStopping(*rules), state or TrainState()
     for number, value in enumerate(values, start=1):
         stopping.judge(state, value)
@@ -37,16 +37,16 @@ def test_a_run_ends_after_patience_evaluations_without_gain(values, patience, nu
     assert ends_after([-value for value in values], patience, 0.0, True) == number
 
 
-def test_what_is_better_by_no_more_than_min_delta_is_not_better():
+def test_a_gain_of_at_most_min_delta_is_no_improvement():
     assert ends_after([0.5, 0.625, 0.625], 1, 0.125) == 2
     assert ends_after([0.5, 0.75, 0.875], 1, 0.125) == 3
 
 
-def test_small_steps_that_add_up_are_better():
+def test_small_gains_that_add_up_count_as_an_improvement():
     assert ends_after([0.5, 0.5625, 0.625, 0.6875, 0.75, 0.8125], 3, 0.125) == 0
 
 
-def test_counting_goes_on_from_what_was_saved():
+def test_counting_resumes_from_the_saved_state():
     values, state = [0.5, 0.6, 0.4, 0.5, 0.6], TrainState()
     assert ends_after(values[:3], 3, state=state) == 0
     read = parse_state(state_bytes(state), Path("state.json"))
@@ -67,7 +67,7 @@ def old_state(**changes):
     return json.dumps({**values, **changes}).encode()
 
 
-def test_a_checkpoint_from_before_is_read():
+def test_a_state_from_before_early_stopping_can_be_read():
     assert parse_state(old_state(), Path("state.json")) == TrainState(7, 14)
 
 
@@ -75,5 +75,5 @@ def test_a_checkpoint_from_before_is_read():
     "damage", [{"metric_to_beat": "0.5"}, {"stale_evaluations": -1}, {"stale_evaluations": 0.5}]
 )
 def test_a_damaged_count_is_refused(damage):
-    with pytest.raises(CheckpointError, match="holds no state of a run"):
+    with pytest.raises(CheckpointError, match="does not hold the state of a run"):
         parse_state(old_state(**damage), Path("state.json"))

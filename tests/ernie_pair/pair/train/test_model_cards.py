@@ -1,4 +1,4 @@
-"""README.md in a model's folder: what it says of the run, and that what it shows works."""
+"""Model cards (README.md): what they say about the run, and that the examples in them work."""
 
 import hashlib
 import json
@@ -42,11 +42,11 @@ def cells_of(card, first):
     return re.search(rf"^\| {re.escape(first)} \| (.*) \|$", card, re.MULTILINE)[1].split(" | ")
 
 
-def test_a_card_tells_of_the_run_and_its_data(run):
+def test_a_card_describes_the_run_and_its_data(run):
     folder, config = run
     card = card_of(folder / "out" / "best")
     assert f"- base model: {config.model_name_or_path}\n" in card
-    assert "- beginning: start from random weights (--from_scratch true)\n" in card
+    assert "- initial weights: random weights (--from_scratch true)\n" in card
     for split, path, rows in (("train", config.train_file, "90"), ("dev", config.dev_file, "41")):
         sha256 = hashlib.sha256(Path(path).read_bytes()).hexdigest()
         assert cells_of(card, split) == [path, rows, sha256]
@@ -58,7 +58,7 @@ def test_a_card_tells_of_the_run_and_its_data(run):
     assert re.search(r"^- computed by: (fused kernels, |plain kernels of Paddle: )", card, re.M)
 
 
-def test_a_card_tells_the_metrics_and_their_intervals(run):
+def test_a_card_shows_the_metrics_and_their_intervals(run):
     folder, _ = run
     card = card_of(folder / "out" / "best")
     step = int(re.search(r"- chosen: step (\d+), the best accuracy", card)[1])
@@ -92,7 +92,7 @@ def try_out(card, folder, monkeypatch, capsys):
     return capsys.readouterr().out
 
 
-def test_what_the_card_of_a_best_model_shows_works(run, tmp_path, monkeypatch, capsys):
+def test_the_examples_in_the_card_of_a_best_model_work(run, tmp_path, monkeypatch, capsys):
     copy = Path(shutil.copytree(run[0] / "out" / "best", tmp_path / "copy"))
     said = try_out(card_of(copy), copy, monkeypatch, capsys)
     assert re.match(r"\['[01]'\] \[\[0\.\d+ +0\.\d+\]\]", said)
@@ -100,7 +100,7 @@ def test_what_the_card_of_a_best_model_shows_works(run, tmp_path, monkeypatch, c
     assert len((copy / "predictions.tsv").read_text().splitlines()) == 13
 
 
-def test_what_the_card_of_an_exported_model_shows_works(run, tmp_path, monkeypatch, capsys):
+def test_the_examples_in_the_card_of_an_exported_model_work(run, tmp_path, monkeypatch, capsys):
     export_pair(ExportConfig(str(run[0] / "out"), str(tmp_path / "ship")))
     card = card_of(tmp_path / "ship")
     said = json.loads((tmp_path / "ship" / "export.json").read_text())
@@ -109,7 +109,7 @@ def test_what_the_card_of_an_exported_model_shows_works(run, tmp_path, monkeypat
     assert re.match(r"\['[01]'\]", try_out(card, tmp_path / "ship", monkeypatch, capsys))
 
 
-def test_what_the_card_of_a_converted_model_shows_works(tmp_path, monkeypatch, capsys):
+def test_the_examples_in_the_card_of_a_converted_model_work(tmp_path, monkeypatch, capsys):
     write_checkpoints(write_pretrained(tmp_path / "model"), tmp_path)
     weights = tmp_path / "pickled" / "static_vars.pdparams"
     config = ConvertConfig(str(weights), str(tmp_path / "dynamic"))
@@ -120,7 +120,7 @@ def test_what_the_card_of_a_converted_model_shows_works(tmp_path, monkeypatch, c
     assert try_out(card, tmp_path / "dynamic", monkeypatch, capsys).strip() == "[1, 32]"
 
 
-def test_a_readme_of_a_person_is_never_written_over(run, tmp_path):
+def test_a_readme_written_by_a_user_is_never_overwritten(run, tmp_path):
     flags = {"model_path": str(run[0] / "out"), "output_dir": str(tmp_path / "ship")}
     export_pair(ExportConfig(**flags))
     export_pair(ExportConfig(**flags, overwrite=True))
@@ -131,7 +131,7 @@ def test_a_readme_of_a_person_is_never_written_over(run, tmp_path):
     assert (tmp_path / "ship" / "README.md").read_text() == "mine"
 
 
-def test_a_best_model_whose_card_was_changed_is_kept(tmp_path):
+def test_a_best_model_with_an_edited_card_is_moved_aside(tmp_path):
     def fill(draft):
         write_card(draft, ModelCard("a model", {}, "ls", "1"))
 
@@ -145,7 +145,7 @@ def test_a_best_model_whose_card_was_changed_is_kept(tmp_path):
         fill(folder)
 
 
-def test_odd_names_break_no_card():
+def test_special_characters_in_names_do_not_break_a_card():
     data = [DataFile("train", "a|b\nc.tsv", "0", None)]
     card = ModelCard("a\n# b", {"base model": "x\ny"}, "ls", "1", data, metrics={"f1": Measured(0.5)}).text()
     assert card.startswith("# a # b\n\n- base model: x y\n")

@@ -1,4 +1,4 @@
-"""Pair training that is stopped by a signal, meets numbers that are not finite, or is told to change."""
+"""Pair training that is stopped by a signal, meets non-finite numbers, or resumes with changed flags."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def weights(folder, step):
 
 
 @pytest.mark.parametrize("step", [3, 4, 8])
-def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(tmp_path, config, monkeypatch, step):
+def test_a_stopped_run_resumes_as_if_never_interrupted(tmp_path, config, monkeypatch, step):
     whole, cut = (replace(config, output_dir=str(tmp_path / name)) for name in ("whole", "cut"))
     train_pair(whole)
     step_of = PairJob.step
@@ -82,7 +82,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(tmp_path, config, m
 
 
 @pytest.mark.parametrize("step", [4, 6])
-def test_a_non_finite_loss_stops_the_run_and_leaves_nothing(tmp_path, config, poison, step):
+def test_a_non_finite_loss_stops_the_run_and_is_not_saved(tmp_path, config, poison, step):
     poison(step)
     with pytest.raises(NumbersError, match=f"the loss of step {step} .samples {16 * step - 16} to"):
         train_pair(replace(config, eval_freq=1))
@@ -92,7 +92,7 @@ def test_a_non_finite_loss_stops_the_run_and_leaves_nothing(tmp_path, config, po
     assert max(event["step"] for event in events(out)) == step - 1
 
 
-def test_a_gradient_that_is_not_finite_is_not_saved_either(tmp_path, config, poison):
+def test_weights_made_non_finite_by_a_gradient_are_not_saved(tmp_path, config, poison):
     poison(4, gradient_only=True)
     with pytest.raises(
         NumbersError, match="holds values that are not finite: model.safetensors is not saved"
@@ -102,7 +102,7 @@ def test_a_gradient_that_is_not_finite_is_not_saved_either(tmp_path, config, poi
 
 
 @pytest.mark.parametrize("gradient_only", [False, True])
-def test_a_skipped_update_leaves_no_trace_but_its_count(tmp_path, config, poison, gradient_only):
+def test_skipped_updates_are_counted_in_the_log(tmp_path, config, poison, gradient_only):
     poison(4, 7, gradient_only=gradient_only)
     skipping = replace(config, on_nan="skip", checkpoint_steps=1, weight_decay=0.5)
     train_pair(replace(skipping, max_steps=12))
@@ -113,7 +113,7 @@ def test_a_skipped_update_leaves_no_trace_but_its_count(tmp_path, config, poison
         assert [event["loss"] for event in events(out) if event["split"] == "train"][3] == "inf"
 
 
-def test_a_skipped_update_moves_no_weight_and_count_is_saved(tmp_path, config, poison):
+def test_a_skipped_update_changes_no_weight_and_is_counted(tmp_path, config, poison):
     poison(2)
     skipping = replace(config, on_nan="skip", checkpoint_steps=1, max_steps=2)
     train_pair(skipping)
@@ -138,7 +138,7 @@ def test_an_allowed_flag_change_is_recorded_in_checkpoints(tmp_path, config, cap
     assert changed == [("learning_rate", 4), ("steps", 4)]
 
 
-def test_another_vocabulary_is_never_allowed(tmp_path, config):
+def test_a_changed_vocabulary_is_never_allowed(tmp_path, config):
     train_pair(replace(config, max_steps=1))
     path = tmp_path / "model" / "vocab.txt"
     lines = path.read_text(encoding="utf-8").splitlines()

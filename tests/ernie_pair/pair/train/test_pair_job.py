@@ -52,7 +52,7 @@ def test_the_toy_task_is_learned(make):
     assert valid["accuracy"] > 0.95 and valid["f1"] > 0.95 and valid["loss"] < 0.2
 
 
-def test_an_update_reports_loss_and_gradient_before_it_moves(make):
+def test_an_update_reports_loss_and_gradient_before_the_step(make):
     tiny = make(dropout=0.0)
     (batch,) = batches = next(tiny.updates)
     model = tiny.job.model
@@ -80,7 +80,7 @@ def test_an_update_reports_loss_and_gradient_before_it_moves(make):
 @pytest.mark.parametrize(
     "flags", [{}, {"class_weights": "1,2.5"}, {"fgm_epsilon": 0.5}, {"grad_clip": 0.05}, {"bucket": False}]
 )
-def test_several_passes_make_the_update_of_one(make, layout, flags):
+def test_gradient_accumulation_matches_a_single_pass(make, layout, flags):
     one, several = make(dropout=0.0, **flags), make(dropout=0.0, **layout, **flags)
     found, wanted = run(several, 5), run(one, 5)
     for name in wanted[0].keys() - {"padding_share", "padded_tokens", "flops"}:
@@ -89,15 +89,15 @@ def test_several_passes_make_the_update_of_one(make, layout, flags):
     assert difference(weights(one.job), weights(make(dropout=0.0).job)) > 1000 * BOUND
 
 
-def test_each_step_draws_dropout_of_its_own(make):
-    """The same rows and the same weights: only the dropout of the step can make the loss another."""
+def test_each_step_has_its_own_dropout_mask(make):
+    """With the same rows and the same weights, only the dropout of the step can change the loss."""
     batches = next(make().updates)
     losses = {step: make().job.step(batches, step, NoStop())["loss"] for step in (1, 2, 3)}
     assert len(set(losses.values())) == 3 and make().job.step(batches, 2, NoStop())["loss"] == losses[2]
     assert len({make(dropout=0.0).job.step(batches, step, NoStop())["loss"] for step in (1, 2, 3)}) == 1
 
 
-def test_each_pass_of_an_update_draws_dropout_of_its_own(make):
+def test_each_pass_of_an_update_has_its_own_dropout_mask(make):
     once, twice = make(), make(gradient_accumulation_steps=2)
     (batch,) = next(once.updates)
     first, both = (
@@ -117,7 +117,7 @@ def test_each_pass_of_an_update_draws_dropout_of_its_own(make):
     ],
 )
 @pytest.mark.parametrize("cut", [1, 4, 7])
-def test_a_job_cut_in_two_ends_with_bit_equal_weights(make, checkpoints, cut, flags):
+def test_a_resumed_job_ends_with_bit_identical_weights(make, checkpoints, cut, flags):
     tiny = make(**flags)
     whole = run(tiny, 9)
     half = make(**flags)
@@ -131,7 +131,7 @@ def test_a_job_cut_in_two_ends_with_bit_equal_weights(make, checkpoints, cut, fl
 
 @pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
 @pytest.mark.parametrize("before, after", [("plain", "fused"), ("fused", "plain")])
-def test_a_run_goes_on_with_the_other_kernels(make, checkpoints, before, after):
+def test_a_run_can_resume_with_the_other_kernels(make, checkpoints, before, after):
     whole = make(dropout=0.0, kernels=before)
     run(whole, 8)
     half = make(dropout=0.0, kernels=before)
@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_the_other_kernels(make, checkpoints, before, after):
     assert difference(weights(rest.job), weights(whole.job)) < BOUND
 
 
-def test_a_run_goes_on_in_another_layout_of_its_global_batch(make, checkpoints):
+def test_a_run_resumes_with_another_split_of_its_global_batch(make, checkpoints):
     whole = make(dropout=0.0)
     run(whole, 8)
     half = make(dropout=0.0)
@@ -155,8 +155,8 @@ def test_a_run_goes_on_in_another_layout_of_its_global_batch(make, checkpoints):
     assert difference(weights(rest.job), weights(whole.job)) < BOUND
 
 
-def test_a_second_job_on_one_model_continues_the_first(make, checkpoints):
-    """As in a notebook that trains again; Paddle tells the state of two optimizers apart by name."""
+def test_a_second_job_on_the_same_model_continues_the_first(make, checkpoints):
+    """As in a notebook that trains again; Paddle distinguishes the states of two optimizers by name."""
     whole = make()
     run(whole, 6)
     tiny = make()
@@ -169,7 +169,7 @@ def test_a_second_job_on_one_model_continues_the_first(make, checkpoints):
     assert same(state(again), state(whole.job))
 
 
-def test_a_state_before_any_update_is_saved_unchanged(make, checkpoints):
+def test_a_restored_state_is_saved_unchanged_before_an_update(make, checkpoints):
     """A run may be stopped, or skip its updates, right after it was resumed."""
     tiny = make()
     run(tiny, 3)
@@ -179,7 +179,7 @@ def test_a_state_before_any_update_is_saved_unchanged(make, checkpoints):
     assert same(state(again.job), state(tiny.job))
 
 
-def test_an_evaluation_disturbs_nothing(make):
+def test_an_evaluation_does_not_affect_training(make):
     quiet, asked = make(), make()
     run(quiet, 4)
     for step in range(1, 5):
@@ -188,7 +188,7 @@ def test_an_evaluation_disturbs_nothing(make):
     assert same(weights(quiet.job), weights(asked.job))
 
 
-def test_a_measure_of_ones_own_sees_all_logits_and_labels(make):
+def test_a_custom_measure_gets_all_logits_and_labels(make):
     seen = []
 
     def measure(logits, labels):
@@ -200,7 +200,7 @@ def test_a_measure_of_ones_own_sees_all_logits_and_labels(make):
     assert seen == [((96, 2), job.splits["valid"].labels.tolist())]
 
 
-def test_another_models_state_is_refused_with_nothing_set(make, checkpoints):
+def test_a_mismatched_state_is_refused_and_changes_nothing(make, checkpoints):
     tiny = make()
     run(tiny, 1)
     files = dict(tiny.job.state_files())
@@ -227,7 +227,7 @@ def test_biases_and_norms_do_not_decay(make):
         assert np.allclose(after, before[name] * (1 if kept else 0.95), rtol=1e-6), name
 
 
-def test_a_gradient_is_cut_to_the_norm_that_is_asked_for(make):
+def test_gradients_are_clipped_to_the_requested_norm(make):
     free, clipped, wide = (make(dropout=0.0, grad_clip=clip) for clip in (0.0, 0.05, 1e6))
     moments = []
     for tiny in (free, clipped, wide):
@@ -241,7 +241,7 @@ def test_a_gradient_is_cut_to_the_norm_that_is_asked_for(make):
     assert same(weights(free.job), weights(wide.job))
 
 
-def test_no_update_has_a_rate_of_zero(make):
+def test_no_update_has_a_learning_rate_of_zero(make):
     job = make(warmup_rate=0.1).job
     rates = [job.learning_rate(step) for step in range(1, STEPS + 1)]
     assert rates[0] == pytest.approx(5e-3 / 6) and rates[5] == 5e-3
@@ -251,12 +251,12 @@ def test_no_update_has_a_rate_of_zero(make):
     assert [job.learning_rate(step) for step in (6, 12, STEPS)] == [2.5e-3, 5e-3, 5e-3]
     job = make(lr_scheduler_type="cosine", warmup_steps=0).job
     assert job.learning_rate(31) < 5e-3 / 2 < job.learning_rate(30)
-    with pytest.raises(InputError, match=f"warmup_steps=60 leaves nothing of the {STEPS} steps"):
+    with pytest.raises(InputError, match=f"warmup_steps=60 covers all {STEPS} steps"):
         make(warmup_steps=STEPS)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_processes_share_an_evaluation_without_changing_a_bit(make, size):
+def test_a_distributed_evaluation_is_bit_identical(make, size):
     job, rows, _ = make()
 
     class Share(SingleProcess):
@@ -268,7 +268,7 @@ def test_processes_share_an_evaluation_without_changing_a_bit(make, size):
     assert np.array_equal(sum(shares), alone)
 
 
-def test_logits_that_are_not_numbers_stop_the_run(make):
+def test_nan_logits_stop_the_run(make):
     job = make().job
     job.model.classifier.bias.set_value(np.array([0, np.nan], dtype=np.float32))
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A loop in the reader's own hands, as the README writes it, against PairTrainer."""
+"""A custom training loop, as the documentation writes it, compared with PairTrainer."""
 
 import re
 
@@ -49,7 +49,7 @@ def make(tmp_path):
         {"grad_clip": 0.05, "layer_decay": 0.8, "freeze": "embeddings", "max_steps": 5},
     ],
 )
-def test_a_loop_of_ones_own_gives_the_weights_of_the_trainer(tmp_path, make, changes):
+def test_a_custom_loop_gives_the_same_weights_as_the_trainer(tmp_path, make, changes):
     run = make("run", **changes)
     run.train()
     last = read_weights(tmp_path / "run" / "model_last" / "model.safetensors")
@@ -70,13 +70,13 @@ def test_a_loop_of_ones_own_gives_the_weights_of_the_trainer(tmp_path, make, cha
 @pytest.mark.parametrize(
     "change", [{"rdrop_alpha": 1.0}, {"class_weights": "balanced"}, {"early_stopping_patience": 2}]
 )
-def test_what_such_a_loop_does_not_do_is_refused(make, change):
+def test_flags_that_a_custom_loop_would_ignore_are_refused(make, change):
     (name,) = change
     with pytest.raises(InputError, match=f"^{name}.* is done by PairTrainer.train, and not by a loop"):
         make("loop", **change).open_parts()
 
 
-def test_parts_are_for_one_process(make):
+def test_open_parts_refuses_several_processes(make):
     trainer = make("loop")
     trainer.world = World(0, 2)
     with pytest.raises(InputError, match="open_parts is for one process; call train"):

@@ -1,4 +1,4 @@
-"""Models for regression and ranking from their file to the service, by command and from Python."""
+"""Regression and ranking models from training to serving, by command and from Python."""
 
 import json
 from dataclasses import asdict, fields, replace
@@ -66,7 +66,7 @@ def column(path):
     return np.array([float(row.split("\t")[1]) for row in rows])
 
 
-def test_what_the_model_is_for_stands_in_its_config(run):
+def test_the_target_is_saved_in_the_model_config(run):
     target, folder = run
     config = json.loads((folder / "out" / "best" / "config.json").read_text())
     kept = {"regression": {"label_range": [0.0, 5.0]}, "ranking": {"pair_target": "ranking"}}[target]
@@ -95,7 +95,7 @@ def test_the_task_is_learned_and_its_metrics_are_written(run):
     assert (report / "errors.tsv").read_text(encoding="utf-8").startswith("line\t")
 
 
-def test_what_needs_classes_is_refused_in_one_line(run, tmp_path):
+def test_flags_that_need_classes_are_refused(run, tmp_path):
     target, folder = run
     files = (str(folder / "out"), str(folder / "dev.tsv"), str(tmp_path / "out"))
     for flags in ({"threshold": 0.5}, {"scores": True}):
@@ -125,19 +125,19 @@ def test_the_exported_model_gives_the_same_scores(scores, exported, tmp_path):
         predict_exported(RunConfig(str(exported), str(folder / "dev.tsv"), str(tmp_path / "q"), scores=True))
 
 
-def test_the_predictor_scores_and_classifies_nothing(scores, exported):
+def test_the_predictor_scores_but_refuses_to_classify(scores, exported):
     target, folder = scores
     predictor = PairPredictor(exported, "onnx")
     rows = list((score_rows if target == "regression" else candidate_rows)(20, 1))
     found = predictor.score([row[:2] for row in rows])
     assert found == pytest.approx(column(folder / "p.tsv")[: len(rows)], abs=2e-5)
-    with pytest.raises(InputError, match=f"is a model for {target}; ask its `score`"):
+    with pytest.raises(InputError, match=f"is a model for {target}; use its `score`"):
         predictor.predict([("左", "右")])
     with pytest.raises(InputError, match="threshold decides between two classes"):
         PairPredictor(exported, "onnx", threshold=0.5)
 
 
-def test_the_service_answers_with_scores(exported):
+def test_the_service_returns_scores(exported):
     pytest.importorskip("httpx")
     testclient = pytest.importorskip("starlette.testclient")
     app = pytest.importorskip("ernie_pair.server.app")
@@ -158,7 +158,7 @@ def test_the_service_answers_with_scores(exported):
     assert health["label_range"] == (list(limits) if limits else None)
 
 
-def test_python_trains_and_predicts_scores(run):
+def test_scores_can_be_trained_and_predicted_from_python(run):
     target, folder = run
     rows = score_rows if target == "regression" else candidate_rows
     trainer = PairTrainer(
@@ -178,7 +178,7 @@ def test_python_trains_and_predicts_scores(run):
 
 
 @pytest.mark.parametrize("target", ["regression", "ranking"])
-def test_a_run_that_was_cut_gives_the_same_weights(tmp_path, target):
+def test_an_interrupted_run_resumes_to_the_same_weights(tmp_path, target):
     config = target_config(tmp_path, target, epochs=2)
     train_pair(config)
     half = replace(config, output_dir=str(tmp_path / "half"), checkpoint_steps=3)
@@ -214,16 +214,24 @@ REFUSED = {
         "rdrop_alpha=1.0 compares",
     ),
     "names of classes": ("regression", {"label_map": "no,yes"}, "label_map no,yes names classes"),
-    "accuracy of scores": ("regression", {"best_metric": "accuracy"}, "best_metric accuracy is none of"),
-    "mse of an order": ("ranking", {"best_metric": "mse"}, "best_metric mse is none of a model for ranking"),
-    "range of an order": ("ranking", {"label_range": "0,5"}, "label_range 0,5 is of regression"),
+    "accuracy of scores": (
+        "regression",
+        {"best_metric": "accuracy"},
+        "best_metric accuracy is not a metric of",
+    ),
+    "mse of an order": (
+        "ranking",
+        {"best_metric": "mse"},
+        "best_metric mse is not a metric of a model for ranking",
+    ),
+    "range of an order": ("ranking", {"label_range": "0,5"}, "label_range 0,5 is for regression"),
     "stream of candidates": (
         "ranking",
         {"streaming": True, "max_steps": 3},
         "streaming=True never has all",
     ),
-    "margin without its loss": ("ranking", {"margin": 2.0}, "margin=2.0 is of ranking_loss margin"),
-    "order of scores": ("regression", {"most_candidates": 4}, "most_candidates=4 is of target ranking"),
+    "margin without its loss": ("ranking", {"margin": 2.0}, "margin=2.0 needs ranking_loss margin"),
+    "order of scores": ("regression", {"most_candidates": 4}, "most_candidates=4 is for target ranking"),
 }
 
 
@@ -231,21 +239,21 @@ REFUSED = {
 def test_flags_of_another_target_are_refused_at_start(tmp_path, case):
     target, flags, reason = REFUSED[case]
     config = target_config(tmp_path, target, **flags)
-    (tmp_path / "train.tsv").unlink()  # nothing has been read
+    (tmp_path / "train.tsv").unlink()  # nothing can have been read
     with pytest.raises(InputError, match=f"^{reason}"):
         train_pair(config)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("flags", [{"label_range": "0,5"}, {"ranking_loss": "margin"}, {"query": "q"}])
-def test_a_classifier_has_no_use_of_the_others_flags(tmp_path, flags):
+def test_a_classifier_refuses_regression_and_ranking_flags(tmp_path, flags):
     with pytest.raises(InputError, match=f"{next(iter(flags))} .*leave it out"):
         train_pair(train_config(tmp_path, **flags))
 
 
 @pytest.mark.parametrize("text", ["5", "5,0", "0,x", "0,nan", "0,1,2"])
-def test_a_range_that_is_none_is_refused(text):
-    with pytest.raises(InputError, match=f"label_range[ =]{text} is no lowest and highest label"):
+def test_an_invalid_label_range_is_refused(text):
+    with pytest.raises(InputError, match=f"label_range[ =]{text} is not a lowest and a highest label"):
         PairConfig("out", target="regression", label_range=text)
 
 
@@ -260,7 +268,7 @@ BAD_SCORES = {
 
 
 @pytest.mark.parametrize("case", BAD_SCORES)
-def test_a_bad_score_is_named_by_its_line(tmp_path, case):
+def test_an_invalid_score_is_reported_with_its_line(tmp_path, case):
     config, (label, reason) = target_config(tmp_path, "regression"), BAD_SCORES[case]
     with open(config.train_file, "a", encoding="utf-8") as file:
         file.write(f"左\t右\t{label}\n")
@@ -269,14 +277,14 @@ def test_a_bad_score_is_named_by_its_line(tmp_path, case):
     assert not list((tmp_path / "out").glob("**/*.arrow"))
 
 
-def test_a_classifier_given_scores_names_the_target(tmp_path):
+def test_a_classifier_given_scores_suggests_target_regression(tmp_path):
     config = train_config(tmp_path)
     write_rows(tmp_path / "train.tsv", [("左", "右", "3.5"), ("左", "右", "1")])
     with pytest.raises(InputError, match=r"train\.tsv:1: label '3.5' is not one of 0, 1.*target regression"):
         train_pair(config)
 
 
-def test_queries_with_nothing_relevant_are_refused_or_left_out(tmp_path):
+def test_queries_without_a_positive_are_refused_or_skipped(tmp_path):
     config = target_config(tmp_path, "ranking", max_steps=1)
     rows = [*candidate_rows(11, 0), ("无", "左", 0), ("无", "右", 0)]
     write_rows(tmp_path / "train.tsv", rows)
@@ -290,9 +298,9 @@ def test_queries_with_nothing_relevant_are_refused_or_left_out(tmp_path):
     assert [json.loads(row)["line"] for row in told] == [line, line + 1]
 
 
-def test_a_column_may_say_of_which_query_a_row_is(tmp_path):
+def test_a_column_can_name_the_query_of_each_row(tmp_path):
     header = "text_a\ttext_b\tlabel\tquery_id\n"
-    # Each has its own first text: without the column no row has another candidate beside it.
+    # Every first text is unique: without the column each query would have a single candidate.
     rows = [(f"我{a}", b, label, a) for a, b, label in candidate_rows(20, 0)]
     rows = [(f"{OTHER}{left}", *rest) for OTHER, (left, *rest) in zip("今天明昨气候真很" * 20, rows)]
     text = header + "".join("\t".join(map(str, row)) + "\n" for row in rows)
@@ -308,14 +316,14 @@ def test_a_column_may_say_of_which_query_a_row_is(tmp_path):
         evaluate_pair(EvaluateConfig(*asked[:2], str(tmp_path / "n"), query="topic", device="cpu"))
 
 
-def test_a_trained_classifier_becomes_a_model_of_scores(tmp_path):
+def test_a_trained_classifier_can_start_a_regression_model(tmp_path):
     train_pair(train_config(tmp_path / "a", max_steps=1) if (tmp_path / "a").mkdir() is None else None)
     scores = target_config(tmp_path, "regression", max_steps=1, from_scratch=False)
     train_pair(replace(scores, model_name_or_path=str(tmp_path / "a" / "out"), model_type=None))
     assert json.loads((tmp_path / "out" / "best" / "config.json").read_text())["num_labels"] == 1
 
 
-def test_three_classes_are_reported_one_by_one(tmp_path):
+def test_metrics_of_three_classes_are_reported_per_class(tmp_path):
     rng = np.random.default_rng(0)
     rows = [(a, b, ("no", "maybe", "yes")[rng.integers(3)]) for a, b, _ in score_rows(60, 0)]
     for name in ("train", "dev"):
@@ -347,7 +355,7 @@ def test_three_classes_are_reported_one_by_one(tmp_path):
     assert "macro average" in (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
 
 
-def test_scores_are_for_no_comparison_of_classifiers(tmp_path):
+def test_compare_starts_refuses_regression_models(tmp_path):
     from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
 
     write_pairs(tmp_path / "train.tsv", 8)
@@ -362,10 +370,10 @@ def test_scores_are_for_no_comparison_of_classifiers(tmp_path):
 
 
 def test_rows_whose_score_is_minus_one_are_audited(tmp_path, capfd):
-    """-1 is a score like another; of classes alone it stands for a label that is not there."""
+    """-1 is a valid score; only for classes does it stand for a missing label."""
     rows = [("怎么开户", f"如何开户{number}", -1.0) for number in range(8)]
     config = target_config(tmp_path, "regression", label_range="-1,1", max_steps=1, best_metric="mse")
     write_rows(Path(config.train_file), [*rows, rows[0]])
     write_rows(Path(config.dev_file), [("今天下雨", "下雨了", -1.0), ("再见", "你好", 1.0)])
     train_pair(config)
-    assert "repeat an earlier pair, label and all" in capfd.readouterr().err
+    assert "repeating an earlier pair and its label" in capfd.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from run_files import events, files_of
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
+from visualdl import LogReader
 
 from data_tools.base.cli import exit_code_of, parse_config, run_command
 from data_tools.base.errors import CheckpointError, InputError, MachineError
@@ -29,7 +30,7 @@ from ernie_pair.processes.world import World
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing of ours catches it."""
+    """Simulates a kill: none of our code catches it."""
 
 
 @pytest.fixture
@@ -44,20 +45,27 @@ def trained(config):
     return longer
 
 
-def test_a_run_learns_and_leaves_its_best_model_and_its_curves(tmp_path, trained, capfd):
-    train_pair(trained)  # nothing is left to do but to say the last line again
+def test_a_run_learns_and_saves_its_best_model_and_its_curves(tmp_path, trained, capfd):
+    train_pair(trained)  # nothing is left to do but print the last line again
     out = tmp_path / "out"
     (best,) = out.glob("best-*")
     highest = max(event["accuracy"] for event in events(out, "valid")[1:])
     assert best.name == f"best-accuracy-{highest:.4f}" and highest > 0.9
     losses = [event["loss"] for event in events(out, "train")]
     assert len(losses) == 60 and losses[0] > 0.6 and losses[-1] < 0.2
-    assert list((out / "vdl").iterdir())
+    (records,) = (out / "vdl").glob("*/*")
+    told, curves = (
+        events(out, "valid"),
+        LogReader(file_path=str(records)).get_data("pr_curve", "valid/class 1"),
+    )
+    zeros, ones = told[-1]["probability_counts"]
+    assert sum(zeros[:50] + ones[50:]) / sum(zeros + ones) == pytest.approx(told[-1]["accuracy"])
+    assert [curve.id for curve in curves] == [event["step"] for event in told]
     assert (out / "model_last").resolve() == out / "checkpoints" / "step_00000060"
     assert capfd.readouterr().err.rstrip().endswith(f"best accuracy {highest:.4f}: {best}")
 
 
-def test_evaluations_come_at_intervals_epochs_and_the_end(tmp_path, config):
+def test_evaluations_run_at_intervals_epoch_ends_and_the_end(tmp_path, config):
     train_pair(config)
     assert [event["step"] for event in events(tmp_path / "out", "valid")] == [0, 5, 6, 10, 12]
     assert [path.name[-2:] for path in sorted((tmp_path / "out" / "checkpoints").iterdir())] == [
@@ -68,8 +76,8 @@ def test_evaluations_come_at_intervals_epochs_and_the_end(tmp_path, config):
 
 
 @pytest.mark.parametrize("killed_at, logging_freq", [(3, 1), (4, 5), (9, 5)])
-def test_a_killed_run_started_again_ends_the_same(tmp_path, config, monkeypatch, killed_at, logging_freq):
-    """Of five steps a line the checkpoints, every four, cut the means in two."""
+def test_a_killed_run_resumes_bit_identically(tmp_path, config, monkeypatch, killed_at, logging_freq):
+    """With a log line every five steps, the checkpoints every four steps split its means in two."""
     config = replace(config, logging_freq=logging_freq)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     train_pair(replace(config, output_dir=str(whole)))
@@ -86,7 +94,7 @@ def test_a_killed_run_started_again_ends_the_same(tmp_path, config, monkeypatch,
     train_pair(replace(config, output_dir=str(cut)))
     last = "checkpoints/step_00000012"
     state_of = [{**files_of(folder / last), MANIFEST: None} for folder in (cut, whole)]
-    assert state_of[0] == state_of[1]  # the manifests name two runs
+    assert state_of[0] == state_of[1]  # the manifests name different runs
     assert events(cut) == events(whole)
     (best,), (again,) = whole.glob("best-*"), cut.glob("best-*")
     assert best.name == again.name and files_of(best) == files_of(again)
@@ -94,11 +102,11 @@ def test_a_killed_run_started_again_ends_the_same(tmp_path, config, monkeypatch,
 
 @pytest.fixture
 def idle(config):
-    """Its evaluations get no better than that of step 0: at the third the run ends."""
+    """No evaluation is better than that of step 0, so that the run ends at the third."""
     return replace(config, learning_rate=1e-12, eval_freq=2, early_stopping_patience=2)
 
 
-def test_a_run_without_gain_is_saved_and_ends_early(tmp_path, idle, capfd):
+def test_a_run_without_improvement_is_saved_and_stops_early(tmp_path, idle, capfd):
     train_pair(idle)
     out, said = (
         tmp_path / "out",
@@ -118,7 +126,7 @@ def test_a_run_without_gain_is_saved_and_ends_early(tmp_path, idle, capfd):
     assert [event["step"] for event in events(out, "valid")] == [0, 2, 4, 6]
 
 
-def test_a_killed_run_stops_early_where_it_would_have(tmp_path, idle, monkeypatch):
+def test_a_resumed_run_stops_early_at_the_same_step(tmp_path, idle, monkeypatch):
     train_pair(replace(idle, output_dir=str(tmp_path / "whole")))
     step_of = PairJob.step
 
@@ -137,30 +145,42 @@ def test_a_killed_run_stops_early_where_it_would_have(tmp_path, idle, monkeypatc
     assert json.loads(states[0].read_text())["stale_evaluations"] == 2
 
 
-def test_a_run_no_better_than_its_start_says_so_and_keeps_it(tmp_path, idle, capfd):
+def test_a_run_without_improvement_keeps_the_initial_model(tmp_path, idle, capfd):
     train_pair(replace(idle, early_stopping_patience=0, max_steps=4))
     out, said = tmp_path / "out", capfd.readouterr().err.splitlines()
     (best,) = out.glob("best-*")
     start = events(out, "valid")[0]["accuracy"]
     assert best.name == f"best-accuracy-{start:.4f}"
     assert (
-        f"best accuracy {start:.4f} is that of step 0: the run got no better than its start, which lies in "
-        f"{best}"
+        f"the best accuracy, {start:.4f}, is that of step 0: training did not improve on the initial model, "
+        f"kept in {best}"
     ) in said[-1]
     assert json.loads((out / "model_last" / "state.json").read_text())["best_step"] == 0
 
 
-def test_a_one_class_classifier_is_reported_after_step_0(tmp_path, idle, capfd):
+def test_fewer_rows_than_a_batch_give_a_warning(tmp_path, idle, capfd):
+    rows = 90  # of train.tsv
+    train_pair(replace(idle, batch_size=rows, max_steps=1, output_dir=str(tmp_path / "enough")))
+    line = f"the training data hold {rows} samples, fewer than the {rows + 1} of a step, so some"
+    assert line not in capfd.readouterr().err
+    few = replace(idle, batch_size=rows + 1, max_steps=1)
+    for config in (replace(few, output_dir=str(tmp_path / "planned"), dry_run=True), few):
+        train_pair(config)
+        assert line in capfd.readouterr().err
+
+
+def test_a_one_class_classifier_is_reported_once_after_step_0(tmp_path, idle, capfd):
     train_pair(replace(idle, early_stopping_patience=0, max_steps=4, label_map="0=different,1=same"))
     said = capfd.readouterr().err
-    line = "for all 41 rows: it tells no class from another"
-    assert said.count(line) == 2 and f"step 4: the classifier answers different {line}" in said
+    line = "for all 41 rows: it has not learned to tell the classes apart"
+    assert said.count("valid step") == 3  # of steps 0, 2 and 4
+    assert said.count(line) == 1 and f"step 2: the classifier predicts different {line}" in said
     train_pair(replace(idle, output_dir=str(tmp_path / "numbered"), max_steps=2))
-    assert f"step 2: the classifier answers class 0 {line}" in capfd.readouterr().err
+    assert f"step 2: the classifier predicts class 0 {line}" in capfd.readouterr().err
 
 
-def test_a_classifier_that_tells_the_classes_apart_is_not(trained, capfd):
-    assert "tells no class from another" not in capfd.readouterr().err
+def test_a_working_classifier_is_not_reported_as_one_class(trained, capfd):
+    assert "to tell the classes apart" not in capfd.readouterr().err
 
 
 def test_a_training_line_shows_means_epoch_and_remaining_time(tmp_path, config, capfd):
@@ -180,7 +200,7 @@ def test_a_training_line_shows_means_epoch_and_remaining_time(tmp_path, config, 
     assert "100.0%  epoch  2.13" in lines[-1] and lines[-1].endswith("remaining 0:00:00")
 
 
-def test_a_metric_that_was_turned_round_is_another_run(tmp_path, config):
+def test_resuming_with_a_reversed_metric_is_refused(tmp_path, config):
     train_pair(replace(config, max_steps=1))
     with pytest.raises(
         InputError, match=r"best_metric was 'accuracy' and is now 'accuracy \(lower is better\)'"
@@ -197,7 +217,7 @@ def test_the_flags_may_come_from_a_file(tmp_path, config):
     assert stop.value.code == 0 and (tmp_path / "out" / "checkpoints" / "step_00000001").is_dir()
 
 
-def test_a_run_that_is_done_does_nothing_more(tmp_path, config):
+def test_restarting_a_finished_run_does_nothing(tmp_path, config):
     train_pair(config)
     before = files_of(tmp_path / "out" / "checkpoints" / "step_00000012", without=())
     train_pair(config)
@@ -219,13 +239,13 @@ def test_a_run_that_is_done_does_nothing_more(tmp_path, config):
         ("model_type", "ernie_gram"),
     ],
 )
-def test_a_checkpoint_is_not_continued_with_another_flag(config, flag, value):
+def test_resuming_with_a_changed_flag_is_refused(config, flag, value):
     train_pair(replace(config, max_steps=0, epochs=1))
     with pytest.raises(InputError, match="is a checkpoint of another run: .* was .* and is now"):
         train_pair(replace(config, **{"epochs": 1, flag: value}))
 
 
-def test_the_family_is_read_from_the_folder(tmp_path, config):
+def test_the_model_family_is_read_from_the_model_folder(tmp_path, config):
     config = replace(config, max_steps=1, model_type=None)
     with pytest.raises(InputError, match="neither model_type nor architectures .*; pass model_type, or"):
         train_pair(config)
@@ -234,10 +254,10 @@ def test_the_family_is_read_from_the_folder(tmp_path, config):
     assert json.loads(Path(model_of(tmp_path), "config.json").read_text())["model_type"] == "bert"
     with pytest.raises(CheckpointError, match="model_type ernie: .* holds bert weights; leave model_type"):
         train_pair(replace(config, model_type="ernie"))
-    train_pair(replace(config, model_type="bert"))  # the same run, said aloud
+    train_pair(replace(config, model_type="bert"))  # the same run, with the family given explicitly
 
 
-def test_a_checkpoint_refuses_other_pairs_or_another_model(tmp_path, config):
+def test_resuming_with_other_pairs_or_another_model_is_refused(tmp_path, config):
     train_pair(replace(config, max_steps=1))
     write_pairs(tmp_path / "train.tsv", 90, seed=9)
     with pytest.raises(InputError, match="train_file .sha256. was"):
@@ -291,7 +311,7 @@ def test_a_failed_best_model_write_leaves_the_earlier_one(tmp_path):
     assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
 
 
-def test_what_a_kill_left_of_a_best_model_is_cleared_away(tmp_path):
+def test_leftovers_of_a_killed_best_model_write_are_removed(tmp_path):
     (tmp_path / own_name(".tmp-best-accuracy-0.4000")).mkdir()
     best_model(tmp_path).judge(TrainState(), {"accuracy": 0.5})
     assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
@@ -302,7 +322,7 @@ def model_of(tmp_path):
     return str(best)
 
 
-def test_evaluating_the_best_model_gives_its_named_accuracy(tmp_path, trained, capsys):
+def test_evaluating_the_best_model_gives_the_accuracy_it_names(tmp_path, trained, capsys):
     out, best = tmp_path / "metrics.json", model_of(tmp_path)
     flags = {"model_path": best, "input_file": trained.dev_file, "output_file": str(out), "device": "cpu"}
     evaluate_pair(EvaluateConfig(**flags, batch_size=16))
@@ -314,7 +334,7 @@ def test_evaluating_the_best_model_gives_its_named_accuracy(tmp_path, trained, c
 
 
 @pytest.mark.parametrize("labels", [True, False])
-def test_predictions_are_a_header_and_a_row_per_row_in_order(tmp_path, trained, labels):
+def test_predictions_have_a_header_and_a_line_per_row_in_order(tmp_path, trained, labels):
     pairs = write_pairs(tmp_path / "test.tsv", 33, seed=2, labels=labels)
     out = tmp_path / "predictions.tsv"
     predict_pair(PredictConfig(model_of(tmp_path), str(pairs), str(out), batch_size=5, device="cpu"))
@@ -325,7 +345,7 @@ def test_predictions_are_a_header_and_a_row_per_row_in_order(tmp_path, trained, 
     assert right > 28
 
 
-def test_unlabelled_json_lines_are_predicted_as_in_tsv(tmp_path, trained):
+def test_unlabelled_json_lines_and_tsv_give_equal_predictions(tmp_path, trained):
     tsv = write_pairs(tmp_path / "test.tsv", 9, seed=2, labels=False)
     lines = [line.split("\t") for line in tsv.read_text(encoding="utf-8").splitlines()]
     rows = [{"id": n, "sentence1": a, "sentence2": b} for n, (a, b) in enumerate(lines)]
@@ -356,7 +376,7 @@ BAD_TRAINING = [
     ({"dev_file": "absent.tsv"}, 2, "absent.tsv: no such file; give"),
     ({"train_file": "bad.tsv"}, 2, "bad.tsv:2: label '7' is not one of 0, 1; correct it"),
     ({"dev_file": "bad.tsv"}, 2, "bad.tsv:2: label '7'"),
-    ({"train_file": "empty.tsv"}, 2, "empty.tsv: no pairs in it; give at least one"),
+    ({"train_file": "empty.tsv"}, 2, "empty.tsv: it holds no pairs; give at least one"),
     ({"train_file": "gbk.tsv"}, 2, "gbk.tsv:1: not UTF-8 (byte 1 of the line is 0xb0)"),
     ({"from_scratch": False}, 2, "holds no weights"),
     ({"model_name_or_path": "absent/model"}, 2, "is not a folder; give one that holds config.json"),
@@ -375,7 +395,7 @@ def bad_files(tmp_path):
 
 
 @pytest.mark.parametrize("changes, code, reason", BAD_TRAINING)
-def test_bad_input_is_one_line_and_leaves_nothing(
+def test_bad_input_gives_a_one_line_error_and_no_output(
     tmp_path, config, bad_files, monkeypatch, capfd, changes, code, reason
 ):
     monkeypatch.chdir(tmp_path)
@@ -396,12 +416,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(
         ({"model_path": "broken"}, 2, "neither model_type nor architectures"),
         ({"input_file": "absent.tsv"}, 2, "absent.tsv: no such file"),
         ({"input_file": "gbk.tsv"}, 2, "gbk.tsv:1: not UTF-8 (byte 1"),
-        ({"input_file": "empty.tsv"}, 2, "no pairs in it"),
+        ({"input_file": "empty.tsv"}, 2, "it holds no pairs"),
         ({"output_file": "no/such/folder.json"}, 2, "does not exist; make it first"),
         ({"output_file": "model"}, 2, "is a folder; give the name of a file"),
     ],
 )
-def test_bad_input_of_the_other_commands_too(
+def test_evaluate_and_predict_report_bad_input_in_one_line(
     tmp_path, trained, bad_files, monkeypatch, capfd, command, config_class, changes, code, reason
 ):
     monkeypatch.chdir(tmp_path)
@@ -415,7 +435,7 @@ def test_bad_input_of_the_other_commands_too(
 @pytest.mark.parametrize(
     "command, config_class", [(evaluate_pair, EvaluateConfig), (predict_pair, PredictConfig)]
 )
-def test_a_command_that_went_well_leaves_with_0(tmp_path, trained, command, config_class):
+def test_a_successful_command_has_exit_code_0(tmp_path, trained, command, config_class):
     flags = {
         "model_path": model_of(tmp_path),
         "input_file": trained.dev_file,
@@ -449,18 +469,18 @@ def test_two_runs_do_not_share_an_output_dir(tmp_path, config):
         (["--epochs", "0"], "epochs=0"),
     ],
 )
-def test_a_wrong_flag_is_named(flags, reason):
+def test_an_invalid_flag_is_reported(flags, reason):
     needed = [f"--{name}=x" for name in ("model_name_or_path", "train_file", "dev_file", "output_dir")]
     with pytest.raises(InputError, match=reason):
         parse_config(TrainConfig, [*needed, *flags])
 
 
-def test_a_missing_flag_is_named():
+def test_a_missing_flag_is_reported():
     with pytest.raises(InputError, match="train_file is missing"):
         parse_config(TrainConfig, ["--model_name_or_path=m", "--dev_file=d", "--output_dir=o"])
 
 
-def test_one_class_in_a_file_is_warned_of(tmp_path, config, capfd):
+def test_a_training_file_with_one_class_gives_a_warning(tmp_path, config, capfd):
     (tmp_path / "one.tsv").write_text(f"今\t天\t1\n{VOCAB[5]}\t天\t1\n", encoding="utf-8")
     train_pair(replace(config, train_file=str(tmp_path / "one.tsv"), max_steps=1))
     assert "one.tsv has no pair of class 0" in capfd.readouterr().err

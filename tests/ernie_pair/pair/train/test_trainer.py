@@ -1,4 +1,4 @@
-"""Training from Python: the runs are those of the command."""
+"""Training from Python gives the same runs as the command."""
 
 import json
 import os
@@ -76,13 +76,13 @@ def test_importing_the_package_loads_paddle_only_for_trainer():
     assert done.stdout.split() == ["False", "False", "True"]
 
 
-def test_the_command_has_each_config_flag_once_and_its_files():
+def test_the_command_has_every_config_flag_plus_its_files():
     ours, theirs = ([item.name for item in fields(config)] for config in (PairConfig, TrainConfig))
     assert theirs[: len(ours)] == ours and ours[0] == "output_dir"
     assert theirs[len(ours) :] == ["model_name_or_path", "train_file", "dev_file"]
 
 
-def test_a_run_from_python_is_the_run_of_the_command(tmp_path, model, files, make):
+def test_a_run_from_python_equals_the_run_of_the_command(tmp_path, model, files, make):
     config = {
         **SETTINGS,
         "train_file": files[0],
@@ -100,7 +100,7 @@ def test_a_run_from_python_is_the_run_of_the_command(tmp_path, model, files, mak
     assert result.metrics in [{n: e[n] for n in result.metrics} for e in events(ours, "valid")]
 
 
-def test_what_the_command_began_goes_on_in_python(tmp_path, model, files, make):
+def test_a_run_of_the_command_can_be_continued_in_python(tmp_path, model, files, make):
     config = {**SETTINGS, "train_file": files[0], "dev_file": files[1], "output_dir": str(tmp_path / "out")}
     train_pair(TrainConfig(model_name_or_path=str(model), **config))
     before = events(tmp_path / "out")
@@ -110,7 +110,7 @@ def test_what_the_command_began_goes_on_in_python(tmp_path, model, files, make):
 
 
 @pytest.mark.parametrize("given", [as_dicts, as_dataset])
-def test_the_same_pairs_make_the_same_run_from_any_source(tmp_path, make, given):
+def test_equal_pairs_give_equal_runs_from_any_source(tmp_path, make, given):
     make(folder="tuples", max_steps=3).train()
     make(given(TRAIN), given(DEV), max_steps=3).train()
     assert events(tmp_path / "out") == events(tmp_path / "tuples")
@@ -130,7 +130,7 @@ def test_after_training_the_model_is_the_best_one(make):
     assert right == pytest.approx(metrics["accuracy"])
 
 
-def test_a_second_call_of_train_does_nothing_more(tmp_path, make):
+def test_a_second_call_of_train_does_nothing(tmp_path, make):
     trainer = make()
     first = trainer.train()
     before = events(tmp_path / "out")
@@ -138,21 +138,21 @@ def test_a_second_call_of_train_does_nothing_more(tmp_path, make):
 
 
 @pytest.mark.parametrize("labels, known", [([1, 0], True), ([-1, -1], False), ([None, None], False)])
-def test_labels_are_used_where_they_are_classes(make, labels, known):
+def test_labels_are_used_only_if_they_are_classes(make, labels, known):
     rows = [{"text_a": "今天", "text_b": "明天", "label": label} for label in labels]
     found = make().predict(rows)
     assert (found.label_ids is not None) == known == bool(found.metrics)
     assert found.label_ids is None or found.label_ids.tolist() == labels
 
 
-def test_files_are_predicted_and_evaluated_too(files, make):
+def test_files_can_be_predicted_and_evaluated(files, make):
     trainer = make()
     found = trainer.predict(files[1])
     assert found.metrics == trainer.evaluate(files[1]) == trainer.evaluate()
     assert found.label_ids.tolist() == [label for *_, label in DEV] and found.predictions.shape == (41, 2)
 
 
-def test_predictions_are_taken_apart_as_in_transformers(make, files):
+def test_predictions_unpack_as_in_transformers(make, files):
     trainer = make()
     predictions, labels, metrics = trainer.predict(files[1])
     output = trainer.predict(files[1])
@@ -167,13 +167,13 @@ def test_predictions_are_taken_apart_as_in_transformers(make, files):
 
 
 def agreement(prediction):
-    """As for the Trainer of Transformers."""
+    """A compute_metrics function as for the Trainer of Transformers."""
     logits, labels = prediction
     assert prediction.predictions is logits and prediction.label_ids is labels
     return {"agreement": np.mean(logits.argmax(axis=1) == labels), "mcc": 7}
 
 
-def test_own_metrics_are_logged_and_choose_the_best_model(tmp_path, make):
+def test_custom_metrics_are_logged_and_select_the_best_model(tmp_path, make):
     trainer = make(own={"compute_metrics": agreement}, best_metric="agreement", max_steps=6)
     result = trainer.train()
     assert result.best_model.name.startswith("best-agreement-")
@@ -182,7 +182,7 @@ def test_own_metrics_are_logged_and_choose_the_best_model(tmp_path, make):
     assert result.metrics["agreement"] == result.best_metric == trainer.evaluate()["agreement"]
 
 
-def test_of_an_own_metric_less_may_be_better(tmp_path, make):
+def test_a_custom_metric_can_be_lower_is_better(tmp_path, make):
     values = iter([0.5, 0.4, 0.6, 0.3, 0.2, 0.1, 0.1, 0.1])
 
     def falling(prediction):
@@ -195,13 +195,13 @@ def test_of_an_own_metric_less_may_be_better(tmp_path, make):
 @pytest.mark.parametrize(
     "own, best_metric, reason",
     [
-        (None, "kappa", "best_metric kappa is none of loss, accuracy"),
+        (None, "kappa", "best_metric kappa is not one of loss, accuracy"),
         (lambda prediction: {"kappa": float("nan")}, "kappa", "returned kappa nan"),
         (lambda prediction: 0.5, "accuracy", "compute_metrics returned 0.5; return a dictionary"),
         (lambda prediction: {"a": "b"}, "accuracy", "return a dictionary of numbers"),
     ],
 )
-def test_useless_metrics_are_refused_before_the_first_update(tmp_path, make, own, best_metric, reason):
+def test_invalid_metrics_are_refused_before_the_first_update(tmp_path, make, own, best_metric, reason):
     with pytest.raises(InputError, match=reason):
         make(own={"compute_metrics": own}, best_metric=best_metric).train()
     assert not list(tmp_path.glob("out/checkpoints/*"))
@@ -209,14 +209,14 @@ def test_useless_metrics_are_refused_before_the_first_update(tmp_path, make, own
 
 
 class Notes(PairCallback):
-    """Writes down what it is told; asks for a stop at ``stop_at``."""
+    """Records the events; requests a stop at ``stop_at``."""
 
     def __init__(self, stop_at=None):
         self.stop_at, self.heard = stop_at, []
 
     def note(self, event, state, control, *more):
         self.heard.append((event, state.global_step, *more))
-        state.global_step = -1  # a copy: the run does not care
+        state.global_step = -1  # a copy: the run is not affected
         if self.stop_at == self.heard[-1][:2]:
             control.should_training_stop = True
 
@@ -235,7 +235,7 @@ class Notes(PairCallback):
         self.note("end", state, control)
 
 
-def test_callbacks_hear_of_what_happens_in_its_order(make):
+def test_callbacks_are_called_in_the_order_of_events(make):
     notes = Notes()
     make(own={"callbacks": [notes]}, logging_freq=3, max_steps=6).train()
     saved = [("save", step, f"step_0000000{step}", True) for step in (4, 6)]
@@ -268,7 +268,7 @@ def test_a_callback_error_ends_the_run_and_is_raised_intact(make):
         make(own={"callbacks": [Broken()]}).train()
 
 
-def test_an_interrupt_ends_the_update_saves_and_frees_signals(tmp_path, make):
+def test_an_interrupt_saves_the_run_and_restores_the_handlers(tmp_path, make):
     class Interrupt(PairCallback):
         def on_log(self, args, state, control, **kwargs):
             if state.global_step == 2:
@@ -283,7 +283,7 @@ def test_an_interrupt_ends_the_update_saves_and_frees_signals(tmp_path, make):
     assert files_of(tmp_path / "out" / "model_last") == files_of(tmp_path / "whole" / "model_last")
 
 
-def test_a_failed_run_begins_again_with_its_initial_weights(tmp_path, make):
+def test_a_failed_run_restarts_from_its_initial_weights(tmp_path, make):
     class Broken(PairCallback):
         def on_log(self, args, state, control, **kwargs):
             if state.global_step == 2:
@@ -298,7 +298,7 @@ def test_a_failed_run_begins_again_with_its_initial_weights(tmp_path, make):
     assert events(tmp_path / "out") == events(tmp_path / "whole")
 
 
-def test_a_model_in_memory_is_trained_itself(tmp_path, make):
+def test_a_model_in_memory_is_trained_in_place(tmp_path, make):
     best = make(max_steps=6).train().best_model
     classifier, vocab_file = load_classifier(str(best))
     config = PairConfig(str(tmp_path / "more"), **{**SETTINGS, "max_steps": 30})
@@ -312,11 +312,11 @@ def test_a_model_in_memory_is_trained_itself(tmp_path, make):
 
 BAD_PAIRS = [
     (None, "there is no train_dataset; give it to PairTrainer"),
-    ([], "train_dataset: no pairs in it"),
+    ([], "train_dataset: it holds no pairs"),
     ([("今", "天", 1), ("今", "天", 7)], r"train_dataset\[1\]: label 7 is not one of 0, 1"),
     ([("今", "天", 1), ("今", "  ", 1)], r"train_dataset\[1\]: sentence2 is empty"),
-    ([("今", "天", 1), "今天"], r"train_dataset\[1\]: '今天' is no pair"),
-    ([("今",)], r"train_dataset\[0\]: \('今',\) is no pair"),
+    ([("今", "天", 1), "今天"], r"train_dataset\[1\]: '今天' is not a pair"),
+    ([("今",)], r"train_dataset\[0\]: \('今',\) is not a pair"),
     ([("今", "天")], r"train_dataset\[0\]: no label"),
     ([("今", "\ud800", 1)], r"train_dataset\[0\]: half of a character"),
     ([{"text_a": "今", "text_b": None, "label": 1}], r"train_dataset\[0\]: sentence2 is None, not a text"),
@@ -326,14 +326,14 @@ BAD_PAIRS = [
 
 
 @pytest.mark.parametrize("pairs, reason", BAD_PAIRS, ids=range(len(BAD_PAIRS)))
-def test_bad_pairs_are_named_and_leave_nothing(tmp_path, make, pairs, reason):
+def test_invalid_pairs_are_reported_and_nothing_is_written(tmp_path, make, pairs, reason):
     with pytest.raises(InputError, match=reason):
         make(pairs, DEV).train()
     assert not (tmp_path / "out").exists()
 
 
 class EncodedPairs:
-    """A dataset of a person's own, which can be read again."""
+    """A custom dataset class, which can be read more than once."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -420,17 +420,17 @@ def test_a_streamed_dataset_is_not_read_ahead(tmp_path, make):
                 yield TRAIN[number % len(TRAIN)]
 
     make(Endless(), DEV, streaming=True, max_steps=2, shuffle_buffer=32, bucket=False).train()
-    assert len(read) < 2 * BEGINNING  # the rows that it is known by, and those that it learned from
+    assert len(read) < 2 * BEGINNING  # the rows that identify it, and those that were trained on
 
 
 @pytest.mark.parametrize("kind", ["iterator", "generator", "map"])
-def test_what_can_be_read_once_is_not_streamed(tmp_path, make, kind):
+def test_streaming_refuses_iterators_and_generators(tmp_path, make, kind):
     with pytest.raises(InputError, match="an iterator or generator can be read once; give a list, a Dataset"):
         make(KINDS[kind](TRAIN), DEV, streaming=True, max_steps=3).train()
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dataset_that_is_empty_when_it_is_read_again_is_told(make):
+def test_a_dataset_that_is_empty_on_rereading_is_an_error(make):
     class Once(EncodedPairs):
         def __iter__(self):
             yield from self.rows
@@ -439,7 +439,7 @@ def test_a_dataset_that_is_empty_when_it_is_read_again_is_told(make):
 
         is_open = False
 
-    with pytest.raises(InputError, match="train_dataset: no pairs in it"):
+    with pytest.raises(InputError, match="train_dataset: it holds no pairs"):
         make(Once(TRAIN), DEV, streaming=True, max_steps=30).train()
 
 
@@ -467,7 +467,7 @@ def test_windowed_predictions_give_the_same_answers(make, monkeypatch):
     np.testing.assert_allclose(by_window.predictions, expected.predictions, atol=1e-6)
 
 
-def test_bad_rows_are_not_trained_but_keep_their_place(tmp_path, make, capfd):
+def test_skipped_rows_are_not_trained_on_but_keep_their_index(tmp_path, make, capfd):
     bad = [TRAIN[0], ("今", " ", 1), *TRAIN[1:], ("今", "天", 7), "x"]
     with pytest.raises(InputError, match=r"train_dataset\[1\]: sentence2 is empty"):
         make(bad, DEV, max_steps=3).train()
@@ -475,7 +475,7 @@ def test_bad_rows_are_not_trained_but_keep_their_place(tmp_path, make, capfd):
     trainer.train()
     make(folder="good", max_steps=3).train()
     assert events(tmp_path / "out", "valid") == events(tmp_path / "good", "valid")
-    assert "train_dataset: 3 of 93 rows are no pairs and are left out" in capfd.readouterr().err
+    assert "train_dataset: 3 of 93 rows are not pairs and are left out" in capfd.readouterr().err
     notes = [json.loads(line) for line in (tmp_path / "out" / "train.rejected.jsonl").open()]
     assert [note["file"] for note in notes] == ["train_dataset"] * 3
     assert [note["line"] for note in notes] == [1, 91, 92]
@@ -495,7 +495,7 @@ def test_bad_rows_are_not_trained_but_keep_their_place(tmp_path, make, capfd):
         (DataFrame({"query": ["今"], "title": [None]}), r"dataset\[0\]: sentence2 is None, not a text"),
         ([("今", ["天"])], r"dataset\[0\]: sentence2 is \['天'\], not a text"),
         ([("今", 5, 1)], r"dataset\[0\]: sentence2 is 5, not a text"),
-        (iter([]), "dataset: no pairs in it; give at least one"),
+        (iter([]), "dataset: it holds no pairs; give at least one"),
         ([("今", "天", 1), ("今", "天", [1])], r"dataset\[1\]: label \[1\] is no single value; write one of"),
         (
             [("今", "天", 1), ("今", "天", True)],
@@ -505,22 +505,22 @@ def test_bad_rows_are_not_trained_but_keep_their_place(tmp_path, make, capfd):
         ([("今", "天", 1), ("今", "天", 10**5000)], r"dataset\[1\]: label a number of thousands of digits"),
     ],
 )
-def test_what_is_no_dataset_of_pairs_is_named(make, pairs, reason):
+def test_an_invalid_dataset_is_reported(make, pairs, reason):
     with pytest.raises(InputError, match=reason):
         make().predict(pairs)
 
 
-def test_a_model_that_is_not_there_is_named_at_once():
+def test_a_missing_model_is_reported_at_once():
     with pytest.raises(InputError, match="absent/model is not a folder"):
         PairTrainer("absent/model", PairConfig("out", device="cpu"))
 
 
-def test_a_best_metric_that_names_no_folder_is_refused():
+def test_a_best_metric_with_a_slash_is_refused():
     with pytest.raises(InputError, match="best_metric eval/f1 names a folder"):
         PairConfig("out", best_metric="eval/f1")
 
 
-def test_the_example_of_the_docstring_runs(tmp_path, model, files, monkeypatch, capsys):
+def test_the_docstring_example_runs(tmp_path, model, files, monkeypatch, capsys):
     example = textwrap.dedent(PairTrainer.__doc__.split("\n\n", 1)[1].split("``model``")[0])
     settings = 'PairConfig("output", model_type="ernie", from_scratch=True, device="cpu", max_steps=1, '
     monkeypatch.chdir(tmp_path)

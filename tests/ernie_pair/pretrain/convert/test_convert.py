@@ -1,4 +1,4 @@
-"""The converter in this process, on checkpoints that Paddle's own functions wrote."""
+"""The converter, run in this process on checkpoints written by Paddle's own functions."""
 
 import hashlib
 import json
@@ -18,18 +18,18 @@ from data_tools.base.yaml_flags import CONFIG_YAML
 from data_tools.files.atomic_folder import MADE
 from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pretrain.convert import convert as convert_module
-from ernie_pair.pretrain.convert.convert import ConvertConfig, convert
+from ernie_pair.pretrain.convert.convert import ConvertConfig, convert, find_static_weights
 from ernie_pair.pretrain.convert.parity import parity_batches
 from ernie_pair.weights.parameter_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
 from ernie_pair.weights.weight_files import read_weights
 
-# ERNIE 3.0 has a task embedding, four token types and gelu; the vocabulary is no multiple of 8.
+# ERNIE 3.0 has a task embedding, four token types and gelu; the vocabulary size is not a multiple of 8.
 ERNIE_3 = {"use_task_id": True, "task_type_vocab_size": 3, "type_vocab_size": 4, "hidden_act": "gelu"}
 
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
-    """The recipe's checkpoints, and under "weights" what they hold."""
+    """The recipe's checkpoints; "weights" holds the arrays they contain."""
     folder = tmp_path_factory.mktemp("theirs")
     model = write_model(folder / "model", **ERNIE_3)
     return {"folder": folder, "weights": write_checkpoints(model, folder)}
@@ -50,7 +50,7 @@ def copied(theirs, layout, target):
 
 
 def rewrite(prefix, change):
-    """Let ``change`` alter the arrays of PREFIX.pdparams."""
+    """Apply ``change`` to the arrays of PREFIX.pdparams."""
     path = Path(f"{prefix}.pdparams")
     arrays = pickle.loads(path.read_bytes())
     path.write_bytes(pickle.dumps(change(arrays) or arrays, protocol=2))
@@ -64,7 +64,7 @@ def generated(theirs):
 
 
 @pytest.mark.parametrize("given", ["pickled/static_vars", "pickled/static_vars.pdparams", "pickled"])
-def test_a_recipes_pickle_is_converted_whole(theirs, given, tmp_path, capsys):
+def test_all_weights_of_a_recipe_pickle_are_converted(theirs, given, tmp_path, capsys):
     converted = run(theirs["folder"] / given, tmp_path / "out")
     said = capsys.readouterr().err
     assert holds(converted, theirs["weights"]) and said.count("largest difference of") == 4
@@ -72,11 +72,20 @@ def test_a_recipes_pickle_is_converted_whole(theirs, given, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("given", ["single/static_vars", "single"])
-def test_a_recipes_folder_of_single_files_is_converted_whole(theirs, given, tmp_path):
+def test_a_recipe_folder_of_single_files_is_fully_converted(theirs, given, tmp_path):
     assert holds(run(theirs["folder"] / given, tmp_path / "out"), theirs["weights"])
 
 
-def test_the_folder_loads_as_an_encoder_and_as_a_classifier(theirs, tmp_path):
+@pytest.mark.parametrize("layout, inside", [("pickled", ""), ("single", ""), ("single", "static_vars")])
+def test_the_working_folder_can_be_given_as_a_dot(theirs, layout, inside, tmp_path, monkeypatch):
+    monkeypatch.chdir(theirs["folder"] / layout / inside)
+    assert find_static_weights(Path(".")) == find_static_weights(theirs["folder"] / layout)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=rf"static_model_path \.: neither {tmp_path.name}\.safetensors"):
+        find_static_weights(Path("."))
+
+
+def test_the_converted_folder_loads_as_encoder_and_classifier(theirs, tmp_path):
     from paddlenlp.transformers import ErnieForSequenceClassification, ErnieModel, ErnieTokenizer
 
     run(theirs["folder"] / "single", tmp_path / "out")
@@ -88,8 +97,8 @@ def test_the_folder_loads_as_an_encoder_and_as_a_classifier(theirs, tmp_path):
     assert ErnieTokenizer.from_pretrained(str(tmp_path / "out")).vocab_size == len(VOCAB)
 
 
-def test_an_older_paddlenlp_counts_its_layers_otherwise(theirs, tmp_path):
-    """Its decoder is no linear layer and has no weight of its own."""
+def test_layer_numbering_of_older_paddlenlp_is_supported(theirs, tmp_path):
+    """Its decoder is not a linear layer and has no weight of its own."""
     names = generated(theirs)
     decoder = names["cls.predictions.decoder_bias"][: -len(".b_0")]
     order = names["cls.seq_relationship.bias"][: -len(".b_0")]
@@ -106,7 +115,7 @@ def test_an_older_paddlenlp_counts_its_layers_otherwise(theirs, tmp_path):
 
 
 def ernies_names():
-    """{structured name: what ERNIE's own programs call it}, of two layers."""
+    """{structured name: its name in ERNIE's own programs}, for two layers."""
     ends = {"weight": "w_0", "bias": "b_0"}
     modules = {old: new.format(family="ernie") for old, new in OUTSIDE_LAYERS.items()}
     for layer in "01":
@@ -141,11 +150,11 @@ def release(theirs, tmp_path):
     return folder
 
 
-def test_a_release_of_ernie_is_converted_whole(theirs, release, tmp_path):
+def test_all_weights_of_an_ernie_release_are_converted(theirs, release, tmp_path):
     assert holds(run(release / "params", tmp_path / "out"), theirs["weights"])
 
 
-def test_a_head_that_is_not_in_the_file_is_left_out_and_said(theirs, release, tmp_path, capsys):
+def test_a_head_missing_from_the_file_is_omitted_and_reported(theirs, release, tmp_path, capsys):
     for name in ("next_sent_fc.w_0", "next_sent_fc.b_0"):
         (release / "params" / name).unlink()
     converted = run(release / "params", tmp_path / "out")
@@ -166,10 +175,10 @@ HEADS = ("cls.predictions.", "cls.seq_relationship.")
 @pytest.mark.parametrize("layout", ["pickled", "single"])
 @pytest.mark.parametrize("missing", [HEADS, HEADS[1:], HEADS[:1]], ids=["both", "order", "tokens"])
 @pytest.mark.parametrize("leftover", [False, True], ids=["", "leftover"])
-def test_static_vars_without_heads_are_converted_and_it_is_said(
+def test_missing_heads_of_static_vars_are_omitted_and_reported(
     theirs, layout, missing, leftover, tmp_path, capsys
 ):
-    """``leftover``: what the tie replaced in the decoder stays behind, as Paddle saves it."""
+    """``leftover``: the decoder weight that tying replaced is still in the file, as Paddle saves it."""
     names = generated(theirs)
     gone = [names[name] for name in names if name.startswith(missing)]
     decoder = names["cls.predictions.decoder_bias"].replace("b_0", "w_0")
@@ -188,7 +197,7 @@ def test_static_vars_without_heads_are_converted_and_it_is_said(
     assert all(f"holds no {head}*: the head is left out" in said for head in missing)
 
 
-def test_the_proof_lies_beside_the_weights(theirs, tmp_path):
+def test_the_parity_report_is_saved_with_the_weights(theirs, tmp_path):
     run(theirs["folder"] / "pickled", tmp_path / "out")
     proof = json.loads((tmp_path / "out" / "conversion.json").read_text())
     assert set(proof["largest_difference"]) == {"sequence_output", "pooled_output", "lm_logits", "sop_logits"}
@@ -207,7 +216,7 @@ def test_the_proof_lies_beside_the_weights(theirs, tmp_path):
     assert {"paddlenlp", "numpy", "ernie-pair"} < proof["versions"].keys()
 
 
-def test_the_batches_reach_padding_segments_and_all_positions(theirs):
+def test_parity_batches_cover_padding_segments_and_positions(theirs):
     spec = read_spec(theirs["folder"] / "model" / "config.json", theirs["folder"] / "model" / "vocab.txt")
     batches = parity_batches(spec)
     assert batches["full_length"]["input_ids"].shape == (1, spec.max_positions)
@@ -218,7 +227,7 @@ def test_the_batches_reach_padding_segments_and_all_positions(theirs):
         assert first == [0] * 20 + [1] * 20
 
 
-def test_one_batch_that_differs_is_enough_to_refuse(theirs, tmp_path, monkeypatch):
+def test_conversion_fails_if_a_single_batch_differs(theirs, tmp_path, monkeypatch):
     honest = convert_module.run_dynamic
 
     def another(*arguments):
@@ -227,13 +236,13 @@ def test_one_batch_that_differs_is_enough_to_refuse(theirs, tmp_path, monkeypatc
         return found
 
     monkeypatch.setattr(convert_module, "run_dynamic", another)
-    with pytest.raises(CheckpointError, match="differs from the static one by 2e-05"):
+    with pytest.raises(CheckpointError, match=f"static one by 2e-05.*: {tmp_path}/out is not written"):
         run(theirs["folder"] / "single", tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_recipes_model_last_needs_no_config_beside_it(theirs, tmp_path):
-    """Its config.yml names the model that the run began with; its model_N has the old model_config.json."""
+def test_a_recipe_model_last_without_its_config_is_converted(theirs, tmp_path):
+    """The config.yml of model_last names the start model; model_N has the old-style model_config.json."""
     prefix = copied(theirs, "pickled", tmp_path / "model_last")
     for name in ("config.json", "vocab.txt"):
         (prefix.parent / name).unlink()
@@ -245,14 +254,14 @@ def test_a_recipes_model_last_needs_no_config_beside_it(theirs, tmp_path):
     assert holds(run(tmp_path / "model_6", tmp_path / "of_6"), theirs["weights"])
 
 
-def test_weights_of_an_encoder_by_itself(theirs, tmp_path):
+def test_weights_of_an_encoder_alone_are_converted(theirs, tmp_path):
     encoder = {n[len("ernie.") :]: a for n, a in theirs["weights"].items() if n.startswith("ernie.")}
     prefix = copied(theirs, "pickled", tmp_path / "encoder")
     rewrite(prefix, lambda _: encoder)
     assert holds(run(prefix, tmp_path / "out"), {f"ernie.{name}": a for name, a in encoder.items()})
 
 
-def test_a_recipes_config_of_old(theirs, tmp_path):
+def test_an_old_style_recipe_config_is_read(theirs, tmp_path):
     prefix = copied(theirs, "pickled", tmp_path / "old")
     settings = json.loads((prefix.parent / "config.json").read_text())
     (prefix.parent / "config.json").unlink()
@@ -262,7 +271,7 @@ def test_a_recipes_config_of_old(theirs, tmp_path):
     assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
 
 
-def test_rows_that_pad_the_vocabulary_are_cut(theirs, tmp_path):
+def test_vocabulary_padding_rows_are_removed(theirs, tmp_path):
     names = generated(theirs)
     word = names["ernie.embeddings.word_embeddings.weight"]
     decoder = names["cls.predictions.decoder_bias"]
@@ -277,7 +286,7 @@ def test_rows_that_pad_the_vocabulary_are_cut(theirs, tmp_path):
     assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
 
 
-def test_half_precision_weights_are_widened(theirs, tmp_path, capsys):
+def test_half_precision_weights_are_cast_to_float32(theirs, tmp_path, capsys):
     prefix = copied(theirs, "pickled", tmp_path / "half")
     rewrite(prefix, lambda arrays: {name: array.astype(np.float16) for name, array in arrays.items()})
     converted = run(prefix, tmp_path / "out")
@@ -314,19 +323,19 @@ def not_finite(arrays):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (drop_shard, r"holds \d layers of the kind linear .* where config.json makes 13"),
+        (drop_shard, r"holds \d layers of the kind linear .* but config.json makes 13"),
         (
             wrong_shape,
             r"1 of another shape: ernie.encoder.layers.0.self_attn.k_proj.weight \(32, 31\) instead",
         ),
-        (stranger, "fc_weight is no name of an ERNIE's parameter"),
-        (extra_layer, "holds 17 layers of the kind linear (.*), where config.json makes 15"),
+        (stranger, "fc_weight is not the name of an ERNIE parameter"),
+        (extra_layer, "holds 17 layers of the kind linear (.*), but config.json makes 15"),
         (two_decoders, "2 layers look like the decoder"),
         (not_finite, "holds NaN or infinity"),
         (lambda arrays: arrays.clear(), "holds another model: 40 missing: ernie.embeddings"),
     ],
 )
-def test_what_does_not_match_is_named_and_nothing_is_written(theirs, change, message, tmp_path):
+def test_mismatched_weights_are_reported_and_nothing_is_written(theirs, change, message, tmp_path):
     prefix = copied(theirs, "pickled", tmp_path / "bad")
     rewrite(prefix, change)
     before = sorted(tmp_path.iterdir())
@@ -343,7 +352,7 @@ def test_one_shard_of_a_sharded_checkpoint_is_not_enough(theirs, tmp_path):
         run(folder, tmp_path / "out")
 
 
-def test_a_truncated_single_file_is_named(theirs, tmp_path):
+def test_the_error_names_a_truncated_variable_file(theirs, tmp_path):
     folder = copied(theirs, "single", tmp_path / "cut")
     path = folder / "linear_3.w_0"
     path.write_bytes(path.read_bytes()[:-7])
@@ -357,8 +366,8 @@ class Payload:
 
 
 @pytest.mark.parametrize("end", ["pdparams", "pdopt"])
-def test_a_hostile_pickle_is_never_run(theirs, end, tmp_path, monkeypatch):
-    """The optimizer's state is of no use here and is not even opened."""
+def test_a_malicious_pickle_is_never_executed(theirs, end, tmp_path, monkeypatch):
+    """The optimizer state is not needed here and is not even opened."""
     monkeypatch.chdir(tmp_path)
     prefix = copied(theirs, "pickled", tmp_path / "hostile")
     Path(f"{prefix}.{end}").write_bytes(pickle.dumps({"a": [Payload()]}, protocol=2))
@@ -378,7 +387,7 @@ def sha256_of(folder):
     }
 
 
-def test_bad_paths_are_one_line(theirs, tmp_path):
+def test_bad_paths_give_one_line_errors(theirs, tmp_path):
     folder = theirs["folder"]
     before = sha256_of(folder)
     (tmp_path / "file").write_text("mine")
@@ -387,7 +396,7 @@ def test_bad_paths_are_one_line(theirs, tmp_path):
     good = folder / "pickled" / "static_vars"
     cases = [
         (folder / "nothing", tmp_path / "out", "neither nothing.safetensors nor nothing.pdparams"),
-        (folder, tmp_path / "out", "it is no folder of parameters"),
+        (folder, tmp_path / "out", "it is not a folder of parameters"),
         (folder / "pickled" / "static_vars.pdopt", tmp_path / "out", "neither static_vars.pdopt.safetensors"),
         (good, tmp_path / "file", "is a file; give a folder"),
         (good, tmp_path / "home", "holds diary.txt, which would be lost"),
@@ -400,7 +409,7 @@ def test_bad_paths_are_one_line(theirs, tmp_path):
     assert sha256_of(folder) == before and (tmp_path / "home" / "diary.txt").exists()
 
 
-def test_weights_without_a_config_beside_them_need_one(theirs, tmp_path):
+def test_weights_without_a_config_need_model_name_or_path(theirs, tmp_path):
     prefix = copied(theirs, "pickled", tmp_path / "bare")
     (prefix.parent / "config.json").unlink()
     with pytest.raises(InputError, match="has no config.json; give model_name_or_path"):
@@ -409,7 +418,7 @@ def test_weights_without_a_config_beside_them_need_one(theirs, tmp_path):
     assert holds(run(prefix, tmp_path / "out", model_name_or_path=model), theirs["weights"])
 
 
-def test_an_earlier_result_is_replaced_and_a_failure_leaves_it(theirs, tmp_path, monkeypatch):
+def test_overwrite_replaces_a_result_but_a_failure_keeps_it(theirs, tmp_path, monkeypatch):
     run(theirs["folder"] / "pickled", tmp_path / "out")
     first = sha256_of(tmp_path / "out")
     of_inputs = [tmp_path / "out" / name for name in ("conversion.json", "README.md", CONFIG_YAML)]

@@ -1,6 +1,7 @@
-"""evaluate-mlm: the masked loss of a pretrained model on held-out text, by command and from Python."""
+"""evaluate-mlm: the masked-LM loss of a pretrained model on held-out text, by command and from Python."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from ernie_pair import EvaluateMlmConfig, evaluate_mlm
 from ernie_pair.model_files.model_folder import write_model_folder
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.compare.domain_loss import domain_loss
+from ernie_pair.pretrain.filling import masked_loss
 from ernie_pair.pretrain.filling.masked_loss import Asking, measure_masked_loss
 
 SAMPLES, LENGTH = 40, 32
@@ -24,7 +26,7 @@ SAMPLES, LENGTH = 40, 32
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with the corpus and two models: whole, and without the head of the sentence order."""
+    """A folder with the corpus and a model: complete, without the sentence-order head, and without heads."""
     folder = tmp_path_factory.mktemp("evaluate_mlm")
     model = write_model(folder / "model")
     weights = write_checkpoints(model, folder)
@@ -47,8 +49,8 @@ def config_of(place, output, model="whole", **changes):
     return EvaluateMlmConfig(**{**places, **flags, **changes})
 
 
-def test_it_measures_what_compare_starts_says_of_a_domain(place, tmp_path):
-    """Two ways to the same numbers: another class of model, other sums."""
+def test_results_agree_with_compare_starts_domain_loss(place, tmp_path):
+    """The same numbers computed independently: another model class and other summation code."""
     found = evaluate_mlm(config_of(place, tmp_path / "out.json", batch_size=7))
     source = open_model(str(place / "whole"), model_type="", from_scratch=False)
     corpus = open_corpus(find_corpus(str(place / "corpus"), "--domain_data"))
@@ -62,7 +64,7 @@ def test_it_measures_what_compare_starts_says_of_a_domain(place, tmp_path):
     assert found["sop_loss"] > 0 and 0 <= found["sop_accuracy"] <= 1
 
 
-def test_the_size_of_a_batch_changes_no_figure(place, tmp_path):
+def test_batch_size_does_not_change_the_metrics(place, tmp_path):
     one, many = (
         evaluate_mlm(
             config_of(place, tmp_path / f"{size}.json", batch_size=size, part="valid", split="80,10,10")
@@ -73,7 +75,7 @@ def test_the_size_of_a_batch_changes_no_figure(place, tmp_path):
         assert one[name] == pytest.approx(many[name], rel=1e-4), name
 
 
-def test_parts_of_the_split_are_other_samples(place, tmp_path):
+def test_each_part_of_the_split_uses_different_samples(place, tmp_path):
     losses = {
         part: evaluate_mlm(config_of(place, tmp_path / part, part=part, split="80,10,10"))["lm_loss"]
         for part in ("train", "valid", "test", "all")
@@ -81,7 +83,7 @@ def test_parts_of_the_split_are_other_samples(place, tmp_path):
     assert len(set(losses.values())) == 4
 
 
-def test_order_is_left_out_where_nobody_knows_it(place, tmp_path):
+def test_sop_metrics_are_omitted_when_unavailable(place, tmp_path):
     without_head = evaluate_mlm(config_of(place, tmp_path / "a", model="no_order"))
     of_one_segment = evaluate_mlm(config_of(place, tmp_path / "b", binary_head=False))
     for found in (without_head, of_one_segment):
@@ -89,7 +91,7 @@ def test_order_is_left_out_where_nobody_knows_it(place, tmp_path):
     assert without_head["masked_tokens"] != of_one_segment["masked_tokens"]
 
 
-def test_the_same_again_has_nothing_to_do(place, tmp_path, capsys):
+def test_rerunning_the_same_evaluation_does_nothing(place, tmp_path, capsys):
     config = config_of(place, tmp_path / "out.json")
     first = evaluate_mlm(config)
     assert evaluate_mlm(config) == first
@@ -98,40 +100,113 @@ def test_the_same_again_has_nothing_to_do(place, tmp_path, capsys):
         evaluate_mlm(replace(config, num_samples=SAMPLES + 1))
 
 
-def test_what_cannot_be_asked_is_refused(place, tmp_path):
+def test_another_corpus_named_by_its_prefix_is_not_the_same(place, tmp_path):
+    output = tmp_path / "out.json"
+    corpus = find_corpus(str(place / "corpus"), "--input_dir")
+    evaluate_mlm(config_of(place, output, input_dir=str(corpus)))
+    other = write_corpus(tmp_path / "other", place / "model", seed=2)
+    with pytest.raises(InputError, match="input_dir"):
+        evaluate_mlm(config_of(place, output, input_dir=str(find_corpus(str(other), "--input_dir"))))
+
+
+def test_impossible_evaluations_are_refused(place, tmp_path):
     out = tmp_path / "out.json"
     with pytest.raises(CheckpointError, match="holds no cls.predictions"):
         evaluate_mlm(config_of(place, out, model="no_head"))
-    with pytest.raises(InputError, match="max_seq_len=48 is above the 40 positions"):
+    with pytest.raises(InputError, match="max_seq_len=48 is above the model's 40 positions"):
         evaluate_mlm(config_of(place, out, max_seq_len=48))
     with pytest.raises(InputError, match="leaves no document for test"):
         evaluate_mlm(config_of(place, out, part="test", split="90,10,0"))
     assert not out.exists()
 
 
-def test_a_loss_is_a_mean_over_tokens_not_samples():
-    """A model that is sure of one token and knows nothing of the others."""
-    import paddle
+def test_a_model_that_does_not_fit_the_samples_is_refused(place, tmp_path):
+    def with_config(**changes):
+        folder = tmp_path / "_".join(changes)
+        shutil.copytree(place / "whole", folder)
+        settings = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**settings, **changes}))
+        return config_of(place, tmp_path / "out.json", model_path=folder)
 
-    class Sample:
-        def __init__(self, count):
-            self.input_ids = np.arange(8)
-            self.token_type_ids = np.zeros(8, int)
-            self.masked_positions = np.arange(count)
-            self.masked_labels = np.zeros(count, int)
-            self.sop_label, self.ngram_labels = 0, None
+    with pytest.raises(InputError, match="type_vocab_size 1 cannot tell two .*; use binary_head=False"):
+        evaluate_mlm(with_config(type_vocab_size=1))
+    with pytest.raises(InputError, match=r"\[PAD\] is token 0 of .* masks its pad_token_id 5"):
+        evaluate_mlm(with_config(pad_token_id=5))
+    assert not (tmp_path / "out.json").exists()
+
+
+class MadeUpSample:
+    """A sample of eight tokens, the first ``count`` of them masked."""
+
+    def __init__(self, count):
+        self.input_ids = np.arange(8)
+        self.token_type_ids = np.zeros(8, int)
+        self.masked_positions = np.arange(count)
+        self.masked_labels = np.zeros(count, int)
+        self.sop_label, self.ngram_labels = 0, None
+
+
+def with_first_logit(value):
+    """A model that predicts uniformly, but for one logit of the first masked token."""
+    import paddle
 
     def model(input_ids, token_type_ids, masked_positions):
         logits = np.zeros((len(masked_positions), 4), np.float32)
-        logits[0, 0] = 100.0
+        logits[:1, 0] = value
         return paddle.to_tensor(logits), paddle.zeros([len(input_ids), 2])
 
-    found = measure_masked_loss(model, [Sample(1), Sample(3)], 0, Asking(8, 2, 5))
+    return model
+
+
+def test_the_loss_is_averaged_over_tokens_not_samples():
+    """A model that is certain of one token and predicts the others uniformly."""
+    samples = [MadeUpSample(1), MadeUpSample(3)]
+    found = measure_masked_loss(with_first_logit(100.0), samples, 0, Asking(8, 2, 5))
     assert found["lm_loss"] == pytest.approx(3 * np.log(4) / 4)
     assert (found["masked_tokens"], found["samples"]) == (4, 2)
 
 
-def test_the_command_writes_and_prints(place, tmp_path):
+def test_a_huge_loss_has_a_finite_perplexity(monkeypatch):
+    """Paddle caps the loss of a token on a CPU, but not on a GPU."""
+    monkeypatch.setattr(masked_loss, "_sums_of", lambda model, batch: np.array([[1000.0, 0, 1, 0, 0, 0]]))
+    found = measure_masked_loss(None, [MadeUpSample(1)], 0, Asking(8, 2, 5))
+    assert found["lm_loss"] == 1000 and np.isfinite(found["perplexity"])
+
+
+def test_samples_without_masked_tokens_are_refused():
+    with pytest.raises(InputError, match="no token of the 2 samples is masked, so there is no loss"):
+        measure_masked_loss(with_first_logit(0.0), [MadeUpSample(0)] * 2, 0, Asking(8, 2, 5))
+
+
+def interval_of(losses, documents):
+    """The interval of samples of one masked token each, whose losses are given."""
+    sums = np.array([[loss, 0, 1, 0, 0, 0] for loss in losses], float)
+    return masked_loss._interval(sums, np.array(documents), 400)
+
+
+def test_the_interval_is_over_documents_not_samples():
+    """Ten copies of two documents say no more than the two do."""
+    two = interval_of([1.0, 3.0], [0, 1])
+    assert interval_of([1.0, 3.0] * 10, [4, 9] * 10) == pytest.approx(two)
+    low, high = interval_of([1.0, 3.0] * 10, range(20))
+    assert two[0] < low < high < two[1]
+
+
+def test_text_that_is_used_several_times_is_counted(place, tmp_path, capsys):
+    config = config_of(place, tmp_path / "out.json", num_samples=400)
+    corpus = open_corpus(find_corpus(config.input_dir, "--input_dir"))
+    assert evaluate_mlm(config)["documents"] == corpus.num_documents
+    told = f"the {corpus.num_documents} documents of --part all give fewer than --num_samples 400"
+    assert told in capsys.readouterr().err
+
+
+def test_text_that_is_used_once_gives_no_warning(place, tmp_path, capsys):
+    found = evaluate_mlm(config_of(place, tmp_path / "out.json", num_samples=3))
+    assert 0 < found["documents"] <= 3
+    assert "--num_samples" not in capsys.readouterr().err
+
+
+def test_the_command_writes_a_file_and_prints_the_loss(place, tmp_path):
     words = [
         "--model_path",
         place / "whole",

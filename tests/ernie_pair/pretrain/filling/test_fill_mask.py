@@ -1,4 +1,4 @@
-"""fill-mask: the words behind [MASK], from every kind of folder, by command and from Python."""
+"""fill-mask: predictions for [MASK], from every kind of model folder, by command and from Python."""
 
 import io
 import json
@@ -21,7 +21,8 @@ from ernie_pair.model_files.model_folder import write_model_folder
 from ernie_pair.model_files.source import open_model
 from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pretrain.convert.parity import run_static
-from ernie_pair.pretrain.filling.fill_mask import FillMaskConfig, fill_mask
+from ernie_pair.pretrain.filling.fill_mask import FillMaskConfig, _table, fill_mask
+from ernie_pair.pretrain.filling.mask_filler import FilledSlot, Filling
 from ernie_pair.pretrain.filling.masked_text import join_tokens, parse_masked_text
 
 TEXT = "天地[MASK]黄宇[MASK][MASK]荒"
@@ -29,7 +30,7 @@ TEXT = "天地[MASK]黄宇[MASK][MASK]荒"
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
-    """The recipe's two layouts, and the same weights as a folder that from_pretrained loads."""
+    """The recipe's two layouts, and the same weights in a folder that from_pretrained can load."""
     folder = tmp_path_factory.mktemp("filling")
     model = write_model(folder / "model")
     weights = write_checkpoints(model, folder)
@@ -49,11 +50,11 @@ def words(filler, text, **asked):
 
 
 @pytest.mark.parametrize("kind", ["pickled", "single"])
-def test_checkpoints_of_the_recipe_say_what_the_folder_says(theirs, filler, kind):
+def test_recipe_checkpoints_predict_the_same_as_the_folder(theirs, filler, kind):
     assert words(MaskFiller(str(theirs / kind), "cpu"), TEXT) == words(filler, TEXT)
 
 
-def test_probabilities_are_those_of_the_static_model(theirs, filler):
+def test_probabilities_match_the_static_model(theirs, filler):
     text = "天地[MASK]黄宇"
     masked = parse_masked_text(text, filler.tokenizer, 40)
     ids = np.array([masked.ids], np.int64)
@@ -71,8 +72,8 @@ def test_probabilities_are_those_of_the_static_model(theirs, filler):
     assert order == sorted(order, reverse=True)
 
 
-def test_a_wide_beam_finds_the_best_of_all_words(filler):
-    """A word of two masks: by hand, the product of both probabilities, over the whole vocabulary."""
+def test_a_full_width_beam_finds_the_best_word(filler):
+    """A two-mask word, checked against the probabilities of all pairs of tokens in the vocabulary."""
     text = "天地[MASK][MASK]宇"
     (first,) = filler.fill("天地[MASK][MASK]宇", top_k=len(VOCAB), beam_size=len(VOCAB))[:1]
     everything = filler.fill(text, top_k=len(VOCAB) ** 2, beam_size=len(VOCAB))[0].fillings
@@ -90,7 +91,7 @@ def test_a_wide_beam_finds_the_best_of_all_words(filler):
     assert greedy.probability == pytest.approx(by_ids[tuple(greedy.ids)], rel=1e-5)
 
 
-def test_slots_are_filled_apart_and_shown_in_the_text(filler):
+def test_slots_are_filled_independently_and_shown_in_the_text(filler):
     one, two = filler.fill(TEXT, top_k=3)
     assert (one.masks, two.masks) == (1, 2) and TEXT[two.start : two.end] == "[MASK][MASK]"
     for each in two.fillings:
@@ -106,28 +107,43 @@ def test_slots_are_filled_apart_and_shown_in_the_text(filler):
         ("[MASK]天[MASK]", [[1], [3]]),
     ],
 )
-def test_masks_that_touch_are_one_slot(text, slots, theirs):
+def test_adjacent_masks_form_one_slot(text, slots, theirs):
     tokenizer = WordPiece.from_file(theirs / "model" / "vocab.txt")
     masked = parse_masked_text(text, tokenizer, 40)
     assert [slot.positions for slot in masked.slots] == slots
     assert all(masked.ids[place] == tokenizer.mask_id for slot in slots for place in slot)
 
 
-def test_tokens_read_as_text():
+def test_tokens_are_joined_into_text():
     assert join_tokens(["北", "京"]) == "北京" and join_tokens(["new", "##s"]) == "news"
     assert join_tokens(["new", "york", "的"]) == "new york的" and join_tokens(["天", "##地"]) == "天地"
 
 
-def test_a_table_is_shown_and_the_standard_input_read(theirs, monkeypatch, capsys):
-    text = io.BytesIO("天[MASK]玄\n\n黄[MASK][MASK]\r\n".encode())
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=text))
+def test_stdin_is_read_and_a_table_is_printed(theirs, monkeypatch, capsys):
+    text = io.BytesIO("\ufeff天[MASK]玄\n\n黄[MASK][MASK]\r\n".encode())
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=text, closed=False))
     given = ["--model_name_or_path", str(theirs / "dynamic"), "--text_file", "-", "--top_k", "2"]
     fill_mask(parse_config(FillMaskConfig, [*given, "--device", "cpu"]))
     shown = capsys.readouterr().out
-    assert shown.count(" %  ") == 4 and "word 1, 2 masks" in shown and "天[MASK]玄\n" in shown
+    assert shown.count(" %  ") == 4 and "word 1 (2 masks)" in shown
+    assert shown.startswith("天[MASK]玄\n")  # without the byte-order mark
 
 
-def test_the_command_writes_json_once(theirs, tmp_path):
+def test_fill_mask_refuses_a_closed_stdin(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match="text_file -: standard input is closed; give a file"):
+        fill_mask(FillMaskConfig("no such model", text_file="-", device="cpu"))
+
+
+def test_a_small_probability_is_not_shown_as_zero():
+    likely = [("天", ["天"], [5], 0.98765, "天"), ("地", ["地"], [6], 0.0000456, "地")]
+    slot = FilledSlot(0, 6, 1, [Filling(*each) for each in likely])
+    lines = _table("[MASK]", [slot]).splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["98.77", "0.0046"]
+    assert lines[2].index(" %") == lines[3].index(" %")
+
+
+def test_the_command_writes_json_and_a_rerun_does_nothing(theirs, tmp_path):
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n{CHARACTERS[:5]}[MASK]\n", encoding="utf-8")
     command = [
         *(sys.executable, "-m", "ernie_pair", "fill-mask", "--model_name_or_path", theirs / "dynamic"),
@@ -154,7 +170,7 @@ def test_the_command_writes_json_once(theirs, tmp_path):
         ("天" * 50 + "[MASK]", r"texts\.txt:2: 53 tokens.*40 positions"),
     ],
 )
-def test_a_bad_line_is_named_and_nothing_stays(theirs, tmp_path, line, message):
+def test_a_bad_line_is_reported_and_no_output_is_left(theirs, tmp_path, line, message):
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n{line}\n", encoding="utf-8")
     output = tmp_path / "out.txt"
     given = (str(theirs / "dynamic"), "", str(tmp_path / "texts.txt"), str(output))
@@ -171,12 +187,12 @@ def test_a_bad_line_is_named_and_nothing_stays(theirs, tmp_path, line, message):
         ({"text": "天[MASK]", "top_k": 0}, "top_k=0 is below 1"),
     ],
 )
-def test_flags_that_ask_for_nothing_are_refused(asked, message):
+def test_missing_or_invalid_flags_are_refused(asked, message):
     with pytest.raises(InputError, match=message):
         fill_mask(FillMaskConfig("model", **asked))
 
 
-def test_a_model_without_the_head_is_refused(theirs, tmp_path):
+def test_a_model_without_the_mlm_head_is_refused(theirs, tmp_path):
     source = open_model(str(theirs / "pickled"), model_type="", from_scratch=False)
     weights = {
         n: a for n, a in MaskFiller(str(theirs / "single")).model.state_dict().items() if "cls" not in n
@@ -186,7 +202,7 @@ def test_a_model_without_the_head_is_refused(theirs, tmp_path):
         MaskFiller(str(tmp_path))
 
 
-def test_an_ernie_gram_and_a_model_without_order_head_fill_too(theirs, tmp_path):
+def test_ernie_gram_fills_masks_with_or_without_the_sop_head(theirs, tmp_path):
     model = write_model(tmp_path / "model", model_type="ernie_gram", rel_pos_size=8, embedding_size=32)
     write_checkpoints(model, tmp_path)
     source = open_model(str(tmp_path / "pickled"), model_type="", from_scratch=False)
@@ -199,13 +215,13 @@ def test_an_ernie_gram_and_a_model_without_order_head_fill_too(theirs, tmp_path)
     assert words(MaskFiller(str(tmp_path / "less")), TEXT) == words(filler, TEXT)
 
 
-def test_widths_below_one_are_refused_from_python(filler):
+def test_top_k_and_beam_size_below_one_are_refused(filler):
     for name, value in product(("top_k", "beam_size"), (0, -1)):
         with pytest.raises(InputError, match=f"{name} {value} is below 1"):
             filler.fill(TEXT, **{name: value})
 
 
-def test_a_folder_without_weights_offers_no_flag_of_training(tmp_path):
+def test_no_training_flag_is_suggested_for_missing_weights(tmp_path):
     folder = write_model(tmp_path / "bare")
     with pytest.raises(InputError, match="holds no weights .*; add them, or give another model$") as caught:
         MaskFiller(str(folder), "cpu")

@@ -1,4 +1,4 @@
-"""What is fused on a GPU: the choice by flags and facts, and the ops of the programs before and after."""
+"""What is fused on a GPU: the choice by flags and hardware, and the program's ops before and after fusion."""
 
 import json
 import os
@@ -23,7 +23,7 @@ LAYERS = 2
 
 @pytest.fixture
 def gpu_build(monkeypatch):
-    """Paddle says that it is a build for GPUs."""
+    """Make Paddle report that it is a GPU build."""
     monkeypatch.setattr(fused_ops.paddle, "is_compiled_with_cuda", lambda: True)
 
 
@@ -31,7 +31,7 @@ def choose(capability=(8, 0), head_size=64, **flags):
     return choose_fused(PretrainConfig(**PATHS, **{"device": "gpu", **flags}), head_size, capability)
 
 
-def test_auto_takes_what_the_gpu_and_the_precision_allow(gpu_build):
+def test_auto_selects_what_the_gpu_and_precision_support(gpu_build):
     assert choose(**HALF)[:3] == (FLASH, True, False)
     assert choose(**HALF, dp_degree=2)[:3] == (FLASH, True, True)
     assert choose(dp_degree=2)[:3] == (SOFTMAX_MASK, False, True)
@@ -44,7 +44,7 @@ def test_auto_takes_what_the_gpu_and_the_precision_allow(gpu_build):
     assert choose(device="cpu", dp_degree=2) == NOTHING_FUSED
 
 
-def test_what_is_left_out_is_said_in_words(gpu_build):
+def test_the_description_says_why_ops_are_not_fused(gpu_build):
     told = choose(**HALF, capability=(7, 5), max_seq_len=500).describe()
     assert told.startswith("fused ops: gemm_epilogue (not attention: flash attention needs compute")
     assert "this GPU has 7.5, and" in told and "not --max_seq_len 500" in told and "\n" not in told
@@ -55,21 +55,25 @@ def test_what_is_left_out_is_said_in_words(gpu_build):
 @pytest.mark.parametrize(
     "flags, capability, message",
     [
-        ({"fused_ops": "gemm_epilogue"}, (8, 0), "gemm_epilogue: it is in half precision, and .* false"),
-        ({"fused_ops": "attention", "max_seq_len": 20}, (8, 0), "in half precision, .* not max_seq_len=20"),
-        ({**HALF, "fused_ops": "attention", "max_seq_len": 20}, None, "GPU does not tell its .*, and a soft"),
-        ({"fused_ops": "collectives"}, (8, 0), "collectives: one process has none; leave it out"),
+        ({"fused_ops": "gemm_epilogue"}, (8, 0), "gemm_epilogue: it needs half precision, and .* false"),
+        ({"fused_ops": "attention", "max_seq_len": 20}, (8, 0), "half precision, .* not max_seq_len=20"),
+        (
+            {**HALF, "fused_ops": "attention", "max_seq_len": 20},
+            None,
+            "GPU does not report its .*, and the fused soft",
+        ),
+        ({"fused_ops": "collectives"}, (8, 0), "collectives: a single process has none; leave it out"),
         ({"fused_ops": "gemm_epilogue", "device": "cpu"}, None, "there is no such op on a CPU; leave"),
-        ({"fused_ops": "adamw"}, (8, 0), "adamw: there is no such; use auto, none, or some of attention"),
+        ({"fused_ops": "adamw"}, (8, 0), "adamw: there is no such op; use auto, none, or some of attention"),
     ],
 )
-def test_what_cannot_be_fused_is_refused_in_one_line(gpu_build, flags, capability, message):
+def test_unavailable_fused_ops_give_a_one_line_error(gpu_build, flags, capability, message):
     with pytest.raises(InputError, match=message) as caught:
         choose(capability, **flags)
     assert "\n" not in str(caught.value)
 
 
-def test_a_cpu_build_cannot_build_these_ops():
+def test_a_cpu_build_of_paddle_has_no_gemm_epilogue():
     if paddle.is_compiled_with_cuda():
         pytest.skip("a build for GPUs")
     assert choose(**HALF)[:3] == (SOFTMAX_MASK, False, False)
@@ -95,7 +99,7 @@ def programs():
 @pytest.mark.parametrize(
     "name, passes", [("float16 O1", 1), ("float16 O2", 1), ("bfloat16 O1, recompute", 2)]
 )
-def test_fused_ops_stand_in_for_plain_ones(programs, name, passes):
+def test_fused_ops_replace_the_plain_ones(programs, name, passes):
     plain, fused = programs[name], programs[f"{name}, fused"]
     assert fused["flash_attn"] == LAYERS * passes and fused["flash_attn_grad"] == LAYERS
     assert "softmax" not in fused and plain["softmax"] == LAYERS * passes
@@ -104,8 +108,8 @@ def test_fused_ops_stand_in_for_plain_ones(programs, name, passes):
     assert fused["all"] < 0.9 * plain["all"]
 
 
-def test_a_softmax_with_its_mask_is_one_op(programs):
-    """An older GPU has no flash attention; the mask is made square once for all layers."""
+def test_softmax_and_mask_are_fused_into_one_op(programs):
+    """An older GPU has no flash attention; the mask is expanded to a square once for all layers."""
     plain, fused = programs["float16 O1"], programs["float16 O1, 7.5, fused"]
     assert fused["fused_softmax_mask"] == LAYERS and "softmax" not in fused
     assert fused["dropout"] == plain["dropout"]

@@ -1,4 +1,4 @@
-"""Gradients are summed over the processes in float32 in every layout, unless half sums are asked for."""
+"""Gradients are summed over the processes in float32 in every layout, unless half sums are requested."""
 
 import json
 import os
@@ -35,18 +35,18 @@ def test_one_process_has_no_collectives():
     assert len(found) == 18 and not any(found.values())
 
 
-def test_sums_are_in_float32_in_every_layout(of_two):
+def test_gradients_are_summed_in_float32_in_every_layout(of_two):
     seen = set()
     for name, found in of_two.items():
         layout, precision, sums, _ = name.split("; ")
         added = {kind.split()[1] for kind in found if kind.startswith("c_allreduce_sum")}
         if sums == "float32":
-            assert added - {"float64"} == {"float32"}, name  # float64: what the ranks have labelled
+            assert added - {"float64"} == {"float32"}, name  # float64: the ranks' label counts
             seen.add((layout, precision))
     assert len(seen) == 7 * 2 + 4  # with half-precision weights there is no gradient merge
 
 
-def test_half_sums_are_those_that_are_asked_for(of_two):
+def test_requested_half_sums_are_in_half_precision(of_two):
     for name, found in of_two.items():
         _, precision, sums, _ = name.split("; ")
         if sums == "half":
@@ -54,7 +54,7 @@ def test_half_sums_are_those_that_are_asked_for(of_two):
             assert found[f"c_allreduce_sum {half}"] > found.get("c_allreduce_sum float32", 0) > 0, name
 
 
-def test_what_is_sent_has_the_type_of_the_weights(of_two):
+def test_broadcasts_have_the_dtype_of_the_weights(of_two):
     for name, found in of_two.items():
         layout, precision, _, _ = name.split("; ")
         sent = {kind.split()[1] for kind in found if kind.startswith("c_broadcast")}
@@ -62,7 +62,7 @@ def test_what_is_sent_has_the_type_of_the_weights(of_two):
         assert sent == ({"float32"} | narrow if "sharding" in layout else set()), name
 
 
-def test_fusing_changes_the_number_and_no_type(of_two):
+def test_fusing_reduces_collectives_and_keeps_their_dtypes(of_two):
     for layout in ("sharding", "sharding, merge"):
         fused, plain = (of_two[f"{layout}; float16 O1; float32; {fused}"] for fused in ("auto", "none"))
         assert fused.keys() == plain.keys()

@@ -1,4 +1,4 @@
-"""Pretraining in dynamic graph: the losses of the static one, its checkpoints, and what it does not do."""
+"""Pretraining in dynamic graph: same losses and checkpoints as the static graph, and unsupported options."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def world(tmp_path_factory):
 
 
 def pretrain(world, output, model="model", **changes):
-    """In this process where it is dynamic: static mode stays on to the end of one."""
+    """Run in this process if dynamic; static mode would stay on for the rest of the process."""
     words = flags(world / model, world / "data", world / output, **changes)
     if changes.get("graph") == "dynamic":
         pretrain_here(parse_config(PretrainConfig, words))
@@ -62,7 +62,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_losses_are_those_of_the_static_graph(world, case):
+def test_losses_match_the_static_graph(world, case):
     """From the same weights, over several steps and the evaluations between them."""
     settings = dict(CASES[case])
     model = settings.pop("model", "model")
@@ -87,7 +87,7 @@ def test_losses_are_those_of_the_static_graph(world, case):
 
 @pytest.mark.parametrize("model", ["model", "gram"])
 def test_both_graphs_start_from_the_same_random_weights(world, model):
-    """With a vocabulary that is padded."""
+    """With a padded vocabulary."""
     settings = {**NO_DROPOUT, "kernels": "plain", "max_steps": 2, "seed": 3}
     one, other = (
         pretrain(world, f"random {model} {graph}", model, graph=graph, **settings)
@@ -99,8 +99,8 @@ def test_both_graphs_start_from_the_same_random_weights(world, model):
     refuse_far(one, other, rtol=2e-3, atol=2e-5)
 
 
-def test_a_dynamic_run_goes_on_to_the_bit(world):
-    """With dropout, several micro-batches in a step, and a vocabulary that is padded."""
+def test_resuming_a_dynamic_run_is_bit_identical(world):
+    """With dropout, several micro-batches per step, and a padded vocabulary."""
     whole = pretrain(world, "whole", **MERGED)
     shutil.copytree(whole, world / "cut", symlinks=True)
     for step in (4, 6):
@@ -112,7 +112,7 @@ def test_a_dynamic_run_goes_on_to_the_bit(world):
 
 
 @pytest.mark.parametrize("first, second", [("static", "dynamic"), ("dynamic", "static")])
-def test_a_run_of_one_graph_goes_on_in_the_other(world, first, second):
+def test_a_run_of_one_graph_resumes_in_the_other(world, first, second):
     settings = {**NO_DROPOUT, "decay_steps": 6, "warmup_rate": 0, "max_lr": 1e-3, "kernels": "plain"}
     whole = pretrain(world, f"all {first}", graph=first, **settings)
     pretrain(world, f"from {first}", graph=first, max_steps=4, **settings)
@@ -122,8 +122,8 @@ def test_a_run_of_one_graph_goes_on_in_the_other(world, first, second):
     refuse_far(whole, crossed, rtol=2e-3, atol=2e-5)
 
 
-def test_pairs_and_masks_start_from_what_it_leaves(world, tmp_path):
-    """Without a converter: from the run's folder, and from the model that it exports."""
+def test_pair_training_and_fill_mask_load_its_output(world, tmp_path):
+    """Without conversion: from the run's folder, and from the model that it exports."""
     pretrain(world, tmp_path / "out", graph="dynamic", save_steps=6)
     rows = [f"{CHARACTERS[i:i + 3]}\t{CHARACTERS[i:i + 4]}\t{i % 2}" for i in range(8)]
     (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -149,14 +149,14 @@ def test_pairs_and_masks_start_from_what_it_leaves(world, tmp_path):
     ],
     ids=str,
 )
-def test_what_is_of_the_static_graph_is_refused(world, changes):
+def test_static_graph_options_are_refused(world, changes):
     given = flags(world / "model", world / "data", world / "out", graph="dynamic", **changes)
-    with pytest.raises(InputError, match="dynamic (does not do|has no)") as caught:
+    with pytest.raises(InputError, match="dynamic does not support") as caught:
         parse_config(PretrainConfig, given)
     assert next(iter(changes)) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_fused_kernels_are_refused_where_asked_for(world):
+def test_requested_fused_kernels_are_refused(world):
     given = flags(world / "model", world / "data", world / "fused", graph="dynamic", kernels="fused")
     done = command("pretrain", *given)
     assert done.code == 2 and "ops of the static graph; use --kernels auto" in done.told

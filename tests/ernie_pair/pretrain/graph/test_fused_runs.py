@@ -1,4 +1,4 @@
-"""Runs of pretraining on the fused kernels: resume, threads, evaluation, and what stands in for them."""
+"""Pretraining runs on the fused kernels: resume, threads, evaluation, and fallbacks."""
 
 import os
 import subprocess
@@ -37,9 +37,9 @@ def world(tmp_path_factory):
 
 
 def run_all(world, runs):
-    """Start the runs two at a time; {name: (exit code, what it said)}."""
+    """Start the runs two at a time; {name: (exit code, stderr)}."""
     said, waiting = {}, list(runs.items())
-    of_own = {"XDG_CACHE_HOME": str(world / "cache")}  # an operator that is there needs no compiler
+    of_own = {"XDG_CACHE_HOME": str(world / "cache")}  # an operator that is already built needs no compiler
     while waiting:
         now, waiting = waiting[:2], waiting[2:]
         running = {
@@ -72,7 +72,7 @@ def weights(world, name):
 
 
 def path_of(said, name):
-    """The line of a run that tells its path."""
+    """The log line of a run that says which kernels it uses."""
     code, text = said[name]
     assert code == 0, text
     (line,) = (
@@ -82,7 +82,7 @@ def path_of(said, name):
 
 
 @needs_kernels
-def test_a_run_says_which_kernels_it_takes(said):
+def test_a_run_logs_which_kernels_it_uses(said):
     assert "fused kernels, " in path_of(said, "fused") and "products in fp32" in path_of(said, "fused")
     assert path_of(said, "fused").endswith("; embeddings by Paddle")
     assert "plain kernels of Paddle: --kernels plain" in path_of(said, "other path")
@@ -90,9 +90,9 @@ def test_a_run_says_which_kernels_it_takes(said):
 
 
 @needs_kernels
-def test_what_insists_on_the_kernels_is_refused_in_one_line(said):
+def test_requiring_missing_kernels_gives_a_one_line_error(said):
     for name, words in (
-        ("refused", "error: --kernels fused: the static graph has no operator for the fused ones: "),
+        ("refused", "error: --kernels fused: the operator for the static graph is not available: "),
         (
             "no bf16",
             "error: --precision bf16 needs a processor with AVX512-BF16 (",
@@ -103,8 +103,8 @@ def test_what_insists_on_the_kernels_is_refused_in_one_line(said):
 
 
 @needs_kernels
-def test_evaluation_drops_nothing_and_equals_the_plain_path(world, said):
-    """Before the first step the weights of two runs are the same; training drops, and tells it apart."""
+def test_evaluation_has_no_dropout_and_matches_plain_kernels(world, said):
+    """Before the first step both runs have the same weights; in training, dropout makes them differ."""
     fused, plain = (events(world / name) for name in ("fused", "other path"))
     assert fused[0]["split"] == plain[0]["split"] == "valid"
     assert fused[0]["lm_loss"] == pytest.approx(plain[0]["lm_loss"], rel=1e-5)
@@ -112,8 +112,8 @@ def test_evaluation_drops_nothing_and_equals_the_plain_path(world, said):
 
 
 @needs_kernels
-def test_a_run_that_was_cut_goes_on_to_the_same_bits(world, said, again):
-    """Its first steps were on one thread, and those of the other run on two."""
+def test_a_resumed_run_is_bit_identical(world, said, again):
+    """Its first steps ran on one thread, those of the uninterrupted run on two."""
     assert again["cut"][0] == 0, again["cut"][1]
     assert weights(world, "cut") == weights(world, "fused")
     if has_bf16():
@@ -122,14 +122,14 @@ def test_a_run_that_was_cut_goes_on_to_the_same_bits(world, said, again):
 
 
 @needs_kernels
-def test_a_checkpoint_of_one_path_goes_on_in_the_other(world, said, again):
+def test_a_plain_kernel_checkpoint_resumes_with_fused_kernels(world, said, again):
     code, text = again["other path"]
     assert code == 0, text
-    assert "goes on with kernels fused" in text and "(was plain)" in text
+    assert "continues with kernels fused" in text and "(was plain)" in text
 
 
 @needs_kernels
-def test_another_precision_is_another_run(world, said, again):
+def test_resuming_with_another_precision_is_refused(world, said, again):
     if not has_bf16():
         pytest.skip("no bf16 here")
     code, text = run_all(world, {"cut": ({**BF16, "max_steps": 7, "decay_steps": 6}, {})})["cut"]

@@ -1,6 +1,6 @@
-"""The GPU's programs, built without a GPU, have the ops that they had when they were last looked at.
+"""The GPU programs, built without a GPU, have the op counts recorded at the last review.
 
-A change of the counts may be meant. Then look at the program, and write the counts anew:
+A change of the counts may be intended. In that case, review the program and regenerate the counts:
 PYTHONPATH=.:tests/support python tests/ernie_pair/pretrain/graph/build_gpu_programs.py 1 (and 2)
 """
 
@@ -31,16 +31,16 @@ def programs(request):
     return request.param, json.loads(built.stdout.splitlines()[-1])
 
 
-def test_the_programs_are_those_that_were_looked_at(programs):
+def test_op_counts_match_the_recorded_programs(programs):
     processes, found = programs
     plain = {name: counts for name, counts in found.items() if "fused" not in name}
-    if paddle.__version__ > "3":  # 2.6 puts together what it has found in the half gradients and the others
+    if paddle.__version__ > "3":  # 2.6 merges the overflow checks of half and other gradients
         for counts in (counts for name, counts in plain.items() if "O2" in name):
             counts["all"] += len(("concat", "reduce_any"))
     assert plain == KNOWN[f"{processes} process(es)"]
 
 
-def test_each_strategy_adds_what_it_is_for(programs):
+def test_each_strategy_adds_its_expected_ops(programs):
     processes, found = programs
     plain = found["float32"]
     for name, counts in found.items():
@@ -56,6 +56,6 @@ def test_each_strategy_adds_what_it_is_for(programs):
         assert counts.get("check_finite_and_unscale", 0) <= 1, name
 
 
-def test_half_precision_takes_softmax_norms_and_gelu(programs):
+def test_half_precision_includes_softmax_norms_and_gelu(programs):
     _, found = programs
     assert found["float16 O1"]["cast"] < found["float16 O1, more in float32"]["cast"] - 20

@@ -1,4 +1,4 @@
-"""ERNIE-Gram's objective: losses in numpy and in both graphs, runs gone on with, the head elsewhere."""
+"""ERNIE-Gram's objective: losses in numpy and in both graphs, resumed runs, and who ignores the head."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def words_of(world, output, lexicon="ngrams.txt", model="model", **changes):
 
 
 def pretrain(world, output, **changes):
-    """In this process where it is dynamic: static mode stays on to the end of one."""
+    """Run in this process if dynamic; static mode would stay on for the rest of the process."""
     words = words_of(world, output, **changes)
     if changes.get("graph") == "dynamic":
         pretrain_here(parse_config(PretrainConfig, words))
@@ -62,21 +62,21 @@ def pretrain(world, output, **changes):
 
 @pytest.fixture(scope="module")
 def start(world):
-    """A run of one step: weights with a head of n-grams, and its lexicon beside them."""
+    """A one-step run: weights with an n-gram head, with its lexicon in the same folder."""
     pretrain(world, "start", max_steps=1, graph="dynamic", **NO_DROPOUT)
     return world / "start" / "model_last"
 
 
 @pytest.fixture(scope="module")
 def whole(world, start):
-    """Six steps from those weights, in static graph."""
+    """Six steps from those weights, in the static graph."""
     told = pretrain(world, "whole", **OF_WHOLE)
-    assert "20 n-grams" in told and "passed over" not in told and "new and random" not in told
+    assert "20 n-grams" in told and "ignored" not in told and "start random" not in told
     return world / "whole"
 
 
 def expected_losses(world, start):
-    """Those of the validation before the first step, by hand: a softmax over tokens and n-grams together."""
+    """Validation losses before the first step, by hand: one softmax over tokens and n-grams together."""
     weights = load_file(start / WEIGHTS)
     model = load_pretrained(open_model(str(start), model_type="", from_scratch=False))
     data = opened(world, ngram_lexicon=world / "ngrams.txt")
@@ -122,7 +122,7 @@ def cross_entropy(logits, labels):
     )
 
 
-def test_losses_are_those_of_numpy(world, start, whole):
+def test_losses_match_a_numpy_reference(world, start, whole):
     first = events(whole)[0]
     assert (first["split"], first["step"]) == ("valid", 0)
     expected = expected_losses(world, start)
@@ -130,8 +130,8 @@ def test_losses_are_those_of_numpy(world, start, whole):
     assert abs(expected["ngram_loss"] - math.log(len(VOCAB) + 20)) < 1  # nothing is learned yet
 
 
-def test_losses_are_those_of_the_dynamic_graph(world, start, whole):
-    """Over steps of several micro-batches of other numbers of n-grams, recomputed, and the evaluations."""
+def test_losses_match_the_dynamic_graph(world, start, whole):
+    """Over steps whose micro-batches differ in n-gram count, with recompute, and over the evaluations."""
     settings = {**OF_WHOLE, "global_batch_size": 8}
     pretrain(world, "static", use_recompute="true", **settings)
     pretrain(world, "dynamic", graph="dynamic", **settings)
@@ -144,7 +144,7 @@ def test_losses_are_those_of_the_dynamic_graph(world, start, whole):
         )
 
 
-def test_a_run_with_ngrams_goes_on_to_the_bit(world, whole):
+def test_resuming_a_run_with_ngrams_is_bit_identical(world, whole):
     shutil.copytree(whole, world / "cut", symlinks=True)
     for step in (4, 6):
         shutil.rmtree(world / "cut" / "checkpoints" / f"step_{step:08d}", ignore_errors=True)
@@ -157,7 +157,7 @@ def test_a_run_with_ngrams_goes_on_to_the_bit(world, whole):
 
 
 @pytest.mark.parametrize("allowed", ["", "ngram_lexicon"])
-def test_another_lexicon_is_another_run(world, whole, allowed):
+def test_resuming_with_another_lexicon_is_refused(world, whole, allowed):
     changes = {**OF_WHOLE, "graph": "dynamic", "kernels": "auto", "allow_change": allowed}
     with pytest.raises(InputError, match="ngram_lexicon") as caught:
         pretrain(world, "whole", lexicon="other.txt", **changes)
@@ -165,20 +165,20 @@ def test_another_lexicon_is_another_run(world, whole, allowed):
 
 
 @pytest.mark.parametrize("lexicon", ["other.txt", ""])
-def test_a_head_of_another_lexicon_is_passed_over(world, start, lexicon, capsys):
-    """As many n-grams as before: nothing but their names tells that the numbers mean others."""
+def test_an_ngram_head_of_another_lexicon_is_ignored(world, start, lexicon, capsys):
+    """The n-gram count is the same: only their names show that the ids stand for other n-grams."""
     changes = {"from_scratch": "false", "model": "start", "max_steps": 1, "graph": "dynamic"}
     pretrain(world, f"with {lexicon}", lexicon=lexicon, **changes)
     told = capsys.readouterr().err
-    assert "cls.ngrams.* of" in told and "not of this run's lexicon" in told
-    assert ("new and random: cls.ngrams.bias, cls.ngrams.weight" in told) == bool(lexicon)
+    assert "cls.ngrams.* of" in told and "belong to another n-gram lexicon" in told
+    assert ("start random: cls.ngrams.bias, cls.ngrams.weight" in told) == bool(lexicon)
     assert (HEAD in load_file(world / f"with {lexicon}" / "model_last" / WEIGHTS)) == bool(lexicon)
 
 
-def test_the_head_is_no_part_of_other_models(world, start, whole, tmp_path):
-    """Converted, exported and asked for masked words."""
+def test_conversion_and_export_omit_the_ngram_head(world, start, whole, tmp_path):
+    """For convert, export and fill-mask."""
     done = command("convert", "--static_model_path", whole / "model_last", "--output_dir", tmp_path / "made")
-    assert done.code == 0 and "holds cls.ngrams.*: the head of n-grams" in done.told
+    assert done.code == 0 and "holds cls.ngrams.*: the n-gram head" in done.told
     proved = json.loads((tmp_path / "made" / "conversion.json").read_text())["largest_difference"]
     assert max(proved["lm_logits"].values()) < 1e-5
     loaded = paddle.load(str(tmp_path / "made" / "model_state.pdparams"))
@@ -191,7 +191,7 @@ def test_the_head_is_no_part_of_other_models(world, start, whole, tmp_path):
         assert len(slot.fillings) == 5
 
 
-def test_the_head_is_no_part_of_mean_and_interchange(world, whole, tmp_path):
+def test_averaging_and_hf_conversion_omit_the_ngram_head(world, whole, tmp_path):
     kept = sorted((whole / "checkpoints").iterdir())[-1]
     for words in (
         ("convert", "--to", "hf", "--model_path", whole, "--output_dir", tmp_path / "hf"),
@@ -216,8 +216,8 @@ def test_the_head_is_no_part_of_mean_and_interchange(world, whole, tmp_path):
     ],
     ids=str,
 )
-def test_other_laws_of_masking_are_refused(world, changes):
-    with pytest.raises(InputError, match="ngram_lexicon says itself what is masked together") as caught:
+def test_other_masking_options_are_refused(world, changes):
+    with pytest.raises(InputError, match="ngram_lexicon determines what is masked together") as caught:
         parse_config(PretrainConfig, words_of(world, "never", **changes))
     assert next(iter(changes)) in str(caught.value) and "\n" not in str(caught.value)
 

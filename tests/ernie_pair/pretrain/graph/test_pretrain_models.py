@@ -1,4 +1,4 @@
-"""The models that static pretraining starts from: families, vocabularies that are padded, warm starts."""
+"""The models that static pretraining starts from: families, padded vocabularies, warm starts."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ from ernie_pair.pretrain.graph.vocab_padding import (
 from ernie_pair.pretrain.pretrain import pretrain
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
-# The same command in a program whose vocabulary is not padded.
+# The same command with vocabulary padding disabled.
 UNPADDED = f"""
 import runpy, sys
 from ernie_pair.pretrain.graph import vocab_padding
@@ -45,7 +45,7 @@ EMBEDDING, BIAS = "ernie.embeddings.word_embeddings.weight", "cls.predictions.de
 
 @pytest.fixture(autouse=True)
 def heard(monkeypatch):
-    """A test that started the console in this process must not keep lines from the others' caplog."""
+    """Keep caplog working even if an earlier test started the console in this process."""
     monkeypatch.setattr(logging.getLogger("ernie_pair"), "propagate", True)
 
 
@@ -64,8 +64,8 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def said(world):
-    """Runs that are independent of each other, at once; what each said."""
-    # AdamW divides by the gradient's size: with the usual epsilon it would make steps out of rounding.
+    """Run independent commands in parallel; return the stderr of each."""
+    # AdamW divides by the gradient's magnitude: the usual epsilon would turn rounding errors into steps.
     from_given = {"from_scratch": "false", "save_steps": 3, "micro_batch_size": 8, "adam_epsilon": 1e-4}
     gram = {"save_steps": 3, "binary_head": "false", "checkpoint_steps": 6}
     commands = {
@@ -103,10 +103,10 @@ def test_a_padded_vocabulary_changes_no_weights_or_losses(world, said):
     for one, other in zip(events(padded), events(plain)):
         assert one["lm_loss"] == pytest.approx(other["lm_loss"], abs=1e-5)
     early = load_file(padded / "checkpoints" / "step_00000004" / "static_vars.safetensors")
-    assert largest_difference(early, tensors(padded)) > 1e-3  # there was something to differ in
+    assert largest_difference(early, tensors(padded)) > 1e-3  # the weights changed in the meantime
 
 
-def test_checkpoints_and_exports_have_the_rows_of_the_config(world, said):
+def test_checkpoints_and_exports_have_no_padding_rows(world, said):
     from paddlenlp.transformers import ErnieForPretraining
 
     last = tensors(world / "padded")
@@ -116,7 +116,7 @@ def test_checkpoints_and_exports_have_the_rows_of_the_config(world, said):
     assert json.loads((world / "padded" / "model_6" / "config.json").read_text())["vocab_size"] == len(VOCAB)
 
 
-def test_without_the_order_task_head_and_pooler_do_not_change(world, said):
+def test_without_sop_the_sop_head_and_pooler_do_not_change(world, said):
     import pickle
 
     early, late = (
@@ -133,7 +133,7 @@ def test_without_the_order_task_head_and_pooler_do_not_change(world, said):
     assert all(event["sop_loss"] == 0 and event["lm_loss"] > 0 for event in kept)
 
 
-def test_ernie_gram_starts_narrow_and_loads_where_it_is_wanted(world, said):
+def test_ernie_gram_init_is_truncated_and_its_exports_load(world, said):
     from paddlenlp.transformers import ErnieGramForSequenceClassification, ErnieGramModel
 
     folder, weights = str(world / "gram_out" / "model_6"), tensors(world / "gram_out")
@@ -156,7 +156,7 @@ class Parameter(NamedTuple):
 
 @pytest.fixture(scope="module")
 def parameters(world):
-    """Those of the program: with the rows that it adds."""
+    """The parameters of the program, including the rows added by padding."""
     from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
     spec = open_model(str(world / "given"), model_type="ernie", from_scratch=True).spec
@@ -166,7 +166,7 @@ def parameters(world):
 
 
 def started(parameters, folder):
-    """{structured name: array} of a start from ``folder``, the added rows cut off again."""
+    """{structured name: array} of a start from ``folder``, with the padding rows removed."""
     start = read_start(parameters, open_model(str(folder), model_type="ernie", from_scratch=False))
     names = {parameter.name: name for name, parameter in parameters.items()}
     assert all(start.arrays[p.name].shape == p.shape for p in parameters.values() if p.name in start.arrays)
@@ -176,7 +176,7 @@ def started(parameters, folder):
 @pytest.mark.parametrize(
     "place", ["", "model_last", "checkpoints/step_00000006", "model_6", "checkpoints/step_00000004"]
 )
-def test_a_run_is_a_start_for_another(world, said, parameters, place):
+def test_a_run_can_initialize_another_run(world, said, parameters, place):
     folder = world / "padded" / place
     saved = "model_last" if place in ("", "model_last", "model_6") else place
     wanted = load_file(world / "padded" / saved / "static_vars.safetensors")
@@ -186,29 +186,29 @@ def test_a_run_is_a_start_for_another(world, said, parameters, place):
     assert start.has_lm_head
 
 
-def test_a_damaged_checkpoint_is_passed_over_or_refused(world, said, parameters, tmp_path, caplog):
+def test_a_damaged_checkpoint_is_skipped_or_refused(world, said, parameters, tmp_path, caplog):
     shutil.copytree(world / "padded" / "checkpoints", tmp_path / "checkpoints")
     newest, before = sorted((tmp_path / "checkpoints").glob("step_*"), reverse=True)[:2]
     damaged = newest / "static_vars.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="is not what MANIFEST.json promises"):
+    with pytest.raises(CheckpointError, match="does not match MANIFEST.json"):
         started(parameters, newest)
     source = open_model(str(tmp_path), model_type="ernie", from_scratch=False)
     assert source.weights.parent == before and "the checkpoint before it is taken" in caplog.text
     for step in (tmp_path / "checkpoints").glob("step_*"):
         (step / "MANIFEST.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="no usable checkpoint"):
+    with pytest.raises(CheckpointError, match="no usable checkpoint.*; give another model$"):
         open_model(str(tmp_path), model_type="ernie", from_scratch=False)
 
 
 @pytest.fixture(scope="module")
 def recipe(world):
-    """The recipe's checkpoints, and what they hold."""
+    """The recipe's checkpoints, and the arrays they contain."""
     return world / "recipe", write_checkpoints(world / "given", world / "recipe")
 
 
 @pytest.mark.parametrize("layout", ["pickled", "single"])
-def test_a_recipes_checkpoint_is_a_start(world, recipe, parameters, layout):
+def test_a_recipe_checkpoint_can_initialize_a_run(world, recipe, parameters, layout):
     folder, weights = recipe
     arrays, start = started(parameters, folder / layout)
     keys = {parameters[name].name: array for name, array in weights.items()}
@@ -216,7 +216,7 @@ def test_a_recipes_checkpoint_is_a_start(world, recipe, parameters, layout):
     assert len(arrays) == len(weights) and start.has_lm_head
 
 
-def test_a_recipes_model_last_names_the_model_it_began_from(world, recipe, parameters, tmp_path):
+def test_a_recipe_config_yml_names_the_start_model(world, recipe, parameters, tmp_path):
     last = tmp_path / "output" / "model_last"
     shutil.copytree(recipe[0] / "pickled", last)
     for name in ("config.json", "vocab.txt"):
@@ -238,7 +238,7 @@ def test_a_recipes_model_last_names_the_model_it_began_from(world, recipe, param
             open_model(str(last), model_type="ernie", from_scratch=False)
 
 
-def test_heads_that_are_missing_are_new_and_others_passed_over(world, parameters, tmp_path, caplog):
+def test_missing_heads_start_random_and_extra_ones_are_ignored(world, parameters, tmp_path, caplog):
     import pickle
 
     shutil.copytree(world / "given", tmp_path / "model")
@@ -249,15 +249,15 @@ def test_heads_that_are_missing_are_new_and_others_passed_over(world, parameters
     with caplog.at_level(logging.INFO):
         arrays, start = started(parameters, tmp_path / "model")
     assert not start.has_lm_head and not any(name.startswith("cls.seq") for name in arrays)
-    assert "not in the file, so new and random: cls.predictions.decoder.bias" in caplog.text
-    assert "1 weights are of no use here, so passed over: classifier.weight" in caplog.text
+    assert "not in the file and start random: cls.predictions.decoder.bias" in caplog.text
+    assert "1 weights are not used here and ignored: classifier.weight" in caplog.text
     del kept["ernie.pooler.dense.bias"]
     path.write_bytes(pickle.dumps(kept))
     with pytest.raises(CheckpointError, match="1 missing: ernie.pooler.dense.bias"):
         started(parameters, tmp_path / "model")
 
 
-def test_weights_that_act_like_random_ones_are_told(world, said, caplog):
+def test_a_loss_like_that_of_random_weights_is_reported(world, said, caplog):
     source = open_model(str(world / "given"), model_type="ernie", from_scratch=False)
     first = events(world / "padded")[0]["lm_loss"]
     line = f"the first lm_loss {first:.2f} is that of random weights (ln 53 = 3.97)"
@@ -270,7 +270,7 @@ def test_weights_that_act_like_random_ones_are_told(world, said, caplog):
 
 
 @pytest.mark.parametrize("name", [EMBEDDING, BIAS, "cls.predictions.decoder.bias"])
-def test_padding_and_cutting_are_each_others_reverse(name):
+def test_cut_vocabulary_is_the_inverse_of_pad_vocabulary(name):
     rng = np.random.default_rng(0)
     shape = (21,) if "bias" in name else (21, 5)
     array = rng.normal(size=shape).astype(np.float32)
@@ -296,7 +296,7 @@ def config_of(world, **changes):
     return parse_config(PretrainConfig, list(map(str, flags(world, world, world, **changes))))
 
 
-def test_the_recipes_word_for_a_warm_start(tmp_path):
+def test_continue_training_requests_a_warm_start(tmp_path):
     assert not config_of(tmp_path, from_scratch="false", continue_training="true").starts_from_scratch
     assert config_of(tmp_path, from_scratch="false", continue_training="false").starts_from_scratch
     assert config_of(tmp_path, from_scratch="true").starts_from_scratch
@@ -305,18 +305,18 @@ def test_the_recipes_word_for_a_warm_start(tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["", "ernie-gram", "ernie_gram"])
-def test_the_family_is_read_or_given_in_two_spellings(world, model_type):
+def test_model_type_is_detected_or_given_in_two_spellings(world, model_type):
     source = open_model(str(world / "gram"), model_type=model_type, from_scratch=True)
     assert source.spec.family == "ernie_gram"
 
 
-def test_a_flag_that_contradicts_the_folder_is_refused(world):
+def test_a_model_type_that_contradicts_the_folder_is_refused(world):
     with pytest.raises(CheckpointError, match="holds ernie_gram weights; leave model_type out") as caught:
         open_model(str(world / "gram"), model_type="ernie", from_scratch=True)
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_a_family_needs_the_flag(world, tmp_path):
+def test_a_folder_without_a_model_family_needs_model_type(world, tmp_path):
     folder = write_model(tmp_path / "nameless", model_type=None)
     with pytest.raises(InputError, match="neither model_type nor architectures .*; pass model_type, or"):
         pretrain(config_of(world, model_name_or_path=folder, output_dir=tmp_path / "out"))
@@ -334,7 +334,7 @@ def test_a_folder_without_a_family_needs_the_flag(world, tmp_path):
         ("ernie-gram-zh", "", "ernie_gram", 18018),
     ],
 )
-def test_a_built_in_name_brings_its_config(name, model_type, family, vocab_size, monkeypatch):
+def test_a_built_in_name_provides_its_config(name, model_type, family, vocab_size, monkeypatch):
     monkeypatch.setattr(model_folder, "_download", lambda name, address: Path(address.rsplit("/", 1)[-1]))
     source = open_model(name, model_type=model_type, from_scratch=False)
     assert source.spec.family == family and source.spec.vocab_size == vocab_size
@@ -351,10 +351,10 @@ def test_a_built_in_name_of_the_other_family_is_refused():
     "changes, message",
     [
         ({**GRAM, "embedding_size": 16}, "embedding_size 16 is not hidden_size 32"),
-        ({"hidden_act": "swishy"}, "config.json makes no ernie model"),
+        ({"hidden_act": "swishy"}, "config.json describes no valid ernie model"),
     ],
 )
-def test_a_config_that_makes_no_model_is_one_line(changes, message, tmp_path):
+def test_an_invalid_config_gives_a_one_line_error(changes, message, tmp_path):
     from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
     folder = write_model(tmp_path, **changes)

@@ -1,4 +1,4 @@
-"""What a step of pretraining asks of the device beside computing: nothing, until its numbers are read."""
+"""A pretraining step reads nothing back from the device until its metrics are needed."""
 
 import json
 import os
@@ -30,17 +30,17 @@ WAYS = ("plain", "merge", "skip", "no clipping", "recompute", "many passes")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_step_fetches_nothing_and_looks_at_no_ops(seen, way):
+def test_a_step_fetches_nothing_and_does_not_scan_ops(seen, way):
     assert seen[way]["fetches"] == 0 and seen[way]["looks at all ops"] == 0
-    # With "skip" the next rate follows from what was skipped; 132 passes fill the records in every step.
+    # With "skip" the next learning rate depends on skipped steps; 132 passes fill the records every step.
     each = {"skip": 6, "many passes": 2}
     assert seen[way]["reads"] == each.get(way, 0)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_metrics_read_together_are_those_read_one_by_one(seen, way):
+def test_metrics_read_together_match_those_read_one_by_one(seen, way):
     assert seen[way]["same metrics"] and seen[way]["same evaluation"] and seen[way]["same weights"]
 
 
-def test_a_held_program_is_the_one_that_the_executor_runs(seen):
+def test_a_held_program_gives_the_same_losses_as_the_executor(seen):
     assert seen["held as run"] and seen["merge"]["passes"] == 3

@@ -1,4 +1,4 @@
-"""Random start weights are the same numbers with every version of Paddle: a seed means one run."""
+"""Random start weights are the same in every version of Paddle, so a seed determines a run."""
 
 import json
 import os
@@ -19,12 +19,12 @@ table = weights["embedding_0.w_0"].ravel()
 size = sum(float(abs(array.astype("float64")).sum()) for array in weights.values())
 print("\\n" + json.dumps([len(weights), size, float(abs(table).max()), *map(float, table[:5])]))
 """
-# How many, the sum of their sizes, the largest of the embedding and its first ones, as Paddle 2.6.2 has them.
+# Number of weights, sum of absolute values, the embedding's maximum and first values, from Paddle 2.6.2.
 KNOWN = [46, 30504.525211666143, 0.03987697511911392]
 KNOWN += [0.00740954, -0.00553122, -0.01480218, -0.0164937, -0.00641244]
 
 
-def test_start_weights_are_those_of_every_paddle():
+def test_start_weights_are_the_same_in_every_paddle_version():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, SUPPORT)))},

@@ -1,4 +1,4 @@
-"""One op moves all parameters only where they move alike; what differs stays Paddle's."""
+"""One op updates all parameters only if their settings are equal; otherwise Paddle's ops stay."""
 
 import paddle
 import pytest
@@ -9,7 +9,7 @@ from ernie_pair.pretrain.optimizer.fused_updates import OPERATOR, fuse_updates
 
 
 def program_of(attributes=None, clip=0.5, **settings):
-    """A program that trains two layers; ``attributes`` of the weight of the second."""
+    """A program that trains two layers; ``attributes`` belong to the weight of the second."""
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
         x = paddle.static.data("x", [None, 4], "float32")
@@ -23,7 +23,7 @@ def program_of(attributes=None, clip=0.5, **settings):
 
 @pytest.fixture
 def made(monkeypatch):
-    """What would stand in the program in the place of the ops of Paddle; the operator is not loaded here."""
+    """The ops that would replace Paddle's in the program; the operator itself is not loaded here."""
     ops = []
     monkeypatch.setattr(fused_updates, "insert_described", lambda *given: ops.append(given))
     monkeypatch.setattr(fused_updates, "sync", lambda main: None)
@@ -37,7 +37,7 @@ def types_of(main):
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_parameters_that_move_alike_are_one_op(made, clip):
+def test_parameters_with_equal_settings_share_one_op(made, clip):
     main = program_of(clip=clip, apply_decay_param_fun=lambda name: "w_" in name)
     fuse_updates(main)
     ((_, _, operator, inputs, _, attributes),) = made
@@ -56,7 +56,7 @@ def test_parameters_that_move_alike_are_one_op(made, clip):
     ],
     ids=["rate of its own", "not clipped"],
 )
-def test_parameters_that_do_not_are_left_to_paddle(made, changes):
+def test_parameters_with_own_settings_are_left_to_paddle(made, changes):
     main = program_of(**changes)
     before = types_of(main)
     fuse_updates(main)

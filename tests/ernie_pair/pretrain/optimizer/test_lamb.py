@@ -1,4 +1,4 @@
-"""LAMB in static pretraining: an independent one in numpy, whole runs that are cut, and what is refused."""
+"""LAMB in static pretraining: an independent numpy version, resumed runs, and refused settings."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def pretrain(world, output, **changes):
 
 
 def lamb_of_numpy(start, gradients, rates, clip):
-    """The weights after each step, float64; decay and adaptation leave biases and norms out."""
+    """Yield the weights after each step, float64; biases and norms have no decay or adaptation."""
     weights = {name: array.astype(np.float64) for name, array in start.items()}
     moments = {name: [np.zeros_like(array)] * 2 for name, array in weights.items()}
     for step, (gradient, rate) in enumerate(zip(gradients, rates), start=1):
@@ -64,7 +64,7 @@ def lamb_of_numpy(start, gradients, rates, clip):
         yield dict(weights)
 
 
-def test_the_steps_are_those_of_an_independent_lamb(world, tmp_path):
+def test_steps_match_an_independent_numpy_lamb(world, tmp_path):
     asked = {"adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "weight_decay": DECAY, "grad_clip": 0.5}
     asked.update({**LAMB, "max_steps": 6, "max_lr": 0.02})
     (tmp_path / "flags.json").write_text(json.dumps(asked))
@@ -88,8 +88,8 @@ def test_the_steps_are_those_of_an_independent_lamb(world, tmp_path):
     assert np.abs(moved - start["ernie.encoder.layers.0.linear1.weight"]).max() > 1e-3
 
 
-def test_a_run_with_lamb_is_gone_on_from_to_the_bit(world):
-    """Merge, dropout, and a vocabulary that the program pads; one run ends early, and goes on."""
+def test_resuming_a_run_with_lamb_is_bit_identical(world):
+    """With gradient merge, dropout and a padded vocabulary; one run ends early and is resumed."""
     whole = {"global_batch_size": 8, "max_steps": 6, "decay_steps": 6, "warmup_rate": 0}
     one = pretrain(world, "whole", **whole)
     pretrain(world, "cut", **{**whole, "max_steps": 3})
@@ -100,21 +100,21 @@ def test_a_run_with_lamb_is_gone_on_from_to_the_bit(world):
     assert losses[-1] < losses[0]
 
 
-def test_another_optimizer_is_another_run(world):
+def test_resuming_with_another_optimizer_is_refused(world):
     pretrain(world, "kept", max_steps=2)
     words = flags(world / "model", world / "data", world / "kept", max_steps=2, adam_epsilon=1e-6)
     done = run(SCRIPT, *words)
     assert done.returncode == 2 and "optimizer was 'lamb' and is now 'adamw'" in done.stderr
 
 
-def test_adamw_and_lamb_end_with_other_weights(world):
+def test_adamw_and_lamb_produce_different_weights(world):
     names = ("lamb", "adamw")
     ended = [pretrain(world, f"by_{name}", optimizer=name, max_steps=2) for name in names]
     one, other = (load_file(folder / "model_last" / "static_vars.safetensors") for folder in ended)
     assert not np.array_equal(one[EMBEDDING], other[EMBEDDING])
 
 
-def test_a_lamb_without_decay_is_refused(world):
+def test_lamb_without_weight_decay_is_refused(world):
     words = flags(world / "model", world / "data", world / "out", weight_decay=0, **LAMB)
     with pytest.raises(InputError, match="layer would be adapted; pass a weight_decay above 0"):
         parse_config(PretrainConfig, words)
