@@ -88,6 +88,17 @@ def test_a_result_names_the_weights_it_started_from(tmp_path):
     assert "Pretrained weights, by the first digits of their SHA-256: small `ba7816bf`." in page
 
 
+def test_each_comparison_names_its_own_weights():
+    """Two comparisons may start from two pretrainings of one recipe, and their rows are not of one model."""
+    found = {
+        name: result_of("starts", name, comparison("a", "b", 0.1), weights={"pretrained": digest})
+        for name, digest in (("first", "aaaa1111"), ("second", "bbbb2222"))
+    }
+    first, second = render_page({"starts": found}, {"starts": [*found]}).text.split("### the second")
+    assert "pretrained `aaaa1111`." in first and "bbbb2222" not in first
+    assert "pretrained `bbbb2222`." in second and "aaaa1111" not in second
+
+
 def test_changed_commands_move_the_earlier_run_aside(tmp_path, caplog):
     """Both a finished and an interrupted run; links into the earlier folder are updated, folders are kept."""
     runner, made = runner_of(tmp_path), tmp_path / "work/group/one"

@@ -44,8 +44,9 @@ python scripts/results/write_results.py --results my_results --output my_results
 The best checkpoint of each run is chosen on held-out pairs of the training file, and evaluated on the dev
 file of the data set; no run trains on a pair of either. ± is the standard deviation over the seeds.
 Intervals are 95 % bootstrap intervals over rows and seeds; differences are paired by row and seed. With
-three seeds they are approximate, and of about twenty of them one misses 0 by chance. Each pretraining was run
-once: how much its own repetitions vary is in no interval."""
+three seeds they are approximate, and of about twenty of them one misses 0 by chance. Each table starts from
+one pretraining, named below it by its weights: how much repetitions of a pretraining vary is in no interval.
+On the same kind of processor a repetition gives the same weights, on another kind others."""
 
 SUMMARY = """## In one table
 
@@ -95,7 +96,7 @@ def render_page(results: Dict[str, Results], order: Dict[str, List[str]]) -> Pag
         names = [name for name in order[group] if name in found]
         rows = [found[name] for name in [*names, *(name for name in found if name not in names)]]
         parts.append(f"## {GROUPS[group].TITLE}")
-        parts += [*SECTIONS[group](rows), *_weights(rows)]
+        parts += SECTIONS[group](rows)
         curved = [row for row in rows if has_curve(row)]
         if curved:
             pictures[f"{group}.svg"] = loss_curves(GROUPS[group].TITLE, curved)
@@ -146,7 +147,7 @@ def _task(rows: List[Result]) -> List[str]:
         "Nothing of the dev file is read. Many texts of LCQMC are in several pairs, so most of its held-out "
         "pairs share a text with the training pairs; in AFQMC few do."
     )
-    return [note, task_table(rows)]
+    return [note, task_table(rows), *_weights(rows)]
 
 
 def _comparisons(rows: List[Result]) -> List[str]:
@@ -155,7 +156,7 @@ def _comparisons(rows: List[Result]) -> List[str]:
         majority = f"{row['figures']['rows']:,} test rows, majority class {row['figures']['majority']:.4f}"
         told = f"{command_of(row)}: {majority}{_overlap(row)}.{_seen(row)}"
         parts += [f"### {row['title']}", told, models_table(row)]
-        parts += ["\n".join(_searched(row) + difference_lines(row) + _chosen(row))]
+        parts += ["\n".join(_searched(row) + difference_lines(row) + _chosen(row)), *_weights([row])]
     return parts
 
 
@@ -212,7 +213,7 @@ def _options(rows: List[Result]) -> List[str]:
     if failed:
         told = "No clear gain in accuracy: the interval of the difference includes or lies below 0."
         parts += [told, "\n".join(failed)]
-    return parts
+    return [*parts, *_weights(rows)]
 
 
 def _peer(rows: List[Result]) -> List[str]:
@@ -229,7 +230,7 @@ def _peer(rows: List[Result]) -> List[str]:
     )
     differences = [line for row in rows for line in difference_lines(row)]
     told = ["\n".join(differences)] if differences else []
-    return [note, sides_table(rows, OURS), *told, "Seed by seed:", seeds_table(rows)]
+    return [note, sides_table(rows, OURS), *told, "Seed by seed:", seeds_table(rows), *_weights(rows)]
 
 
 def _forgetting(rows: List[Result]) -> List[str]:
@@ -239,7 +240,7 @@ def _forgetting(rows: List[Result]) -> List[str]:
         "The general text holds the documents of both domains, and the pretrained model has learned its "
         "training documents. The losses are of its other documents: no run has trained on them."
     )
-    return [note, forgetting_table(rows), *_least_forgotten(rows)]
+    return [note, forgetting_table(rows), *_least_forgotten(rows), *_weights(rows)]
 
 
 def _least_forgotten(rows: List[Result]) -> List[str]:
