@@ -34,6 +34,8 @@ def line():
     """The folder of a completed quickstart."""
     if not (PICTURES and os.environ.get("PICTURES_RUNS")):
         pytest.skip("PICTURES and PICTURES_RUNS make the pictures of the README")
+    fonts = subprocess.run(["fc-list", ":lang=zh"], capture_output=True, text=True).stdout
+    assert fonts, "no font has Chinese characters; install fonts-noto-cjk"
     return Path(os.environ["PICTURES_RUNS"]).resolve()
 
 
