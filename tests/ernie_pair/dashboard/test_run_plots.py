@@ -34,7 +34,7 @@ def plotted(runs, output, **flags):
 def test_the_page_compares_results_and_flags(runs, tmp_path):
     page = plotted(runs, tmp_path / "runs.html").decode()
     assert "Runs compared" in page and "Flags that differ" in page
-    assert re.search(r"<td[^>]*>learning_rate</td><td>0.0001</td><td>0.0002</td>", page)
+    assert re.search(r"<td[^>]*>learning_rate</td><td[^>]*>0.0001</td><td[^>]*>0.0002</td>", page)
     assert "use_amp" not in page and 'src="data:image/svg+xml' in page
 
 

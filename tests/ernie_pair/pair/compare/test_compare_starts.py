@@ -100,7 +100,7 @@ def test_every_start_runs_every_seed_and_no_run_is_repeated(tmp_path, config, ca
     for words in ("Starts compared", "first - random", "Flags that differ", "first-seed-7", "random-seed-8"):
         assert words in page
     low, high = result["differences"][0]["interval"]["accuracy"]
-    assert f"<td>{low:+.4f} to {high:+.4f}</td>" in page and "src=" in page
+    assert f">{low:+.4f} to {high:+.4f}</td>" in page and "src=" in page
     assert not re.search('src="(?!data:)|<link|@import', page)  # the page is self-contained
     table = capsys.readouterr().out
     assert f"first   {result['mean']['first']['accuracy']:.4f} +- " in table
