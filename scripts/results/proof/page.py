@@ -44,10 +44,10 @@ python scripts/results/write_results.py --results my_results --output my_results
 The best checkpoint of each run is chosen on held-out pairs of the training file, and evaluated on the dev
 file of the data set; no run trains on a pair of either. ± is the standard deviation over the seeds.
 Intervals are 95 % bootstrap intervals over rows and seeds; differences are paired by row and seed. With
-three seeds they are approximate, and of about twenty of them one misses 0 by chance. Each table starts from
-one pretraining, named below it by its weights. Repeated on an AMD EPYC and on an Intel Xeon, both with
-AVX-512, that pretraining gave the same weights bit for bit; how much other seeds of it vary is in no
-interval."""
+three seeds they are approximate, and of about twenty of them one misses 0 by chance. The weights that a table
+starts from are named below it. Each pretraining has one seed: how much other seeds vary is in no interval.
+Repeated on an AMD EPYC and on an Intel Xeon, both with AVX-512, the pretrainings `pretrained`, `characters`
+and `gram` gave the same weights bit for bit."""
 
 SUMMARY = """## In one table
 
