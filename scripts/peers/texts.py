@@ -46,10 +46,10 @@ def sentences(count=600, seed=0):
 
 
 def assigned_characters():
-    """Return every character that this Python's Unicode assigns, private ones included, surrogates not."""
-    return [
-        chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cn", "Cs")
-    ]
+    """Return every character that this Python's Unicode assigns, surrogates not; of each private plane, one."""
+    assigned = [chr(code) for code in range(sys.maxunicode + 1)]
+    found = [sign for sign in assigned if unicodedata.category(sign) not in ("Cn", "Cs", "Co")]
+    return [*found, "\ue000", "\uf8ff", "\U000f0000", "\U00100000"]
 
 
 def random_strings(count=10_000, seed=0):
