@@ -35,12 +35,14 @@ def minilm_folder() -> Optional[Path]:
 class Peer:
     """A started process of `peers.lane`; close it, or use it as a context.
 
-    ``python``: with the libraries; None: this one, with its PYTHONPATH. ``versions``: {library: version}.
+    ``python``: with the libraries; None: this one, with what scripts/test_peer.sh puts beside its packages.
+    ``versions``: {library: version}.
     """
 
     def __init__(self, python: Optional[Path] = None):
         self._files = tempfile.TemporaryDirectory(prefix="peer-")
-        path = [str(SCRIPTS), *([os.environ.get("PYTHONPATH", "")] if python is None else [])]
+        beside = [os.environ.get("PYTHONPATH", ""), str(ENVIRONMENT / "peer")] if python is None else []
+        path = os.pathsep.join(filter(None, [str(SCRIPTS), *beside]))
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
             [str(python or sys.executable), "-m", "peers.lane"],
@@ -49,7 +51,11 @@ class Peer:
             stderr=self._log,
             text=True,
             encoding="utf-8",
-            env={**os.environ, **NO_NETWORK, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+            env={
+                **os.environ,
+                **NO_NETWORK,
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(SCRIPTS), *beside])),
+            },
         )
         self.versions: Dict[str, str] = self.ask("versions")[0]
 

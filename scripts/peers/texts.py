@@ -46,7 +46,7 @@ def sentences(count=600, seed=0):
 
 
 def assigned_characters():
-    """Return every character that this Python's Unicode assigns, surrogates not; of each private plane, one."""
+    """Return every character that this Python's Unicode assigns, surrogates not; of private ones, four."""
     assigned = [chr(code) for code in range(sys.maxunicode + 1)]
     found = [sign for sign in assigned if unicodedata.category(sign) not in ("Cn", "Cs", "Co")]
     return [*found, "\ue000", "\uf8ff", "\U000f0000", "\U00100000"]

@@ -36,6 +36,7 @@ SIZES = {
 OF_FAMILY = {
     "electra": {"embedding_size": 12},
     "albert": {"embedding_size": 12, "hidden_act": "gelu"},
+    "roberta": {"max_position_embeddings": 66},
     "xlm-roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 66},
     "squeezebert": {
         "embedding_size": 16,
