@@ -8,6 +8,7 @@ newest has the family no longer, and are read here and there.
 """
 
 import contextlib
+import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path

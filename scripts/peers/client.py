@@ -51,11 +51,7 @@ class Peer:
             stderr=self._log,
             text=True,
             encoding="utf-8",
-            env={
-                **os.environ,
-                **NO_NETWORK,
-                "PYTHONPATH": os.pathsep.join(filter(None, [str(SCRIPTS), *beside])),
-            },
+            env={**os.environ, **NO_NETWORK, "PYTHONPATH": path},
         )
         self.versions: Dict[str, str] = self.ask("versions")[0]
 
