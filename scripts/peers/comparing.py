@@ -6,7 +6,8 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import paddle
 
-from ernie_pair.embedding.text_encoder import build_text_encoder, load_text_weights
+from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts, encode_texts, open_tokenizer
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier_weights import load_classifier
@@ -42,35 +43,39 @@ def different_rows(
     ]
 
 
-def encoder_here(folder: Path, rows: EncodedPairs) -> Dict[str, np.ndarray]:
-    """Return the last hidden states float32 [B, S, D] of all ``rows``, and their mean, of norm 1, [B, D]."""
-    source = open_model(str(folder), model_type="")
-    model = build_text_encoder(source, seed=0, dropout=0.0)
-    load_text_weights(model, source)
-    model.eval()
+def classifier_here(folder: Path, rows: EncodedPairs) -> Dict[str, np.ndarray]:
+    """Return what the classifier in ``folder`` says of all ``rows``.
+
+    logits float32 [B, C], last_hidden_state float32 [B, S, D], attention_mask bool [B, S].
+    """
+    model, _ = load_classifier(str(folder))
     batch = rows.batch(np.arange(len(rows)))
     ids, types = paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)
     with paddle.no_grad():
         states, _ = hidden_states(model.family, model.encoder, ids, types, model.pad_id)
-        return {"hidden": states.numpy(), "pooled": unit(model(ids, types).numpy())}
+        logits = model(ids, types)
+    inside = batch.input_ids != rows.pad_id
+    return {"logits": logits.numpy(), "last_hidden_state": states.numpy(), "attention_mask": inside}
 
 
-def logits_here(folder: Path, rows: EncodedPairs) -> np.ndarray:
-    """Return the logits float32 [B, C] of the classifier in ``folder``."""
-    model, _ = load_classifier(str(folder))
-    batch = rows.batch(np.arange(len(rows)))
-    with paddle.no_grad():
-        return model(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)).numpy()
+def classifier_there(
+    peer: Peer, folder: Path, texts: Texts, pairs: Texts, max_length: int
+) -> Dict[str, np.ndarray]:
+    """Return the arrays of `classifier_here` by the folder's own library, which also cuts the pairs."""
+    asked = {"kind": "AutoModelForSequenceClassification", "max_length": max_length}
+    _, said = peer.ask("outputs", folder=folder, texts=texts, pairs=pairs, **asked)
+    return {**said, "attention_mask": said["attention_mask"].astype(bool)}
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return the rows of [B, D] with norm 1."""
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+def pooled_here(folder: Path, texts: Texts, max_length: int) -> np.ndarray:
+    """Return the vectors of the encoder in ``folder`` as `ernie-pair embed` makes them: means of norm 1."""
+    return unit_rows(
+        open_embedder(folder, options=EmbedderOptions(max_seq_len=max_length)).embed(texts), str(folder)
+    )
 
 
-def encoder_there(peer: Peer, folder: Path, texts: Texts, pairs: Optional[Texts], **asked) -> Dict:
-    """Return what `encoder_here` returns, and ``inside``: bool [B, S], what is no padding."""
-    _, said = peer.ask("outputs", folder=folder, texts=list(texts), pairs=pairs, **asked)
-    states, inside = said["last_hidden_state"], said["attention_mask"].astype(bool)
-    mean = (states * inside[..., None]).sum(axis=1) / inside.sum(axis=1, keepdims=True)
-    return {"hidden": states, "pooled": unit(mean), "inside": inside}
+def pooled_there(peer: Peer, folder: Path, texts: Texts, max_length: int) -> np.ndarray:
+    """Return the means, of norm 1, of the hidden states that the folder's own library computes."""
+    _, said = peer.ask("outputs", folder=folder, texts=texts, max_length=max_length)
+    inside = said["attention_mask"][..., None]
+    return unit_rows((said["last_hidden_state"] * inside).sum(axis=1) / inside.sum(axis=1), str(folder))

@@ -8,7 +8,14 @@ import numpy as np
 
 from data_tools.base.errors import ErniePairError
 from peers.client import Peer
-from peers.comparing import different_rows, encoder_here, encoder_there, logits_here, rows_here
+from peers.comparing import (
+    classifier_here,
+    classifier_there,
+    different_rows,
+    pooled_here,
+    pooled_there,
+    rows_here,
+)
 from peers.texts import WITH_SYMBOLS, sentences
 from peers.tiny_models import SENTENCE_PIECE
 
@@ -79,19 +86,18 @@ def measure(peer: Peer, row: Row, place: Path, texts: Optional[List[str]] = None
     found: Dict[str, Any] = dict.fromkeys(COLUMNS)
     at = COLUMNS[0]
     try:
-        rows = rows_here(encoder, LEFT, None, MAX_LENGTH)
+        rows_here(encoder, LEFT, None, MAX_LENGTH)
         found["load"], at = "yes", "ids"
         different = len(different_rows(peer, encoder, texts))
         different += len(different_rows(peer, classifier, LEFT, RIGHT, MAX_LENGTH))
         found["ids"], at = [different, len(texts) + len(LEFT)], "hidden states"
-        here = encoder_here(encoder, rows)
-        there = encoder_there(peer, encoder, LEFT, None, max_length=MAX_LENGTH)
-        found["hidden states"] = largest(here["hidden"], there["hidden"], there["inside"])
-        found["pooled"], at = largest(here["pooled"], there["pooled"]), "head"
-        logits = logits_here(classifier, rows_here(classifier, LEFT, RIGHT, MAX_LENGTH))
-        asked = {"kind": "AutoModelForSequenceClassification", "max_length": MAX_LENGTH}
-        _, said = peer.ask("outputs", folder=classifier, texts=LEFT, pairs=RIGHT, **asked)
-        found["head"] = largest(logits, said["logits"])
+        here = classifier_here(classifier, rows_here(classifier, LEFT, RIGHT, MAX_LENGTH))
+        there = classifier_there(peer, classifier, LEFT, RIGHT, MAX_LENGTH)
+        inside = there["attention_mask"]
+        found["hidden states"] = largest(here["last_hidden_state"], there["last_hidden_state"], inside)
+        found["head"], at = largest(here["logits"], there["logits"]), "pooled"
+        vectors = pooled_here(encoder, LEFT, MAX_LENGTH), pooled_there(peer, encoder, LEFT, MAX_LENGTH)
+        found["pooled"] = largest(*vectors)
     except ErniePairError as error:
         found[at] = error.message.replace(f"{place}/", "")
     return found

@@ -20,14 +20,8 @@ MOST = 1e-5
 def texts():
     """1,000 texts of customer service, each with a symbol in it; some are longer than the model reads."""
     rng, long = Random(2), " ".join(sentences(80))
-    found = [f"{rng.choice(WITH_SYMBOLS)} {question}" for question in sentences(960, seed=2)]
-    return [
-        *found,
-        *WITH_SYMBOLS[:36],
-        *(f"{long} {symbols}" for symbols in WITH_SYMBOLS[:2]),
-        long,
-        long[::-1],
-    ]
+    found = [f"{rng.choice(WITH_SYMBOLS)} {question}" for question in sentences(996, seed=2)]
+    return [*found, long, long[::-1], *(f"{long} {symbols}" for symbols in WITH_SYMBOLS[:2])]
 
 
 def test_its_ids_are_those_of_its_own_tokenizer(newest, minilm):

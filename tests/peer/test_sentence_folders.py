@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from peers.comparing import logits_here, rows_here  # noqa: E402
+from peers.comparing import classifier_here, rows_here  # noqa: E402
 from peers.texts import WITH_SYMBOLS, sentences  # noqa: E402
 
 from data_tools.base.errors import ErniePairError  # noqa: E402
@@ -16,10 +16,10 @@ MOST = 1e-5
 TEXTS = [*WITH_SYMBOLS, *sentences(30), " ".join(sentences(9))]
 NORMALIZE = ["Normalize", {}]
 CHAINS = {
-    **{
-        mode: [["Pooling", {"pooling_mode": mode}]]
-        for mode in ("cls", "max", "lasttoken", "mean_sqrt_len_tokens")
-    },
+    "cls": [["Pooling", {"pooling_mode": "cls"}]],
+    "max": [["Pooling", {"pooling_mode": "max"}]],
+    "last token": [["Pooling", {"pooling_mode": "lasttoken"}]],
+    "mean by root": [["Pooling", {"pooling_mode": "mean_sqrt_len_tokens"}]],
     "mean": [["Pooling", {"pooling_mode": "mean"}], NORMALIZE],
     "cls and mean": [["Pooling", {"pooling_mode": ["cls", "mean"]}], NORMALIZE],
     "dense": [["Pooling", {"pooling_mode": "mean"}], ["Dense", {"out_features": 8}], NORMALIZE],
@@ -73,7 +73,8 @@ def test_a_classifier_gives_what_a_cross_encoder_predicts(newest, tmp_path, fami
     pairs = list(zip(TEXTS, reversed(TEXTS)))
     said, arrays = newest.ask("scores", folder=folder, pairs=pairs)
     assert said["num_labels"] == 1
-    logits = logits_here(folder, rows_here(folder, *map(list, zip(*pairs)), said["max_length"]))
+    rows = rows_here(folder, *map(list, zip(*pairs)), said["max_length"])
+    logits = classifier_here(folder, rows)["logits"]
     scores = 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))  # its default for one output
     assert np.abs(scores - arrays["scores"]).max() < MOST
 
