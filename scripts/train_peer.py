@@ -65,11 +65,24 @@ class TrainPeerConfig(Options):
     output_file: str = option(help="the probabilities of the test pairs go here", group="data")
     max_seq_len: int = option(128, help="tokens per pair", group="data", unit="tokens", at_least=8)
     bucket: bool = option(True, help="batches of pairs of similar length", group="data")
+    in_order: bool = option(
+        False,
+        help="train on the pairs in the order of the file, as train does with --streaming true "
+        "--shuffle_buffer 1 --bucket false",
+        group="data",
+    )
     dropout: float = option(
         0.1, help="dropout of hidden states, attention and classifier", group="model", at_least=0, below=1
     )
     epochs: int = option(
         3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1
+    )
+    max_steps: int = option(
+        0,
+        help="steps; 0: as many as --epochs needs",
+        group="optimisation",
+        unit="steps",
+        at_least=0,
     )
     batch_size: int = option(64, help="pairs per step", group="optimisation", unit="pairs", at_least=1)
     learning_rate: float = option(5e-5, help="highest learning rate", group="optimisation", above=0)

@@ -93,6 +93,18 @@ def scores(folder, pairs, settings=None, **asked):
     return {"num_labels": model.num_labels, "max_length": model.max_length}, {"scores": np.asarray(found)}
 
 
+def add_head(folder, to, seed):
+    """Write the encoder in ``folder`` with a new head of two classes, and its tokenizer, into ``to``."""
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    load = transformers.AutoModelForSequenceClassification.from_pretrained
+    load(folder, num_labels=2).save_pretrained(to)
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(to)
+    return None, {}
+
+
 def make(**settings):
     """Write a tiny model; see `peers.tiny_models.make_model`."""
     tiny_models.make_model(**settings)
@@ -105,7 +117,8 @@ def make_sentence(**settings):
     return None, {}
 
 
-REQUESTS = {one.__name__: one for one in (versions, token_ids, outputs, vectors, scores, make, make_sentence)}
+ALL = (versions, token_ids, outputs, vectors, scores, add_head, make, make_sentence)
+REQUESTS = {one.__name__: one for one in ALL}
 
 
 def serve(requests, answers):

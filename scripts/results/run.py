@@ -50,8 +50,8 @@ class RunConfig(Scale, Group):
     work: str = option("output/results", help="folder of corpora, models and predictions", group="data")
     data: str = option(
         "data",
-        help="a folder of text/NAME.txt, pairs/lcqmc/{train,dev}.tsv, pairs/afqmc/{train,dev}.json and "
-        "vocab/ernie_1.0_zh.txt",
+        help="a folder of text/NAME.txt, pairs/lcqmc/{train,dev}.tsv, pairs/afqmc/{train,dev}.json, "
+        "pairs/mrpc/{train,dev,test}.tsv and vocab/ernie_1.0_zh.txt",
         group="data",
     )
     only: str = option(
@@ -59,7 +59,8 @@ class RunConfig(Scale, Group):
     )
     peer_python: str = option(
         "",
-        help="a Python with torch, transformers and accelerate, needed by the group peer",
+        help="a Python with torch, transformers and accelerate, needed by the groups peer and published, and "
+        "for published with sentence-transformers",
         group="other",
     )
     results: str = option(str(main_folder()), help="folder of the results, GROUP/NAME.json", group="data")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -42,6 +43,8 @@ SMALL = {
     **{"precision": "fp32", "samples": 8, "small_rows": 10, "large_rows": 20, "choose": 10, "rest": 5},
     **{"epochs": 1, "seeds": 1, "bootstrap": 10, "trials": 1, "task_steps": 2},
 }
+
+PUBLISHED = {"model_path": "weights/pretrained", "output_dir": "published/minilm"}
 
 
 def run_of(folder, name="one", more=(), **changes):
@@ -540,6 +543,9 @@ def data(tmp_path_factory):
         (folder / "text" / f"{name}.txt").write_text("\n\n".join(documents[number::2]) + "\n")
     for name in ("train.tsv", "dev.tsv"):
         (folder / "sample" / "pairs" / name).rename(folder / "pairs" / "lcqmc" / name)
+    (folder / "pairs" / "mrpc").mkdir()
+    for name, of in (("train", "train"), ("dev", "dev"), ("test", "dev")):
+        shutil.copy(folder / "pairs" / "lcqmc" / f"{of}.tsv", folder / "pairs" / "mrpc" / f"{name}.tsv")
     words = ["build-vocab", f"--input_path={folder}/text", f"--output_path={folder}/vocab/ernie_1.0_zh.txt"]
     subprocess.run([sys.executable, "-m", "ernie_pair", *words], check=True, cwd=ROOT)
     return folder
@@ -558,7 +564,11 @@ def test_a_small_run_of_the_whole_proof_of_use(data, tmp_path):
     whole = {"pretraining": "pretrained", "task": "lcqmc", "options": "plain symmetric_scoring"}
     whole.update(scratch="searched", forgetting="before")
     peer = f"--peer_python={write_fake_peer(tmp_path)}"
-    for group, only in {**whole, "peer": "ours transformers"}.items():
+    for group, only in {**whole, "peer": "ours transformers", "published": "mrpc"}.items():
+        if group == "published":  # the model that others would fetch
+            places = (f"--{name}={tmp_path}/work/{place}" for name, place in PUBLISHED.items())
+            words = [sys.executable, "-m", "ernie_pair", "convert", "--to=hf", *places]
+            subprocess.run(words, check=True, cwd=ROOT)
         done = start(data, tmp_path, group, "--only", only, peer)
         assert done.returncode == 0, done.stderr
     again = start(data, tmp_path, "options", "--only", "plain")
@@ -580,6 +590,7 @@ def test_a_small_run_of_the_whole_proof_of_use(data, tmp_path):
     assert "| symmetric scoring of the plain models | 1 | " in page
     assert "| Trainer of transformers, float32, 20 rows of LCQMC | 1 | 1.0000 | " in page
     assert "- transformers - ours: accuracy +" in page and "attention eager" in page
+    assert "### Fine-tuning on MRPC, beside Trainer" in page and "- pairs/s, ours / transformers: " in page
     assert (tmp_path / "results" / "pretraining.svg").read_text().startswith("<svg")
     assert (tmp_path / "work/weights/half/model_state.pdparams").is_file()
     assert "- best flags for scratch, of 1 complete trials: learning_rate " in page

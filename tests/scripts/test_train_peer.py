@@ -116,7 +116,7 @@ def test_peer_flags_and_defaults_match_those_of_train():
     """In name and default, so that omitted flags mean the same on both sides."""
     ours = {item.name: item.default for item in fields(TrainConfig)}
     ours["warmup_rate"] = TrainConfig.USUAL_RATE  # which None stands for
-    own = {"peer_python", "model_path", "test_file", "output_file", "overwrite"}
+    own = {"peer_python", "model_path", "test_file", "output_file", "overwrite", "in_order"}
     theirs = {item.name: item.default for item in fields(train_peer.TrainPeerConfig)}
     assert {name: ours[name] for name in theirs if name not in own} == {
         name: value for name, value in theirs.items() if name not in own

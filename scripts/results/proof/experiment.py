@@ -81,6 +81,11 @@ def words_of(*command: str, **flags) -> Words:
     return ("ernie-pair", *command, *(f"--{name}={_shown(value)}" for name, value in given))
 
 
+def script_words(script: str, **flags) -> Words:
+    """Return the words of a script and its flags."""
+    return (script, *words_of(**flags)[1:])
+
+
 def yaml_of(flags: Mapping[str, object]) -> str:
     """Return the text of a file of flags."""
     return "".join(f"{name}: {_shown(value)}\n" for name, value in flags.items())

@@ -20,7 +20,7 @@ from proof.experiment import Figures, Places
 from proof.overlap import overlap_figures, read_pairs, seen_figures
 
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss
-DIGITS = 6
+DIGITS, LOSS_DIGITS = 6, 8
 
 
 def compared_figures(places: Places, folder: str, train: str, test: str, metric: str) -> Figures:
@@ -30,7 +30,7 @@ def compared_figures(places: Places, folder: str, train: str, test: str, metric:
     training file. chosen_by: the ``metric`` that chooses the checkpoint, accuracy or auc. chosen: {start: for
     each seed, its best value on the pairs for model selection}.
     """
-    comparison = _read_json(places.path(folder) / "compare.json")
+    comparison = read_json(places.path(folder) / "compare.json")
     labels = _labels_of(places.path(test))
     predictions = {
         start: [places.path(f"{folder}/{start}-seed-{seed}/predictions.tsv") for seed in comparison["seeds"]]
@@ -74,17 +74,65 @@ def sided_figures(
     training_seconds and pairs_per_second are lists of a number per seed, of the steps alone. versions: of the
     peer's libraries; {} for a training by this package, whose versions are recorded with the machine.
     """
-    logs = [places.path(folder) / "metrics.jsonl" for folder in folders]
-    seconds = [seconds_in(log) for log in logs]
-    versions = places.path(folders[0]) / "versions.json"
     return {
         **classifier_figures(places, predictions, test, bootstrap),
-        "training_seconds": [round(each, 1) for each in seconds],
-        "pairs_per_second": [round(pairs_in(log) / each, 2) for log, each in zip(logs, seconds)],
+        **_speed_of(places, folders),
         "precision": precision,
         "threads": cpu_threads(),
-        "versions": _read_json(versions) if versions.is_file() else {},
+        "versions": _versions_of(places, folders),
     }
+
+
+def two_sided_figures(
+    places: Places,
+    predictions: Dict[str, List[str]],
+    folders: Dict[str, List[str]],
+    test: str,
+    bootstrap: int,
+) -> Figures:
+    """Return `classifier_figures`, and under "speed" how fast each of the sides, {name: folders}, was.
+
+    versions: of the libraries of the first side.
+    """
+    return {
+        **classifier_figures(places, predictions, test, bootstrap),
+        "speed": {side: _speed_of(places, folders[side]) for side in folders},
+        "threads": cpu_threads(),
+        "versions": _versions_of(places, next(iter(folders.values()))),
+    }
+
+
+def loss_figures(places: Places, folders: Dict[str, str]) -> Figures:
+    """Return the losses of every step on two sides, {name: its folder}, and the largest difference.
+
+    versions: of the libraries of the second side.
+    """
+    losses = {side: _losses_in(places.path(folder) / "metrics.jsonl") for side, folder in folders.items()}
+    one, other = map(np.array, losses.values())
+    versions = _versions_of(places, list(folders.values())[1:])
+    return {"losses": losses, "largest_difference": float(np.abs(one - other).max()), "versions": versions}
+
+
+def _losses_in(log: Path) -> List[float]:
+    events = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+    trained = (event for event in events if event.get("split") == "train" and "loss" in event)
+    found = {event["step"]: round(event["loss"], LOSS_DIGITS) for event in trained}
+    return [found[step] for step in sorted(found)]
+
+
+def _speed_of(places: Places, folders: Sequence[str]) -> Figures:
+    """Return the seconds of the steps, and pairs per second, of each training by its log."""
+    logs = [places.path(folder) / "metrics.jsonl" for folder in folders]
+    seconds = [seconds_in(log) for log in logs]
+    return {
+        "training_seconds": [round(each, 1) for each in seconds],
+        "pairs_per_second": [round(pairs_in(log) / each, 2) for log, each in zip(logs, seconds)],
+    }
+
+
+def _versions_of(places: Places, folders: Sequence[str]) -> Dict[str, str]:
+    versions = places.path(folders[0]) / "versions.json"
+    return read_json(versions) if versions.is_file() else {}
 
 
 def pretraining_figures(places: Places, metrics: str, measured: Sequence[str]) -> Figures:
@@ -103,7 +151,7 @@ def continued_figures(places: Places, metrics: str, measured: Sequence[str], bef
 
 def mlm_figures(places: Places, measured: Sequence[str], folder: str = "$RUN") -> Figures:
     """Return {"masked": {name: what evaluate-mlm wrote to ``folder``}}."""
-    found = {name: _read_json(places.path(f"{folder}/{name}.json")) for name in measured}
+    found = {name: read_json(places.path(f"{folder}/{name}.json")) for name in measured}
     return {"masked": {name: _rounded(values) for name, values in found.items()}}
 
 
@@ -116,7 +164,7 @@ def search_figures(
 
 
 def _best_trial(folder: Path) -> Dict[str, Any]:
-    trials = [each for each in _read_json(folder / "search.json")["trials"] if each["state"] == "complete"]
+    trials = [each for each in read_json(folder / "search.json")["trials"] if each["state"] == "complete"]
     best = max(trials, key=lambda each: each["value"])
     return {"params": best["params"], "value": round(best["value"], DIGITS), "complete": len(trials)}
 
@@ -177,7 +225,8 @@ def _errors_of(files: Sequence[Path], labels: np.ndarray) -> List[float]:
     ]
 
 
-def _read_json(path: Path) -> Dict[str, Any]:
+def read_json(path: Path) -> Dict[str, Any]:
+    """Return the object in a file that a run has written. Raises CheckpointError for none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

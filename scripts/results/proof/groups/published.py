@@ -1,0 +1,88 @@
+"""A published model, all-MiniLM-L6-v2, here and in the libraries that it was made with."""
+
+from functools import partial
+from typing import Dict, List
+
+from proof.experiment import PEER_PYTHON, Run, Words, script_words, words_of
+from proof.figures import loss_figures, read_json, two_sided_figures
+from proof.groups.pair_data import predictions, trained
+from proof.groups.peer import OF_OURS, OURS, THEIRS
+from proof.scale import Scale
+
+TITLE = "A published model, beside its own libraries"
+GROUP, PAIRS, LOSSES, VECTORS = "published", "mrpc", "losses", "vectors"
+MODEL = "$WORK/published/minilm"  # both sides read it as it was published
+FETCH: Words = ("scripts/peers/fetch_minilm.py", MODEL)
+FILES = {f"{part}_file": f"$DATA/pairs/mrpc/{part}.tsv" for part in ("train", "dev", "test")}
+STEPS, TEXTS = 10, 1000
+SAME: Dict[str, object] = {
+    "max_seq_len": 128,
+    "batch_size": 32,
+    "learning_rate": 5e-5,
+    "weight_decay": 0.01,
+    "warmup_rate": 0.1,
+    "precision": "fp32",
+}
+ONLY_OURS = {"label_map": "0=0,1=1", **dict(zip(OF_OURS, (1000000, 1000, 2)))}
+
+
+def runs(scale: Scale) -> List[Run]:
+    """Return the fine-tuning on MRPC, the losses of its first steps, and the vectors of texts."""
+    return [_pairs(scale), _losses(), _vectors()]
+
+
+def _pairs(scale: Scale) -> Run:
+    """Return a training of each seed on one side and then on the other, so that both meet the same load."""
+    same = {**SAME, "epochs": scale.epochs, "dropout": 0.1, "bucket": True, "logging_freq": 20}
+    commands = [FETCH]
+    for seed in scale.seed_list:
+        (ours, theirs), flags = (f"{GROUP}/{side}" for side in (OURS, THEIRS)), {**same, "seed": seed}
+        answers = {"output_file": predictions(ours, seed), "input_file": FILES["test_file"], "scores": True}
+        commands += [
+            _train(MODEL, trained(ours, seed), flags),
+            words_of("predict", model_path=trained(ours, seed), **answers),
+            _train_peer(MODEL, trained(theirs, seed), predictions(theirs, seed), flags),
+        ]
+    sides = (THEIRS, OURS)
+    read = partial(
+        two_sided_figures,
+        predictions={
+            side: [predictions(f"{GROUP}/{side}", seed) for seed in scale.seed_list] for side in sides
+        },
+        folders={side: [trained(f"{GROUP}/{side}", seed) for seed in scale.seed_list] for side in sides},
+        test=FILES["test_file"],
+        bootstrap=scale.bootstrap,
+    )
+    return Run(PAIRS, "MRPC", tuple(commands), read, scale.seed_list)
+
+
+def _losses() -> Run:
+    """Return the first steps of both from one classifier, without dropout, in the order of the file."""
+    start, folders = "$RUN/start", {side: f"$RUN/{side}" for side in (OURS, THEIRS)}
+    same = {**SAME, "max_steps": STEPS, "dropout": 0, "logging_freq": 1, "seed": 1234}
+    order = {"streaming": True, "shuffle_buffer": 1, "bucket": False}
+    commands = (
+        FETCH,
+        script_words("scripts/add_head.py", peer_python=PEER_PYTHON, model_path=MODEL, output_dir=start),
+        _train(start, folders[OURS], {**same, **order}),
+        _train_peer(start, folders[THEIRS], "$RUN/predictions.tsv", {**same, "in_order": True}),
+    )
+    return Run(LOSSES, "the first losses", commands, partial(loss_figures, folders=folders))
+
+
+def _vectors() -> Run:
+    """Return the comparison of the vectors of real texts with symbols in them."""
+    file = "$RUN/vectors.json"
+    asked = {"model_path": MODEL, "data": "$DATA", "output_file": file, "count": TEXTS}
+    compare = script_words("scripts/compare_vectors.py", peer_python=PEER_PYTHON, **asked)
+    return Run(VECTORS, "vectors", (FETCH, compare), lambda places: read_json(places.path(file)))
+
+
+def _train(start: str, output: str, flags: Dict[str, object]) -> Words:
+    files = {flag: FILES[flag] for flag in ("train_file", "dev_file")}
+    return words_of("train", model_name_or_path=start, output_dir=output, **files, **flags, **ONLY_OURS)
+
+
+def _train_peer(start: str, output: str, answers: str, flags: Dict[str, object]) -> Words:
+    places = {"model_path": start, "output_dir": output, "output_file": answers, **FILES}
+    return script_words("scripts/train_peer.py", peer_python=PEER_PYTHON, **places, **flags)
