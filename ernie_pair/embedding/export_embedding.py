@@ -25,11 +25,11 @@ from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
 from ernie_pair.embedding.text_encoder import TextEncoder
 from ernie_pair.embedding.trained_model import load_text_encoder
 from ernie_pair.inference.embedder import VECTORS, exported_parts, open_vector_backend
-from ernie_pair.inference.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
 from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES, ExportedModel
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
 from ernie_pair.model_files.model_card import ModelCard, write_card
 from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
 from ernie_pair.model_files.tokenizer_json import TOKENIZER

@@ -33,6 +33,7 @@ from ernie_pair.model_files.hugging_face.reading import (
 )
 from ernie_pair.model_files.hugging_face.settings import OWN_FAMILY, from_their_config, is_their_config
 from ernie_pair.model_files.hugging_face.tokenizer_checks import refuse_other_cutting
+from ernie_pair.model_files.sentence_transformers import encoder_folder_of, files_of_modules
 from ernie_pair.model_files.spec import ModelSpec, parse_spec, read_spec
 from ernie_pair.model_files.tokenizer_json import parse_tokenizer, tokenizer_class_of
 from ernie_pair.weights.weight_files import Arrays, read_weights
@@ -132,7 +133,7 @@ def refuse_cased(source: ModelSource) -> None:
 
 
 def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:
-    folder = model_folder_of(folder)
+    folder = encoder_folder_of(model_folder_of(folder))
     config = find_config(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
         return _open_recipes_checkpoint(folder, family, from_scratch)
@@ -198,7 +199,8 @@ def model_folder_of(given: Path) -> Path:
 
 def files_of_model(given: str) -> List[Path]:
     """Return what determines the answers of the model that ``given`` stands for; '': no model, no files."""
-    return content_of(str(model_folder_of(Path(given)))) if given else []
+    folder = model_folder_of(Path(given))
+    return [*content_of(str(folder)), *files_of_modules(folder)] if given else []
 
 
 def find_weights(folder: Path) -> Optional[Path]:

@@ -25,8 +25,8 @@ from ernie_pair.engine.flops import EncoderSize, count_encoder
 from ernie_pair.engine.hooks import StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.engine.readings import DeferredMetrics
-from ernie_pair.inference.embedding_json import EMBEDDING, EmbeddingSettings
 from ernie_pair.inference.token_rows import EncodedPairs
+from ernie_pair.model_files.embedding_json import EMBEDDING, EmbeddingSettings
 from ernie_pair.pair.model.kernel_path import constant_weights, seed_dropout
 from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
 from ernie_pair.pair.step.data_parallel import DataParallel

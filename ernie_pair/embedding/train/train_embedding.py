@@ -20,8 +20,8 @@ from ernie_pair.embedding.train.embedding_fingerprint import RULES, fingerprint_
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.schedule import Schedule
-from ernie_pair.inference.embedding_json import EmbeddingSettings
 from ernie_pair.kernels.product_rate import product_rate
+from ernie_pair.model_files.embedding_json import EmbeddingSettings
 from ernie_pair.model_files.model_card import Measured, ModelCard, changed_flags, write_card
 from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
 from ernie_pair.model_files.spec import ModelSpec
