@@ -29,11 +29,12 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object, shown
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.model_files.config_json import CONFIG, EMBEDDING, VOCAB
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 
 EMBEDDING_FORMAT, WITH_STEPS = 1, 2
-EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, CONFIG, TOKENIZER, "tokenizer.json")
+EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
 USUAL_POOLINGS = ("mean", "first_token")
 POOLINGS = (*USUAL_POOLINGS, "max", "mean_sqrt_len", "weighted_mean", "last_token")
 ACTIVATIONS = ("tanh", "identity", "relu", "gelu", "sigmoid", "silu")
