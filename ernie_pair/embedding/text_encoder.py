@@ -16,7 +16,7 @@ from ernie_pair.embedding.pooling import Steps, pooled
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.embedding_json import EMBEDDING, EmbeddingSettings, Step
-from ernie_pair.model_files.sentence_transformers import read_sentence_folder, write_sentence_files
+from ernie_pair.model_files.sentence_transformers import DENSE, read_sentence_folder, write_sentence_files
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pair.model.classifier_weights import HEADS, set_matching, with_prefix
@@ -26,7 +26,6 @@ from ernie_pair.pair.model.first_token import can_run_first_token
 from ernie_pair.processes.world import seed_of
 from ernie_pair.weights.half_tensors import widen_tensors
 
-DENSE = "dense."  # begins the names of the weights of dense steps
 OF_CLASSIFIERS = ("num_labels", "num_classes", "pooling", "model_class", "id2label", "label2id")
 
 

@@ -67,6 +67,7 @@ ACTIVATIONS = {
     "identity": "torch.nn.modules.linear.Identity",
     **{name.lower(): f"torch.nn.modules.activation.{name}" for name in ("ReLU", "GELU", "Sigmoid", "SiLU")},
 }
+DENSE = "dense."  # begins our names of the weights of dense steps
 DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # What sentence_bert_config.json may say besides: the values with which it changes nothing.
 HARMLESS: Dict[str, Tuple[Any, ...]] = {
@@ -148,7 +149,7 @@ class SentenceFolder:
                 raise CheckpointError(
                     f"{folder}: it holds {told}, and its {CONFIG} asks for {shapes}; {CURE}"
                 )
-            found.update({f"dense.{number}.{name}": array.T for name, array in arrays.items()})
+            found.update({f"{DENSE}{number}.{name}": array.T for name, array in arrays.items()})
             width = step.width
         return found
 
@@ -404,27 +405,46 @@ def _read_settings(folder: Path, width: int) -> Dict[str, Any]:
     }
 
 
+def module_folders(settings: EmbeddingSettings) -> List[str]:
+    """Return the names of the folders that `write_sentence_files` makes: 1_Pooling, 2_Normalize."""
+    kinds = ["Pooling", *(step.kind.capitalize() for step in settings.steps if step.kind != "truncate")]
+    return [f"{number}_{kind}" for number, kind in enumerate(kinds, 1)]
+
+
+def names_written(settings: Optional[EmbeddingSettings]) -> List[str]:
+    """Return the names of all that `write_sentence_files` writes, with the folders on the way."""
+    if settings is None:
+        return []
+    places = module_folders(settings)
+    files = [f"{place}/{CONFIG}" for place in places if not place.endswith("_Normalize")]
+    files += [f"{place}/{DENSE_WEIGHTS[0]}" for place in places if place.endswith("_Dense")]
+    return [MODULES, OF_TRANSFORMER[0], SETTINGS, EMBEDDING, *places, *files]
+
+
 def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, arrays: Arrays) -> None:
     """Write modules.json and what it names beside a model of transformers in ``folder``, and embedding.json.
 
     ``width``: that of the hidden states; ``arrays``: the weights of the dense steps, as `dense_arrays`
     returns them. The names are those of version 3, which every later one reads.
     """
-    kinds = ["Transformer", "Pooling"]
-    kinds += [step.kind.capitalize() for step in settings.steps if step.kind != "truncate"]
-    places = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
+    places = ["", *module_folders(settings)]
     modules = [
-        {"idx": number, "name": str(number), "path": place, "type": f"sentence_transformers.models.{kind}"}
-        for number, (place, kind) in enumerate(zip(places, kinds))
+        {
+            "idx": number,
+            "name": str(number),
+            "path": place,
+            "type": f"sentence_transformers.models.{place.rpartition('_')[2] or 'Transformer'}",
+        }
+        for number, place in enumerate(places)
     ]
     write_json(folder / MODULES, modules)
     for place in places[1:]:
         (folder / place).mkdir()
     write_json(folder / places[1] / CONFIG, _pooling_config(settings, width))
     inside, number = width * len(settings.poolings), 0
-    for place, step in zip(places[2:], (step for step in settings.steps if step.kind != "truncate")):
+    for place, step in zip(places[2:], settings.steps):
         if step.kind == "dense":
-            begins = f"dense.{number}."
+            begins = f"{DENSE}{number}."
             own = {name[len(begins) :]: arrays[name].T for name in arrays if name.startswith(begins)}
             _write_dense(folder / place, step, inside, own)
             inside, number = step.width, number + 1
