@@ -244,8 +244,11 @@ def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
     path = folder / MODULES
     try:
         found = parse_json(read_regular(path, MOST_BYTES))
-    except (FileRefusedError, JsonError) as error:
+    except FileRefusedError as error:
         raise InputError(f"{path}: {error}; {CURE}") from None
+    except JsonError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        raise InputError(f"{where}: {error}; {CURE}") from None
     if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
         raise InputError(f"{path}: it is no list of modules; {CURE}")
     modules = []
