@@ -12,6 +12,7 @@ OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2
 # The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
 FAMILIES = {
     **{"ernie": "Ernie", "ernie_gram": "ErnieGram", "bert": "Bert", "roberta": "Roberta"},
+    "xlm_roberta": "Roberta",  # the same classes; its own names and defaults in transformers
     **{"electra": "Electra", "nezha": "NeZha", "roformer": "RoFormer", "roformerv2": "RoFormerv2"},
     **{"ppminilm": "PPMiniLM", "tinybert": "TinyBert", "albert": "Albert", "skep": "Skep"},
     **{"megatronbert": "MegatronBert", "mobilebert": "MobileBert", "squeezebert": "SqueezeBert"},

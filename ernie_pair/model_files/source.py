@@ -105,6 +105,8 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[boo
             f"{', '.join(FAMILIES)}"
         )
     named = source.spec.family or family
+    if family and FAMILIES.get(family) == FAMILIES.get(named):  # PaddleNLP calls an XLM-RoBERTa a RoBERTa
+        named = family
     if family not in ("", named):
         raise CheckpointError(
             f"--model_type {family}: {source.name} holds {named} weights; leave --model_type out, or give "
@@ -286,7 +288,7 @@ def _model_class(family: str):
 
 def tokenizer_class(family: str):
     """Return PaddleNLP's tokenizer of word pieces for a family; it does not export each of them."""
-    module = import_module(f"paddlenlp.transformers.{family}.tokenizer")
+    module = import_module(f"{_model_class(family).__module__.rpartition('.')[0]}.tokenizer")
     return getattr(module, tokenizer_class_of(family))
 
 

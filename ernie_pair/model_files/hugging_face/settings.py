@@ -12,6 +12,7 @@ from data_tools.base.errors import InputError
 from data_tools.files.json_file import is_number, shown
 from ernie_pair.model_files.hugging_face.counterparts import (
     COUNTERPARTS,
+    EPSILON,
     SPECIFIC,
     Counterpart,
     find_family,
@@ -27,6 +28,9 @@ CARRIED = (  # under one name and with one meaning in both
     *("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings"),
     *("type_vocab_size", "initializer_range", "pad_token_id", "classifier_dropout"),
 )
+SAME_ACTIVATIONS = {  # what transformers calls otherwise
+    **{"gelu_python": "gelu", "gelu_fast": "gelu_new", "gelu_pytorch_tanh": "gelu_new"},
+}
 THEIR_DEFAULTS = {"type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"}
 HARMLESS = {  # of what would change the answer, the values that do not
     "position_embedding_type": (None, "absolute"),
@@ -36,6 +40,7 @@ HARMLESS = {  # of what would change the answer, the values that do not
     "quantization_config": (None,),
     "problem_type": (None, "single_label_classification", REGRESSION),
 }
+MOST_EPSILON = 0.001  # of Paddle's layer norm
 KINDS = ("ForSequenceClassification", "ForPreTraining", "ForMaskedLM", "Model")
 _UNNAMED = re.compile(r"LABEL_\d+")
 
@@ -58,16 +63,20 @@ def from_their_config(config: Mapping[str, Any], where: str, wanted: str = "") -
     carried = {
         ours: config[theirs] for ours, theirs in _keys_of(peer).items() if config.get(theirs) is not None
     }
-    missing = {key: value for key, value in THEIR_DEFAULTS.items() if key not in carried}
+    missing = {k: v for k, v in {**THEIR_DEFAULTS, **peer.defaults}.items() if k not in carried}
     if family == "distilbert":
         missing.pop("type_vocab_size", None)
+    if "hidden_act" in carried:
+        carried["hidden_act"] = SAME_ACTIVATIONS.get(carried["hidden_act"], carried["hidden_act"])
+    eps = _eps_in(config)
     return {
         "model_type": family,
         "architectures": [_own_class(config, peer)],
         **missing,
         **carried,
-        **_own_settings(family, carried),
-        "layer_norm_eps": _eps_in(config),
+        **_own_settings(family, {**missing, **carried}),
+        "layer_norm_eps": eps,
+        **({} if peer.layer_norm_eps in (None, eps) else {EPSILON: eps}),
         **_labels_in(config),
     }
 
@@ -89,7 +98,7 @@ def to_their_config(
     config = {**config, **_sizes_of(arrays, config)}
     _refuse_other_than_theirs(config, peer, where)
     carried = {theirs: config[ours] for ours, theirs in _keys_of(peer).items() if ours in config}
-    eps = peer.layer_norm_eps or config.get("layer_norm_eps", SPECIFIC)
+    eps = config.get(EPSILON, peer.layer_norm_eps or config.get("layer_norm_eps", SPECIFIC))
     described = {key: config[key] for key in ("id2label", "label2id") if config.get(key)}
     if config.get(PROBLEM) == REGRESSION and config.get("num_labels") == 1:
         described = {key: config[key] for key in OF_SCORES if config.get(key) is not None}
@@ -132,7 +141,7 @@ def _family_in(config: Mapping[str, Any], where: str, wanted: str) -> str:
             f"of {', '.join(sorted({peer.model_type for peer in COUNTERPARTS.values()}))}"
         )
     if family == "ernie" and wanted == "bert" and not config.get("use_task_id"):
-        return wanted  # the same arithmetic, with the epsilon of config.json
+        return wanted  # the same arithmetic
     return family
 
 
@@ -148,22 +157,17 @@ def _problems_of(config: Mapping[str, Any], peer: Counterpart) -> Iterator[Tuple
         if key in config and config[key] not in harmless:
             yield key, config[key], "PaddleNLP's models do not support it; take another model"
     key = peer.keys.get("hidden_act", "hidden_act")
-    if config.get(key, "gelu") not in peer.activations:
-        yield key, config[key], f"shown to be equal are {' and '.join(peer.activations)}; take another model"
+    named = config.get(key, "gelu")
+    if not isinstance(named, str) or SAME_ACTIVATIONS.get(named, named) not in peer.activations:
+        yield key, named, f"shown to be equal are {' and '.join(peer.activations)}; take another model"
     eps = _eps_in(config)
-    if not is_number(eps, 0, 1):
-        yield "layer_norm_eps", eps, "it is a number from 0 to 1; correct it"
-    if peer.layer_norm_eps not in (None, eps):
-        way_out = "pass --model_type bert, which" if peer.model_type == "ernie" else "take a BERT, which"
-        yield (
-            "layer_norm_eps",
-            eps,
-            f"PaddleNLP's {peer.own_class_start} computes with {peer.layer_norm_eps}, whatever config.json "
-            f"says; {way_out} computes with any",
-        )
+    if not is_number(eps, 0, MOST_EPSILON):
+        yield "layer_norm_eps", eps, f"Paddle computes with 0 to {MOST_EPSILON}; correct it"
 
 
 def _eps_in(config: Mapping[str, Any]):
+    if config.get("model_type") == "distilbert":  # which has no such key
+        return SPECIFIC
     return config.get("layer_norm_eps", SPECIFIC)
 
 
@@ -184,7 +188,7 @@ def _own_settings(family: str, carried: Mapping[str, Any]) -> Dict[str, Any]:
     """Return what PaddleNLP's class asks for, and would otherwise take from a published model."""
     if family == "nezha":
         return {"use_relative_position": True}
-    return {"embedding_size": carried["hidden_size"]} if family == "ernie_gram" else {}
+    return {"embedding_size": carried.get("hidden_size", 768)} if family == "ernie_gram" else {}
 
 
 def _labels_in(config: Mapping[str, Any]) -> Dict[str, Any]:

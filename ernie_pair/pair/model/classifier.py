@@ -1,8 +1,9 @@
 """The pair classifier: an encoder of PaddleNLP, one vector of its output, dropout, a linear layer.
 
 Its parameters have the names of PaddleNLP's XForSequenceClassification, so a saved folder loads there and
-theirs load here. With mean pooling it is not a PaddleNLP model: its config.json names a class that PaddleNLP
-does not have, and the encoder's pooler is kept unchanged, frozen and unused. B batch, S sequence, D hidden, C
+theirs load here. With mean pooling, or an epsilon that PaddleNLP's class does not compute with, it is not a
+PaddleNLP model: its config.json names a class that PaddleNLP does not have. Under mean pooling the encoder's
+pooler is kept unchanged, frozen and unused. B batch, S sequence, D hidden, C
 classes.
 """
 
@@ -35,6 +36,7 @@ from ernie_pair.processes.world import seed_of
 
 # Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
 MEAN_CLASS = "MeanPooledPairClassifier"
+EPSILON_CLASS = "OwnEpsilonPairClassifier"
 
 
 class PairClassifier(EncoderModel):
@@ -169,8 +171,12 @@ def _classifier_spec(
     settings = spec.to_config(
         model_type=family,
         num_labels=spec.num_labels,
-        architectures=[MEAN_CLASS if pooling == "mean" else f"{FAMILIES[family]}ForSequenceClassification"],
+        architectures=[f"{FAMILIES[family]}ForSequenceClassification"],
     )
+    if spec.own_epsilon is not None:
+        settings["architectures"] = [EPSILON_CLASS]
+    if pooling == "mean":
+        settings["architectures"] = [MEAN_CLASS]
     for key in ("num_classes", "pooling", "model_class"):
         settings.pop(key, None)
     own_class = path_of_class(model_class, PairClassifier)
