@@ -11,6 +11,7 @@ from paddle import nn
 from paddlenlp import transformers
 
 from ernie_pair.device.paddle_patches.paddlenlp_models import make_gelu_new, set_epsilon, share_positions
+from ernie_pair.inference.token_rows import SEPARATOR
 from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pair.model.first_token import FirstTokenAlone
@@ -113,6 +114,10 @@ def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad
     way = ENCODERS[family]
     if getattr(encoder.config, "type_vocab_size", 0) == 1:
         token_type_ids = token_type_ids * 0  # a program that is traced keeps its input
+    elif (
+        "roberta" in family
+    ):  # whose tokenizer, which puts two separators between texts, has one type for both
+        token_type_ids = token_type_ids * (1 - token_type_ids.max(axis=1, keepdim=True) // SEPARATOR)
     asked = {"token_type_ids": token_type_ids} if way.takes_types else {}
     if not way.makes_mask:
         dtype = encoder.embeddings.word_embeddings.weight.dtype
