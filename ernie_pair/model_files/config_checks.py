@@ -76,6 +76,8 @@ def _problems_of(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
         yield "architectures", "a list of texts"
     if not is_range(given.get("label_range", [0, 1])):
         yield "label_range", "the lowest and the highest label, like [0, 5]"
+    if given.get("score_activation", "sigmoid") not in ("sigmoid", "identity"):
+        yield "score_activation", "sigmoid or identity"
     if not _are_names(given.get("id2label", {})):
         yield "id2label", 'class numbers and names, like {"0": "different", "1": "same"}'
     if not _are_numbers(given.get("label2id", {})):

@@ -9,7 +9,10 @@ the encoder. This package gives them what transformers would, under the key EPSI
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, Mapping, Optional, Tuple
+
+from data_tools.base.errors import InputError
+from data_tools.files.json_file import shown
 
 SPECIFIC = 1e-12  # transformers' own default of all these families
 # The key of the epsilon of all layer norms, where it is not the one that PaddleNLP's class computes with.
@@ -249,6 +252,14 @@ COUNTERPARTS: Dict[str, Counterpart] = {
         keeps_positions=True,
     ),
 }
+
+
+def unsupported_type(named: object, where: str, supported: Iterable[str]) -> InputError:
+    """Return the error for a model whose type this package does not compute."""
+    return InputError(
+        f"{where}: the model type {shown(named)} is not supported; give a model of one of these: "
+        f"{', '.join(sorted(supported))}"
+    )
 
 
 def find_family(model_type: str) -> str:

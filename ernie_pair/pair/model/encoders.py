@@ -114,9 +114,7 @@ def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad
     way = ENCODERS[family]
     if getattr(encoder.config, "type_vocab_size", 0) == 1:
         token_type_ids = token_type_ids * 0  # a program that is traced keeps its input
-    elif (
-        "roberta" in family
-    ):  # whose tokenizer, which puts two separators between texts, has one type for both
+    elif "roberta" in family:  # its tokenizer of two separators between the texts gives all one type
         token_type_ids = token_type_ids * (1 - token_type_ids.max(axis=1, keepdim=True) // SEPARATOR)
     asked = {"token_type_ids": token_type_ids} if way.takes_types else {}
     if not way.makes_mask:
