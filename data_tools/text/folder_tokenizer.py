@@ -64,6 +64,7 @@ CLASS_OF = {  # of a model_type whose folder names no class
     "squeezebert": "SqueezeBertTokenizer",
     "mobilebert": "MobileBertTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
+    "xlm_roberta": "XLMRobertaTokenizer",
     "roberta": "RobertaTokenizer",
     "albert": "AlbertTokenizer",
 }

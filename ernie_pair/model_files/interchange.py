@@ -81,6 +81,9 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
             f"--model_path {config.model_path} is a folder of PaddleNLP already; use it as it is"
         )
 
+    if source.spec.own_epsilon is not None:
+        source = _as_bert(source)
+
     def fill(draft: Path) -> int:
         spec, where = source.spec, str(source.weights)
         arrays, others = split_heads(source.read_weights(), spec.family, spec.num_layers, where)
@@ -99,6 +102,20 @@ def _open_folder(model_path: str) -> ModelSource:
     if not Path(model_path).is_dir():
         raise InputError(f"--model_path {model_path} is not a folder; give that of a model")
     return open_model(model_path, model_type="")
+
+
+def _as_bert(source: ModelSource) -> ModelSource:
+    """Return an ERNIE without task embedding as a BERT: PaddleNLP's class of that computes with any epsilon.
+
+    Raises InputError for a model that is none.
+    """
+    spec = source.spec
+    if spec.family != "ernie" or spec.config.get("use_task_id"):
+        raise InputError(
+            f"{source.name}/config.json: layer_norm_eps is {spec.own_epsilon:g}, and PaddleNLP's class of "
+            f"{spec.family} computes with another, whatever config.json says; use the folder as it is here"
+        )
+    return open_model(source.name, model_type="bert")
 
 
 def _parts_of(source: ModelSource) -> ModelParts:
