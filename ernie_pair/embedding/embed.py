@@ -209,9 +209,10 @@ def _pieces(texts: Iterator[str]) -> Iterator[List[str]]:
 
 
 def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha256: str) -> dict:
-    beyond = {} if embedder.settings.is_unit else {"unit": False}
+    beyond: Dict[str, object] = {} if embedder.settings.is_unit else {"unit": False}
     if embedder.settings.similarity != SIMILARITIES[0]:
         beyond["similarity"] = embedder.settings.similarity
+    beyond.update({"prompt": embedder.prompt} if embedder.prompt else {})
     return {
         "format": VECTORS_FORMAT,
         "fingerprint": embedder.fingerprint,
@@ -223,7 +224,6 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha2
         "computed_by": embedder.backend,
         "texts": {"name": Path(as_asked(config.input_file)).name, "sha256": sha256},
         **beyond,
-        **({"prompt": embedder.prompt} if embedder.prompt else {}),
     }
 
 

@@ -4,7 +4,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import numpy as np
 
@@ -65,12 +65,14 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     vectors = _vectors_of(embedder, asked, "passage")
     asking = _vectors_of(embedder, asked, "query") if embedder.has_roles else None
 
-    def cut(rows: Optional[np.ndarray], dim: int) -> Optional[np.ndarray]:
-        if rows is None or not settings.has_unit_products:
-            return rows if rows is None else rows[:, :dim]
-        return unit_rows(rows[:, :dim], config.model_path)
+    def cut(rows: np.ndarray, dim: int) -> np.ndarray:
+        rows = rows[:, :dim]
+        return unit_rows(rows, config.model_path) if settings.has_unit_products else rows
 
-    by_length = {dim: measure_retrieval(cut(vectors, dim), asked, cut(asking, dim)) for dim in lengths}
+    by_length = {
+        dim: measure_retrieval(cut(vectors, dim), asked, None if asking is None else cut(asking, dim))
+        for dim in lengths
+    }
     if embedder.num_cut:
         count = len(asked.texts) * (2 if embedder.has_roles else 1)
         logger.info("%s", describe_cut(embedder, count))

@@ -220,7 +220,8 @@ def _checked(path: Path, found: Dict[str, Any]) -> EmbeddingSettings:
     for key, sound in is_sound.items():
         if not sound:
             raise InputError(f"{path}: wrong or missing: {key}; {CURE}")
-    found.update(dims=tuple(dims), files=files, prompts=prompts, model_sha256=found.get("model_sha256") or "")
+    model_sha256 = found.get("model_sha256") or ""
+    found.update(dims=tuple(dims or ()), files=files, prompts=prompts, model_sha256=model_sha256)
     return EmbeddingSettings(**{**found, "steps": tuple(Step(**step) for step in steps)})
 
 

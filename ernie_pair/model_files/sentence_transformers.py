@@ -140,7 +140,7 @@ class SentenceFolder:
         steps = [step for step in self.steps if step.kind == "dense"]
         for number, (step, folder) in enumerate(zip(steps, self.dense)):
             arrays = _read_dense(folder)
-            shapes = {"linear.weight": (step.width, width)}
+            shapes: Dict[str, Tuple[int, ...]] = {"linear.weight": (step.width, width)}
             shapes.update({"linear.bias": (step.width,)} if step.bias else {})
             if step.residual and step.width != width:
                 shapes["residual.weight"] = (step.width, width)
@@ -259,8 +259,8 @@ def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
         named = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
         if named[0].split(".")[0] != "sentence_transformers" or named[2] not in KINDS:
             raise InputError(
-                f"{path}: the module {shown(named[2] or kind)} of {shown(named[0])} is not computed here, only "
-                f"{', '.join(KINDS)} of sentence-transformers; take another model"
+                f"{path}: the module {shown(named[2] or kind)} of {shown(named[0])} is not computed here, "
+                f"only {', '.join(KINDS)} of sentence-transformers; take another model"
             )
         modules.append((named[2], folder / place))
     return modules
@@ -344,7 +344,7 @@ def _read_transformer(place: Path) -> Tuple[int, bool]:
     """Return the longest input, 0 where the tokenizer says it, and whether texts are lower-cased first."""
     path = next((place / name for name in OF_TRANSFORMER if (place / name).is_file()), None)
     found = read_json_object(path, CURE) if path else {}
-    length: object = found.get("max_seq_length")
+    length: Any = found.get("max_seq_length")
     for key, idle in (
         *((key, ("model_max_length",)) for key in OF_TOKENIZER),
         *((key, IDLE) for key in OF_MODEL),
@@ -475,8 +475,12 @@ def _pooling_config(settings: EmbeddingSettings, width: int) -> Dict[str, object
 
 
 def _write_dense(folder: Path, step: Step, width: int, arrays: Arrays) -> None:
-    said = {"in_features": width, "out_features": step.width, "bias": step.bias}
-    said["activation_function"] = ACTIVATIONS[step.activation]
+    said = {
+        "in_features": width,
+        "out_features": step.width,
+        "bias": step.bias,
+        "activation_function": ACTIVATIONS[step.activation],
+    }
     write_json(folder / CONFIG, {**said, "use_residual": True} if step.residual else said)
     with open(folder / DENSE_WEIGHTS[0], "wb") as file:
         for part in safetensors_parts(arrays, {"format": "pt"}):
