@@ -234,7 +234,8 @@ def retrained(folder, into):
 
 @pytest.mark.parametrize("family, usual", [("ernie", 1e-12), ("ernie_gram", 1e-5), ("nezha", 1e-12)])
 def test_the_epsilon_of_a_transformers_folder_is_obeyed_and_kept(tmp_path, family, usual):
-    ours = write_trained(tmp_path / "ours", family, **OF_FAMILY.get(family, {}))
+    shape = OF_FAMILY[family] if family == "nezha" else {}
+    ours = write_trained(tmp_path / "ours", family, **shape)
     change_config(ours, layer_norm_eps=1e-4)  # as PaddleNLP computes it: whatever is written there
     assert epsilons_of(ours) == {usual}
     change_config(ours, layer_norm_eps=usual)
