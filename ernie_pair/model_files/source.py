@@ -39,11 +39,11 @@ from ernie_pair.model_files.hugging_face.reading import (
     weight_files,
 )
 from ernie_pair.model_files.hugging_face.settings import from_their_config, with_cross_encoder
-from ernie_pair.model_files.hugging_face.tokenizer_checks import (
+from ernie_pair.model_files.spec import ModelSpec, parse_spec, read_spec
+from ernie_pair.model_files.tokenizer_checks import (
     refuse_other_cutting,
     refuse_other_vocabulary,
 )
-from ernie_pair.model_files.spec import ModelSpec, parse_spec, read_spec
 from ernie_pair.model_files.tokenizer_json import parse_tokenizer, tokenizer_class_of
 from ernie_pair.weights.weight_files import Arrays, read_weights
 

@@ -19,6 +19,7 @@ from ernie_pair.device.device import quiet_libraries
 from ernie_pair.embedding.text_encoder import build_text_encoder
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
 from ernie_pair.model_files.hugging_face.fast_tokenizer import build_fast_tokenizer
 from ernie_pair.model_files.hugging_face.names import from_their_names, to_their_names
@@ -369,33 +370,58 @@ def test_the_fast_tokenizer_gives_the_same_ids_as_ours():
     assert pair.type_ids == [0] * (len(left) + 2) + [1] * (len(right) + 1)
 
 
-@pytest.mark.parametrize(
-    "changes, reason",
-    [
-        ({"normalizer": {"type": "BertNormalizer", "lowercase": False}}, "lowercase is false"),
-        ({"normalizer": {"type": "BertNormalizer", "strip_accents": False}}, "strip_accents is false"),
-        ({"normalizer": {"type": "NFKC"}}, "the type of the normalizer"),
-        ({"model": {"type": "BPE"}}, "the type of the model"),
-        (
-            {"normalizer": {"type": "BertNormalizer"}, "model": {"vocab": {"[PAD]": 1}}},
-            "token 1 is .*PAD.*not in vocab.txt",
-        ),
-    ],
-)
-def test_a_tokenizer_that_splits_differently_is_rejected(tmp_path, changes, reason):
+def their_bert(tmp_path):
+    """A folder of transformers with a BERT and its vocab.txt alone, as older versions wrote it."""
     _, theirs = converted(tmp_path)
     config = json.loads((theirs / "config.json").read_text())
     config.pop("paddle_model_type")
     (theirs / "config.json").write_text(json.dumps({**config, "transformers_version": "4.49.0"}))
-    tokenizer = json.loads((theirs / "tokenizer.json").read_text(encoding="utf-8"))
-    bert = {"normalizer": {"type": "BertNormalizer"}}
-    (theirs / "tokenizer.json").write_text(json.dumps({**tokenizer, **bert}))
+    (theirs / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    for name in ("tokenizer.json", "special_tokens_map.json"):
+        (theirs / name).unlink()
+    return theirs
+
+
+def test_the_words_of_a_published_bert_are_cut_by_its_rule_and_not_by_ours(tmp_path):
+    theirs = their_bert(tmp_path)
+    source = open_model(str(theirs), model_type="")
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, 16)
+    for text in ("a\u20acb", "a\u2265b", "a\u00b0b"):  # symbols stay in a word, which is unknown as a whole
+        assert tokenizer.encode(text) == [tokenizer.unk_id] != WordPiece(VOCAB).encode(text)
+    assert tokenizer.encode("[MASK]") == [tokenizer.mask_id]
+    assert tokenizer.without_control_tokens().encode("[MASK]") != [tokenizer.mask_id]
+    (tmp_path / "saved").mkdir()
+    load_classifier(str(theirs))[0].write(tmp_path / "saved", source.vocab_file, 20)
+    again = open_model(str(tmp_path / "saved"), model_type="")
+    assert again.vocab_file.name == "tokenizer.json" and again.spec.trained_length == 20
+    assert open_tokenizer(again.vocab_file, again.spec, 16).sha256 == tokenizer.sha256
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"normalizer": {"type": "None of this"}}, "the library tokenizers cannot read it"),
+        ({"post_processor": None}, "other special tokens around texts"),
+        ({"model": {"type": "WordPiece", "vocab": {"[PAD]": 1}}}, "tokenizer.json"),
+    ],
+)
+def test_a_tokenizer_json_that_contradicts_the_model_is_rejected(tmp_path, changes, reason):
+    theirs = their_bert(tmp_path)
+    source = open_model(str(theirs), model_type="")
+    tokenizer = json.loads(open_tokenizer(source.vocab_file, source.spec, 16).to_json())
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
     load_classifier(str(theirs))
     (theirs / "tokenizer.json").write_text(json.dumps({**tokenizer, **changes}))
     with pytest.raises(InputError, match=reason):
         load_classifier(str(theirs))
-    (theirs / "vocab.txt").unlink()
-    with pytest.raises(InputError, match="tokenizer.save_vocabulary"):
+
+
+def test_an_edited_tokenizer_json_of_ours_is_rejected(tmp_path):
+    _, theirs = converted(tmp_path)
+    tokenizer = json.loads((theirs / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["normalizer"]["normalizers"] = tokenizer["normalizer"]["normalizers"][:1]  # case is kept
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(InputError, match="into other tokens than vocab.txt does by ERNIE's rule"):
         load_classifier(str(theirs))
 
 
