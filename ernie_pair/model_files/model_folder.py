@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Iterable
 
 import numpy as np
 
@@ -11,9 +12,7 @@ from ernie_pair.model_files.hugging_face.paddle_folder import MODEL_STATE
 from ernie_pair.model_files.source import VOCAB, ModelSource
 from ernie_pair.weights.weight_files import Arrays
 
-# PaddleNLP has no class for ErnieGram with heads: its encoder finds itself in the same file.
-WHOLE = {"ernie": "ErnieForPretraining", "ernie_gram": "ErnieGramModel"}
-LAST_HEAD = "cls.seq_relationship.bias"
+TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
 # PaddleNLP misses a tied parameter that stands under one of its names alone.
 DECODER = "cls.predictions.decoder"
 TIED = (
@@ -28,8 +27,7 @@ def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> No
     ``weights``: {structured name: float32 array} of the model of pretraining, heads included.
     """
     family = source.spec.family or "ernie"
-    architecture = WHOLE[family] if LAST_HEAD in weights else f"{FAMILIES[family]}Model"
-    config = source.spec.to_config(model_type=family, architectures=[architecture])
+    config = source.spec.to_config(model_type=family, architectures=[class_of(family, weights)])
     if family == "ernie_gram":  # PaddleNLP's default is 768, whatever hidden_size is
         config.setdefault("embedding_size", source.spec.hidden_size)
     write_json(folder / CONFIG, config)
@@ -39,6 +37,18 @@ def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> No
     lines = source.vocab_file.read_bytes().splitlines(keepends=True)
     (folder / VOCAB).write_bytes(b"".join(lines[: source.spec.vocab_size]))
     write_weights(folder, _with_tied_names(weights, family))
+
+
+def class_of(family: str, weights: Iterable[str]) -> str:
+    """Return PaddleNLP's class with the heads that the names ``weights`` have.
+
+    It has none for ErnieGram with heads: its encoder finds itself in the same file.
+    """
+    heads = {head for head in (TOKEN_HEAD, ORDER_HEAD) for name in weights if name.startswith(head)}
+    ending = "Model"
+    if TOKEN_HEAD in heads and family != "ernie_gram":
+        ending = "ForPretraining" if ORDER_HEAD in heads else "ForMaskedLM"
+    return FAMILIES[family] + ending
 
 
 def write_weights(folder: Path, weights: Arrays) -> None:

@@ -56,7 +56,7 @@ def topology_of(config: PretrainConfig, kernels: str, world: World) -> Dict[str,
 
 def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainData) -> Fingerprint:
     """Return what must be equal for a resumed run to be the same run."""
-    values = {name: getattr(config, name) for name in SAME_RUN}
+    values = {**{name: getattr(config, name) for name in SAME_RUN}, "binary_head": config.has_order}
     of_model = "of --model_name_or_path"
     values.update(
         {f"model {key} (config.json {of_model})": value for key, value in source.spec.shape.items()}
