@@ -8,6 +8,7 @@ from typing import Dict, Iterable, Union
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
 from ernie_pair.device.amp_flags import without_idle_amp
 from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.model_files.hugging_face.counterparts import SPECIFIC
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pretrain.config.half_flags import HALF_OPS
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -61,6 +62,10 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
     values.update(
         {f"model {key} (config.json {of_model})": value for key, value in source.spec.shape.items()}
     )
+    if source.spec.family == "bert":  # the other classes have one of their own
+        values[f"model layer_norm_eps (config.json {of_model})"] = source.spec.config.get(
+            "layer_norm_eps", SPECIFIC
+        )
     return {
         **values,
         "amp_fp32_ops": _float32_ops(config.use_amp, config.amp_dtype, config.float32_ops),

@@ -16,6 +16,8 @@ from ernie_pair.engine.flops import FORWARD_PASSES_OF_TRAINING, EncoderSize, cou
 from ernie_pair.engine.hooks import NoStop, StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.engine.readings import DeferredMetrics
+from ernie_pair.model_files.config_json import architecture_in
+from ernie_pair.model_files.model_folder import class_of
 from ernie_pair.model_files.source import CONFIG, VOCAB, ModelSource
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import order_parts_not_in, read_start, warn_of_random_weights
@@ -208,9 +210,12 @@ class PretrainJob:
         its own, this holds for the ranks of each machine.
         """
         if self.local.is_first:
-            yield CONFIG, json.dumps(self.source.spec.to_config(), indent=2).encode()
+            spec, weights = self.source.spec, self.weights()
+            has_class = architecture_in(spec.config) or self._lacks
+            named = {"architectures": [class_of(spec.family or "ernie", weights)]} if has_class else {}
+            yield CONFIG, json.dumps(spec.to_config(**named), indent=2).encode()
             yield VOCAB, self.source.vocab_file.read_bytes()
-            yield STATIC_WEIGHTS, self.weights()
+            yield STATIC_WEIGHTS, weights
             if self.data.ngrams is not None:
                 yield NGRAMS, self.data.ngrams.content
         part, parts = self.local.rank, self.config.sharding_degree

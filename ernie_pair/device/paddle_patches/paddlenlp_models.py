@@ -1,7 +1,7 @@
 """What is missing in PaddleNLP's models.
 
-Names, as in PaddleNLP 2.8.1: `PretrainedModel._init_weights`, which it applies to the layers of its models;
-`LayerNorm._epsilon`, which some of its classes set to a number of their own, whatever config.json says;
+Names, as in PaddleNLP 2.8.1: `PretrainedModel._init_weights`, which it applies to the layers of its models,
+and which sets `LayerNorm._epsilon` to a number of its own in some of them, whatever config.json says;
 `relative_positions_embeddings` of `NeZhaAttention`, which is a plain attribute there and not a buffer.
 """
 
@@ -13,8 +13,8 @@ def init_like(encoder: nn.Layer, layer: nn.Layer) -> None:
     layer.apply(encoder._init_weights)
 
 
-def set_layer_norm_epsilon(model: nn.Layer, epsilon: float) -> None:
-    """Let every layer norm of ``model`` add ``epsilon`` to the variance."""
+def set_epsilon(model: nn.Layer, epsilon: float) -> None:
+    """Give all layer norms in ``model`` this epsilon."""
     for layer in model.sublayers(include_self=True):
         if isinstance(layer, nn.LayerNorm):
             layer._epsilon = epsilon

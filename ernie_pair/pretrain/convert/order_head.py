@@ -36,7 +36,8 @@ def with_order_head(config: PretrainConfig, source: ModelSource) -> PretrainConf
         learns, reason = True, "the start is random"
     if learns is None:
         learns = starts_with_order(source.spec, source.read_weights())
-        reason = f"{source.name} has {'a' if learns else 'no'} head for it; see --binary_head"
+        named = architecture_in(source.spec.config) or "the start"
+        reason = f"{source.name}: {named} has {'a' if learns else 'no'} head for it; see --binary_head"
     logger.info("sentence order: %s (%s)", "learned" if learns else "not learned", reason)
     return replace(config, binary_head=learns)
 

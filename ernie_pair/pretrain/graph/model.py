@@ -18,7 +18,7 @@ from paddlenlp.transformers import (
 
 from data_tools.base.errors import InputError
 from data_tools.samples.collate import NO_LABEL
-from ernie_pair.device.paddle_patches.paddlenlp_models import set_layer_norm_epsilon
+from ernie_pair.device.paddle_patches.paddlenlp_models import set_epsilon
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
@@ -101,10 +101,11 @@ def ernie_config(
 
 
 def epsilon_of(spec: ModelSpec) -> float:
-    """Return what the layer norms of a model add to the variance."""
-    if spec.family == "bert":
+    """Return the epsilon of all layer norms: of PaddleNLP's class, or what config.json states otherwise."""
+    of_class = COUNTERPARTS[spec.family or "ernie"].layer_norm_eps
+    if of_class is None:
         return spec.config.get("layer_norm_eps", SPECIFIC)
-    return COUNTERPARTS[spec.family or "ernie"].layer_norm_eps
+    return spec.config.get("computed_layer_norm_eps", of_class)
 
 
 def build_ernie(config: PretrainedConfig) -> nn.Layer:
@@ -121,7 +122,7 @@ def build_ernie(config: PretrainedConfig) -> nn.Layer:
         raise InputError(f"{CONFIG} describes no valid {family} model ({reason}); correct it") from None
     if family in OWN_RANGE and not paddle.in_dynamic_mode():
         _draw_weights(model)
-    set_layer_norm_epsilon(model, config.layer_norm_eps)
+    set_epsilon(model, config.layer_norm_eps)
     return model
 
 
