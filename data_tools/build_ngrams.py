@@ -29,7 +29,7 @@ from data_tools.ngrams.ngram_counts import NgramCounts, Text, TextCounts, count_
 from data_tools.ngrams.ngram_lexicon import SHORTEST, lexicon_lines
 from data_tools.ngrams.ngram_scores import NOTHING, Scored, Scorer, better_of
 from data_tools.ngrams.ngram_tokens import longest_countable, ngram_tokens
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary
 
 TOKENS_AT_ONCE = 1 << 20
 
@@ -105,7 +105,7 @@ def build_ngrams(config: NgramsConfig) -> None:
 
     Raises InputError if the corpus cannot be used, is of another vocabulary, or has no frequent n-gram.
     """
-    tokenizer = WordPiece.from_file(config.vocab_file)
+    tokenizer = open_vocabulary(config.vocab_file)
     corpus = open_corpus(find_corpus(config.input_path, "--input_path"))
     tokenizer = vocabulary_of([corpus], tokenizer)
     _refuse_long(config, tokenizer)
@@ -131,7 +131,7 @@ def build_ngrams(config: NgramsConfig) -> None:
     sys.stderr.write(f"{as_called(config.output_path)}: n-grams by {config.score}: {counted}\n")
 
 
-def _refuse_long(config: NgramsConfig, tokenizer: WordPiece) -> None:
+def _refuse_long(config: NgramsConfig, tokenizer: AnyTokenizer) -> None:
     longest = longest_countable(tokenizer.vocab_size)
     if len(config.most_of_lengths) + 1 > longest:
         raise InputError(
@@ -140,7 +140,7 @@ def _refuse_long(config: NgramsConfig, tokenizer: WordPiece) -> None:
         )
 
 
-def best_ngrams(corpus: Corpus, tokenizer: WordPiece, config: NgramsConfig) -> List[Scored]:
+def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -> List[Scored]:
     """Return the best n-grams of 2 tokens, of 3, ... by ``config.score``."""
     mosts = config.most_of_lengths
     token_counts = np.zeros(tokenizer.vocab_size, np.int64)

@@ -41,9 +41,9 @@ from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, settings_of
 from data_tools.files.standard_streams import as_asked, as_called, with_standard_streams
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.lines import LineRules
 from data_tools.text.text_files import REJECTED, list_inputs
-from data_tools.text.wordpiece import WordPiece
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
 TOOL = "data_tools.create_pretraining_data 3"
@@ -152,7 +152,9 @@ def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rule
     return Results("create_pretraining_data", outputs, read, settings, config.overwrite)
 
 
-def _made_from(config: CreateConfig, rules: EncodingRules, tokenizer: WordPiece, inputs: List[Path]) -> dict:
+def _made_from(
+    config: CreateConfig, rules: EncodingRules, tokenizer: AnyTokenizer, inputs: List[Path]
+) -> dict:
     """Return all that determines the shards except the lines themselves."""
     return {
         "tool": TOOL,
@@ -240,7 +242,7 @@ def _refuse_an_absent_separator(total: Counter, config: CreateConfig) -> None:
         )
 
 
-def _about(config: CreateConfig, tokenizer: WordPiece, inputs, counts, total) -> dict:
+def _about(config: CreateConfig, tokenizer: AnyTokenizer, inputs, counts, total) -> dict:
     without_effect = ("workers", "log_interval", "overwrite", "max_bad_lines")
     names = [item.name for item in fields(config) if item.name not in without_effect]
     arguments = {name: as_asked(getattr(config, name)) for name in names}

@@ -13,7 +13,7 @@ from data_tools.ngrams.ngram_lexicon import NgramLexicon
 from data_tools.ngrams.ngram_masking import hide_ngrams
 from data_tools.samples.masking_plugin import MaskingFunction
 from data_tools.samples.segments import make_segments
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 
 
 class Sample(NamedTuple):
@@ -134,7 +134,7 @@ def _rule_of(corpus: Corpus, rule: MaskingRule) -> MaskingRule:
     return replace(rule, mark_levels=np.array([0, *levels]), mark_weights=np.array([1.0, *weights]))
 
 
-def masking_rule(tokenizer: WordPiece, **settings) -> MaskingRule:
+def masking_rule(tokenizer: AnyTokenizer, **settings) -> MaskingRule:
     """Return the masking rule for a vocabulary; ``settings``: other fields of MaskingRule.
 
     Random replacements never draw special, unused or `##` tokens: none of them occurs in real input. Raises

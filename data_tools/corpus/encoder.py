@@ -11,8 +11,8 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from data_tools.base.errors import InputError
+from data_tools.text.folder_tokenizer import open_vocabulary
 from data_tools.text.lexicon import Lexicon
-from data_tools.text.wordpiece import WordPiece
 from data_tools.text.words import mark_words, presegmented, segmenter, word_begins
 
 CHARACTERS_AT_ONCE = 1 << 15  # few enough that they, their words and ids stay in the CPU's cache
@@ -65,7 +65,7 @@ class DocumentEncoder:
 
     def __init__(self, rules: EncodingRules):
         self.rules = rules
-        self.tokenizer = WordPiece.from_file(rules.vocab_file)
+        self.tokenizer = open_vocabulary(rules.vocab_file)
         self._ends = re.compile(rules.ends)
         self._words_of = segmenter(rules.segmenter) if rules.segmenter else None
         self._given_words_of = presegmented(rules.separator) if rules.separator else None

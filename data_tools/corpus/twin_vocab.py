@@ -8,6 +8,7 @@ A vocabulary that has none of its own (ERNIE 3.0's) gets them in two ways, which
 If a token occurs twice, PaddleNLP's first twins have the ids of the last lines.
 """
 
+from pathlib import Path
 from typing import List
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from data_tools.base.errors import InputError
 from data_tools.corpus.format import Corpus
 from data_tools.files.npy_stream import chunks
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk
 
 PADDLENLPS_CHARACTERS = ("\u4e00", "\u9fa5")
@@ -61,7 +63,7 @@ def _paddlenlps_twins(tokenizer: WordPiece) -> List[str]:
     return [CONTINUATION + token for token in characters if CONTINUATION + token not in tokenizer.vocab]
 
 
-def vocabulary_of(corpora: List[Corpus], tokenizer: WordPiece) -> WordPiece:
+def vocabulary_of(corpora: List[Corpus], tokenizer: AnyTokenizer) -> AnyTokenizer:
     """Return ``tokenizer``, or the extension by twins that the corpora were made with.
 
     Corpora of this package record the vocabulary that they were made with. Others are PaddleNLP's: ids
@@ -81,13 +83,21 @@ def vocabulary_of(corpora: List[Corpus], tokenizer: WordPiece) -> WordPiece:
     return longest
 
 
-def _vocabulary_of_one(corpus: Corpus, tokenizer: WordPiece) -> WordPiece:
+def _vocabulary_of_one(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
     found = _extension_of(corpus, tokenizer)
     corpus.check_ids(found.vocab_size)
     return found
 
 
-def _extension_of(corpus: Corpus, tokenizer: WordPiece) -> WordPiece:
+def _extension_of(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
+    if not isinstance(tokenizer, WordPiece):
+        if corpus.vocab_sha256 not in ("", tokenizer.sha256):
+            raise InputError(
+                f"{corpus.prefix} was made with another vocabulary than that of the model, or cut by another "
+                "rule; make it again with ernie-pair create-corpus and --vocab_file "
+                f"{Path(tokenizer.where).parent}"
+            )
+        return tokenizer
     if corpus.vocab_sha256:
         for vocabulary in (tokenizer, with_twins(tokenizer)):
             if vocabulary.sha256 == corpus.vocab_sha256:
@@ -136,7 +146,7 @@ def _without_added_twins(tokenizer: WordPiece) -> WordPiece:
     return base if with_twins(base).tokens == tokenizer.tokens else tokenizer
 
 
-def refuse_ids_beyond(tokenizer: WordPiece, vocab_size: int) -> None:
+def refuse_ids_beyond(tokenizer: AnyTokenizer, vocab_size: int) -> None:
     """Raise InputError if a token could reach the model whose id is beyond its ``vocab_size`` rows.
 
     Only the twins that mark words in a corpus may be beyond the rows: they are turned into plain characters

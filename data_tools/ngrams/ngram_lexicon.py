@@ -26,7 +26,7 @@ from data_tools.ngrams.ngram_tokens import (
     uncut_windows,
     window_keys,
 )
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 
 HEAD = "# ernie-pair ngrams 1 "
 MOST_BYTES = 1 << 28
@@ -85,7 +85,7 @@ class NgramLexicon:
         return FoundNgrams(starts, starts + lengths[starts], numbers[starts])
 
 
-def lexicon_lines(best: Sequence[Scored], tokenizer: WordPiece, about: Dict[str, object]) -> Iterator[str]:
+def lexicon_lines(best: Sequence[Scored], tokenizer: AnyTokenizer, about: Dict[str, object]) -> Iterator[str]:
     """Yield the lines of a lexicon: ``best`` n-grams of 2 tokens, of 3, ...; ``about``: for its head."""
     head = {"vocab_sha256": tokenizer.sha256, **about}
     yield f"{HEAD}{json.dumps(head, sort_keys=True)}\n"
@@ -95,7 +95,7 @@ def lexicon_lines(best: Sequence[Scored], tokenizer: WordPiece, about: Dict[str,
             yield f"{' '.join(tokenizer.tokens[index] for index in ids)}\t{score:.6g}\t{count}\n"
 
 
-def read_ngrams(path: Union[str, Path], flag: str, *vocabularies: WordPiece) -> NgramLexicon:
+def read_ngrams(path: Union[str, Path], flag: str, *vocabularies: AnyTokenizer) -> NgramLexicon:
     """Read the lexicon in the file ``path``, given by ``flag``.
 
     ``vocabularies``: that of the corpora, then others whose ids mean the same, such as the model's; it must
@@ -139,7 +139,7 @@ def _read_head(lines: List[str], where: str) -> Dict[str, Any]:
         raise InputError(f"{where}: {error}; {_CURE}") from None
 
 
-def _read_lines(lines: List[str], where: str, tokenizer: WordPiece) -> List[Tuple[int, ...]]:
+def _read_lines(lines: List[str], where: str, tokenizer: AnyTokenizer) -> List[Tuple[int, ...]]:
     longest = longest_countable(tokenizer.vocab_size)
     found: Dict[Tuple[int, ...], int] = {}
     for number, line in enumerate(lines[1:], start=2):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 
 KEY_BITS = 63  # of an int64
 
@@ -27,7 +27,7 @@ class NgramTokens(NamedTuple):
         return len(self.base_ids)
 
 
-def ngram_tokens(tokenizer: WordPiece) -> NgramTokens:
+def ngram_tokens(tokenizer: AnyTokenizer) -> NgramTokens:
     """Return the vocabulary of ``tokenizer`` as n-grams see it."""
     base_ids = np.asarray(tokenizer.base_ids, np.int64)
     continues = tokenizer.is_continuation & (base_ids == np.arange(len(base_ids)))

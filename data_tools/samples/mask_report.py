@@ -8,7 +8,8 @@ import numpy as np
 from data_tools.dataset_utils import LEVELS, MaskingRule, word_levels, word_spans
 from data_tools.ernie_dataset import ErnieDataset, Sample, Text
 from data_tools.ngrams.ngram_lexicon import NgramLexicon
-from data_tools.text.wordpiece import CONTINUATION, WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
+from data_tools.text.wordpiece import CONTINUATION
 
 TOP_WORDS = 20
 FEW = 0.5  # of the requested share of masked tokens
@@ -46,7 +47,7 @@ class MaskReport(NamedTuple):
 
 
 def mask_report(
-    dataset: ErnieDataset, tokenizer: WordPiece, numbers: Iterable[int], max_seq_len: int
+    dataset: ErnieDataset, tokenizer: AnyTokenizer, numbers: Iterable[int], max_seq_len: int
 ) -> MaskReport:
     """Measure the samples ``numbers`` of ``dataset``."""
     ngrams: Counter = Counter()
@@ -129,7 +130,7 @@ def masked_runs(tokens: np.ndarray, positions: np.ndarray, rule: MaskingRule) ->
     return runs
 
 
-def marked_text(tokenizer: WordPiece, sample: Sample, ngrams: Optional[NgramLexicon] = None) -> str:
+def marked_text(tokenizer: AnyTokenizer, sample: Sample, ngrams: Optional[NgramLexicon] = None) -> str:
     """Return a sample as text, its masked spans as {original -> what is shown}, _ for [MASK].
 
     天地{玄黄->__}宇宙 hides two characters; {玄->荒} shows a random one, {玄->玄} the true one. An n-gram of
@@ -173,7 +174,7 @@ def _apart(before: str, after: str) -> bool:
     )
 
 
-def _word(tokenizer: WordPiece, ids: np.ndarray) -> str:
+def _word(tokenizer: AnyTokenizer, ids: np.ndarray) -> str:
     return "".join(tokenizer.tokens[index].replace(CONTINUATION, "") for index in ids.tolist())
 
 

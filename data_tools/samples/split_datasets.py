@@ -16,7 +16,7 @@ from data_tools.ngrams.ngram_lexicon import NgramLexicon
 from data_tools.samples.masking_plugin import load_masking_fn
 from data_tools.samples.sample_map import build_sample_map, rows_fit
 from data_tools.samples.sample_map_cache import cached_sample_map
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 
 # Splits have different seeds: the masks of validation are independent of those of training.
 SPLIT_NUMBER = {"train": 0, "valid": 1, "test": 2}
@@ -46,7 +46,7 @@ class SampleSettings:
 def build_datasets(
     corpora: List[Corpus],
     blend: Blend,
-    tokenizer: WordPiece,
+    tokenizer: AnyTokenizer,
     num_samples: Mapping[str, int],
     settings: SampleSettings,
 ) -> Datasets:

@@ -67,15 +67,21 @@ class WordPiece:
     sha256            of the tokens, one per line, and of `cased` after them: identifies both
     """
 
+    truncation = "slow"  # of pairs that are too long, see `inference.token_rows.kept_lengths`
+    is_word_piece = has_segments = True
+
     def __init__(self, tokens: Sequence[str], lower_case: bool = True):
         self.tokens, self.lower_case = list(tokens), lower_case
         self.vocab = {token: index for index, token in enumerate(self.tokens)}
         self.pad_id, self.cls_id, self.sep_id, self.mask_id, self.unk_id = map(
             self.vocab.__getitem__, CONTROL_TOKENS
         )
+        self.text_specials = [self.cls_id], [self.sep_id]
+        self.pair_specials = [self.cls_id], [self.sep_id], [self.sep_id]
+        self.empty = (self.unk_id,)  # the ids of a text without tokens
         named = self.tokens if lower_case else [*self.tokens, "", "cased"]
         self.sha256 = hashlib.sha256("\n".join(named).encode("utf-8")).hexdigest()
-        self.continuation_ids, self.base_ids = _twins(self.tokens, self.vocab)
+        self.continuation_ids, self.base_ids = find_twins(self.tokens, self.vocab)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.tokens])
         self._cutter = WordCutter(self.vocab, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
         self._ids_alone = _ids_of_single_characters(self.vocab, self.unk_id, lower_case)
@@ -88,7 +94,7 @@ class WordPiece:
         A token may occur twice (ERNIE-Gram's `$` does): the later id is used, as in PaddleNLP.
         Raises InputError for a file that is missing, empty, not UTF-8 (file:line), or lacks a control token.
         """
-        tokens = _read_tokens(Path(path))
+        tokens = read_tokens(Path(path))
         missing = [token for token in CONTROL_TOKENS if token not in tokens]
         if missing:
             raise InputError(
@@ -101,6 +107,10 @@ class WordPiece:
     def vocab_size(self) -> int:
         """Return the number of ids, one per line of the file."""
         return len(self.tokens)
+
+    def without_control_tokens(self) -> "WordPiece":
+        """Return itself, to which "[MASK]" and its like in a text are text."""
+        return self
 
     def encode(self, text: str) -> List[int]:
         """Encode ``text`` to its token ids, without [CLS] and [SEP]."""
@@ -200,7 +210,11 @@ def word_shapes(text: str) -> List[str]:
     return ["".join(map(_plain_shape, text[begin:end])) for begin, end in spans]
 
 
-def _read_tokens(path: Path) -> List[str]:
+def read_tokens(path: Path) -> List[str]:
+    """Return the tokens of a vocab.txt, one per line.
+
+    Raises InputError when it is missing, empty or not UTF-8.
+    """
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the vocab.txt of the model")
     content = path.read_bytes()
@@ -216,7 +230,8 @@ def _read_tokens(path: Path) -> List[str]:
     return tokens
 
 
-def _twins(tokens: List[str], vocab: Dict[str, int]) -> Tuple[np.ndarray, np.ndarray]:
+def find_twins(tokens: List[str], vocab: Dict[str, int]) -> Tuple[np.ndarray, np.ndarray]:
+    """Return continuation_ids and base_ids of a vocabulary, see `WordPiece`."""
     continuation_ids = np.full(len(tokens), -1, dtype=np.int32)
     base_ids = np.arange(len(tokens), dtype=np.int32)
     for index, token in enumerate(tokens):

@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Sequence
@@ -17,7 +16,7 @@ from data_tools.base.optional_import import import_optional
 from data_tools.files.atomic_folder import MADE, README, content_of, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, settings_of
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.device.paddle_version import refuse_without_programs
@@ -29,10 +28,10 @@ from ernie_pair.inference.embedding_json import EMBEDDING, EXPORTED, EmbeddingSe
 from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES, ExportedModel
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.model_card import ModelCard, write_card
 from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
-from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.model_files.tokenizer_files import copy_tokenizer
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, random_texts
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
 from ernie_pair.pair.export.quantize import write_int8
@@ -56,7 +55,7 @@ class Trained(NamedTuple):
     source: ModelSource
     model: TextEncoder
     settings: EmbeddingSettings
-    tokenizer: WordPiece
+    tokenizer: AnyTokenizer
 
 
 def export_embedding(config: ExportEmbeddingConfig) -> None:
@@ -113,16 +112,14 @@ def _open(config: ExportEmbeddingConfig) -> Trained:
 
 
 def _fill(draft: Path, trained: Trained, quantize: str) -> None:
-    model, settings, folder = trained.model, trained.settings, trained.source.vocab_file.parent
+    model, settings = trained.model, trained.settings
     model_sha256 = model.sha256(trained.tokenizer.sha256)
     layer = UnitVectors(model)
     batches = parity_texts(trained.tokenizer, settings.max_seq_len)
     expected = answers_of(layer, batches)
-    shutil.copyfile(trained.source.vocab_file, draft / VOCAB)
+    copy_tokenizer(trained.source.vocab_file, trained.source.spec, draft)
     content = json.dumps(model.spec.to_config(), indent=2, ensure_ascii=False)
     (draft / CONFIG).write_text(f"{content}\n", encoding="utf-8")
-    if (folder / TOKENIZER).is_file():
-        shutil.copyfile(folder / TOKENIZER, draft / TOKENIZER)
     write_paddle(model, draft, layer)
     write_onnx(draft, VECTORS)
     for name in PADDLE_FILES:
@@ -187,7 +184,7 @@ class UnitVectors(nn.Layer):
         return vectors_BD / (vectors_BD * vectors_BD).sum(axis=1, keepdim=True).sqrt()
 
 
-def parity_texts(tokenizer: WordPiece, max_seq_len: int) -> List[Batch]:
+def parity_texts(tokenizer: AnyTokenizer, max_seq_len: int) -> List[Batch]:
     """Return batches of texts of random tokens, of all lengths, some longer than ``max_seq_len``."""
     texts, more = random_texts(np.random.default_rng(0), tokenizer, 2 * max_seq_len, NUM_TEXTS // 2)
     short = [text[: number + 1] for number, text in enumerate(more)]

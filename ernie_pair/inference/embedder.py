@@ -11,13 +11,12 @@ from typing import Callable, NamedTuple, Optional, Sequence, Union
 import numpy as np
 
 from data_tools.base.errors import CheckpointError, InputError, NumbersError
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of, read_embedding
 from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
 from ernie_pair.inference.token_rows import (
-    SPECIALS_PER_TEXT,
     encode_single_texts,
     evaluation_batches,
     open_tokenizer,
@@ -38,7 +37,7 @@ class EmbeddingModel(NamedTuple):
     name: str
     settings: EmbeddingSettings
     model_sha256: str
-    tokenizer: WordPiece
+    tokenizer: AnyTokenizer
     forward: Forward
     backend: str
 
@@ -67,8 +66,8 @@ class TextEmbedder:
 
     def num_tokens(self, text: str) -> int:
         """Return the number of tokens of a text, including [CLS] and [SEP], before truncation."""
-        (ids,) = self.model.tokenizer.encode_batch([text])
-        return SPECIALS_PER_TEXT + max(1, len(ids))
+        tokenizer = self.model.tokenizer
+        return sum(map(len, tokenizer.text_specials)) + len(tokenizer.encode(text) or tokenizer.empty)
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of ``texts``, float32 [N, D], with norm 1, in the order of ``texts``.
@@ -116,12 +115,13 @@ def open_exported_embedder(
     exported = exported_parts(folder, settings)
     for name in settings.files:
         exported.file(name)  # checks its hash
-    if not {CONFIG, VOCAB} <= set(settings.files):
+    vocab_file = folder / (FAST_TOKENIZER if FAST_TOKENIZER in settings.files else VOCAB)
+    if not {CONFIG, vocab_file.name} <= set(settings.files):
         raise CheckpointError(f"{folder}/{EMBEDDING} lacks {CONFIG} or {VOCAB}; export the model again")
-    spec = read_spec(folder / CONFIG, folder / VOCAB)
+    spec = read_spec(folder / CONFIG, vocab_file)
     if TOKENIZER not in settings.files and (folder / TOKENIZER).exists():
         raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")
-    tokenizer = open_tokenizer(folder / VOCAB, spec, settings.max_seq_len)
+    tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len)
     backend = open_vector_backend(exported, threads or cpu_threads())
     model = EmbeddingModel(
         str(folder), settings, settings.model_sha256, tokenizer, backend.logits, backend.name

@@ -23,13 +23,14 @@ from typing import Any, Dict, Optional, Tuple
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES
 from ernie_pair.inference.token_rows import SHORTEST_TEXT
 from ernie_pair.model_files.config_json import CONFIG, EMBEDDING, VOCAB
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 
 EMBEDDING_FORMAT = 1
-EXPORTED = (*ONNX_FILES, *INT8_FILES, VOCAB, CONFIG, TOKENIZER)
+EXPORTED = (*ONNX_FILES, *INT8_FILES, VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
 POOLINGS = ("mean", "first_token")
 LONGEST_TEXT = 1 << 20
 CURE = "use the embedding.json of the folder that ernie-pair wrote, or train again"

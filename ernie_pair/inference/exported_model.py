@@ -5,6 +5,7 @@ model.onnx                      the model for ONNX: input_ids, token_type_ids in
                                 -> logits float32 [batch, classes]
 model.int8.onnx                 the same with int8 weights in its products; only beside model.onnx
 vocab.txt, config.json          those of the trained model, and tokenizer_config.json if it has one
+tokenizer.json                  beside or instead of vocab.txt, of a model that does not cut by ERNIE's rule
 export.json                     how to use it, and the proof that it agrees with the trained model:
 
     {"format": 4, "target": "classification", "labels": ["0", "1"], "max_seq_len": 128, "temperature": 1.0,
@@ -24,6 +25,7 @@ from typing import Any, Dict, Optional, Tuple
 from data_tools.base.errors import CheckpointError, InputError, message_of
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.files.npy_stream import sha256_of_file
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.inference.scores import ScoreUnit, unit_of
 from ernie_pair.model_files.config_checks import SHORTEST_PAIR, is_range
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
@@ -38,7 +40,9 @@ PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
 ONNX_FILES = ("model.onnx",)
 INT8_FILES = ("model.int8.onnx",)
 FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES, "onnx-int8": INT8_FILES}
-WRITTEN = (*PADDLE_FILES, *ONNX_FILES, *INT8_FILES, VOCAB, CONFIG, TOKENIZER, EXPORT_MANIFEST)
+WRITTEN = (
+    *(*PADDLE_FILES, *ONNX_FILES, *INT8_FILES, VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER, EXPORT_MANIFEST),
+)
 MOST_MANIFEST_BYTES = 1 << 20
 CURE = "export the model again"
 
@@ -75,6 +79,11 @@ class ExportedModel:
     def holds(self, backend: str) -> bool:
         """Return whether the model was exported for ``backend``, a key of FILES_OF."""
         return all(name in self.files for name in FILES_OF[backend])
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """Return the path of the tokenizer's file, see ``file``."""
+        return self.file(FAST_TOKENIZER if FAST_TOKENIZER in self.files else VOCAB)
 
     def file(self, name: str) -> Path:
         """Return the path of the file ``name``.

@@ -25,7 +25,7 @@ from ernie_pair.inference.token_rows import (
     evaluation_batches,
     open_tokenizer,
 )
-from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.pair_symmetry import score_pairs
 from ernie_pair.model_files.spec import read_spec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
@@ -81,7 +81,7 @@ class PairPredictor:
         refuse_threshold_out_of_range(threshold)
         if TOKENIZER in self.exported.files:
             self.exported.file(TOKENIZER)  # checks its hash; read_spec reads it
-        vocab_file = self.exported.file(VOCAB)
+        vocab_file = self.exported.tokenizer_file
         spec = read_spec(self.exported.file(CONFIG), vocab_file)
         self._tokenizer = open_tokenizer(vocab_file, spec, self.exported.max_seq_len)
         self._backend = open_backend(self.exported, backend, threads or cpu_threads(), precision, device)

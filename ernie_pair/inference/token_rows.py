@@ -1,6 +1,8 @@
 """Pairs of texts as token ids: shared by training, evaluation and exported models.
 
-A row is [CLS] a [SEP] b [SEP] with token type 0 up to the first [SEP] and 1 after it.
+A row is [CLS] a [SEP] b [SEP], or what the tokenizer of the model puts around two texts. Its token types are
+the numbers of the segments: 0 up to the first separator, 1 after it, and 2 for a second separator between the
+texts. A model with a single token type ignores them.
 """
 
 from pathlib import Path
@@ -9,13 +11,14 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from data_tools.base.errors import InputError
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.model_files.tokenizer_files import read_tokenizer
 
 SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
-SPECIALS_PER_TEXT = 2  # [CLS] a [SEP]
-SHORTEST_TEXT = SPECIALS_PER_TEXT + 1
+SHORTEST_TEXT = 3  # [CLS] a [SEP]
 SHORTEST_PAIR = SPECIALS_PER_PAIR + 2  # a token of each text
+SEPARATOR = 2  # the segment of a second separator
 CHUNK = 4096  # pairs tokenized at a time
 WINDOW = 1 << 16  # pairs that are sorted by length together
 
@@ -44,16 +47,25 @@ class BatchRules(NamedTuple):
 class EncodedPairs:
     """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0.
 
+    ``separators`` more tokens follow, of the type SEPARATOR, and the rest is of type 1.
     ``ids`` int32 [tokens], ``starts`` int64 [rows + 1], ``heads`` [rows], ``labels`` [rows] or None.
     ``num_cut`` of them were longer and have been truncated; ``bad`` are rows of the file that were left out.
     ``groups`` int64 [rows]: the query that each is a candidate of, if candidates are ranked.
     """
 
     def __init__(
-        self, ids, starts, heads, labels: Optional[np.ndarray], pad_id: int, num_cut: int = 0, bad=()
+        self,
+        ids,
+        starts,
+        heads,
+        labels: Optional[np.ndarray],
+        pad_id: int,
+        num_cut: int = 0,
+        bad=(),
+        separators: int = 0,
     ):
         self.ids, self.starts, self.heads, self.labels, self.pad_id = ids, starts, heads, labels, pad_id
-        self.lengths, self.num_cut, self.bad = np.diff(starts), num_cut, bad
+        self.lengths, self.num_cut, self.bad, self.separators = np.diff(starts), num_cut, bad, separators
         self.orders: Optional[EncodedPairs] = None  # the pairs in both orders, if both are scored
         self.teacher_logits: Optional[np.ndarray] = None  # float32 [rows, C], for distillation
         self.groups: Optional[np.ndarray] = None
@@ -74,17 +86,20 @@ class EncodedPairs:
         inside = columns < lengths[:, None]
         places = np.where(inside, self.starts[rows][:, None] + columns, 0)
         input_ids = np.where(inside, self.ids[places], self.pad_id).astype(np.int64)
-        types = (inside & (columns >= self.heads[rows][:, None])).astype(np.int64)
+        heads = self.heads[rows][:, None]
+        types = (inside & (columns >= heads)).astype(np.int64)
+        if self.separators:
+            types[inside & (columns >= heads) & (columns < heads + self.separators)] = SEPARATOR
         of_rows = (None if a is None else a[rows] for a in (self.labels, self.teacher_logits))
         return Batch(input_ids, types, *of_rows)
 
 
-def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> WordPiece:
-    """Read the vocabulary of a model.
+def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> AnyTokenizer:
+    """Open the tokenizer of a model.
 
     Raises InputError when it does not fit the model, or ``max_seq_len`` exceeds the positions.
     """
-    tokenizer = WordPiece.from_file(vocab_file, spec.lower_case)
+    tokenizer = read_tokenizer(vocab_file, spec)
     if tokenizer.vocab_size > spec.vocab_size:
         raise InputError(
             f"{vocab_file} has {tokenizer.vocab_size} tokens, its model takes {spec.vocab_size}; "
@@ -92,8 +107,8 @@ def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> WordP
         )
     if tokenizer.pad_id != spec.pad_id:
         raise InputError(
-            f"{vocab_file}:{tokenizer.pad_id + 1}: [PAD] has the id {tokenizer.pad_id}, config.json says "
-            f"pad_token_id {spec.pad_id}; make them agree"
+            f"{vocab_file}:{tokenizer.pad_id + 1}: {tokenizer.tokens[tokenizer.pad_id]} has the id "
+            f"{tokenizer.pad_id}, config.json says pad_token_id {spec.pad_id}; make them agree"
         )
     if max_seq_len > spec.max_positions:
         raise InputError(
@@ -107,42 +122,46 @@ def encode_texts(
     left: Sequence[str],
     right: Sequence[str],
     labels: Optional[np.ndarray],
-    tokenizer: WordPiece,
+    tokenizer: AnyTokenizer,
     max_seq_len: int,
 ) -> EncodedPairs:
     """Encode the pairs (left[i], right[i]) as token ids, truncated to ``max_seq_len`` (see ``kept_lengths``).
 
-    ``labels`` int64 [N] or None. A text without any token, for example a zero-width space, becomes [UNK].
+    ``labels`` int64 [N] or None. A text without any token, for example a zero-width space, becomes what the
+    tokenizer says: [UNK] of ERNIE's, nothing of others.
     """
     rows: List[np.ndarray] = []
     heads: List[int] = []
-    num_cut = 0
+    num_cut, is_fast = 0, tokenizer.truncation == "fast"
+    before, between, after = tokenizer.pair_specials
+    room = max_seq_len - len(before) - len(between) - len(after)
+    empty = list(tokenizer.empty)
     for first in range(0, len(left), CHUNK):
         chunk = slice(first, first + CHUNK)
         for a, b in zip(tokenizer.encode_batch(left[chunk]), tokenizer.encode_batch(right[chunk])):
-            a, b = a or [tokenizer.unk_id], b or [tokenizer.unk_id]
-            num_a, num_b = kept_lengths(len(a), len(b), max_seq_len - SPECIALS_PER_PAIR)
+            a, b = a or empty, b or empty
+            num_a, num_b = kept_lengths(len(a), len(b), room, is_fast)
             num_cut += num_a + num_b < len(a) + len(b)
-            head = [tokenizer.cls_id, *a[:num_a], tokenizer.sep_id]
-            rows.append(np.array([*head, *b[:num_b], tokenizer.sep_id], dtype=np.int32))
-            heads.append(len(head))
+            rows.append(np.array([*before, *a[:num_a], *between, *b[:num_b], *after], dtype=np.int32))
+            heads.append(len(before) + num_a + 1)
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
-    return EncodedPairs(ids, starts, np.array(heads, dtype=np.int64), labels, tokenizer.pad_id, num_cut)
+    numbers = np.array(heads, dtype=np.int64)
+    return EncodedPairs(ids, starts, numbers, labels, tokenizer.pad_id, num_cut, (), len(between) - 1)
 
 
-def encode_single_texts(texts: Sequence[str], tokenizer: WordPiece, max_seq_len: int) -> EncodedPairs:
+def encode_single_texts(texts: Sequence[str], tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:
     """Encode each of ``texts`` as [CLS] text [SEP], all of token type 0, truncated to ``max_seq_len`` tokens.
 
-    A text without any token becomes [UNK].
+    A text without any token becomes what the tokenizer says, see ``encode_texts``.
     """
     rows: List[np.ndarray] = []
-    num_cut, room = 0, max_seq_len - SPECIALS_PER_TEXT
+    before, after = tokenizer.text_specials
+    num_cut, room = 0, max_seq_len - len(before) - len(after)
     for first in range(0, len(texts), CHUNK):
         for ids in tokenizer.encode_batch(texts[first : first + CHUNK]):
             num_cut += len(ids) > room
-            kept = ids[:room] or [tokenizer.unk_id]
-            rows.append(np.array([tokenizer.cls_id, *kept, tokenizer.sep_id], dtype=np.int32))
+            rows.append(np.array([*before, *(ids[:room] or tokenizer.empty), *after], dtype=np.int32))
     lengths = np.array(list(map(len, rows)), dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
@@ -155,22 +174,31 @@ def exchange_texts(batch: Batch) -> Batch:
     The texts stay truncated as they were; all else is unchanged.
     """
     types, columns = batch.token_type_ids, np.arange(batch.input_ids.shape[1])
-    heads = types.argmax(axis=1)[:, None]  # each row has a second text, if only its [SEP]
-    ends = heads + types.sum(axis=1, keepdims=True)
-    new_heads = 1 + ends - heads
-    places = np.where(columns < new_heads, columns + heads - 1, columns - new_heads + 1)
+    heads = (types > 0).argmax(axis=1)[:, None]  # each row has a second text, if only its [SEP]
+    ends = heads + (types > 0).sum(axis=1, keepdims=True)
+    separators = int((types[0] == SEPARATOR).sum())  # the same in all rows
+    new_heads = 1 + ends - heads - separators
+    first, second = columns - new_heads - separators + 1, columns + heads + separators - 1
+    places = np.where(columns < new_heads, second, first)
+    is_separator = (columns >= new_heads) & (columns < new_heads + separators)
+    places = np.where(is_separator, columns - new_heads + heads, places)
     places = np.where((columns == 0) | (columns >= ends), columns, places)
     exchanged = np.take_along_axis(batch.input_ids, places, axis=1)
     new_types = ((columns >= new_heads) & (columns < ends)).astype(np.int64)
+    new_types[is_separator] = SEPARATOR
     return batch._replace(input_ids=exchanged, token_type_ids=new_types)
 
 
-def kept_lengths(left: int, right: int, room: int) -> Tuple[int, int]:
+def kept_lengths(left: int, right: int, room: int, is_fast: bool = False) -> Tuple[int, int]:
     """Return how many tokens of each text fit into ``room``.
 
     The longer text loses a token until both fit; when they are equally long the second loses it. (PaddleNLP's
-    longest_first does the same.)
+    longest_first does the same.) ``is_fast``: as the library `tokenizers` does it, where the shorter text
+    keeps half of an odd room rounded down, the first one of two that are equally long.
     """
+    if is_fast and left + right > room:
+        shorter = min(left, right, room // 2)
+        return (shorter, room - shorter) if left <= right else (room - shorter, shorter)
     left = min(left, max(room - right, (room + 1) // 2))
     return left, min(right, room - left)
 

@@ -7,7 +7,7 @@ from typing import Callable, Tuple
 
 import numpy as np
 
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.engine.hooks import NoStop
 from ernie_pair.inference.token_rows import EncodedPairs, encode_texts
@@ -58,7 +58,7 @@ def open_steps(config: TrainConfig, world: World) -> Tuple[int, Callable[[], Tup
     return batch_rows, time_step
 
 
-def _first_rows(config: TrainConfig, tokenizer: WordPiece) -> EncodedPairs:
+def _first_rows(config: TrainConfig, tokenizer: AnyTokenizer) -> EncodedPairs:
     """Return the first rows of the training pairs, encoded; their labels are made up."""
     columns = Columns(config.text_a, config.text_b, config.label)
     source = PairSource("train_file", config.train_file, "train", None, columns, RowRules.of(config))

@@ -10,10 +10,10 @@ import numpy as np
 from data_tools.corpus.mixture import Blend
 from data_tools.ernie_dataset import Sample
 from data_tools.samples.collate import collate
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.engine.hooks import NoStop
 from ernie_pair.launch.stand_in import open_stand_in, rows_in_pass
+from ernie_pair.model_files.tokenizer_files import read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import PretrainData
 from ernie_pair.pretrain.pretrain import build_job
@@ -29,7 +29,7 @@ def open_steps(config: PretrainConfig, world: World) -> Tuple[int, Callable[[], 
     accumulates its gradient, and is that. Raises InputError for a model that the run cannot use either.
     """
     source = open_stand_in(config)
-    tokenizer = WordPiece.from_file(source.vocab_file)
+    tokenizer = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
     rows = rows_in_pass(config.full_length_micro_batch, config.max_seq_len, source.spec)
     small = replace(config, phases="", micro_batch_size=rows, global_batch_size=PASSES * rows * world.size)
     nothing: Any = {}  # no datasets: the samples are generated here

@@ -17,6 +17,7 @@ from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
 from data_tools.files.json_file import write_json
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, settings_of
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.model_files.config_json import CONFIG, EMBEDDING, VOCAB
 from ernie_pair.model_files.hugging_face.paddle_folder import MODEL_STATE, write_own_folder
 from ernie_pair.model_files.model_folder import write_model_folder, write_weights
@@ -27,14 +28,15 @@ from ernie_pair.model_files.temperature import (
     read_calibration,
     write_calibration,
 )
-from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
+from ernie_pair.model_files.tokenizer_files import copy_tokenizer
+from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.static_names import is_numbered
 from ernie_pair.weights.weight_files import Arrays, as_float32, refuse_mismatch
 
 STATIC_WEIGHTS = "static_vars"
-WRITTEN = (CONFIG, VOCAB, TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
+WRITTEN = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
 
 
 @dataclass(frozen=True)
@@ -176,15 +178,13 @@ def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
         return
     spec, beside = first.spec, first.vocab_file.parent
     if first.is_hugging_face:  # whose weights have been read under the names of PaddleNLP
-        tokenizer = tokenizer_json(spec.family, spec.lower_case, spec.trained_length)
-        write_own_folder(draft, spec.to_config(), tokenizer, first.vocab_file, weights)
+        write_own_folder(draft, spec, first.vocab_file, spec.trained_length, weights)
     else:
         write_json(draft / CONFIG, spec.to_config())
-        shutil.copyfile(first.vocab_file, draft / VOCAB)
+        copy_tokenizer(first.vocab_file, spec, draft)
         write_weights(draft, weights)
-    for name in (TOKENIZER, EMBEDDING):
-        if (beside / name).is_file() and not (draft / name).exists():
-            shutil.copyfile(beside / name, draft / name)
+    if (beside / EMBEDDING).is_file():
+        shutil.copyfile(beside / EMBEDDING, draft / EMBEDDING)
     if all(_is_symmetric(source) for source in sources):
         write_calibration(draft, Calibration(symmetric="average"))
 

@@ -18,7 +18,6 @@ from ernie_pair.model_files.config_json import find_config
 from ernie_pair.model_files.hugging_face.folder import WRITTEN, ModelParts, write_their_folder
 from ernie_pair.model_files.hugging_face.paddle_folder import OWN_FILES, split_heads, write_own_folder
 from ernie_pair.model_files.source import ModelSource, open_model
-from ernie_pair.model_files.tokenizer_json import tokenizer_json
 from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.static_names import is_numbered
@@ -88,8 +87,7 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
             sys.stderr.write(
                 f"{len(others)} weights are left out, of heads that PaddleNLP lacks: {others[0]}\n"
             )
-        tokenizer = tokenizer_json(spec.family, spec.lower_case, spec.trained_length)
-        write_own_folder(draft, spec.to_config(), tokenizer, source.vocab_file, arrays)
+        write_own_folder(draft, spec, source.vocab_file, spec.trained_length, arrays)
         return len(arrays)
 
     _publish(config, source, OWN_FILES, fill)
@@ -109,9 +107,7 @@ def _parts_of(source: ModelSource) -> ModelParts:
             f"{where} numbers its weights in the order of creation; convert them first: ernie-pair convert "
             f"--static_model_path {where} --output_dir DYNAMIC"
         )
-    return ModelParts(
-        *(spec.family, spec.config, arrays, source.vocab_file, spec.lower_case, spec.trained_length, where)
-    )
+    return ModelParts(spec, arrays, source.vocab_file, spec.trained_length, where)
 
 
 def _publish(

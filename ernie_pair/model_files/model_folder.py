@@ -8,8 +8,10 @@ import numpy as np
 
 from data_tools.files.json_file import write_json
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
+from ernie_pair.model_files.hugging_face.folder import write_vocabulary
 from ernie_pair.model_files.hugging_face.paddle_folder import MODEL_STATE
 from ernie_pair.model_files.source import VOCAB, ModelSource
+from ernie_pair.model_files.tokenizer_files import copy_tokenizer
 from ernie_pair.weights.weight_files import Arrays
 
 TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
@@ -22,7 +24,7 @@ TIED = (
 
 
 def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> None:
-    """Write config.json, vocab.txt, tokenizer_config.json and model_state.pdparams into ``folder``.
+    """Write config.json, the files of the tokenizer and model_state.pdparams into ``folder``.
 
     ``weights``: {structured name: float32 array} of the model of pretraining, heads included.
     """
@@ -31,11 +33,13 @@ def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> No
     if family == "ernie_gram":  # PaddleNLP's default is 768, whatever hidden_size is
         config.setdefault("embedding_size", source.spec.hidden_size)
     write_json(folder / CONFIG, config)
-    tokenizer = {"do_lower_case": True, "tokenizer_class": f"{FAMILIES[family]}Tokenizer"}
-    write_json(folder / "tokenizer_config.json", tokenizer)
-    # Twins beyond the model's rows mark the words of a corpus; no tokenizer makes them of a text.
-    lines = source.vocab_file.read_bytes().splitlines(keepends=True)
-    (folder / VOCAB).write_bytes(b"".join(lines[: source.spec.vocab_size]))
+    if source.spec.tokenizer.is_folders:
+        copy_tokenizer(source.vocab_file, source.spec, folder)
+    else:
+        tokenizer = {"do_lower_case": True, "tokenizer_class": f"{FAMILIES[family]}Tokenizer"}
+        write_json(folder / "tokenizer_config.json", tokenizer)
+        # Twins beyond the model's rows mark the words of a corpus; no tokenizer makes them of a text.
+        write_vocabulary(folder / VOCAB, source.vocab_file, source.spec.vocab_size)
     write_weights(folder, _with_tied_names(weights, family))
 
 

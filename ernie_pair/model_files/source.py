@@ -15,6 +15,12 @@ import yaml
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.regular_file import read_regular
 from data_tools.files.atomic_folder import content_of
+from data_tools.text.folder_tokenizer import (
+    FAST_TOKENIZER,
+    cuts_by_own_rule,
+    find_tokenizer,
+    is_their_config,
+)
 from ernie_pair.checkpoint.best_link import best_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.model_files.config_json import (
@@ -24,15 +30,17 @@ from ernie_pair.model_files.config_json import (
     find_config,
     read_config,
 )
-from ernie_pair.model_files.hugging_face.folder import FAST_TOKENIZER
 from ernie_pair.model_files.hugging_face.reading import (
     find_their_weights,
     is_their_file,
     read_their_weights,
     weight_files,
 )
-from ernie_pair.model_files.hugging_face.settings import OWN_FAMILY, from_their_config, is_their_config
-from ernie_pair.model_files.hugging_face.tokenizer_checks import refuse_other_cutting
+from ernie_pair.model_files.hugging_face.settings import from_their_config
+from ernie_pair.model_files.hugging_face.tokenizer_checks import (
+    refuse_other_cutting,
+    refuse_other_vocabulary,
+)
 from ernie_pair.model_files.spec import ModelSpec, parse_spec, read_spec
 from ernie_pair.model_files.tokenizer_json import parse_tokenizer, tokenizer_class_of
 from ernie_pair.weights.weight_files import Arrays, read_weights
@@ -136,12 +144,11 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
     config = find_config(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
         return _open_recipes_checkpoint(folder, family, from_scratch)
-    missing = [CONFIG] * (config is None) + [VOCAB] * (not (folder / VOCAB).is_file())
+    vocab_file = find_tokenizer(folder)
+    missing = [CONFIG] * (config is None) + [VOCAB] * (not vocab_file.is_file())
     if config is None or missing:
-        cure = f"; a model folder holds {CONFIG} and {VOCAB}"
+        cure = f"; a model folder holds {CONFIG}, and {VOCAB} or {FAST_TOKENIZER}"
         cure += ", and ernie-pair new-model creates one" if from_scratch and config is None else ""
-        if missing == [VOCAB] and (folder / FAST_TOKENIZER).is_file():
-            cure = f"; have transformers write it: its tokenizer.save_vocabulary({str(folder)!r})"
         raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
     weights = find_weights(folder) or find_their_weights(folder)
     if weights is None and not from_scratch:
@@ -152,16 +159,20 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
         raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or {other}")
     is_theirs = _is_hugging_face(config, weights)
     weights = None if from_scratch else weights
-    _refuse_damage(folder, config, folder / VOCAB, weights)
+    is_own = cuts_by_own_rule(folder, read_config(config), is_theirs)
+    vocab_file = folder / VOCAB if is_own else vocab_file
+    _refuse_damage(folder, config, vocab_file, weights)
     spec = read_spec(
         config,
-        folder / VOCAB,
+        vocab_file,
         lambda found: from_their_config(found, str(config), family) if is_theirs else found,
+        is_folders=not is_own,
     )
-    if is_theirs:
-        is_own = OWN_FAMILY in read_config(config)
-        refuse_other_cutting(folder, folder / VOCAB, spec.lower_case, is_own)
-    return ModelSource(str(folder), spec, folder / VOCAB, weights, is_theirs)
+    if vocab_file.name == FAST_TOKENIZER and (folder / VOCAB).is_file():
+        refuse_other_vocabulary(vocab_file, folder / VOCAB, spec)
+    if is_own and is_theirs:
+        refuse_other_cutting(folder, spec.lower_case)
+    return ModelSource(str(folder), spec, vocab_file, weights, is_theirs)
 
 
 def _refuse_exported(folder: Path) -> None:

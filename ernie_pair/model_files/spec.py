@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Mapping, Optional
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import shown
 from ernie_pair.model_files.config_checks import check_config
-from ernie_pair.model_files.config_json import CONFIG, architecture_in, family_in, read_config
+from ernie_pair.model_files.config_json import CONFIG, VOCAB, architecture_in, family_in, read_config
 from ernie_pair.model_files.labels import (
     CLASSIFICATION,
     Labels,
@@ -21,7 +21,11 @@ from ernie_pair.model_files.labels import (
     target_in,
     without_labels,
 )
-from ernie_pair.model_files.tokenizer_json import TokenizerSettings, parse_tokenizer, read_tokenizer
+from ernie_pair.model_files.tokenizer_json import (
+    TokenizerSettings,
+    parse_tokenizer,
+    read_tokenizer_settings,
+)
 
 POOLINGS = ("cls", "mean")
 USUAL_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
@@ -44,9 +48,8 @@ class ModelSpec:
 
     ``family``: one of FAMILIES, or empty where config.json names none; ``unknown_family``: what it names
     instead. ``max_positions``: the most tokens that the model reads at once. ``token_types`` 0 is a model
-    without that embedding. ``trained_length``: tokens per pair in training, 0 where it is not said. Sizes
-    that are None are left out of config.json. ``config`` is its whole content, for writing it back and for
-    PaddleNLP.
+    without that embedding. Sizes that are None are left out of config.json. ``config`` is its whole content,
+    for writing it back and for PaddleNLP.
     """
 
     family: str
@@ -62,9 +65,18 @@ class ModelSpec:
     pooling: str
     hidden_dropout: Optional[float]
     classifier_dropout: Optional[float]
-    lower_case: bool
-    trained_length: int
+    tokenizer: TokenizerSettings
     config: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def lower_case(self) -> bool:
+        """Return whether the tokenizer lowers the case of texts."""
+        return self.tokenizer.lower_case
+
+    @property
+    def trained_length(self) -> int:
+        """Return the tokens per pair in training, 0 where it is not said."""
+        return self.tokenizer.trained_length
 
     @property
     def num_labels(self) -> int:
@@ -129,7 +141,7 @@ class ModelSpec:
 
         Raises InputError for values that no model has.
         """
-        return _spec_of(config, TokenizerSettings(self.lower_case, self.trained_length), CONFIG)
+        return _spec_of(config, self.tokenizer, CONFIG)
 
     def with_labels(self, labels: Labels) -> "ModelSpec":
         """Return the spec of a model whose classes, or scores, are ``labels``."""
@@ -147,16 +159,21 @@ def read_family(config_file: Path) -> str:
 
 
 def read_spec(
-    config_file: Path, vocab_file: Path, translate: Optional[Callable[[Dict], Dict[str, Any]]] = None
+    config_file: Path,
+    vocab_file: Path,
+    translate: Optional[Callable[[Dict], Dict[str, Any]]] = None,
+    is_folders: bool = False,
 ) -> ModelSpec:
-    """Read a config.json and the tokenizer_config.json beside the vocabulary.
+    """Read a config.json and the tokenizer_config.json beside the file of the tokenizer.
 
-    ``translate``: brings the content of a config.json of another library into PaddleNLP's words. Raises
-    InputError naming the file, the key and its value when either holds what no model has.
+    ``translate``: brings the content of a config.json of another library into PaddleNLP's words.
+    ``is_folders``: a vocab.txt is not cut by ERNIE's rule; other files never are. Raises InputError naming
+    the file, the key and its value when either holds what no model has.
     """
     config = read_config(config_file)
     config = translate(config) if translate else config
-    return _spec_of(config, read_tokenizer(vocab_file.parent, config), str(config_file))
+    is_folders = is_folders or vocab_file.name != VOCAB
+    return _spec_of(config, read_tokenizer_settings(vocab_file.parent, config, is_folders), str(config_file))
 
 
 def parse_spec(config: Mapping[str, object], tokenizer: Optional[Mapping[str, object]] = None) -> ModelSpec:
@@ -188,8 +205,7 @@ def _spec_of(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -
         pooling=_pooling(config, where),
         hidden_dropout=config.get("hidden_dropout_prob"),
         classifier_dropout=config.get("classifier_dropout"),
-        lower_case=tokenizer.lower_case,
-        trained_length=tokenizer.trained_length,
+        tokenizer=tokenizer,
         config=config,
     )
 

@@ -21,27 +21,35 @@ _OWN_CLASSES = {"roberta": "RobertaChineseTokenizer", "albert": "AlbertChineseTo
 
 
 class TokenizerSettings(NamedTuple):
-    """The settings of tokenizer_config.json."""
+    """The settings of tokenizer_config.json.
+
+    ``is_folders``: the tokenizer is what its folder says (`data_tools.text.folder_tokenizer`), and not
+    `WordPiece`, which cuts a vocab.txt by ERNIE's rule.
+    """
 
     lower_case: bool
     trained_length: int  # tokens per pair; 0: it does not say
+    is_folders: bool = False
 
 
-def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> TokenizerSettings:
+def read_tokenizer_settings(
+    folder: Path, config: Mapping[str, Any], is_folders: bool = False
+) -> TokenizerSettings:
     """Read the file in ``folder``; where there is none, its keys are looked for in ``config``.
 
-    Raises InputError when it is damaged, or texts are not cut into word pieces in the way of BERT.
+    Raises InputError when it is damaged, or asks for what ``is_folders`` false does not allow: another way to
+    cut texts than ERNIE's rule.
     """
     path = folder / TOKENIZER
     if not path.exists():
-        return parse_tokenizer(config, str(folder))
-    return parse_tokenizer(read_json_object(path, "correct it"), str(path))
+        return parse_tokenizer(config, str(folder), is_folders)
+    return parse_tokenizer(read_json_object(path, "correct it"), str(path), is_folders)
 
 
-def parse_tokenizer(settings: Mapping[str, Any], where: str) -> TokenizerSettings:
-    """Check the settings of a tokenizer of PaddleNLP, and return those that matter here.
+def parse_tokenizer(settings: Mapping[str, Any], where: str, is_folders: bool = False) -> TokenizerSettings:
+    """Check the settings of a tokenizer, and return those that matter here.
 
-    Raises InputError naming ``where`` for a wrong value, and for another way of cutting text than BERT's.
+    Raises InputError naming ``where`` for a wrong value, and for another way of cutting text than ERNIE's.
     """
     lower_case = settings.get("do_lower_case", True)
     if not isinstance(lower_case, bool):
@@ -49,7 +57,7 @@ def parse_tokenizer(settings: Mapping[str, Any], where: str) -> TokenizerSetting
     others = [key for key, value in OTHER_WAYS.items() if key in settings and settings[key] == value]
     if settings.get("strip_accents") not in (None, lower_case):
         others.append("strip_accents")
-    if others:
+    if others and not is_folders:
         raise InputError(
             f"{where}: {others[0]} is {shown(settings[others[0]])}, and texts are cut into word pieces as "
             "BertTokenizer cuts them, in no other way; take a model of that kind"
@@ -61,7 +69,8 @@ def parse_tokenizer(settings: Mapping[str, Any], where: str) -> TokenizerSetting
             "correct it, or remove it"
         )
     # PaddleNLP writes 1e30 for none.
-    return TokenizerSettings(lower_case, length if type(length) is int and length < 1 << 31 else 0)
+    known = length if type(length) is int and length < 1 << 31 else 0
+    return TokenizerSettings(lower_case, known, is_folders)
 
 
 def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str, Any]:

@@ -22,7 +22,7 @@ from data_tools.samples.collate import collate
 from data_tools.samples.length_buckets import BucketedDataset, whole_windows
 from data_tools.samples.phases import PhasedDataset
 from data_tools.samples.split_datasets import Datasets, SampleSettings, build_datasets
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.config.fused_flags import LEAST_LENGTH
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -45,7 +45,7 @@ class PretrainData:
     world: World
     corpora: List[Corpus]
     blend: Blend
-    tokenizer: WordPiece
+    tokenizer: AnyTokenizer
     datasets: Datasets
     ngrams: Optional[NgramLexicon] = None
     later: Tuple[TrainDataset, ...] = ()  # the training samples of the phases after the first
@@ -149,7 +149,7 @@ class PretrainData:
 
 
 def open_pretrain_data(
-    config: PretrainConfig, world: World, tokenizer: WordPiece, spec: ModelSpec
+    config: PretrainConfig, world: World, tokenizer: AnyTokenizer, spec: ModelSpec
 ) -> PretrainData:
     """Open the corpora of ``input_dir`` and map their documents to samples.
 

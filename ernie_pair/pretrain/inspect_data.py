@@ -15,7 +15,7 @@ from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text,
 from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.masking_plugin import load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary
 
 BAR = 40  # characters of the longest bar
 LEGEND = "{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n"
@@ -57,7 +57,7 @@ def inspect_data(config: InspectConfig) -> None:
 
     Raises InputError when the corpus or the vocabulary cannot be used.
     """
-    tokenizer = WordPiece.from_file(config.vocab_file)
+    tokenizer = open_vocabulary(config.vocab_file)
     corpus = open_corpus(find_corpus(config.prefix, "PREFIX"))
     tokenizer = vocabulary_of([corpus], tokenizer)
     results = _results(config, corpus)
@@ -75,7 +75,7 @@ def inspect_data(config: InspectConfig) -> None:
         _write(results, report)
 
 
-def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: WordPiece) -> ErnieDataset:
+def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: AnyTokenizer) -> ErnieDataset:
     """Return the samples that a run over all documents of ``corpus`` would start with."""
     rows = build_sample_map(
         corpus.docs,

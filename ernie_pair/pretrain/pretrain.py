@@ -11,7 +11,6 @@ from typing import Any, Dict, Tuple
 from data_tools.base.errors import counted
 from data_tools.files.nothing_kept import nothing_kept
 from data_tools.samples.mask_report import marked_text
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.run_note import publish_of_run
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
@@ -31,6 +30,7 @@ from ernie_pair.model_files.source import (
     refuse_cased,
     refuse_no_family,
 )
+from ernie_pair.model_files.tokenizer_files import read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.pretrain.config.vocab_checks import refuse_other_family
 from ernie_pair.pretrain.convert.order_head import with_order_head
@@ -71,7 +71,7 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
     refuse_other_family(source.spec)
     refuse_cased(source)
     config = with_order_head(config, source)
-    tokenizer = WordPiece.from_file(source.vocab_file)
+    tokenizer = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
     opened = open_pretrain_data(config, world, tokenizer, source.spec)
     processes = counted(world.size, "process", "processes")
     logger.info("on %s, %s, %s", device, processes, _describe(opened))

@@ -19,6 +19,7 @@ from ernie_pair.engine.readings import DeferredMetrics
 from ernie_pair.model_files.config_json import architecture_in
 from ernie_pair.model_files.model_folder import class_of
 from ernie_pair.model_files.source import CONFIG, VOCAB, ModelSource
+from ernie_pair.model_files.tokenizer_files import tokenizer_files
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import order_parts_not_in, read_start, warn_of_random_weights
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
@@ -214,7 +215,10 @@ class PretrainJob:
             has_class = architecture_in(spec.config) or self._lacks
             named = {"architectures": [class_of(spec.family or "ernie", weights)]} if has_class else {}
             yield CONFIG, json.dumps(spec.to_config(**named), indent=2).encode()
-            yield VOCAB, self.source.vocab_file.read_bytes()
+            if spec.tokenizer.is_folders:
+                yield from tokenizer_files(self.source.vocab_file, spec, spec.trained_length).items()
+            else:
+                yield VOCAB, self.source.vocab_file.read_bytes()
             yield STATIC_WEIGHTS, weights
             if self.data.ngrams is not None:
                 yield NGRAMS, self.data.ngrams.content

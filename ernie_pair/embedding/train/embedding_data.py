@@ -7,9 +7,9 @@ from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optiona
 
 from data_tools.base.errors import InputError, counted
 from data_tools.files.npy_stream import sha256_of_file
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.lines import LineRules
 from data_tools.text.named_texts import LeftOut, is_text_file, read_texts
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair.embedding.retrieval import build_retrieval_set
 from ernie_pair.embedding.train.contrastive_batch import ContrastiveBatch, ContrastiveSteps, StepRules
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
@@ -150,7 +150,7 @@ def source_of(config: EmbeddingConfig, part: str, given: Given, labelled: bool):
     return GivenPairs(ARGUMENTS[part], given, labels, columns, rules)
 
 
-def _open_dev(config: EmbeddingConfig, source, tokenizer: WordPiece, world: World) -> DevTexts:
+def _open_dev(config: EmbeddingConfig, source, tokenizer: AnyTokenizer, world: World) -> DevTexts:
     asked = build_retrieval_set(_read(config, "dev", source, world), source.name)
     rows = encode_single_texts(asked.texts, tokenizer, config.max_seq_len)
     logger.info("%s: %d queries search %d texts", source.name, len(asked.queries), len(asked.corpus))

@@ -3,7 +3,7 @@
 The rule of each character, a table there, is a class of a regular expression here: what vanishes is taken
 out, what stands alone and what is space splits, and the WordPiece model cuts the words between.
 
-One difference: "[MASK]", "[SEP]" and their like in a text are control tokens to transformers, and text to us.
+"[MASK]", "[SEP]" and their like in a text are text where tokenizer_config.json says split_special_tokens.
 """
 
 from typing import Dict, Iterable, List

@@ -3,18 +3,26 @@
 import json
 import pickle
 from pathlib import Path
-from typing import Any, Mapping, Tuple
+from typing import Tuple
 
 import numpy as np
 
 from data_tools.base.errors import CheckpointError
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
-from ernie_pair.model_files.hugging_face.folder import CONFIG, TOKENIZER, VOCAB, write_vocabulary
+from ernie_pair.model_files.hugging_face.folder import (
+    CONFIG,
+    FAST_TOKENIZER,
+    TOKENIZER,
+    VOCAB,
+    write_vocabulary,
+)
 from ernie_pair.model_files.hugging_face.names import COMPUTED, missing_names, own_heads
+from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.model_files.tokenizer_files import tokenizer_files
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
 MODEL_STATE = "model_state.pdparams"
-OWN_FILES = (CONFIG, TOKENIZER, VOCAB, MODEL_STATE)
+OWN_FILES = (CONFIG, TOKENIZER, VOCAB, FAST_TOKENIZER, MODEL_STATE)
 
 
 def split_heads(arrays: Arrays, family: str, num_layers: int, where: str) -> Tuple[Arrays, Tuple[str, ...]]:
@@ -35,16 +43,19 @@ def split_heads(arrays: Arrays, family: str, num_layers: int, where: str) -> Tup
 
 
 def write_own_folder(
-    folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, Any], vocab_file: Path, arrays: Arrays
+    folder: Path, spec: ModelSpec, vocab_file: Path, max_seq_len: int, arrays: Arrays
 ) -> None:
-    """Fill ``folder`` with config.json, tokenizer_config.json, vocab.txt and model_state.pdparams.
+    """Fill ``folder`` with config.json, the files of the tokenizer and model_state.pdparams.
 
     The last is what `paddle.save` writes of a state dict: a pickle of {name: ndarray}.
     """
-    for name, value in ((CONFIG, config), (TOKENIZER, tokenizer)):
-        text = json.dumps(dict(value), indent=2, ensure_ascii=False) + "\n"
-        (folder / name).write_text(text, encoding="utf-8")
-    write_vocabulary(folder / VOCAB, vocab_file, config["vocab_size"])
+    config = spec.to_config()
+    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+    for name, content in tokenizer_files(vocab_file, spec, max_seq_len).items():
+        (folder / name).write_bytes(content)
+    if not spec.tokenizer.is_folders:
+        write_vocabulary(folder / VOCAB, vocab_file, config["vocab_size"])
     wide = as_float32(arrays, str(folder))
     peer = COUNTERPARTS[config["model_type"]]
     if peer.keeps_positions:

@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, Mapping, Tuple
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import is_number, shown
+from data_tools.text.folder_tokenizer import OWN_FAMILY
 from ernie_pair.model_files.hugging_face.counterparts import (
     COUNTERPARTS,
     SPECIFIC,
@@ -18,8 +19,6 @@ from ernie_pair.model_files.hugging_face.counterparts import (
 )
 from ernie_pair.weights.weight_files import Arrays
 
-# By which a folder that transformers wrote, and that holds an ErnieGram as a BERT, is known again.
-OWN_FAMILY = "paddle_model_type"
 PROBLEM, REGRESSION = "problem_type", "regression"  # what transformers calls a model with one output
 OF_SCORES = ("num_labels", PROBLEM, "label_range", "pair_target")  # the keys of such a model; see `labels`
 CARRIED = (  # under one name and with one meaning in both
@@ -38,11 +37,6 @@ HARMLESS = {  # of what would change the answer, the values that do not
 }
 KINDS = ("ForSequenceClassification", "ForPreTraining", "ForMaskedLM", "Model")
 _UNNAMED = re.compile(r"LABEL_\d+")
-
-
-def is_their_config(config: Mapping[str, Any]) -> bool:
-    """Return whether transformers, or this package for it, wrote a config.json, and PaddleNLP not again."""
-    return "paddlenlp_version" not in config and not {"transformers_version", OWN_FAMILY}.isdisjoint(config)
 
 
 def from_their_config(config: Mapping[str, Any], where: str, wanted: str = "") -> Dict[str, Any]:

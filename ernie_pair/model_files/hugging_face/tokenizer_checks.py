@@ -1,55 +1,58 @@
-"""Check that the tokenizer.json of transformers splits text as `WordPiece` does with vocab.txt."""
+"""Check that the files of a tokenizer agree: that ids are those of the library that the folder is for."""
 
+import unicodedata
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, Tuple
+from typing import List
+
+import numpy as np
 
 from data_tools.base.errors import InputError
-from data_tools.files.json_file import is_whole_number, read_json_object, shown
-from ernie_pair.model_files.hugging_face.fast_tokenizer import UNUSED
-from ernie_pair.model_files.hugging_face.folder import FAST_TOKENIZER, VOCAB
+from data_tools.files.json_file import shown
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER, VOCAB, open_folder_tokenizer
+from data_tools.text.wordpiece import WordPiece, read_tokens
+from ernie_pair.model_files.hugging_face.fast_tokenizer import build_fast_tokenizer
+from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.model_files.tokenizer_files import read_tokenizer
 
-LARGEST = 64 << 20
-CURE = "take a model whose tokenizer is BERT's, or remove tokenizer.json if vocab.txt is right"
+CURE = "copy the model's folder again"
+NUM_STRINGS = 2000
 
 
-def refuse_other_cutting(folder: Path, vocab_file: Path, lower_case: bool, is_own: bool) -> None:
-    """Raise InputError when the tokenizer.json in ``folder``, if there is one, makes other ids.
+def refuse_other_vocabulary(tokenizer_file: Path, vocab_file: Path, spec: ModelSpec) -> None:
+    """Raise InputError when a vocab.txt beside a tokenizer.json has other tokens for its ids."""
+    tokens, held = read_tokens(vocab_file), read_tokenizer(tokenizer_file, spec).vocab
+    for token, index in held.items():
+        if index < len(tokens) and tokens[index] != token and token in tokens:
+            raise InputError(f"{tokenizer_file}: token {index} is {shown(token)}, and not in {VOCAB}; {CURE}")
 
-    ``is_own``: this package wrote it, in words that other libraries would write otherwise.
+
+def refuse_other_cutting(folder: Path, lower_case: bool) -> None:
+    """Raise InputError when a tokenizer.json of this package makes other ids than the vocab.txt beside it.
+
+    Compared are the ids of every assigned character between two letters, and of random strings.
     """
     path = folder / FAST_TOKENIZER
     if not path.is_file():
         return
-    found = read_json_object(path, CURE, most=LARGEST)
-    model, normalizer = (_object_in(found, key) for key in ("model", "normalizer"))
-    for key, value in _problems_of(model, normalizer, lower_case, is_own):
-        raise InputError(f"{path}: {key} is {shown(value)}; {CURE}")
-    tokens = vocab_file.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
-    for token, index in _object_in(model, "vocab").items():
-        is_there = is_whole_number(index, 0, len(tokens) - 1) and tokens[index] == token
-        if not is_there and not token.startswith(UNUSED):
-            raise InputError(f"{path}: token {shown(index)} is {shown(token)}, and not in {VOCAB}; {CURE}")
-
-
-def _object_in(found: Mapping[str, Any], key: str) -> Dict[str, Any]:
-    """Return the object of a key; an empty one where it has another value."""
-    value = found.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _problems_of(
-    model: Mapping[str, Any], normalizer: Mapping[str, Any], lower_case: bool, is_own: bool
-) -> Iterator[Tuple[str, object]]:
-    """Yield (key, value) of what is not the way of BERT, or keeps case where the other file does not."""
-    if model.get("type", "WordPiece") != "WordPiece":
-        yield "the type of the model", model["type"]
-    if is_own:
+    ours = WordPiece.from_file(folder / VOCAB, lower_case)
+    theirs = open_folder_tokenizer(path).without_control_tokens()
+    if theirs.to_json() == build_fast_tokenizer(ours).to_str(pretty=True):
         return
-    if normalizer.get("type") != "BertNormalizer":
-        yield "the type of the normalizer", normalizer.get("type")
-    if normalizer.get("lowercase", True) != lower_case:
-        yield "lowercase", normalizer["lowercase"]
-    if normalizer.get("strip_accents") not in (None, lower_case):
-        yield "strip_accents", normalizer["strip_accents"]
-    if normalizer.get("handle_chinese_chars") is False:
-        yield "handle_chinese_chars", False
+    texts = probing_texts()
+    for text, mine, other in zip(texts, ours.encode_batch(texts), theirs.encode_batch(texts)):
+        if mine != other:
+            raise InputError(
+                f"{path}: it cuts {shown(text)} into other tokens than {VOCAB} does by ERNIE's rule; {CURE}"
+            )
+
+
+@lru_cache(maxsize=1)
+def probing_texts() -> List[str]:
+    """Return texts on which two tokenizers are compared: all assigned characters, and random strings."""
+    points = (point for point in range(0x110000) if not 0xD800 <= point < 0xE000)
+    letters = [chr(point) for point in points if unicodedata.category(chr(point)) not in ("Cn", "Co")]
+    rng = np.random.default_rng(0)
+    picked = np.array(letters)
+    strings = ["".join(rng.choice(picked, size)) for size in rng.integers(1, 20, NUM_STRINGS).tolist()]
+    return [f"a{letter}b" for letter in letters] + strings

@@ -20,8 +20,8 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.files.standard_streams import as_called, with_standard_streams
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary
 from data_tools.text.lines import ENCODINGS
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
 from ernie_pair.model_files.labels import Labels, parse_label_map
 from ernie_pair.pair.audit.audit_report import Cleaned, FileFacts, PairAudit, draw, report_lines
@@ -113,7 +113,7 @@ def audit_pairs(config: AuditPairsConfig) -> None:
     }
     if config.drop_leaks != "none":
         _refuse_uncleanable(sources["train"], Path(config.output))
-    tokenizer = WordPiece.from_file(config.vocab_file) if config.vocab_file else None
+    tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
     results = _results(config)
     are_there = config.output and results.are_done()
     read = {split: source.read() for split, source in sources.items()}
@@ -135,7 +135,7 @@ def audit_of(
     files: Dict[str, Coded],
     labels: Labels,
     same: Optional[int],
-    tokenizer: Optional[WordPiece],
+    tokenizer: Optional[AnyTokenizer],
     max_seq_len: int,
 ) -> PairAudit:
     """Return the facts and findings of the files, train first.
@@ -165,7 +165,7 @@ def _same(name: str, labels: Labels) -> Optional[int]:
     return labels.classes[name]
 
 
-def _lengths(pairs: Pairs, tokenizer: Optional[WordPiece]) -> np.ndarray:
+def _lengths(pairs: Pairs, tokenizer: Optional[AnyTokenizer]) -> np.ndarray:
     """Return the length of each pair with its special tokens, int64 [rows]."""
     sides = []
     for texts in pairs[:2]:

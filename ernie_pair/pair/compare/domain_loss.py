@@ -8,8 +8,8 @@ from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.source import ModelSource
+from ernie_pair.model_files.tokenizer_files import read_tokenizer
 from ernie_pair.pretrain.filling.masked_loss import Asking, measure_masked_loss
 from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.parameter_names import HEADS, structured_names
@@ -33,7 +33,9 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
 
 def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int):
     """Return the samples, and the id of their padding."""
-    tokenizer = vocabulary_of([corpus], WordPiece.from_file(source.vocab_file, source.spec.lower_case))
+    tokenizer = vocabulary_of(
+        [corpus], read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
+    )
     flags = MaskingFlags()
     rows = build_sample_map(
         corpus.docs,

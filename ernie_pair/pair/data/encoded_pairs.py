@@ -8,7 +8,7 @@ from typing import Iterator, List, Sequence
 
 import numpy as np
 
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import (  # noqa: F401 - one place to import them from
     Batch,
     EncodedPairs,
@@ -25,14 +25,14 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.processes.world import World
 
 
-def encode_pairs(pairs: Pairs, tokenizer: WordPiece, max_seq_len: int) -> EncodedPairs:
+def encode_pairs(pairs: Pairs, tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:
     """Encode every pair as token ids, cut to ``max_seq_len`` tokens (see ``kept_lengths``)."""
     rows = encode_texts(pairs.left, pairs.right, pairs.labels, tokenizer, max_seq_len)
     rows.bad, rows.groups = pairs.bad, pairs.groups
     return rows
 
 
-def encode_both_orders(pairs: Pairs, tokenizer: WordPiece, max_seq_len: int) -> EncodedPairs:
+def encode_both_orders(pairs: Pairs, tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:
     """Encode the 2N pairs of ``both_orders``, without labels, as who asks for their mean does."""
     return encode_texts(*both_orders(pairs.left, pairs.right), None, tokenizer, max_seq_len)
 
@@ -50,6 +50,7 @@ def join_rows(parts: Sequence[EncodedPairs]) -> EncodedPairs:
         np.concatenate(labels),
         parts[0].pad_id,
         sum(part.num_cut for part in parts),
+        separators=parts[0].separators,
     )
 
 

@@ -19,7 +19,7 @@ from data_tools.base.errors import InputError
 from data_tools.files.json_file import is_whole_number
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.npy_stream import sha256_of_file
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_cells import ending_of
@@ -37,7 +37,7 @@ Check = Callable[[Sequence[Union[Pairs, EncodedPairs]]], None]
 def cached_rows(
     cache_dir: Path,
     sources: Sequence[PairSource],
-    tokenizer: WordPiece,
+    tokenizer: AnyTokenizer,
     max_seq_len: int,
     check: Check = lambda found: None,
 ) -> List[EncodedPairs]:
@@ -49,7 +49,7 @@ def cached_rows(
     MachineError when the disk does not keep what is written.
     """
     keys = [key_of(source, tokenizer, max_seq_len) for source in sources]
-    caches = [_cache_of(cache_dir, key, tokenizer.pad_id) for key in keys]
+    caches = [_cache_of(cache_dir, key, tokenizer) for key in keys]
     found = [cache.read() for cache in caches]
     either = [source.read() if rows is None else rows for source, rows in zip(sources, found)]
     check(either)
@@ -63,7 +63,7 @@ def cached_rows(
     ]
 
 
-def _encode(tokenizer: WordPiece, max_seq_len: int, source: PairSource, pairs: Pairs) -> EncodedPairs:
+def _encode(tokenizer: AnyTokenizer, max_seq_len: int, source: PairSource, pairs: Pairs) -> EncodedPairs:
     encoded = encode_pairs(pairs, tokenizer, max_seq_len)
     if encoded.starts[-1] > MOST_TOKENS:
         raise InputError(f"--{source.flag} {source.name}: too large for memory; pass --streaming true")
@@ -77,7 +77,7 @@ def _too_many_bad(pairs: Pairs) -> InputError:
     )
 
 
-def key_of(source: PairSource, tokenizer: WordPiece, max_seq_len: int) -> Dict[str, object]:
+def key_of(source: PairSource, tokenizer: AnyTokenizer, max_seq_len: int) -> Dict[str, object]:
     """Return all that the encoded rows depend on, as a dictionary that JSON can hold. Raises InputError."""
     return {
         "version": VERSION,
@@ -100,8 +100,8 @@ def _labels_of(source: PairSource) -> Optional[object]:
     return source.labels.read_as
 
 
-def _cache_of(cache_dir: Path, key: Dict[str, object], pad_id: int) -> KeyedCache[EncodedPairs]:
-    return KeyedCache(cache_dir, key, _write, partial(_load, pad_id), kind="pairs-", ending=".arrow")
+def _cache_of(cache_dir: Path, key: Dict[str, object], tokenizer: AnyTokenizer) -> KeyedCache[EncodedPairs]:
+    return KeyedCache(cache_dir, key, _write, partial(_load, tokenizer), kind="pairs-", ending=".arrow")
 
 
 def _write(rows: EncodedPairs, draft: Path) -> Dict[str, object]:
@@ -132,14 +132,14 @@ def _write_table(path: Path, rows: EncodedPairs) -> None:
         writer.finalize()
 
 
-def _load(pad_id: int, note: Dict, path: Path) -> Optional[EncodedPairs]:
+def _load(tokenizer: AnyTokenizer, note: Dict, path: Path) -> Optional[EncodedPairs]:
     if not is_whole_number(note.get("num_cut"), 0):
         return None
     bad = tuple(BadRow(*row) for row in note["bad"])
-    return _mapped(path, pad_id, note["num_cut"], bad)
+    return _mapped(path, tokenizer, note["num_cut"], bad)
 
 
-def _mapped(path: Path, pad_id: int, num_cut: int, bad: Tuple[BadRow, ...]) -> EncodedPairs:
+def _mapped(path: Path, tokenizer: AnyTokenizer, num_cut: int, bad: Tuple[BadRow, ...]) -> EncodedPairs:
     from datasets import Dataset
 
     table = Dataset.from_file(str(path)).data
@@ -147,6 +147,7 @@ def _mapped(path: Path, pad_id: int, num_cut: int, bad: Tuple[BadRow, ...]) -> E
     heads = table.column("head").to_numpy()
     labels = table.column("label").to_numpy() if "label" in table.column_names else None
     starts = lists.offsets.to_numpy().astype(np.int64)
-    rows = EncodedPairs(lists.values.to_numpy(), starts, heads, labels, pad_id, num_cut, bad)
+    ids, separators = lists.values.to_numpy(), len(tokenizer.pair_specials[1]) - 1
+    rows = EncodedPairs(ids, starts, heads, labels, tokenizer.pad_id, num_cut, bad, separators)
     rows.groups = table.column("group").to_numpy() if "group" in table.column_names else None
     return rows

@@ -12,7 +12,7 @@ from typing import Iterator, List, NamedTuple, Optional
 
 import numpy as np
 
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import Batch, encode_texts
 from ernie_pair.pair.data.batch_order import POOL_BATCHES, alike
 from ernie_pair.pair.data.encoded_pairs import split_among_ranks
@@ -46,7 +46,7 @@ class StreamRules(NamedTuple):
 
 def streamed_steps(
     source: PairSource,
-    tokenizer: WordPiece,
+    tokenizer: AnyTokenizer,
     rules: StreamRules,
     world: World,
     consumed: int,

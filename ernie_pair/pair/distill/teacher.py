@@ -20,7 +20,7 @@ from data_tools.base.progress import CountProgress
 from data_tools.files.array_cache import ArrayKind, array_cache
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.npy_stream import sha256_of_file
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.device.paddle_patches.core_settings import without_tf32
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
 from ernie_pair.model_files.labels import refuse_no_classes
@@ -59,7 +59,7 @@ class Teacher:
         for parameter in self.model.parameters():
             parameter.stop_gradient = True
         self.symmetric = read_calibration(folder, self.num_classes).symmetric
-        self.tokenizer: WordPiece = open_tokenizer(
+        self.tokenizer: AnyTokenizer = open_tokenizer(
             self.source.vocab_file, self.source.spec, config.max_seq_len
         )
         self._sha256 = self._kernels = ""
@@ -171,5 +171,6 @@ def _parts_of(rows: EncodedPairs) -> Sequence[EncodedPairs]:
         last = min(first + PART, len(rows))
         begin, end = rows.starts[first], rows.starts[last]
         starts, heads = rows.starts[first : last + 1] - begin, rows.heads[first:last]
-        parts.append(EncodedPairs(rows.ids[begin:end], starts, heads, None, rows.pad_id))
+        ids = rows.ids[begin:end]
+        parts.append(EncodedPairs(ids, starts, heads, None, rows.pad_id, separators=rows.separators))
     return parts

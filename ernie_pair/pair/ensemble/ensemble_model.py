@@ -11,7 +11,7 @@ import paddle
 from paddle import nn
 
 from data_tools.base.errors import InputError
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.labels import refuse_no_classes
 from ernie_pair.model_files.source import model_folder_of
@@ -32,7 +32,7 @@ class Member(NamedTuple):
     vocab_file: Path
     calibration: Calibration
 
-    def tokenizer(self, max_seq_len: int) -> WordPiece:
+    def tokenizer(self, max_seq_len: int) -> AnyTokenizer:
         """Return its tokenizer. Raises InputError when it reads no ``max_seq_len`` tokens at once."""
         return open_tokenizer(self.vocab_file, self.model.spec, max_seq_len)
 

@@ -12,7 +12,7 @@ from data_tools.base.optional_import import import_optional
 from data_tools.files.atomic_folder import MADE, README, content_of, publish_folder, read_made, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer, is_their_config
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.cpu_level import refuse_no_bf16
@@ -28,13 +28,12 @@ from ernie_pair.inference.exported_model import (
 )
 from ernie_pair.inference.softmax import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
-from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config, read_config
-from ernie_pair.model_files.hugging_face.settings import is_their_config
+from ernie_pair.model_files.config_json import CONFIG, find_config, read_config
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.model_card import write_card
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
-from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.model_files.tokenizer_files import copy_tokenizer
 from ernie_pair.pair.config.target_flags import refuse_class_flags
 from ernie_pair.pair.export.docker import DOCKERFILE, refuse_unusable_wheel, write_dockerfile
 from ernie_pair.pair.export.export_card import card_of_exported
@@ -76,7 +75,7 @@ class Source:
 
     model: Any  # a PairClassifier, or one of several; see `ensemble_model`
     vocab_file: Path
-    tokenizer: WordPiece
+    tokenizer: AnyTokenizer
     max_seq_len: int
     calibration: Calibration
     judging: Optional[JudgingPairs]
@@ -190,7 +189,7 @@ def _source_of(config: ExportConfig) -> Source:
 
 
 def judging_of(
-    config: ExportFlags, labels: Labels, tokenizer: WordPiece, max_seq_len: int
+    config: ExportFlags, labels: Labels, tokenizer: AnyTokenizer, max_seq_len: int
 ) -> Optional[JudgingPairs]:
     """Return what int8 and bf16 are judged on, None where neither is asked for. Raises InputError."""
     return judging_pairs(config, labels, tokenizer, max_seq_len) if config.lower_precisions else None
@@ -253,7 +252,7 @@ def _lower_ways(config: ExportFlags) -> List[Lower]:
 def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
     """Write the model in every format that is asked for, and the files by which texts become its ids."""
     folder = source.vocab_file.parent
-    shutil.copyfile(source.vocab_file, draft / VOCAB)
+    copy_tokenizer(source.vocab_file, source.model.spec, draft)
     config_file = find_config(folder)
     assert config_file is not None  # the model was read by it
     if is_their_config(read_config(config_file)):
@@ -261,8 +260,6 @@ def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
         (draft / CONFIG).write_text(f"{settings}\n", encoding="utf-8")
     else:
         shutil.copyfile(config_file, draft / CONFIG)
-    if (folder / TOKENIZER).is_file():
-        shutil.copyfile(folder / TOKENIZER, draft / TOKENIZER)
     write_paddle(source.model, draft)
     if "onnx" in config.backends:
         write_onnx(draft)

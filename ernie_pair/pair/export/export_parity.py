@@ -7,7 +7,8 @@ import paddle
 from paddle import nn
 
 from data_tools.base.errors import CheckpointError
-from data_tools.text.wordpiece import CONTINUATION, WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
+from data_tools.text.wordpiece import CONTINUATION
 from ernie_pair.inference.token_rows import Batch, encode_texts, evaluation_batches
 
 LARGEST_DIFFERENCE = 1e-4
@@ -15,7 +16,7 @@ SHAPES = ((1, 5), (3, 17), (8, 64), (2, 512))  # rows, tokens; no longer than th
 NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
 
 
-def parity_batches(tokenizer: WordPiece, max_seq_len: int) -> List[Batch]:
+def parity_batches(tokenizer: AnyTokenizer, max_seq_len: int) -> List[Batch]:
     """Return batches of several lengths: random ids with padding, and texts, some longer than fits."""
     rng = np.random.default_rng(0)
     shapes = [(rows, min(length, max_seq_len)) for rows, length in SHAPES]
@@ -25,7 +26,7 @@ def parity_batches(tokenizer: WordPiece, max_seq_len: int) -> List[Batch]:
     ]
 
 
-def _random_batch(rng: np.random.Generator, tokenizer: WordPiece, rows: int, length: int) -> Batch:
+def _random_batch(rng: np.random.Generator, tokenizer: AnyTokenizer, rows: int, length: int) -> Batch:
     kept = rng.integers(2, length + 1, rows)
     kept[0] = length
     inside = np.arange(length) < kept[:, None]
@@ -33,14 +34,14 @@ def _random_batch(rng: np.random.Generator, tokenizer: WordPiece, rows: int, len
     return Batch(np.where(inside, ids, tokenizer.pad_id), np.where(inside, types, 0), None)
 
 
-def _text_batches(rng: np.random.Generator, tokenizer: WordPiece, max_seq_len: int) -> List[Batch]:
+def _text_batches(rng: np.random.Generator, tokenizer: AnyTokenizer, max_seq_len: int) -> List[Batch]:
     left, right = random_texts(rng, tokenizer, max_seq_len, NUM_PAIRS)
     rows = encode_texts(left, right, None, tokenizer, max_seq_len)
     return [rows.batch(picked) for picked in evaluation_batches(rows.lengths, PAIRS_PER_BATCH)]
 
 
 def random_texts(
-    rng: np.random.Generator, tokenizer: WordPiece, longest: int, count: int
+    rng: np.random.Generator, tokenizer: AnyTokenizer, longest: int, count: int
 ) -> Tuple[List[str], List[str]]:
     """Return ``count`` left and right texts of random tokens, up to ``longest`` of them in each."""
     words = [token for token in tokenizer.tokens if not token.startswith(("[", CONTINUATION))]

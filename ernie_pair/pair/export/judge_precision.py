@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from data_tools.base.errors import CheckpointError
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.exported_model import FILES_OF
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import scores_of
@@ -55,7 +55,7 @@ class JudgingPairs(NamedTuple):
     sha256: Optional[str]
 
 
-def judging_pairs(config: ExportFlags, labels: Labels, tokenizer: WordPiece, longest: int) -> JudgingPairs:
+def judging_pairs(config: ExportFlags, labels: Labels, tokenizer: AnyTokenizer, longest: int) -> JudgingPairs:
     """Return the pairs of --quantize_file, with their labels if it has any, or without it made-up ones.
 
     Those have up to ``longest`` tokens in each text.

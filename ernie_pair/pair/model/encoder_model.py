@@ -14,9 +14,8 @@ from ernie_pair.kernels.model_state import ModelState
 from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.hugging_face.folder import ModelParts, write_their_folder
 from ernie_pair.model_files.hugging_face.settings import refuse_other_model
-from ernie_pair.model_files.source import VOCAB
 from ernie_pair.model_files.spec import ModelSpec
-from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
+from ernie_pair.model_files.tokenizer_files import tokenizer_files
 from ernie_pair.pair.model.encoders import ENCODERS, new_encoder
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import Arrays
@@ -114,8 +113,7 @@ class EncoderModel(nn.Layer):
             theirs = folder / THEIRS if save_format == "both" else folder
             theirs.mkdir(exist_ok=True)
             spec, arrays = self.spec, widen_tensors(self.own_weights())
-            parts = (self.family, spec.config, arrays, vocab_file, spec.lower_case, max_seq_len)
-            write_their_folder(theirs, ModelParts(*parts, where="the model"))
+            write_their_folder(theirs, ModelParts(spec, arrays, vocab_file, max_seq_len, "the model"))
 
     def refuse_other_than_theirs(self) -> None:
         """Raise InputError when transformers has no model that computes the same."""
@@ -129,8 +127,5 @@ class EncoderModel(nn.Layer):
 
     def files_beside(self, vocab_file: Path, max_seq_len: int = 0) -> Dict[str, bytes]:
         """Return {name: content} of what a folder holds beside the weights; see `write`."""
-        tokenizer = tokenizer_json(self.family, self.spec.lower_case, max_seq_len)
-        settings = {CONFIG: self.spec.to_config(), TOKENIZER: tokenizer}
-        texts = {name: json.dumps(value, indent=2, ensure_ascii=False) for name, value in settings.items()}
-        encoded = {name: f"{text}\n".encode() for name, text in texts.items()}
-        return {VOCAB: vocab_file.read_bytes(), **encoded}
+        config = json.dumps(self.spec.to_config(), indent=2, ensure_ascii=False)
+        return {**tokenizer_files(vocab_file, self.spec, max_seq_len), CONFIG: f"{config}\n".encode()}

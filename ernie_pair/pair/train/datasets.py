@@ -8,7 +8,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 import numpy as np
 
 from data_tools.base.errors import InputError, counted
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.model_files.labels import RANKING, UNLABELLED, Labels
 from ernie_pair.model_files.model_card import DataFile
@@ -89,7 +89,7 @@ def open_pairs(
 
 
 def _hold(
-    config: PairConfig, sources: Dict[str, PairSource], tokenizer: WordPiece, labels: Labels, world: World
+    config: PairConfig, sources: Dict[str, PairSource], tokenizer: AnyTokenizer, labels: Labels, world: World
 ) -> PairData:
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     in_order = list(sources.values())
@@ -132,7 +132,7 @@ def _steps_of(config: PairConfig, train: EncodedPairs) -> Tuple[Callable, int]:
 
 
 def _stream(
-    config: PairConfig, sources: Dict[str, PairSource], tokenizer: WordPiece, labels: Labels, world: World
+    config: PairConfig, sources: Dict[str, PairSource], tokenizer: AnyTokenizer, labels: Labels, world: World
 ) -> PairData:
     train, dev = sources["train"], sources["dev"]
     if isinstance(train, GivenPairs):

@@ -2,7 +2,7 @@
 
 from data_tools.base.errors import InputError
 from data_tools.samples.masking_flags import MaskingFlags
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.spec import ModelSpec
 
@@ -19,7 +19,9 @@ def refuse_other_family(spec: ModelSpec) -> None:
         )
 
 
-def refuse_unfit_model(flags: MaskingFlags, max_seq_len: int, tokenizer: WordPiece, spec: ModelSpec) -> None:
+def refuse_unfit_model(
+    flags: MaskingFlags, max_seq_len: int, tokenizer: AnyTokenizer, spec: ModelSpec
+) -> None:
     """Raise InputError when the samples of ``flags``, up to that length, do not fit the model of ``spec``."""
     if max_seq_len > spec.max_positions:
         raise InputError(

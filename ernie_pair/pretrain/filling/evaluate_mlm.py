@@ -19,9 +19,9 @@ from data_tools.files.results import Results, settings_of
 from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.masking_plugin import load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair.device.device import default_device, start_device
 from ernie_pair.model_files.source import ModelSource, open_model
+from ernie_pair.model_files.tokenizer_files import read_tokenizer
 from ernie_pair.pretrain.config.vocab_checks import refuse_unfit_model
 from ernie_pair.pretrain.filling.masked_loss import Asking, measure_masked_loss
 from ernie_pair.pretrain.filling.pretrained_model import has_order_head, load_pretrained
@@ -125,7 +125,7 @@ def _results(config: EvaluateMlmConfig, source: ModelSource, corpus: Corpus) -> 
 
 def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
     """Return the samples to evaluate, and the id of [PAD]."""
-    models = WordPiece.from_file(source.vocab_file, source.spec.lower_case)
+    models = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
     refuse_unfit_model(config, config.max_seq_len, models, source.spec)
     tokenizer = vocabulary_of([corpus], models)
     refuse_ids_beyond(tokenizer, source.spec.vocab_size)

@@ -5,9 +5,9 @@ from typing import List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from data_tools.base.errors import InputError
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair.device.device import default_device, start_device
 from ernie_pair.model_files.source import open_model
+from ernie_pair.model_files.tokenizer_files import read_tokenizer
 from ernie_pair.pretrain.filling.masked_text import MaskedText, Slot, join_tokens, parse_masked_text
 from ernie_pair.pretrain.filling.pretrained_model import load_pretrained
 from ernie_pair.processes.world import World
@@ -66,7 +66,7 @@ class MaskFiller:
         source = open_model(model_name_or_path, model_type="")
         self.device = start_device(device or default_device(), World())
         self.model = load_pretrained(source)
-        self.tokenizer = WordPiece.from_file(source.vocab_file, source.spec.lower_case)
+        self.tokenizer = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
         self.max_positions: int = source.spec.max_positions
         # The vocabulary may have twins beyond the model's rows, and the model may have rows without a token.
         self._known = min(source.spec.vocab_size, self.tokenizer.vocab_size)

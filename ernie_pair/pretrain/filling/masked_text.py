@@ -4,7 +4,8 @@ import re
 from typing import List, NamedTuple
 
 from data_tools.base.errors import InputError
-from data_tools.text.wordpiece import CONTINUATION, WordPiece
+from data_tools.text.folder_tokenizer import AnyTokenizer
+from data_tools.text.wordpiece import CONTINUATION
 
 MASK = "[MASK]"
 
@@ -32,7 +33,7 @@ class MaskedText(NamedTuple):
         return f"{self.text[: slot.start]}{word}{self.text[slot.end :]}"
 
 
-def parse_masked_text(text: str, tokenizer: WordPiece, max_positions: int, where: str = "") -> MaskedText:
+def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, where: str = "") -> MaskedText:
     """Tokenize ``text``, each [MASK] as one token; masks with only spaces between them are one slot.
 
     Raises InputError, which begins with ``where``, for a text without [MASK] or of more tokens than

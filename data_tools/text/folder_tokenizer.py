@@ -1,0 +1,399 @@
+"""Encode text as the tokenizer of a model folder does, with the library `tokenizers`.
+
+    tokenizer.json            any tokenizer of that library: word pieces, Unigram, BPE
+    vocab.txt                 word pieces, cut by BERT's rule, which keeps symbols inside words
+    sentencepiece.bpe.model   the pieces of XLM-RoBERTa
+
+tokenizer_config.json beside it names the special tokens and, for BERT's classes, whether case and accents are
+kept: it wins over tokenizer.json, as in transformers.
+"""
+
+import hashlib
+import json
+import re
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy as np
+from tokenizers import (
+    AddedToken,
+    Encoding,
+    Tokenizer,
+    decoders,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from tokenizers.models import Unigram
+from tokenizers.models import WordPiece as WordCutter
+
+from data_tools.base.errors import InputError
+from data_tools.base.optional_import import import_optional
+from data_tools.base.regular_file import FileRefusedError, read_regular
+from data_tools.files.json_file import read_json_object, shown
+from data_tools.text.wordpiece import (
+    CONTINUATION,
+    CONTROL_TOKENS,
+    LONGEST_WORD,
+    TokenizedText,
+    WordPiece,
+    find_twins,
+    read_tokens,
+)
+
+VOCAB, FAST_TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+SENTENCE_PIECES = "sentencepiece.bpe.model"
+TOKENIZER_FILES = (FAST_TOKENIZER, VOCAB, SENTENCE_PIECES)
+SPECIAL_TOKENS = "special_tokens_map.json"
+MOST_BYTES = 64 << 20
+# By which a folder that transformers can load, and that this package wrote, is known again.
+OWN_FAMILY, OWN_CLASS = "paddle_model_type", "PreTrainedTokenizerFast"
+ROLES = ("pad", "cls", "sep", "mask", "unk")
+OF_SENTENCE_PIECES = {"pad": "<pad>", "cls": "<s>", "sep": "</s>", "mask": "<mask>", "unk": "<unk>"}
+# Classes of transformers that cut words by BERT's rule, whatever tokenizer.json says of case.
+BERT_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "SqueezeBert", "RetriBert", "LayoutLM")
+CLASS_OF = {  # of a model_type whose folder names no class
+    "bert": "BertTokenizer",
+    "ernie": "BertTokenizer",
+    "nezha": "BertTokenizer",
+    "megatron-bert": "BertTokenizer",
+    "megatronbert": "BertTokenizer",
+    "electra": "ElectraTokenizer",
+    "distilbert": "DistilBertTokenizer",
+    "squeezebert": "SqueezeBertTokenizer",
+    "mobilebert": "MobileBertTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "roberta": "RobertaTokenizer",
+    "albert": "AlbertTokenizer",
+}
+# What tokenizer_config.json says of the ids; the rest is for other libraries.
+KEPT = (
+    "tokenizer_class do_lower_case strip_accents tokenize_chinese_chars split_special_tokens add_prefix_space"
+    " bos_token eos_token pad_token cls_token sep_token mask_token unk_token"
+).split()
+CURE = "copy the model's folder again"
+_HALF_CHARACTERS = re.compile("[\ud800-\udfff]")  # which `tokenizers` cannot take
+
+
+class FolderTokenizer:
+    """A tokenizer on the library `tokenizers`, with the interface of `WordPiece`.
+
+    ``settings``: the content of tokenizer_config.json. ``text_specials`` are the ids before and after a
+    single text, ``pair_specials`` those before, between and after two texts; ``has_segments``: the second of
+    them has a token type of its own. Control tokens in a text are control ids, as for the folder's own
+    library, unless ``settings`` say split_special_tokens.
+    """
+
+    truncation = "fast"  # of pairs that are too long, see `inference.token_rows.kept_lengths`
+    empty: Tuple[int, ...] = ()  # the ids of a text without tokens
+
+    def __init__(
+        self, tokenizer: Tokenizer, settings: Mapping[str, Any], where: str, tokens: Sequence[str] = ()
+    ):
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
+        self._tokenizer, self.settings, self.where = tokenizer, dict(settings), where
+        self.vocab = tokenizer.get_vocab(with_added_tokens=True)
+        self.tokens = list(tokens) or [""] * (1 + max(self.vocab.values(), default=-1))
+        for token, index in self.vocab.items():
+            self.tokens[index] = token
+        self.is_word_piece = isinstance(tokenizer.model, WordCutter)
+        begins = CONTINUATION if self.is_word_piece else "\0"
+        self.is_continuation = np.array([token.startswith(begins) for token in self.tokens])
+        self.continuation_ids, self.base_ids = find_twins(self.tokens, self.vocab)
+        normalizer = tokenizer.normalizer
+        self.lower_case = normalizer is not None and normalizer.normalize_str("A") == "a"
+        pair = tokenizer.encode("a", "b")
+        self.text_specials = _parts_of(tokenizer.encode("a"), 1)
+        self.pair_specials = _parts_of(pair, 2)
+        around = [len(part) for part in (*self.text_specials, *self.pair_specials)]
+        if around[:3] + around[4:] != [1, 1, 1, 1] or not around[3]:
+            raise InputError(
+                f"{where}: it puts other special tokens around texts than [CLS] a [SEP] b [SEP] or "
+                "<s> a </s></s> b </s>; take a model with one of these"
+            )
+        inside = [place for place, which in enumerate(pair.sequence_ids) if which is not None]
+        self.has_segments = pair.type_ids[inside[-1]] != pair.type_ids[inside[0]]
+        names = {role: _name_of(settings.get(f"{role}_token")) for role in ROLES}
+        self.cls_id, self.sep_id = self.text_specials[0][0], self.pair_specials[1][0]
+        usual = dict(zip(("pad", "cls", "sep", "mask", "unk"), CONTROL_TOKENS))
+        usual = usual if usual["cls"] in self.vocab else OF_SENTENCE_PIECES
+        self.pad_id, self.mask_id, self.unk_id = (
+            self.vocab.get(names[role] or usual[role], -1) for role in ("pad", "mask", "unk")
+        )
+        if self.pad_id < 0:
+            raise InputError(f"{where}: no {names['pad'] or usual['pad']} for padding; {CURE}")
+        self.sha256 = self._identity()
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of ids."""
+        return len(self.tokens)
+
+    def encode(self, text: str) -> List[int]:
+        """Encode ``text`` to its token ids, without special tokens around it."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Iterable[str]) -> List[List[int]]:
+        """Encode each of ``texts`` to its token ids, without special tokens around them."""
+        cut = self._tokenizer.encode_batch_fast(list(map(_whole, texts)), add_special_tokens=False)
+        return [encoding.ids for encoding in cut]
+
+    def encode_with_offsets(self, text: str) -> Tuple[np.ndarray, np.ndarray]:
+        """Encode ``text`` to ids int32 [n] and offsets int32 [n, 2], the (start, end) characters of each."""
+        ids, starts, ends = self.tokenize(text)
+        return ids, np.stack([starts, ends], axis=1)
+
+    def tokenize_batch(self, texts: List[str]) -> List[TokenizedText]:
+        """Cut each of ``texts``, as ``tokenize`` does."""
+        return [
+            _arrays_of(each) for each in self._tokenizer.encode_batch(list(map(_whole, texts)), False, False)
+        ]
+
+    def tokenize(self, text: str) -> TokenizedText:
+        """Cut ``text`` into n pieces, in their order in the text: ids, starts and ends, each int32 [n]."""
+        return self.tokenize_batch([text])[0]
+
+    def without_control_tokens(self) -> "FolderTokenizer":
+        """Return the tokenizer that takes "[MASK]" and its like in a text for text; a corpus needs it."""
+        other = object.__new__(FolderTokenizer)
+        other.__dict__.update(self.__dict__, _tokenizer=deepcopy(self._tokenizer))
+        other._tokenizer.encode_special_tokens = True
+        return other
+
+    def to_json(self) -> str:
+        """Return the content of a tokenizer.json."""
+        return self._tokenizer.to_str(pretty=True)
+
+    def _identity(self) -> str:
+        """Return the SHA-256 of all that the ids depend on.
+
+        Word pieces cut by BERT's rule are known by that, whichever file they came from; any other tokenizer
+        by what the library writes of it.
+        """
+        state, split = self._tokenizer.to_str(), self._tokenizer.encode_special_tokens
+        found = json.loads(state) if self.is_word_piece else {}
+        if found and _cuts_as_bert(found):
+            rule = [found["normalizer"], self.text_specials, self.pair_specials, self.has_segments, split]
+            named = "\n".join([*self.tokens, "", f"bert {json.dumps(rule, sort_keys=True)}"])
+        else:
+            named = f"{state} {split}"
+        return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+AnyTokenizer = Union[WordPiece, FolderTokenizer]
+
+
+def open_folder_tokenizer(path: Path, model_type: str = "") -> FolderTokenizer:
+    """Open one of TOKENIZER_FILES with the tokenizer_config.json beside it.
+
+    A vocab.txt is cut by BERT's rule.
+
+    ``model_type``: that of config.json, which says the class of a tokenizer whose files do not. Raises
+    InputError when a file is damaged, or asks for another library.
+    """
+    settings = read_settings(path.parent, model_type)
+    kind = str(settings.get("tokenizer_class") or "").replace("Fast", "").replace("Tokenizer", "")
+    if settings.get("truncation_side", "right") != "right":
+        raise InputError(
+            f"{path.parent / SETTINGS}: truncation_side left is not supported; take another model"
+        )
+    tokens: List[str] = []
+    if path.name == FAST_TOKENIZER:
+        tokenizer = _read_json(path)
+        if kind in BERT_CLASSES and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
+            tokenizer.normalizer = _bert_normalizer(settings, str(path.parent / SETTINGS))
+    elif path.name == VOCAB:
+        if kind not in BERT_CLASSES:
+            raise InputError(
+                f"{path}: a {settings.get('tokenizer_class')} does not cut words by vocab.txt alone; have "
+                f"transformers write {FAST_TOKENIZER} into the folder: its tokenizer.save_pretrained"
+            )
+        tokens = read_tokens(path)
+        tokenizer = _bert_tokenizer(tokens, settings, path)
+    else:
+        tokenizer = _read_sentence_pieces(path)
+    try:
+        return FolderTokenizer(tokenizer, settings, str(path), tokens)
+    except InputError:
+        raise
+    except Exception as error:  # the library raises plain Exceptions
+        raise InputError(f"{path}: {' '.join(str(error).split())[:200]}; {CURE}") from None
+
+
+def open_vocabulary(given: Union[str, Path]) -> AnyTokenizer:
+    """Open the tokenizer that --vocab_file names, for a corpus: control tokens in a text are text.
+
+    vocab.txt is cut by ERNIE's rule, tokenizer.json by its own; a folder stands for its tokenizer.json, or
+    else for its vocab.txt, cut by BERT's rule if transformers wrote the model. Raises InputError.
+    """
+    path, model_type = Path(given), ""
+    if path.is_dir():
+        config = path / "config.json"
+        found = read_json_object(config, CURE) if config.is_file() else {}
+        if cuts_by_own_rule(path, found, is_their_config(found)):
+            return WordPiece.from_file(path / VOCAB)
+        path, model_type = find_tokenizer(path), str(found.get("model_type"))
+    elif path.name == VOCAB or path.name not in TOKENIZER_FILES:
+        return WordPiece.from_file(path)
+    return open_folder_tokenizer(path, model_type).without_control_tokens()
+
+
+def find_tokenizer(folder: Path) -> Path:
+    """Return the first of TOKENIZER_FILES that is in a folder; vocab.txt if none is."""
+    return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), folder / VOCAB)
+
+
+def cuts_by_own_rule(folder: Path, config: Mapping[str, Any], is_theirs: bool) -> bool:
+    """Return whether a model folder means ERNIE's rule by its vocab.txt, and `WordPiece` opens it.
+
+    ``config``: the content of its config.json; ``is_theirs``: it is in the form of transformers. This package
+    wrote the tokenizer of such a folder if it says so, names the class that takes any tokenizer.json, and
+    keeps do_lower_case.
+    """
+    if not is_theirs:
+        return not (folder / FAST_TOKENIZER).is_file()
+    if OWN_FAMILY not in config or not (folder / VOCAB).is_file():
+        return False
+    settings = read_settings(folder)
+    return settings["tokenizer_class"] == OWN_CLASS and "do_lower_case" in settings
+
+
+def is_their_config(config: Mapping[str, Any]) -> bool:
+    """Return whether transformers, or this package for it, wrote a config.json, and PaddleNLP not again."""
+    return "paddlenlp_version" not in config and not {"transformers_version", OWN_FAMILY}.isdisjoint(config)
+
+
+def read_settings(folder: Path, model_type: str = "") -> Dict[str, Any]:
+    """Return the content of tokenizer_config.json, with the names of special tokens of the file beside it.
+
+    Raises InputError when either is damaged.
+    """
+    found: Dict[str, Any] = {}
+    for name in (SPECIAL_TOKENS, SETTINGS):
+        if (folder / name).is_file():
+            found.update(read_json_object(folder / name, "correct it"))
+    kind = found.get("tokenizer_class")
+    if not isinstance(kind, str):
+        found["tokenizer_class"] = CLASS_OF.get(model_type, "")
+    return found
+
+
+def _bert_normalizer(settings: Mapping[str, Any], where: str) -> normalizers.BertNormalizer:
+    asked = {
+        "lowercase": settings.get("do_lower_case", True),
+        "strip_accents": settings.get("strip_accents"),
+        "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+    }
+    for key, value in asked.items():
+        if not isinstance(value, bool) and not (value is None and key == "strip_accents"):
+            raise InputError(f"{where}: {key} is {shown(value)}; write true or false")
+    return normalizers.BertNormalizer(clean_text=True, **asked)
+
+
+def _bert_tokenizer(tokens: List[str], settings: Mapping[str, Any], path: Path) -> Tokenizer:
+    """Return the tokenizer that transformers makes of a vocab.txt: [CLS] a [SEP] b [SEP]."""
+    named = {role: _name_of(settings.get(f"{role}_token")) or f"[{role.upper()}]" for role in ROLES}
+    vocab = {token: index for index, token in enumerate(tokens)}
+    missing = [token for token in named.values() if token not in vocab]
+    if missing:
+        raise InputError(f"{path}: no {' '.join(missing)} among its {len(tokens)} tokens; {CURE}")
+    made = Tokenizer(WordCutter(vocab, unk_token=named["unk"], max_input_chars_per_word=LONGEST_WORD))
+    made.normalizer = _bert_normalizer(settings, str(path.parent / SETTINGS))
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    cls, sep = named["cls"], named["sep"]
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, vocab[cls]), (sep, vocab[sep])],
+    )
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in named.values()])
+    return made
+
+
+def _cuts_as_bert(state: Mapping[str, Any]) -> bool:
+    model, pre = state["model"], state.get("pre_tokenizer") or {}
+    return (
+        (state.get("normalizer") or {}).get("type") == "BertNormalizer"
+        and pre.get("type") == "BertPreTokenizer"
+        and model.get("continuing_subword_prefix") == CONTINUATION
+        and model.get("max_input_chars_per_word") == LONGEST_WORD
+        and all(
+            token["content"] in model["vocab"]
+            and not (token["lstrip"] or token["rstrip"] or token["normalized"])
+            for token in state["added_tokens"]
+        )
+    )
+
+
+def _read_json(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_buffer(read_regular(path, MOST_BYTES))
+    except FileRefusedError as error:
+        raise InputError(f"{path}: {error}; {CURE}") from None
+    except OSError:
+        raise
+    except Exception as error:  # the library raises a plain Exception
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: the library tokenizers cannot read it ({reason}); {CURE}") from None
+
+
+def _read_sentence_pieces(path: Path) -> Tokenizer:
+    """Return the tokenizer of XLM-RoBERTa for a Unigram model of sentencepiece.
+
+    Its ids are those of sentencepiece plus one, behind <s>, <pad>, </s>, <unk>; <mask> is the last.
+    """
+    proto = import_optional("sentencepiece.sentencepiece_model_pb2", "cpu").ModelProto()
+    try:
+        proto.ParseFromString(path.read_bytes())
+        pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+        is_unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM and len(pieces) > 3
+    except Exception as error:  # of protobuf, which has its own
+        raise InputError(f"{path}: no model of sentencepiece ({type(error).__name__}); {CURE}") from None
+    if not is_unigram:
+        raise InputError(f"{path}: no Unigram model of sentencepiece; take a model that has {FAST_TOKENIZER}")
+    first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    made = Tokenizer(Unigram([*first, *pieces[3:], ("<mask>", 0.0)], unk_id=3))
+    if proto.normalizer_spec.precompiled_charsmap:
+        made.normalizer = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme="always")]
+    )
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    made.decoder = decoders.Metaspace("▁", prepend_scheme="always")
+    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token, _ in first])
+    made.add_special_tokens([AddedToken("<mask>", special=True, normalized=False, lstrip=True)])
+    return made
+
+
+def _parts_of(encoding: Encoding, texts: int) -> Tuple[List[int], ...]:
+    """Return the special ids before, between and after the ``texts`` texts of an encoding."""
+    parts: List[List[int]] = [[] for _ in range(texts + 1)]
+    seen = 0
+    for token_id, which in zip(encoding.ids, encoding.sequence_ids):
+        if which is None:
+            parts[seen].append(token_id)
+        else:
+            seen = which + 1
+    return tuple(parts)
+
+
+def _arrays_of(encoding: Encoding) -> TokenizedText:
+    offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+    return TokenizedText(np.array(encoding.ids, dtype=np.int32), offsets[:, 0], offsets[:, 1])
+
+
+def _name_of(token: object) -> Optional[str]:
+    """Return the text of a special token as tokenizer_config.json writes it: a text, or an object."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _whole(text: str) -> str:
+    """Return ``text`` with half characters replaced by U+FFFD."""
+    return _HALF_CHARACTERS.sub("\ufffd", text)
