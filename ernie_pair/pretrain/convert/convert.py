@@ -10,6 +10,7 @@ from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.results import Results, files_of
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER, find_tokenizer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.device.paddle_version import refuse_without_programs
 from ernie_pair.model_files.config_json import CONFIG, find_config
@@ -33,7 +34,10 @@ from ernie_pair.weights.ngram_names import NGRAM_HEAD
 from ernie_pair.weights.weight_files import Arrays, read_weights
 
 SUFFIXES = (".safetensors", ".pdparams")
-WRITTEN = {CONFIG, VOCAB, "tokenizer_config.json", "model_state.pdparams", CONVERSION, README, MADE}
+WRITTEN = {
+    *(CONFIG, VOCAB, FAST_TOKENIZER, "tokenizer_config.json", "model_state.pdparams"),
+    *(CONVERSION, README, MADE),
+}
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +152,7 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     folder = weights_file.parent
     if find_config(folder) is None and (folder / RECIPE_NOTE).is_file():
         return open_model(str(folder), model_type="", from_scratch=True)
-    settings, vocab_file = find_config(folder), folder / VOCAB
+    settings, vocab_file = find_config(folder), find_tokenizer(folder)
     missing = [CONFIG] * (settings is None) + [VOCAB] * (not vocab_file.is_file())
     if settings is None or missing:
         raise InputError(f"{folder} has no {' and no '.join(missing)}; give --model_name_or_path")
