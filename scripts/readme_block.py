@@ -6,12 +6,13 @@ from typing import Callable, List
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "README_cn.md")
-QUICKSTART, SEEDS, SIDE_BY_SIDE, FLAGS, RESULTS = MARKS = (
+QUICKSTART, SEEDS, SIDE_BY_SIDE, FLAGS, RESULTS, FAMILIES = MARKS = (
     "quickstart",
     "quickstart seeds",
     "side by side",
     "flags of every command",
     "results",
+    "families",
 )
 
 

@@ -3,12 +3,15 @@
 # run tests/peer. Exit code 3: the package index has no CPU build of torch for this Python.
 #   sh scripts/test_peer.sh
 #   PIP_EXTRA_INDEX_URL=<torch's index of CPU builds> sh scripts/test_peer.sh
+# Where the index has them also, each once: the newest transformers and sentence-transformers, and a published
+# model. Others are named by ERNIE_PAIR_NEWEST_PEER=<a Python> and ERNIE_PAIR_MINILM=<a folder>.
 set -eu
 WITH_TOOLS=true
 . "$(dirname "$0")/environment.sh"
 
 cd "$ROOT"
 PEER=$VENV/peer
+NEWEST=$VENV/newest-peer
 version() {
     "$PY" - "$1" <<'PYTHON'
 import sys
@@ -31,4 +34,19 @@ if [ "$(cat "$PEER/stamp" 2>/dev/null)" != "$WANTED" ]; then
     fi
     echo "$WANTED" >"$PEER/stamp"
 fi
+
+# They cannot share an environment with PaddleNLP; torch is that of $PEER, by links.
+make_newest() {
+    rm -rf "$NEWEST"
+    "$PY" -m venv --without-pip "$NEWEST" || return
+    packages=$(echo "$NEWEST"/lib/python3*/site-packages)
+    ln -s "$PEER"/torch "$PEER"/torchgen "$PEER"/functorch "$PEER"/torch-*.dist-info "$packages" || return
+    "$PY" -m pip --python "$NEWEST/bin/python" install --quiet --no-compile --retries 1 -r scripts/newest_peer.txt || return
+    cp scripts/newest_peer.txt "$NEWEST/stamp"
+}
+if [ -z "${ERNIE_PAIR_NEWEST_PEER:-}" ] && ! cmp -s scripts/newest_peer.txt "$NEWEST/stamp"; then
+    make_newest || echo "note: nothing is compared with the newest libraries, which the index lacks: scripts/newest_peer.txt" >&2
+fi
+[ -n "${ERNIE_PAIR_MINILM:-}" ] || "$PY" scripts/peers/fetch_minilm.py "$VENV/peer-models/minilm" || [ $? -eq 3 ]
+
 PYTHONPATH=$PEER exec "$PY" -m pytest tests/peer "$@"

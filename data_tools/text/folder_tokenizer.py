@@ -64,6 +64,7 @@ CLASS_OF = {  # of a model_type whose folder names no class
     "squeezebert": "SqueezeBertTokenizer",
     "mobilebert": "MobileBertTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
+    "xlm_roberta": "XLMRobertaTokenizer",
     "roberta": "RobertaTokenizer",
     "albert": "AlbertTokenizer",
 }
@@ -282,15 +283,17 @@ def read_settings(folder: Path, model_type: str = "") -> Dict[str, Any]:
 
 
 def _bert_normalizer(settings: Mapping[str, Any], where: str) -> normalizers.BertNormalizer:
-    asked = {
-        "lowercase": settings.get("do_lower_case", True),
-        "strip_accents": settings.get("strip_accents"),
-        "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
-    }
+    usual = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+    asked = {key: settings.get(key, value) for key, value in usual.items()}
     for key, value in asked.items():
         if not isinstance(value, bool) and not (value is None and key == "strip_accents"):
             raise InputError(f"{where}: {key} is {shown(value)}; write true or false")
-    return normalizers.BertNormalizer(clean_text=True, **asked)
+    return normalizers.BertNormalizer(
+        clean_text=True,
+        lowercase=asked["do_lower_case"],
+        strip_accents=asked["strip_accents"],
+        handle_chinese_chars=asked["tokenize_chinese_chars"],
+    )
 
 
 def _bert_tokenizer(tokens: List[str], settings: Mapping[str, Any], path: Path) -> Tokenizer:

@@ -17,13 +17,14 @@ from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.model_files.spec import ModelSpec
-from ernie_pair.pair.model.classifier_weights import HEADS, set_matching, with_prefix
+from ernie_pair.pair.model.classifier_weights import HEADS, set_matching, unused_parts, with_prefix
 from ernie_pair.pair.model.encoder_model import EncoderModel
 from ernie_pair.pair.model.encoders import hidden_states
 from ernie_pair.pair.model.first_token import can_run_first_token
 from ernie_pair.processes.world import seed_of
 from ernie_pair.weights.half_tensors import widen_tensors
 
+EPSILON_CLASS = "OwnEpsilonTextEncoder"  # which PaddleNLP has not, and would compute with another epsilon
 OF_CLASSIFIERS = ("num_labels", "num_classes", "pooling", "model_class", "id2label", "label2id")
 
 
@@ -71,6 +72,8 @@ class TextEncoder(EncoderModel):
 
 def _encoder_spec(spec: ModelSpec, dropout: Optional[float]) -> ModelSpec:
     settings = spec.to_config(model_type=spec.family, architectures=[f"{FAMILIES[spec.family]}Model"])
+    if spec.own_epsilon is not None:
+        settings["architectures"] = [EPSILON_CLASS]
     for key in OF_CLASSIFIERS:
         settings.pop(key, None)
     if spec.family == "ernie_gram" and spec.embedding_size is None:  # PaddleNLP's default is 768
@@ -106,7 +109,7 @@ def load_text_weights(model: TextEncoder, source: ModelSource) -> str:
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
     found = with_prefix(source.read_weights(), model)
-    unused = (*model.way.pretraining_heads, *HEADS)
+    unused = (*model.way.pretraining_heads, *HEADS, *unused_parts(model, source))
     passed_over = sum(name.startswith(unused) for name in found)
     may_miss = tuple(f"{model.attribute}.{part}" for part in model.unused_parts())
     set_matching(model, found, source.weights, may_miss=may_miss, may_have=(*unused, *may_miss))

@@ -28,7 +28,7 @@ from ernie_pair.model_files.temperature import (
     read_calibration,
     write_calibration,
 )
-from ernie_pair.model_files.tokenizer_files import copy_tokenizer
+from ernie_pair.model_files.tokenizer_files import copy_tokenizer, tokenizer_files
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.weights.ngram_names import without_ngram_head
@@ -178,7 +178,8 @@ def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
         return
     spec, beside = first.spec, first.vocab_file.parent
     if first.is_hugging_face:  # whose weights have been read under the names of PaddleNLP
-        write_own_folder(draft, spec, first.vocab_file, spec.trained_length, weights)
+        tokenizer = tokenizer_files(first.vocab_file, spec, spec.trained_length)
+        write_own_folder(draft, spec.to_config(), tokenizer, weights)
     else:
         write_json(draft / CONFIG, spec.to_config())
         copy_tokenizer(first.vocab_file, spec, draft)

@@ -18,6 +18,7 @@ from ernie_pair.model_files.config_json import find_config
 from ernie_pair.model_files.hugging_face.folder import WRITTEN, ModelParts, write_their_folder
 from ernie_pair.model_files.hugging_face.paddle_folder import OWN_FILES, split_heads, write_own_folder
 from ernie_pair.model_files.source import ModelSource, open_model
+from ernie_pair.model_files.tokenizer_files import their_tokenizer_files, tokenizer_files
 from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.static_names import is_numbered
@@ -80,6 +81,9 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
             f"--model_path {config.model_path} is a folder of PaddleNLP already; use it as it is"
         )
 
+    if source.spec.own_epsilon is not None:
+        source = _as_bert(source)
+
     def fill(draft: Path) -> int:
         spec, where = source.spec, str(source.weights)
         arrays, others = split_heads(source.read_weights(), spec.family, spec.num_layers, where)
@@ -87,7 +91,8 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
             sys.stderr.write(
                 f"{len(others)} weights are left out, of heads that PaddleNLP lacks: {others[0]}\n"
             )
-        write_own_folder(draft, spec, source.vocab_file, spec.trained_length, arrays)
+        tokenizer = tokenizer_files(source.vocab_file, spec, spec.trained_length)
+        write_own_folder(draft, spec.to_config(), tokenizer, arrays)
         return len(arrays)
 
     _publish(config, source, OWN_FILES, fill)
@@ -99,6 +104,20 @@ def _open_folder(model_path: str) -> ModelSource:
     return open_model(model_path, model_type="")
 
 
+def _as_bert(source: ModelSource) -> ModelSource:
+    """Return an ERNIE without task embedding as a BERT: PaddleNLP's class of that computes with any epsilon.
+
+    Raises InputError for a model that is none.
+    """
+    spec = source.spec
+    if spec.family != "ernie" or spec.config.get("use_task_id"):
+        raise InputError(
+            f"{source.name}/config.json: layer_norm_eps is {spec.own_epsilon:g}, and PaddleNLP's class of "
+            f"{spec.family} computes with another, whatever config.json says; use the folder as it is here"
+        )
+    return open_model(source.name, model_type="bert")
+
+
 def _parts_of(source: ModelSource) -> ModelParts:
     spec, where = source.spec, str(source.weights)
     arrays = without_ngram_head(source.read_weights())
@@ -107,7 +126,8 @@ def _parts_of(source: ModelSource) -> ModelParts:
             f"{where} numbers its weights in the order of creation; convert them first: ernie-pair convert "
             f"--static_model_path {where} --output_dir DYNAMIC"
         )
-    return ModelParts(spec, arrays, source.vocab_file, spec.trained_length, where)
+    tokenizer = their_tokenizer_files(source.vocab_file, spec, spec.trained_length)
+    return ModelParts(spec.family, spec.config, arrays, tokenizer, where)
 
 
 def _publish(

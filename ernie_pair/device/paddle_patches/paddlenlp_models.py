@@ -5,6 +5,9 @@ and which sets `LayerNorm._epsilon` to a number of its own in some of them, what
 `relative_positions_embeddings` of `NeZhaAttention`, which is a plain attribute there and not a buffer.
 """
 
+import math
+
+import paddle
 from paddle import nn
 
 
@@ -18,6 +21,17 @@ def set_epsilon(model: nn.Layer, epsilon: float) -> None:
     for layer in model.sublayers(include_self=True):
         if isinstance(layer, nn.LayerNorm):
             layer._epsilon = epsilon
+
+
+def gelu_new(states):
+    """Return the GELU by tanh of transformers, which Paddle's functions have under no name of their own."""
+    return 0.5 * states * (1.0 + paddle.tanh(math.sqrt(2.0 / math.pi) * (states + 0.044715 * states**3)))
+
+
+def make_gelu_new(layers) -> None:
+    """Let the ``layers`` of a TransformerEncoder compute `gelu_new`."""
+    for layer in layers:
+        layer.activation = gelu_new
 
 
 def share_positions(encoder: nn.Layer) -> None:

@@ -3,7 +3,7 @@
 import json
 import pickle
 from pathlib import Path
-from typing import Tuple
+from typing import Any, Mapping, Tuple
 
 import numpy as np
 
@@ -14,11 +14,8 @@ from ernie_pair.model_files.hugging_face.folder import (
     FAST_TOKENIZER,
     TOKENIZER,
     VOCAB,
-    write_vocabulary,
 )
 from ernie_pair.model_files.hugging_face.names import COMPUTED, missing_names, own_heads
-from ernie_pair.model_files.spec import ModelSpec
-from ernie_pair.model_files.tokenizer_files import tokenizer_files
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
 MODEL_STATE = "model_state.pdparams"
@@ -30,7 +27,7 @@ def split_heads(arrays: Arrays, family: str, num_layers: int, where: str) -> Tup
 
     Raises CheckpointError when the encoder is not whole, or holds what PaddleNLP's has not.
     """
-    missing = missing_names(arrays, family, num_layers)
+    missing = [name for name in missing_names(arrays, family, num_layers) if ".pooler." not in name]
     if missing:
         raise CheckpointError(
             f"{where}: {len(missing)} weights of the encoder are missing, {missing[0]} for example; give a "
@@ -43,19 +40,16 @@ def split_heads(arrays: Arrays, family: str, num_layers: int, where: str) -> Tup
 
 
 def write_own_folder(
-    folder: Path, spec: ModelSpec, vocab_file: Path, max_seq_len: int, arrays: Arrays
+    folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, bytes], arrays: Arrays
 ) -> None:
-    """Fill ``folder`` with config.json, the files of the tokenizer and model_state.pdparams.
+    """Fill ``folder`` with config.json, the files ``tokenizer`` {name: content} and model_state.pdparams.
 
     The last is what `paddle.save` writes of a state dict: a pickle of {name: ndarray}.
     """
-    config = spec.to_config()
-    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(dict(config), indent=2, ensure_ascii=False) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
-    for name, content in tokenizer_files(vocab_file, spec, max_seq_len).items():
+    for name, content in tokenizer.items():
         (folder / name).write_bytes(content)
-    if not spec.tokenizer.is_folders:
-        write_vocabulary(folder / VOCAB, vocab_file, config["vocab_size"])
     wide = as_float32(arrays, str(folder))
     peer = COUNTERPARTS[config["model_type"]]
     if peer.keeps_positions:

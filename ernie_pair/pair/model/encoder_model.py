@@ -15,7 +15,7 @@ from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.hugging_face.folder import ModelParts, write_their_folder
 from ernie_pair.model_files.hugging_face.settings import refuse_other_model
 from ernie_pair.model_files.spec import ModelSpec
-from ernie_pair.model_files.tokenizer_files import tokenizer_files
+from ernie_pair.model_files.tokenizer_files import their_tokenizer_files, tokenizer_files
 from ernie_pair.pair.model.encoders import ENCODERS, new_encoder
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import Arrays
@@ -113,7 +113,8 @@ class EncoderModel(nn.Layer):
             theirs = folder / THEIRS if save_format == "both" else folder
             theirs.mkdir(exist_ok=True)
             spec, arrays = self.spec, widen_tensors(self.own_weights())
-            write_their_folder(theirs, ModelParts(spec, arrays, vocab_file, max_seq_len, "the model"))
+            tokenizer = their_tokenizer_files(vocab_file, spec, max_seq_len)
+            write_their_folder(theirs, ModelParts(self.family, spec.config, arrays, tokenizer, "the model"))
 
     def refuse_other_than_theirs(self) -> None:
         """Raise InputError when transformers has no model that computes the same."""

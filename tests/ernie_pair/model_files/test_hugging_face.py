@@ -17,6 +17,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.best_link import ranked_models
 from ernie_pair.device.device import quiet_libraries
 from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
 from ernie_pair.model_files.hugging_face.fast_tokenizer import build_fast_tokenizer
 from ernie_pair.model_files.hugging_face.names import from_their_names, to_their_names
@@ -32,6 +33,7 @@ from ernie_pair.model_files.interchange import (
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
+from ernie_pair.model_files.labels import labels_in
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier
 from ernie_pair.pair.model.classifier_weights import load_classifier, load_initial_weights
@@ -51,6 +53,7 @@ OF_FAMILY = {
     "electra": {"embedding_size": 12},
     "nezha": {"use_relative_position": True},
     "albert": {"embedding_size": 12},
+    "xlm_roberta": {"type_vocab_size": 1, "pad_token_id": 1},
     "squeezebert": {
         **{"embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2},
         **{"post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1},
@@ -169,19 +172,19 @@ def test_a_model_without_a_pooler_gets_a_random_one(tmp_path):
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"model_type": "ernie", "layer_norm_eps": 1e-5}, "pass .*model_type bert"),
-        ({"model_type": "nezha", "layer_norm_eps": 1e-5}, "computes with 1e-12"),
-        ({"layer_norm_eps": "small"}, "is a number from 0 to 1"),
-        ({"hidden_act": "gelu_new"}, "gelu and relu"),
+        ({"model_type": "nezha", "layer_norm_eps": 0.01}, "Paddle computes with 0 to 0.001"),
+        ({"layer_norm_eps": "small"}, "Paddle computes with 0 to 0.001"),
+        ({"hidden_act": "quick_gelu"}, "gelu and relu and gelu_new"),
+        ({"hidden_act": ["gelu"]}, "gelu and relu and gelu_new"),
         ({"model_type": "electra", "hidden_act": "relu"}, "shown to be equal are gelu"),
         ({"position_embedding_type": "relative_key"}, "do not support it"),
         ({"is_decoder": True}, "do not support it"),
         ({"pruned_heads": {"0": [1]}}, "do not support it"),
         ({"problem_type": "regression"}, "is not possible with 3 outputs"),
         ({"quantization_config": {"bits": 4}}, "do not support it"),
-        ({"model_type": "roformer"}, "no encoder here is its like"),
-        ({"model_type": "deberta"}, "no encoder here is its like"),
-        ({"model_type": 7}, "no encoder here is its like"),
+        ({"model_type": "roformer"}, "is not supported; give a model of one of these: albert, bert, "),
+        ({"model_type": "deberta"}, "is not supported; give a model of one of these: albert, bert, "),
+        ({"model_type": 7}, "is not supported; give a model of one of these: albert, bert, "),
     ],
 )
 def test_a_config_paddlenlp_cannot_reproduce_is_rejected(changes, reason):
@@ -200,8 +203,54 @@ def test_layer_norm_epsilon_of_bert_is_converted_both_ways():
 def test_ernie_without_task_embeddings_can_be_read_as_bert():
     ernie = {**BERT, "model_type": "ernie", "layer_norm_eps": 1e-5, "use_task_id": False}
     assert from_their_config(ernie, "", "bert")["model_type"] == "bert"
-    with pytest.raises(InputError, match="layer_norm_eps"):
-        from_their_config({**ernie, "use_task_id": True}, "", "bert")
+    assert from_their_config({**ernie, "use_task_id": True}, "", "bert")["model_type"] == "ernie"
+
+
+@pytest.mark.parametrize("named", ["deberta-v2", "modernbert", "qwen3", "gpt2", "t5", "xlm", 7, ["bert"]])
+def test_an_unsupported_type_is_named_whatever_else_the_folder_lacks(tmp_path, named):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": named}))
+    with pytest.raises(InputError, match="is not supported; give .*: albert, bert, .*xlm-roberta") as caught:
+        open_model(str(tmp_path), model_type="")
+    assert "\n" not in caught.value.message and json.dumps(named) in caught.value.message
+
+
+IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+RERANKER = {
+    **{"model_type": "bert", "transformers_version": "4.49.0", "vocab_size": 35},
+    **{"id2label": {"0": "LABEL_0"}, "architectures": ["BertForSequenceClassification"]},
+}
+
+
+@pytest.mark.parametrize(
+    "changes, activation",
+    [
+        ({}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": IDENTITY}}, "identity"),
+        ({"sentence_transformers": {"version": "4.1"}}, "sigmoid"),
+        ({"sbert_ce_default_activation_function": "torch.nn.Identity"}, "identity"),
+        ({"sbert_ce_default_activation_function": None}, "sigmoid"),
+        ({"problem_type": "regression"}, ""),
+        ({"problem_type": "regression", "sbert_ce_default_activation_function": SIGMOID}, "sigmoid"),
+        ({"paddle_model_type": "bert", "problem_type": "regression"}, ""),
+        ({"paddle_model_type": "bert"}, ""),
+    ],
+)
+def test_a_reranker_scores_as_its_config_says(changes, activation):
+    labels = labels_in(from_their_config({**RERANKER, **changes}, ""))
+    assert labels.activation == activation
+    assert labels.label_range == ((0.0, 1.0) if activation == "sigmoid" else None)
+
+
+@pytest.mark.parametrize("stated", ["torch.nn.modules.activation.Tanh", "mine.Sigmoid"])
+def test_another_activation_of_a_reranker_is_refused_by_name(stated):
+    with pytest.raises(InputError, match=f"activation_fn is .*{stated}.*Sigmoid or .*Identity"):
+        from_their_config({**RERANKER, "sentence_transformers": {"activation_fn": stated}}, "")
+
+
+def test_an_encoder_with_the_label_of_no_head_is_no_reranker():
+    encoder = {**RERANKER, "architectures": ["BertModel"]}
+    assert labels_in(from_their_config(encoder, "")).names == ("0", "1")
 
 
 def test_class_names_are_kept_but_default_labels_are_not():
@@ -278,33 +327,58 @@ def test_the_fast_tokenizer_gives_the_same_ids_as_ours():
     assert pair.type_ids == [0] * (len(left) + 2) + [1] * (len(right) + 1)
 
 
-@pytest.mark.parametrize(
-    "changes, reason",
-    [
-        ({"normalizer": {"type": "BertNormalizer", "lowercase": False}}, "lowercase is false"),
-        ({"normalizer": {"type": "BertNormalizer", "strip_accents": False}}, "strip_accents is false"),
-        ({"normalizer": {"type": "NFKC"}}, "the type of the normalizer"),
-        ({"model": {"type": "BPE"}}, "the type of the model"),
-        (
-            {"normalizer": {"type": "BertNormalizer"}, "model": {"vocab": {"[PAD]": 1}}},
-            "token 1 is .*PAD.*not in vocab.txt",
-        ),
-    ],
-)
-def test_a_tokenizer_that_splits_differently_is_rejected(tmp_path, changes, reason):
+def their_bert(tmp_path):
+    """A folder of transformers with a BERT and its vocab.txt alone, as older versions wrote it."""
     _, theirs = converted(tmp_path)
     config = json.loads((theirs / "config.json").read_text())
     config.pop("paddle_model_type")
     (theirs / "config.json").write_text(json.dumps({**config, "transformers_version": "4.49.0"}))
-    tokenizer = json.loads((theirs / "tokenizer.json").read_text(encoding="utf-8"))
-    bert = {"normalizer": {"type": "BertNormalizer"}}
-    (theirs / "tokenizer.json").write_text(json.dumps({**tokenizer, **bert}))
+    (theirs / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    for name in ("tokenizer.json", "special_tokens_map.json"):
+        (theirs / name).unlink()
+    return theirs
+
+
+def test_the_words_of_a_published_bert_are_cut_by_its_rule_and_not_by_ours(tmp_path):
+    theirs = their_bert(tmp_path)
+    source = open_model(str(theirs), model_type="")
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, 16)
+    for text in ("a\u20acb", "a\u2265b", "a\u00b0b"):  # symbols stay in a word, which is unknown as a whole
+        assert tokenizer.encode(text) == [tokenizer.unk_id] != WordPiece(VOCAB).encode(text)
+    assert tokenizer.encode("[MASK]") == [tokenizer.mask_id]
+    assert tokenizer.without_control_tokens().encode("[MASK]") != [tokenizer.mask_id]
+    (tmp_path / "saved").mkdir()
+    load_classifier(str(theirs))[0].write(tmp_path / "saved", source.vocab_file, 20)
+    again = open_model(str(tmp_path / "saved"), model_type="")
+    assert again.vocab_file.name == "tokenizer.json" and again.spec.trained_length == 20
+    assert open_tokenizer(again.vocab_file, again.spec, 16).sha256 == tokenizer.sha256
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"normalizer": {"type": "None of this"}}, "the library tokenizers cannot read it"),
+        ({"post_processor": None}, "other special tokens around texts"),
+        ({"model": {"type": "WordPiece", "vocab": {"[PAD]": 1}}}, "tokenizer.json"),
+    ],
+)
+def test_a_tokenizer_json_that_contradicts_the_model_is_rejected(tmp_path, changes, reason):
+    theirs = their_bert(tmp_path)
+    source = open_model(str(theirs), model_type="")
+    tokenizer = json.loads(open_tokenizer(source.vocab_file, source.spec, 16).to_json())
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
     load_classifier(str(theirs))
     (theirs / "tokenizer.json").write_text(json.dumps({**tokenizer, **changes}))
     with pytest.raises(InputError, match=reason):
         load_classifier(str(theirs))
-    (theirs / "vocab.txt").unlink()
-    with pytest.raises(InputError, match="tokenizer.save_vocabulary"):
+
+
+def test_an_edited_tokenizer_json_of_ours_is_rejected(tmp_path):
+    _, theirs = converted(tmp_path)
+    tokenizer = json.loads((theirs / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["normalizer"]["normalizers"] = tokenizer["normalizer"]["normalizers"][:1]  # case is kept
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(InputError, match="into other tokens than vocab.txt does by ERNIE's rule"):
         load_classifier(str(theirs))
 
 

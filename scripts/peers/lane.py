@@ -1,0 +1,133 @@
+"""Answer what transformers and sentence-transformers say; run by a peer's Python, asked by `peers.client`.
+
+Reads a request per line of standard input, {"do": name, "out": file, ...}, and writes an answer per line of
+standard output, {"result": ...} or {"error": ...}; arrays go to the file, .npz. This package is not imported.
+"""
+
+import json
+import sys
+import traceback
+
+import numpy as np
+
+from peers import tiny_models
+
+
+def versions():
+    """Return {library: version} of those that are here."""
+    from importlib import metadata
+
+    found = {}
+    for name in ("torch", "transformers", "sentence-transformers", "tokenizers", "sentencepiece"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found, {}
+
+
+def token_ids(folder, texts, pairs=None, max_length=None, special_tokens=True, use_fast=True):
+    """Return ids and token types of texts, or of pairs, row after row, and the length of each row.
+
+    ``special_tokens`` False: those of the texts alone.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=use_fast)
+    asked = {"truncation": max_length is not None, "max_length": max_length}
+    asked.update(add_special_tokens=special_tokens, return_token_type_ids=True, return_attention_mask=False)
+    said = tokenizer(texts, pairs, **asked) if texts else {"input_ids": [], "token_type_ids": []}
+    flat = [np.array([i for row in said[k] for i in row], np.int32) for k in ("input_ids", "token_type_ids")]
+    lengths = np.array(list(map(len, said["input_ids"])), np.int64)
+    return type(tokenizer).__name__, {"ids": flat[0], "types": flat[1], "lengths": lengths}
+
+
+def outputs(folder, texts=None, pairs=None, kind="AutoModel", ids=None, types=None, max_length=None):
+    """Return what a model says of texts or pairs, cut by its own tokenizer, or of int ``ids`` and ``types``.
+
+    The arrays are input_ids, attention_mask, and of its outputs those that it has: last_hidden_state,
+    pooler_output, logits, prediction_logits, seq_relationship_logits. The result names missing weights.
+    """
+    import torch
+    import transformers
+
+    model, told = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+    missing = sorted(told["missing_keys"])
+    if ids is not None:
+        asked = {"input_ids": torch.tensor(ids), "token_type_ids": torch.tensor(types)}
+        asked["attention_mask"] = (asked["input_ids"] != model.config.pad_token_id).long()
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        settings = {"truncation": max_length is not None, "max_length": max_length}
+        asked = dict(tokenizer(texts, pairs, padding=True, return_tensors="pt", **settings))
+    if model.config.model_type in ("distilbert", "roberta", "xlm-roberta"):
+        asked.pop("token_type_ids", None)  # roberta has one type, and distilbert none
+    with torch.no_grad():
+        said = model.eval()(**asked, output_hidden_states=True)
+    names = ("last_hidden_state", "pooler_output", "logits", "prediction_logits", "seq_relationship_logits")
+    arrays = {name: said[name].numpy() for name in names if said.get(name) is not None}
+    arrays.setdefault("last_hidden_state", said.hidden_states[-1].numpy())
+    arrays.update({name: asked[name].numpy() for name in ("input_ids", "attention_mask")})
+    return {"missing": missing, "class": type(model).__name__}, arrays
+
+
+def vectors(folder, texts, prompt_name=None, prompt=None, method="encode", batch_size=32, settings=None):
+    """Return the vectors of SentenceTransformer(folder); ``method``: encode or encode_query."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu", **(settings or {}))
+    encode = getattr(model, method)
+    asked = {"prompt_name": prompt_name, "prompt": prompt, "batch_size": batch_size}
+    found = encode(texts, show_progress_bar=False, **asked)
+    said = {"max_seq_length": model.max_seq_length, "prompts": model.prompts}
+    said.update(default_prompt_name=model.default_prompt_name, similarity=str(model.similarity_fn_name))
+    return said, {"vectors": found, "similarities": model.similarity(found, found).numpy()}
+
+
+def scores(folder, pairs, settings=None, **asked):
+    """Return what CrossEncoder(folder).predict says of [left, right] pairs."""
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(str(folder), device="cpu", **(settings or {}))
+    found = model.predict([tuple(pair) for pair in pairs], show_progress_bar=False, **asked)
+    return {"num_labels": model.num_labels, "max_length": model.max_length}, {"scores": np.asarray(found)}
+
+
+def make(**settings):
+    """Write a tiny model; see `peers.tiny_models.make_model`."""
+    tiny_models.make_model(**settings)
+    return None, {}
+
+
+def make_sentence(**settings):
+    """Write a tiny folder of sentence-transformers; see `peers.tiny_models.make_sentence_folder`."""
+    tiny_models.make_sentence_folder(**settings)
+    return None, {}
+
+
+REQUESTS = {one.__name__: one for one in (versions, token_ids, outputs, vectors, scores, make, make_sentence)}
+
+
+def serve(requests, answers):
+    """Answer each line of ``requests`` by a line of ``answers``."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    for line in requests:
+        request = json.loads(line)
+        do, out = request.pop("do"), request.pop("out")
+        try:
+            result, arrays = REQUESTS[do](**request)
+            np.savez(out, **arrays)
+            answer = {"result": result}
+        except Exception as error:  # what a library raises is its answer
+            answer = {"error": f"{type(error).__name__}: {error}", "where": traceback.format_exc()}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    own, sys.stdout = sys.stdout, sys.stderr  # libraries print as they like
+    serve(sys.stdin, own)

@@ -1,0 +1,182 @@
+"""Tiny models as real libraries write them: weights, tokenizer, module files; run by a peer's Python.
+
+The weights are random, but far from 0 and 1 where a new model has those, so that no difference hides.
+"""
+
+import json
+import re
+import shutil
+import unicodedata
+from pathlib import Path
+
+from peers.texts import WITH_SYMBOLS, sentences
+
+CLASSES = {
+    "bert": "Bert",
+    "ernie": "Ernie",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "electra": "Electra",
+    "albert": "Albert",
+    "nezha": "Nezha",
+    "megatron-bert": "MegatronBert",
+    "distilbert": "DistilBert",
+    "squeezebert": "SqueezeBert",
+}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+    "initializer_range": 0.5,
+    "layer_norm_eps": 1e-12,
+}
+OF_FAMILY = {
+    "electra": {"embedding_size": 12},
+    "albert": {"embedding_size": 12, "hidden_act": "gelu"},
+    "roberta": {"max_position_embeddings": 66},
+    "xlm-roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 66},
+    "squeezebert": {
+        "embedding_size": 16,
+        "q_groups": 2,
+        "k_groups": 1,
+        "v_groups": 2,
+        "post_attention_groups": 1,
+        "intermediate_groups": 2,
+        "output_groups": 1,
+    },
+    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
+}
+OF_DISTILBERT = "hidden_size num_hidden_layers num_attention_heads intermediate_size type_vocab_size".split()
+WORD_PIECES, UNIGRAM = "word pieces", "unigram"
+SENTENCE_PIECE = "sentencepiece.bpe.model"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def make_model(folder, family, kind="Model", seed=0, lower_case=True, keep=(), **settings):
+    """Write a model of ``family`` with a tokenizer, as this version of transformers saves both.
+
+    ``kind``: the end of its class, ForSequenceClassification for example. ``keep``: names of tokenizer files
+    that this version does not write and an earlier one did, vocab.txt or sentencepiece.bpe.model.
+    ``settings``: of its config.
+    """
+    import transformers
+
+    folder = Path(folder)
+    size = make_tokenizer(folder, UNIGRAM if family == "xlm-roberta" else WORD_PIECES, lower_case, keep)
+    made = getattr(transformers, f"{CLASSES[family]}{kind}")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = {"pad_token_id": tokenizer.pad_token_id}
+    if family in ("roberta", "xlm-roberta"):
+        ids.update(bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id)
+    shape = {**SIZES, **OF_FAMILY.get(family, {}), "vocab_size": size, **ids, **settings}
+    if family == "distilbert":
+        shape = {key: value for key, value in shape.items() if key not in OF_DISTILBERT}
+    if "num_labels" not in shape:
+        shape["id2label"] = {0: "other", 1: "same", 2: "unsure"}
+    random_model(made, made.config_class(**shape), seed).save_pretrained(folder)
+
+
+def random_model(made, config, seed):
+    """Return a model in evaluation mode whose biases and norms differ clearly from 0 and 1."""
+    import torch
+
+    torch.manual_seed(seed)
+    model = made(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, 0.5, 0.3)
+    return model
+
+
+def make_tokenizer(folder, kind, lower_case=True, keep=()):
+    """Write a trained tokenizer as this version of transformers saves it, and return its number of tokens."""
+    import transformers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with_parts = folder / "parts"
+    with_parts.mkdir()
+    if kind == UNIGRAM:
+        train_sentence_piece(with_parts / SENTENCE_PIECE)
+        made, settings = transformers.XLMRobertaTokenizerFast, {}
+    else:
+        write_word_pieces(with_parts / "vocab.txt", lower_case)
+        made, settings = transformers.BertTokenizerFast, {"do_lower_case": lower_case}
+    tokenizer = made.from_pretrained(with_parts, model_max_length=64, **settings)
+    tokenizer.save_pretrained(folder)
+    for name in keep:
+        shutil.copyfile(with_parts / name, folder / name)
+    shutil.rmtree(with_parts)
+    return len(tokenizer)
+
+
+def write_word_pieces(file, lower_case):
+    """Write a vocabulary: the signs of `peers.texts`, each with its ## twin as in Chinese BERTs, words."""
+    texts = [*sentences(), *WITH_SYMBOLS]
+    texts = [text.lower() for text in texts] if lower_case else texts
+    signs = sorted(
+        {sign for text in texts for sign in unicodedata.normalize("NFD", text) if not sign.isspace()}
+    )
+    words = sorted({word for text in texts for word in re.findall("[a-z]{2,}", text)})
+    tokens = [
+        *SPECIALS,
+        *signs,
+        *(f"##{sign}" for sign in signs),
+        *words[::2],
+        *(f"##{word}" for word in words[::3]),
+    ]
+    file.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
+
+
+def train_sentence_piece(file):
+    """Write a Unigram model as XLM-RoBERTa has one, trained on `peers.texts.sentences`."""
+    import sentencepiece
+
+    with open(file, "wb") as model:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([*sentences(), *WITH_SYMBOLS]),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=400,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            num_threads=1,
+            minloglevel=2,
+        )
+
+
+def make_sentence_folder(folder, encoder, modules, max_seq_length=None, **settings):
+    """Write a folder of sentence-transformers round the model in the folder ``encoder``.
+
+    ``modules``: those after the encoder, [kind, settings], as ["Pooling", {"pooling_mode": "cls"}],
+    ["Dense", {"out_features": 8}] or ["Normalize", {}]. ``settings``: of SentenceTransformer, as prompts.
+    """
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules as made
+
+    chain = [made.Transformer(str(encoder), max_seq_length=max_seq_length)]
+    width = chain[0].get_embedding_dimension()
+    torch.manual_seed(1)
+    for kind, of_module in modules:
+        of_module = dict(of_module)
+        if kind == "Pooling":
+            chain.append(made.Pooling(width, **of_module))
+            width = chain[-1].get_embedding_dimension()
+        elif kind == "Dense":
+            activation = of_module.pop("activation", "Tanh")
+            chain.append(made.Dense(width, activation_function=getattr(torch.nn, activation)(), **of_module))
+            width = of_module["out_features"]
+        else:
+            chain.append(getattr(made, kind)(**of_module))
+    SentenceTransformer(modules=chain, device="cpu", **settings).save(str(folder))
+
+
+def change_json(file, **changes):
+    """Change keys of a JSON object in a file; None: removed."""
+    file = Path(file)
+    value = json.loads(file.read_text(encoding="utf-8"))
+    value = {key: one for key, one in {**value, **changes}.items() if one is not None}
+    file.write_text(json.dumps(value, indent=2), encoding="utf-8")

@@ -1,0 +1,17 @@
+"""Every family that the convert page lists gives what transformers gives: ids, states, vectors and logits."""
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from peers.families import MOST, ROWS, measure  # noqa: E402
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_family_gives_what_transformers_gives(request, tmp_path, row):
+    found = measure(request.getfixturevalue(row.library), row, tmp_path)
+    assert found["load"] == "yes"
+    assert found["ids"][0] == 0 and found["ids"][1] > 100
+    differences = [found[name] for name in ("hidden states", "pooled", "head")]
+    assert all(isinstance(each, float) and each < MOST for each in differences), found
