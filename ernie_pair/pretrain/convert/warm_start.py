@@ -55,7 +55,7 @@ def read_start(
         pad_vocabulary(ours, vocab_size),
         where,
         may_miss=(PRETRAINING_HEADS, *order_parts_not_in(ours, parameters)),
-        may_have=HEADS,
+        may_have=(*HEADS, *idle_parts(source)),
     )
     new = [name for name, parameter in parameters.items() if parameter.name not in arrays]
     _tell("not in the file and start random", new)
@@ -69,6 +69,12 @@ def read_start(
         has_lm_head,
         lacks if starts_with_order(source.spec, read) else tuple(dict.fromkeys((ORDER_HEAD, *lacks))),
     )
+
+
+def idle_parts(source: ModelSource) -> Tuple[str, ...]:
+    """Return what the names of weights begin with that a model of transformers holds and does not use."""
+    has_idle = source.is_hugging_face and not source.spec.config.get("use_task_id")
+    return ("ernie.embeddings.task_type_embeddings.",) if has_idle else ()
 
 
 def order_parts_not_in(found: Iterable[str], parameters: Iterable[str]) -> Tuple[str, ...]:

@@ -18,7 +18,7 @@ from paddlenlp.transformers import (
 
 from data_tools.base.errors import InputError
 from data_tools.samples.collate import NO_LABEL
-from ernie_pair.device.paddle_patches.paddlenlp_models import set_epsilon
+from ernie_pair.device.paddle_patches.paddlenlp_models import make_gelu_new, set_epsilon
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
@@ -102,10 +102,10 @@ def ernie_config(
 
 def epsilon_of(spec: ModelSpec) -> float:
     """Return the epsilon of all layer norms: of PaddleNLP's class, or what config.json states otherwise."""
+    if spec.own_epsilon is not None:
+        return spec.own_epsilon
     of_class = COUNTERPARTS[spec.family or "ernie"].layer_norm_eps
-    if of_class is None:
-        return spec.config.get("layer_norm_eps", SPECIFIC)
-    return spec.config.get("computed_layer_norm_eps", of_class)
+    return spec.config.get("layer_norm_eps", SPECIFIC) if of_class is None else of_class
 
 
 def build_ernie(config: PretrainedConfig) -> nn.Layer:
@@ -113,7 +113,10 @@ def build_ernie(config: PretrainedConfig) -> nn.Layer:
 
     Raises InputError when ``config`` does not describe a model.
     """
-    family = config.model_type
+    family, is_new = config.model_type, config.hidden_act == "gelu_new"
+    if is_new:  # which Paddle's layers do not have
+        config = deepcopy(config)
+        config.hidden_act = "gelu"
     try:
         with paddle.utils.unique_name.guard():
             model = CLASSES[family][1](config)
@@ -123,6 +126,8 @@ def build_ernie(config: PretrainedConfig) -> nn.Layer:
     if family in OWN_RANGE and not paddle.in_dynamic_mode():
         _draw_weights(model)
     set_epsilon(model, config.layer_norm_eps)
+    if is_new:
+        make_gelu_new([*encoder_of(model).encoder.layers, model.cls.predictions])
     return model
 
 
