@@ -8,7 +8,7 @@ from data_tools.files.json_file import read_json_object
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS, find_family, unsupported_type
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
-EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see inference.embedding_json
+EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see model_files.embedding_json
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 # The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
 FAMILIES = {
