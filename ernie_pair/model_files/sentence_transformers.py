@@ -259,8 +259,8 @@ def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
         named = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
         if named[0].split(".")[0] != "sentence_transformers" or named[2] not in KINDS:
             raise InputError(
-                f"{path}: the module {shown(kind)} is not computed here, only {', '.join(KINDS)} "
-                "of sentence-transformers; take another model"
+                f"{path}: the module {shown(named[2] or kind)} of {shown(named[0])} is not computed here, only "
+                f"{', '.join(KINDS)} of sentence-transformers; take another model"
             )
         modules.append((named[2], folder / place))
     return modules
