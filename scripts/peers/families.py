@@ -17,7 +17,7 @@ from peers.comparing import (
     rows_here,
 )
 from peers.texts import WITH_SYMBOLS, sentences
-from peers.tiny_models import SENTENCE_PIECE
+from peers.tiny_models import BYTES, SENTENCE_PIECE
 
 MOST = 1e-5
 COLUMNS = ("load", "ids", "hidden states", "pooled", "head")
@@ -52,7 +52,8 @@ ROWS = (
     Row("MegatronBERT", "megatron-bert"),
     Row("DistilBERT", "distilbert"),
     Row("SqueezeBERT", "squeezebert"),
-    Row("RoBERTa", "roberta"),
+    Row("RoBERTa by word pieces", "roberta"),
+    Row("RoBERTa by byte-level BPE", "roberta", {"tokenizer": BYTES, "type_vocab_size": 1}),
     Row("XLM-RoBERTa", "xlm-roberta"),
     Row(
         "XLM-RoBERTa by sentencepiece.bpe.model",
