@@ -15,6 +15,7 @@ from peers.comparing import (
     pooled_here,
     pooled_there,
     rows_here,
+    scores_there,
 )
 from peers.texts import WITH_SYMBOLS, sentences
 from peers.tiny_models import BYTES, SENTENCE_PIECE
@@ -94,6 +95,8 @@ def measure(peer: Peer, row: Row, place: Path, texts: Optional[List[str]] = None
         found["ids"], at = [different, len(texts) + len(LEFT)], "hidden states"
         here = classifier_here(classifier, rows_here(classifier, LEFT, RIGHT, MAX_LENGTH))
         there = classifier_there(peer, classifier, LEFT, RIGHT, MAX_LENGTH)
+        if here["logits"].shape[1] == 1:  # of a reranker the score, as CrossEncoder has it
+            there["logits"] = scores_there(peer, classifier, LEFT, RIGHT, MAX_LENGTH)
         inside = there["attention_mask"]
         found["hidden states"] = largest(here["last_hidden_state"], there["last_hidden_state"], inside)
         found["head"], at = largest(here["logits"], there["logits"]), "pooled"
