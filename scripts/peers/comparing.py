@@ -46,7 +46,8 @@ def different_rows(
 def classifier_here(folder: Path, rows: EncodedPairs) -> Dict[str, np.ndarray]:
     """Return what the classifier in ``folder`` says of all ``rows``.
 
-    logits float32 [B, C], of a reranker its scores [B, 1]; last_hidden_state float32 [B, S, D], attention_mask bool [B, S].
+    logits float32 [B, C], of a reranker its scores [B, 1]; last_hidden_state float32 [B, S, D] and
+    attention_mask bool [B, S].
     """
     model, _ = load_classifier(str(folder))
     batch = rows.batch(np.arange(len(rows)))
