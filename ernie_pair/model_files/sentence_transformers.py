@@ -260,8 +260,8 @@ def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
         is_theirs = named[0].split(".")[0] == "sentence_transformers"
         if not is_theirs or named[2] not in KINDS:
             raise InputError(
-                f"{path}: the module {shown(named[2] if is_theirs else kind)} is not computed here, only {', '.join(KINDS)} "
-                "of sentence-transformers; take another model"
+                f"{path}: the module {shown(named[2] if is_theirs else kind)} is not computed here, only "
+                f"{', '.join(KINDS)} of sentence-transformers; take another model"
             )
         modules.append((named[2], folder / place))
     return modules
