@@ -34,7 +34,7 @@ def refuse_unsupported(config_file: Path) -> None:
     config = read_json_object(config_file, "correct it, or give the config.json of a model")
     named = config.get("model_type")
     if named is not None and not family_in(config) and not find_family(str(named)):
-        types = {*FAMILIES, *(peer.model_type for peer in COUNTERPARTS.values())}
+        types = {peer.model_type for peer in COUNTERPARTS.values()} | (FAMILIES.keys() - COUNTERPARTS.keys())
         raise unsupported_type(named, str(config_file), types)
 
 

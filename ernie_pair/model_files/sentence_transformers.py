@@ -257,10 +257,11 @@ def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
         if not isinstance(place, str) or Path(place).is_absolute() or ".." in Path(place).parts:
             raise InputError(f"{path}: path is {shown(place)}, which is no folder in it; {CURE}")
         named = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
-        if named[0].split(".")[0] != "sentence_transformers" or named[2] not in KINDS:
+        is_theirs = named[0].split(".")[0] == "sentence_transformers"
+        if not is_theirs or named[2] not in KINDS:
             raise InputError(
-                f"{path}: the module {shown(named[2] or kind)} of {shown(named[0])} is not computed here, "
-                f"only {', '.join(KINDS)} of sentence-transformers; take another model"
+                f"{path}: the module {shown(named[2] if is_theirs else kind)} is not computed here, only "
+                f"{', '.join(KINDS)} of sentence-transformers; take another model"
             )
         modules.append((named[2], folder / place))
     return modules

@@ -29,7 +29,7 @@ def gelu_new(states):
 
 
 def make_gelu_new(layers) -> None:
-    """Let the ``layers`` of a TransformerEncoder compute `gelu_new`."""
+    """Let ``layers`` compute `gelu_new`: those of a TransformerEncoder, or heads for masked tokens."""
     for layer in layers:
         layer.activation = gelu_new
 

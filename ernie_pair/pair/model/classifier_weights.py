@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Tuple
 
 from data_tools.base.errors import CheckpointError, InputError
+from ernie_pair.model_files.config_json import architecture_in
 from ernie_pair.model_files.source import ModelSource, open_model, refuse_no_family
 from ernie_pair.pair.model.classifier import PairClassifier, build_classifier
 from ernie_pair.pair.model.encoder_model import EncoderModel
@@ -35,7 +36,8 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     is_other_head = is_other_task or theirs != ours
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
     may_miss: Tuple[str, ...] = (*HEADS, *model.head_names()) if headless else ()
-    if source.is_hugging_face:  # transformers' BertForMaskedLM has no pooler, and no model what is idle here
+    masked_lm = architecture_in(source.spec.config).endswith("ForMaskedLM")  # transformers' has no pooler
+    if source.is_hugging_face or masked_lm:  # and no model of transformers what is idle here
         idle = tuple(f"{model.attribute}.{part}" for part in model.way.idle)
         may_miss += _absent_pooler(found, model) + idle
     unused = model.way.pretraining_heads + (HEADS if is_other_head else ()) + unused_parts(model, source)

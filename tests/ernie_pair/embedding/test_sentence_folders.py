@@ -185,7 +185,7 @@ def index_of(folder, tmp_path, **flags):
     return tmp_path / "index", json.loads((tmp_path / "index" / "index.json").read_text())
 
 
-def test_queries_and_passages_of_a_search_have_their_own_prompts(asked, tmp_path):
+def test_queries_and_passages_of_a_search_have_own_prompts(asked, tmp_path):
     index, manifest = index_of(asked, tmp_path)
     assert manifest["prompt"] == PROMPTS["passage"] and "similarity" not in manifest
     embedder = open_embedder(asked)

@@ -129,11 +129,11 @@ POOL, DENSE_JSON = "1_Pooling/config.json", "2_Dense/config.json"
 REFUSED = {
     "another module": (
         lambda f: modules_with(f, at3=kind(NORM)),
-        "module .LayerNorm. of .sentence_transformers.models. is not",
+        "module .LayerNorm. is not",
     ),
     "own code": (
         lambda f: modules_with(f, at3=kind("custom.Normalize")),
-        "module .Normalize. of .custom. is not",
+        "module .custom.Normalize. is not",
     ),
     "no pooling": (
         lambda f: modules_with(f, at1=kind(f"{NORM[:29]}Normalize")),
