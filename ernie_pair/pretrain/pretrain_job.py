@@ -212,9 +212,10 @@ class PretrainJob:
         """
         if self.local.is_first:
             spec, weights = self.source.spec, self.weights()
-            has_class = architecture_in(spec.config) or self._lacks
-            named = {"architectures": [class_of(spec, weights)]} if has_class else {}
-            yield CONFIG, json.dumps(spec.to_config(**named), indent=2).encode()
+            settings = spec.to_config()
+            if architecture_in(settings) or self._lacks:
+                settings["architectures"] = [class_of(spec, weights)]
+            yield CONFIG, json.dumps(settings, indent=2).encode()
             if spec.tokenizer.is_folders:
                 yield from tokenizer_files(self.source.vocab_file, spec, spec.trained_length).items()
             else:
