@@ -116,7 +116,7 @@ def _open(config: ExportEmbeddingConfig) -> Trained:
     refuse_no_family(source, "write model_type there")
     settings = settings_of_model(folder, source)
     model, _ = load_text_encoder(source, settings, "cpu", KernelFlags(kernels="plain"), folder)
-    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len)
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len, of_pairs=False)
     return Trained(source, model, settings, tokenizer)
 
 

@@ -38,7 +38,7 @@ def open_trained(
     model, choice = load_text_encoder(source, settings, device, kernels, folder)
     take_threads(model, threads)
     logger.info("%s", choice.describe())
-    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len)
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len, of_pairs=False)
     return EmbeddingModel(
         source.name,
         settings,

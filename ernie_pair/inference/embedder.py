@@ -183,7 +183,7 @@ def open_exported_embedder(
     spec = read_spec(folder / CONFIG, vocab_file)
     if TOKENIZER not in settings.files and (folder / TOKENIZER).exists():
         raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")
-    tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len)
+    tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len, of_pairs=False)
     backend = open_vector_backend(exported, threads or cpu_threads())
     model = EmbeddingModel(
         str(folder), settings, settings.model_sha256, tokenizer, backend.logits, backend.name

@@ -70,7 +70,7 @@ def open_embedding_data(
     A model with prompts reads the first texts of pairs as queries and the others as passages, a text that
     belongs to itself with its default prompt. Raises InputError when a row, a label or a flag cannot be used.
     """
-    tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len, of_pairs=False)
     dev_source = source_of(config, "dev", given.dev, labelled=True)
     dev = _open_dev(config, dev_source, tokenizer, settings, world)
     texts, hashes = _open_texts(config, given, world)

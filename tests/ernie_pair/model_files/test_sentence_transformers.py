@@ -129,11 +129,11 @@ POOL, DENSE_JSON = "1_Pooling/config.json", "2_Dense/config.json"
 REFUSED = {
     "another module": (
         lambda f: modules_with(f, at3=kind(NORM)),
-        "LayerNorm. is not computed here, only",
+        "module .LayerNorm. of .sentence_transformers.models. is not",
     ),
     "own code": (
         lambda f: modules_with(f, at3=kind("custom.Normalize")),
-        "custom.Normalize. is not",
+        "module .Normalize. of .custom. is not",
     ),
     "no pooling": (
         lambda f: modules_with(f, at1=kind(f"{NORM[:29]}Normalize")),
