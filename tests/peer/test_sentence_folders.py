@@ -33,7 +33,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
 @pytest.mark.parametrize("chain", CHAINS)
-def test_a_folder_of_sentence_transformers_gives_its_vectors(newest, tmp_path, family, chain):
+def test_a_sentence_folder_gives_the_vectors_of_its_library(newest, tmp_path, family, chain):
     encoder = newest.make(tmp_path / "encoder", family)
     folder = newest.make_sentence(tmp_path / "folder", encoder, CHAINS[chain], max_seq_length=24)
     said, arrays = newest.ask("vectors", folder=folder, texts=TEXTS)
@@ -60,7 +60,7 @@ def test_a_named_prompt_is_put_before_each_text(newest, tmp_path, name):
     assert np.abs(plain["vectors"] - arrays["vectors"]).max() > 100 * MOST
 
 
-def test_a_module_that_is_not_computed_is_refused_by_its_name(newest, tmp_path):
+def test_an_unknown_module_is_refused_by_its_name(newest, tmp_path):
     encoder = newest.make(tmp_path / "encoder", "bert")
     chain = [["Pooling", {"pooling_mode": "mean"}], ["LayerNorm", {"dimension": 16}]]
     with pytest.raises(ErniePairError, match="LayerNorm"):

@@ -47,17 +47,17 @@ def refuse_differences(peer, folder, texts, pairs=None, max_length=64):
     assert not found, (len(found), max_length, shown)
 
 
-def test_every_assigned_character_has_the_ids_of_the_folders_own_tokenizer(peer, folder, is_like_newest):
+def test_every_assigned_character_has_the_ids_of_the_folder(peer, folder, is_like_newest):
     texts = [f"a{character}b" for character in assigned_characters()]
     refuse_differences(peer, folder, list(filter(is_like_newest, texts)))
 
 
-def test_random_strings_have_the_ids_of_the_folders_own_tokenizer(peer, folder, is_like_newest):
+def test_random_strings_have_the_ids_of_the_folder(peer, folder, is_like_newest):
     texts = [*random_strings(), *WITH_SYMBOLS, *sentences()]
     refuse_differences(peer, folder, list(filter(is_like_newest, texts)))
 
 
-def test_pairs_are_cut_to_any_length_as_by_the_folders_own_tokenizer(peer, folder, is_like_newest):
+def test_pairs_are_cut_to_any_length_as_in_the_library(peer, folder, is_like_newest):
     rng = Random(1)
     texts = list(filter(is_like_newest, [*sentences(60), *WITH_SYMBOLS, *random_strings(100)]))
     pairs = [(rng.choice(texts), rng.choice(texts)) for _ in range(300)]
@@ -67,7 +67,7 @@ def test_pairs_are_cut_to_any_length_as_by_the_folders_own_tokenizer(peer, folde
         refuse_differences(peer, folder, left, right, max_length)
 
 
-def test_pairs_have_the_token_types_of_the_folders_own_tokenizer(peer, folder):
+def test_pairs_have_the_token_types_of_the_library(peer, folder):
     left, right = sentences(40), sentences(40, seed=1)
     rows = rows_here(folder, left, right, 20)
     batch = rows.batch(range(40))
