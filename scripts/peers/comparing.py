@@ -62,9 +62,14 @@ def classifier_here(folder: Path, rows: EncodedPairs) -> Dict[str, np.ndarray]:
 def classifier_there(
     peer: Peer, folder: Path, texts: Texts, pairs: Texts, max_length: int
 ) -> Dict[str, np.ndarray]:
-    """Return the arrays of `classifier_here` by the folder's own library, which also cuts the pairs."""
+    """Return the arrays of `classifier_here` by the folder's own library, which also cuts the pairs.
+
+    One output is that of a reranker: its score is the sigmoid, as of CrossEncoder.
+    """
     asked = {"kind": "AutoModelForSequenceClassification", "max_length": max_length}
     _, said = peer.ask("outputs", folder=folder, texts=texts, pairs=pairs, **asked)
+    if said["logits"].shape[1] == 1:
+        said["logits"] = 1 / (1 + np.exp(-said["logits"]))
     return {**said, "attention_mask": said["attention_mask"].astype(bool)}
 
 

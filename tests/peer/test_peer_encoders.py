@@ -18,6 +18,7 @@ from data_tools.base.errors import CheckpointError, InputError  # noqa: E402
 from ernie_pair.device.device import quiet_libraries  # noqa: E402
 from ernie_pair.embedding.text_encoder import build_text_encoder, load_text_weights  # noqa: E402
 from ernie_pair.inference.predictor import PairPredictor  # noqa: E402
+from ernie_pair.inference.token_rows import SEPARATOR  # noqa: E402
 from ernie_pair.kernels.kernel_flags import KernelFlags  # noqa: E402
 from ernie_pair.model_files.interchange import (  # noqa: E402
     FromHuggingFaceConfig,
@@ -334,3 +335,15 @@ def test_training_begins_from_the_head_of_a_reranker(tmp_path, target, activatio
     start = open_initial_model(config, str(tmp_path / "theirs"))
     assert "with its classifier" in start.beginning
     assert start.model.spec.labels.activation == activation
+
+
+def test_two_separators_between_texts_mean_one_token_type(tmp_path):
+    """As RoBERTa's own tokenizer gives them; the separator before the second text is segment 2 here."""
+    model = their_model("roberta", pad_token_id=1)
+    ours, _ = load_classifier(str(save(model, tmp_path / "theirs")))
+    segments = TYPES.copy()
+    segments[:, 4] = SEPARATOR
+    with paddle.no_grad():
+        found = ours(paddle.to_tensor(padded_as(IDS, 1)), paddle.to_tensor(segments)).numpy()
+    assert np.abs(found - ask(model, IDS, TYPES * 0).logits.numpy()).max() < MOST
+    assert np.abs(logits_of(ours) - found).max() > 10 * MOST
