@@ -63,6 +63,11 @@ class MaskingFlags(Options):
             if getattr(self, name) and self.max_ngrams == 1:
                 raise InputError(f"--{name} needs n-grams of several words; raise --max_ngrams above 1")
 
+    @property
+    def has_order(self) -> bool:
+        """Return whether samples have two segments, whose order is a label: unless --binary_head is false."""
+        return self.binary_head is not False
+
     def rule_settings(self) -> Dict[str, Any]:
         """Return what `ernie_dataset.masking_rule` takes besides the vocabulary."""
         return {
@@ -76,11 +81,11 @@ class MaskingFlags(Options):
 
     def map_settings(self, max_seq_len: int) -> Dict[str, Any]:
         """Return what `sample_map.build_sample_map` takes of these flags, for samples of that many tokens."""
-        specials = SPECIALS_PER_SAMPLE if self.binary_head else SPECIALS_WITHOUT_HEAD
+        specials = SPECIALS_PER_SAMPLE if self.has_order else SPECIALS_WITHOUT_HEAD
         return {
             "target_length": max_seq_len - specials,
             "short_seq_prob": self.short_seq_prob,
-            "min_sentences": 2 if self.binary_head else 1,
+            "min_sentences": 2 if self.has_order else 1,
         }
 
 

@@ -4,6 +4,7 @@ from typing import Any, Iterator, Mapping, Tuple
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import is_number, is_utf8, is_whole_number, shown
+from ernie_pair.model_files.hugging_face.counterparts import EPSILON
 
 SHORTEST_PAIR = 5  # tokens: [CLS] a [SEP] b [SEP]
 SIZES = {  # whole numbers: the least, the most
@@ -18,7 +19,7 @@ DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_dropout_prob"),
     *("dropout", "attention_dropout"),
 )
-SMALL_NUMBERS = ("initializer_range", "layer_norm_eps")  # from 0 to 1
+SMALL_NUMBERS = ("initializer_range", "layer_norm_eps", EPSILON)  # from 0 to 1
 TEXTS = ("model_type", "hidden_act", "pool_act", "pooling", "model_class", "problem_type")
 MOST_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
 LONGEST_CLASS_NUMBER = 9  # digits
@@ -75,6 +76,8 @@ def _problems_of(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
         yield "architectures", "a list of texts"
     if not is_range(given.get("label_range", [0, 1])):
         yield "label_range", "the lowest and the highest label, like [0, 5]"
+    if given.get("score_activation", "sigmoid") not in ("sigmoid", "identity"):
+        yield "score_activation", "sigmoid or identity"
     if not _are_names(given.get("id2label", {})):
         yield "id2label", 'class numbers and names, like {"0": "different", "1": "same"}'
     if not _are_numbers(given.get("label2id", {})):

@@ -5,13 +5,15 @@ from typing import Any, Dict, Mapping, Optional
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import read_json_object
+from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS, find_family, unsupported_type
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
-EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see inference.embedding_json
+EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see model_files.embedding_json
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 # The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
 FAMILIES = {
     **{"ernie": "Ernie", "ernie_gram": "ErnieGram", "bert": "Bert", "roberta": "Roberta"},
+    "xlm_roberta": "Roberta",  # the same classes; its own names and defaults in transformers
     **{"electra": "Electra", "nezha": "NeZha", "roformer": "RoFormer", "roformerv2": "RoFormerv2"},
     **{"ppminilm": "PPMiniLM", "tinybert": "TinyBert", "albert": "Albert", "skep": "Skep"},
     **{"megatronbert": "MegatronBert", "mobilebert": "MobileBert", "squeezebert": "SqueezeBert"},
@@ -21,10 +23,19 @@ FAMILIES = {
 
 def family_in(config: Mapping[str, Any]) -> str:
     """Return which of FAMILIES a config.json names, by model_type or by architectures; empty: none."""
-    if config.get("model_type") in FAMILIES:
+    if config.get("model_type") in list(FAMILIES):  # which may be anything in a file
         return config["model_type"]
     named = architecture_in(config)
     return next((family for family, begins in FAMILIES.items() if _is_of(named, begins)), "")
+
+
+def refuse_unsupported(config_file: Path) -> None:
+    """Raise InputError for a config.json whose model_type is of no model here, whatever else is in it."""
+    config = read_json_object(config_file, "correct it, or give the config.json of a model")
+    named = config.get("model_type")
+    if named is not None and not family_in(config) and not find_family(str(named)):
+        types = {peer.model_type for peer in COUNTERPARTS.values()} | (FAMILIES.keys() - COUNTERPARTS.keys())
+        raise unsupported_type(named, str(config_file), types)
 
 
 def architecture_in(config: Mapping[str, Any]) -> str:

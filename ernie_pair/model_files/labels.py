@@ -9,6 +9,7 @@ output there, as transformers writes it, and the range of its labels:
 
     {"num_labels": 1, "problem_type": "regression", "label_range": [0.0, 5.0]}
     {"num_labels": 1, "problem_type": "regression", "pair_target": "ranking"}      that ranks candidates
+    {..., "label_range": [0, 1], "score_activation": "sigmoid"}      a published reranker, as of CrossEncoder
 """
 
 import math
@@ -20,6 +21,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 from data_tools.base.errors import InputError
 
 CLASSIFICATION, REGRESSION, RANKING = "classification", "regression", "ranking"
+# What makes the score of the one output of a published reranker; a model that is trained here has none.
+ACTIVATION, SIGMOID, IDENTITY = "score_activation", "sigmoid", "identity"
 TARGETS = (CLASSIFICATION, REGRESSION, RANKING)  # what a model is for
 RANGE, PROBLEM, TARGET = "label_range", "problem_type", "pair_target"
 EXAMPLE = "0=different,1=same"
@@ -55,6 +58,11 @@ class Labels:
     def label_range(self) -> Optional[Tuple[float, float]]:
         """Return the lowest and the highest label of a model for regression, where they are known."""
         return None
+
+    @property
+    def activation(self) -> str:
+        """Return SIGMOID or IDENTITY of a published reranker, see ACTIVATION; else ''."""
+        return ""
 
     @classmethod
     def numbered(cls, count: int) -> "Labels":
@@ -110,14 +118,23 @@ class Labels:
 
 @dataclass(frozen=True)
 class Scores(Labels):
-    """The labels of a model for regression: numbers, within ``limits`` (lowest, highest) if known."""
+    """The labels of a model for regression: numbers, within ``limits`` (lowest, highest) if known.
+
+    ``made_by``: its `activation`.
+    """
 
     limits: Optional[Tuple[float, float]] = None
+    made_by: str = ""
 
     @classmethod
-    def within(cls, limits: Optional[Tuple[float, float]] = None) -> "Scores":
+    def within(cls, limits: Optional[Tuple[float, float]] = None, made_by: str = "") -> "Scores":
         """Return the scores from ``limits[0]`` to ``limits[1]``; None: any number."""
-        return cls((SCORE,), {}, limits=limits)
+        return cls((SCORE,), {}, limits=limits, made_by=made_by)
+
+    @property
+    def activation(self) -> str:
+        """Return SIGMOID or IDENTITY of a published reranker, see ACTIVATION; else ''."""
+        return self.made_by
 
     @property
     def target(self) -> str:
@@ -150,7 +167,8 @@ class Scores(Labels):
     def to_config(self) -> Dict[str, Any]:
         """Return the keys of a config.json that keep these labels."""
         limits = {} if self.limits is None else {RANGE: list(self.limits)}
-        return {"num_labels": 1, PROBLEM: REGRESSION, **limits}
+        made_by = {ACTIVATION: self.made_by} if self.made_by else {}
+        return {"num_labels": 1, PROBLEM: REGRESSION, **limits, **made_by}
 
     @property
     def allowed(self) -> str:
@@ -224,7 +242,8 @@ def labels_in(config: Mapping[str, Any]) -> Labels:
         return Relevance.of_candidates()
     if target == REGRESSION:
         limits = config.get(RANGE)
-        return Scores.within(None if limits is None else (float(limits[0]), float(limits[1])))
+        limits = None if limits is None else (float(limits[0]), float(limits[1]))
+        return Scores.within(limits, config.get(ACTIVATION, ""))
     count, names = num_labels_in(config), config.get("id2label")
     if names is None:
         return Labels.numbered(count)
@@ -258,7 +277,7 @@ def target_in(config: Mapping[str, Any]) -> str:
 
 def without_labels(config: Mapping[str, Any]) -> Dict[str, Any]:
     """Return a config.json without what tells of its labels, for others to be written there."""
-    gone = {"id2label", "label2id", "num_labels", "num_classes", RANGE, TARGET}
+    gone = {"id2label", "label2id", "num_labels", "num_classes", RANGE, TARGET, ACTIVATION}
     gone |= {PROBLEM} if config.get(PROBLEM) == REGRESSION else set()
     return {key: value for key, value in config.items() if key not in gone}
 

@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Iterable
 
 import numpy as np
 
@@ -9,11 +10,12 @@ from data_tools.files.json_file import write_json
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.hugging_face.paddle_folder import MODEL_STATE
 from ernie_pair.model_files.source import VOCAB, ModelSource
+from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.model_files.tokenizer_files import copy_tokenizer, own_vocabulary
 from ernie_pair.weights.weight_files import Arrays
 
-# PaddleNLP has no class for ErnieGram with heads: its encoder finds itself in the same file.
-WHOLE = {"ernie": "ErnieForPretraining", "ernie_gram": "ErnieGramModel"}
-LAST_HEAD = "cls.seq_relationship.bias"
+TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
+GELU_NEW = "gelu_new"  # of transformers; PaddleNLP has it under no name
 # PaddleNLP misses a tied parameter that stands under one of its names alone.
 DECODER = "cls.predictions.decoder"
 TIED = (
@@ -23,22 +25,37 @@ TIED = (
 
 
 def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> None:
-    """Write config.json, vocab.txt, tokenizer_config.json and model_state.pdparams into ``folder``.
+    """Write config.json, the files of the tokenizer and model_state.pdparams into ``folder``.
 
     ``weights``: {structured name: float32 array} of the model of pretraining, heads included.
     """
     family = source.spec.family or "ernie"
-    architecture = WHOLE[family] if LAST_HEAD in weights else f"{FAMILIES[family]}Model"
-    config = source.spec.to_config(model_type=family, architectures=[architecture])
+    config = source.spec.to_config(model_type=family, architectures=[class_of(source.spec, weights)])
     if family == "ernie_gram":  # PaddleNLP's default is 768, whatever hidden_size is
         config.setdefault("embedding_size", source.spec.hidden_size)
     write_json(folder / CONFIG, config)
-    tokenizer = {"do_lower_case": True, "tokenizer_class": f"{FAMILIES[family]}Tokenizer"}
-    write_json(folder / "tokenizer_config.json", tokenizer)
-    # Twins beyond the model's rows mark the words of a corpus; no tokenizer makes them of a text.
-    lines = source.vocab_file.read_bytes().splitlines(keepends=True)
-    (folder / VOCAB).write_bytes(b"".join(lines[: source.spec.vocab_size]))
+    if source.spec.tokenizer.is_folders:
+        copy_tokenizer(source.vocab_file, source.spec, folder)
+    else:
+        tokenizer = {"do_lower_case": True, "tokenizer_class": f"{FAMILIES[family]}Tokenizer"}
+        write_json(folder / "tokenizer_config.json", tokenizer)
+        (folder / VOCAB).write_bytes(own_vocabulary(source.vocab_file, source.spec))
     write_weights(folder, _with_tied_names(weights, family))
+
+
+def class_of(spec: ModelSpec, weights: Iterable[str]) -> str:
+    """Return PaddleNLP's class with the heads that the names ``weights`` have, or a name that it lacks.
+
+    It has none for ErnieGram with heads: its encoder finds itself in the same file. Where PaddleNLP's class
+    would compute something else, no class of it is named.
+    """
+    family = spec.family or "ernie"
+    is_own = spec.own_epsilon is not None or spec.config.get("hidden_act") == GELU_NEW
+    heads = {head for head in (TOKEN_HEAD, ORDER_HEAD) for name in weights if name.startswith(head)}
+    ending = "Model"
+    if TOKEN_HEAD in heads and family != "ernie_gram":
+        ending = "ForPretraining" if ORDER_HEAD in heads else "ForMaskedLM"
+    return ("Own" if is_own else "") + FAMILIES[family] + ending
 
 
 def write_weights(folder: Path, weights: Arrays) -> None:

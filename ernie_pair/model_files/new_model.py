@@ -34,7 +34,7 @@ class NewModelConfig(Options):
     output_dir: str = option(help="folder to create", group="data")
     model_type: str = option(
         "ernie",
-        help="model family; ernie and ernie_gram can be pretrained",
+        help="model family; ernie, ernie_gram and bert can be pretrained",
         group="model",
         choices=FAMILIES,
     )

@@ -29,14 +29,17 @@ from ernie_pair.model_files.config_json import (
     VOCAB,
     find_config,
     read_config,
+    refuse_unsupported,
 )
+from ernie_pair.model_files.hugging_face.counterparts import unsupported_type
 from ernie_pair.model_files.hugging_face.reading import (
     find_their_weights,
     is_their_file,
     read_their_weights,
     weight_files,
 )
-from ernie_pair.model_files.hugging_face.settings import from_their_config
+from ernie_pair.model_files.hugging_face.settings import from_their_config, with_cross_encoder
+from ernie_pair.model_files.sentence_transformers import encoder_folder_of, files_of_modules
 from ernie_pair.model_files.spec import ModelSpec, parse_spec, read_spec
 from ernie_pair.model_files.tokenizer_checks import (
     refuse_other_cutting,
@@ -108,11 +111,10 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[boo
     else:
         source = _fetch(ALIASES.get(name_or_path, name_or_path), family, from_scratch)
     if source.spec.unknown_family:
-        raise InputError(
-            f"{source.name} is a {source.spec.unknown_family} model; take an encoder that reads word pieces: "
-            f"{', '.join(FAMILIES)}"
-        )
+        raise unsupported_type(source.spec.unknown_family, source.name, FAMILIES)
     named = source.spec.family or family
+    if family and FAMILIES.get(family) == FAMILIES.get(named):  # PaddleNLP calls an XLM-RoBERTa a RoBERTa
+        named = family
     if family not in ("", named):
         raise CheckpointError(
             f"--model_type {family}: {source.name} holds {named} weights; leave --model_type out, or give "
@@ -140,10 +142,12 @@ def refuse_cased(source: ModelSource) -> None:
 
 
 def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:
-    folder = model_folder_of(folder)
+    folder = encoder_folder_of(model_folder_of(folder))
     config = find_config(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
         return _open_recipes_checkpoint(folder, family, from_scratch)
+    if config is not None:
+        refuse_unsupported(config)
     vocab_file = find_tokenizer(folder)
     missing = [CONFIG] * (config is None) + [VOCAB] * (not vocab_file.is_file())
     if config is None or missing:
@@ -165,7 +169,7 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
     spec = read_spec(
         config,
         vocab_file,
-        lambda found: from_their_config(found, str(config), family) if is_theirs else found,
+        lambda found: _translated(found, config, family) if is_theirs else found,
         is_folders=not is_own,
     )
     if vocab_file.name == FAST_TOKENIZER and (folder / VOCAB).is_file():
@@ -173,6 +177,10 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
     if is_own and is_theirs:
         refuse_other_cutting(folder, spec.lower_case)
     return ModelSource(str(folder), spec, vocab_file, weights, is_theirs)
+
+
+def _translated(found: Dict, config: Path, family: str) -> Dict:
+    return from_their_config(with_cross_encoder(found, config.parent), str(config), family)
 
 
 def _refuse_exported(folder: Path) -> None:
@@ -209,7 +217,8 @@ def model_folder_of(given: Path) -> Path:
 
 def files_of_model(given: str) -> List[Path]:
     """Return what determines the answers of the model that ``given`` stands for; '': no model, no files."""
-    return content_of(str(model_folder_of(Path(given)))) if given else []
+    folder = model_folder_of(Path(given))
+    return [*content_of(str(folder)), *files_of_modules(folder)] if given else []
 
 
 def find_weights(folder: Path) -> Optional[Path]:
@@ -297,7 +306,7 @@ def _model_class(family: str):
 
 def tokenizer_class(family: str):
     """Return PaddleNLP's tokenizer of word pieces for a family; it does not export each of them."""
-    module = import_module(f"paddlenlp.transformers.{family}.tokenizer")
+    module = import_module(f"{_model_class(family).__module__.rpartition('.')[0]}.tokenizer")
     return getattr(module, tokenizer_class_of(family))
 
 

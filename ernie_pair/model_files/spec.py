@@ -13,6 +13,7 @@ from data_tools.base.errors import InputError
 from data_tools.files.json_file import shown
 from ernie_pair.model_files.config_checks import check_config
 from ernie_pair.model_files.config_json import CONFIG, VOCAB, architecture_in, family_in, read_config
+from ernie_pair.model_files.hugging_face.counterparts import EPSILON
 from ernie_pair.model_files.labels import (
     CLASSIFICATION,
     Labels,
@@ -105,6 +106,11 @@ class ModelSpec:
         return labels_in(self.config)
 
     @property
+    def own_epsilon(self) -> Optional[float]:
+        """Return the epsilon of all layer norms; None: the one that PaddleNLP's class gives them."""
+        return self.config.get(EPSILON)
+
+    @property
     def model_class(self) -> str:
         """Return the class of a person's own that the model is of, package.module:Class; empty: none."""
         return self.config.get("model_class") or ""
@@ -118,7 +124,8 @@ class ModelSpec:
     @property
     def shape(self) -> Dict[str, Any]:
         """Return {key of config.json: value or None}, of what a checkpoint of pretraining depends on."""
-        return {key: self.config.get(key) for key in SHAPE_KEYS}
+        shape = {key: self.config.get(key) for key in SHAPE_KEYS}
+        return shape if self.own_epsilon is None else {**shape, EPSILON: self.own_epsilon}
 
     @property
     def sha256(self) -> str:
@@ -212,7 +219,7 @@ def _spec_of(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -
 
 def _max_positions(family: str, config: Mapping[str, Any], pad_id: int) -> int:
     positions = config.get("max_position_embeddings", POSITIONS)
-    if family == "roberta":  # its first token has the position pad_token_id + 1
+    if family in ("roberta", "xlm_roberta"):  # its first token has the position pad_token_id + 1
         return positions - pad_id - 1
     return min(positions, POSITIONS) if family == "nezha" else positions  # the size of its table
 

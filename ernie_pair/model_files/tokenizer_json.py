@@ -17,7 +17,10 @@ OTHER_WAYS = {
     **{"use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False},
     **{"tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer"},
 }
-_OWN_CLASSES = {"roberta": "RobertaChineseTokenizer", "albert": "AlbertChineseTokenizer"}
+_OWN_CLASSES = {
+    **dict.fromkeys(("roberta", "xlm_roberta"), "RobertaChineseTokenizer"),
+    "albert": "AlbertChineseTokenizer",
+}
 
 
 class TokenizerSettings(NamedTuple):

@@ -173,7 +173,7 @@ def open_pretrain_data(
         sample_map={},  # set for each phase
         rule=config.rule_settings(),
         masking_fn=config.masking_fn,
-        binary_head=config.binary_head,
+        binary_head=config.has_order,
         cache_dir=cache,
         ngrams=ngrams,
     )

@@ -88,7 +88,7 @@ def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: AnyTokenizer) -> 
     rule = masking_rule(tokenizer, **config.rule_settings())
     masking_fn = load_masking_fn(config.masking_fn)
     return ErnieDataset(
-        corpus, rows, rule, seed=config.seed, binary_head=config.binary_head, masking_fn=masking_fn
+        corpus, rows, rule, seed=config.seed, binary_head=config.has_order, masking_fn=masking_fn
     )
 
 

@@ -32,6 +32,8 @@ from ernie_pair.model_files.source import (
 )
 from ernie_pair.model_files.tokenizer_files import read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.pretrain.config.vocab_checks import refuse_other_family
+from ernie_pair.pretrain.convert.order_head import with_order_head
 from ernie_pair.pretrain.data import PretrainData, open_pretrain_data
 from ernie_pair.pretrain.pretrain_fingerprint import fingerprint_of, rules_of, topology_of
 from ernie_pair.pretrain.pretrained_card import card_of_pretrained
@@ -66,7 +68,9 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
         config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.starts_from_scratch
     )
     refuse_no_family(source, NAME_FAMILY)
+    refuse_other_family(source.spec)
     refuse_cased(source)
+    config = with_order_head(config, source)
     tokenizer = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
     opened = open_pretrain_data(config, world, tokenizer, source.spec)
     processes = counted(world.size, "process", "processes")

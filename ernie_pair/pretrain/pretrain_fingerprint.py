@@ -8,6 +8,7 @@ from typing import Dict, Iterable, Union
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
 from ernie_pair.device.amp_flags import without_idle_amp
 from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.model_files.hugging_face.counterparts import SPECIFIC
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pretrain.config.half_flags import HALF_OPS
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -56,11 +57,15 @@ def topology_of(config: PretrainConfig, kernels: str, world: World) -> Dict[str,
 
 def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainData) -> Fingerprint:
     """Return what must be equal for a resumed run to be the same run."""
-    values = {name: getattr(config, name) for name in SAME_RUN}
+    values = {**{name: getattr(config, name) for name in SAME_RUN}, "binary_head": config.has_order}
     of_model = "of --model_name_or_path"
     values.update(
         {f"model {key} (config.json {of_model})": value for key, value in source.spec.shape.items()}
     )
+    if source.spec.family == "bert":  # the other classes have one of their own
+        values[f"model layer_norm_eps (config.json {of_model})"] = source.spec.config.get(
+            "layer_norm_eps", SPECIFIC
+        )
     return {
         **values,
         "amp_fp32_ops": _float32_ops(config.use_amp, config.amp_dtype, config.float32_ops),

@@ -16,9 +16,12 @@ from ernie_pair.engine.flops import FORWARD_PASSES_OF_TRAINING, EncoderSize, cou
 from ernie_pair.engine.hooks import NoStop, StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.engine.readings import DeferredMetrics
+from ernie_pair.model_files.config_json import architecture_in
+from ernie_pair.model_files.model_folder import class_of
 from ernie_pair.model_files.source import CONFIG, VOCAB, ModelSource
+from ernie_pair.model_files.tokenizer_files import tokenizer_files
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.convert.warm_start import read_start, warn_of_random_weights
+from ernie_pair.pretrain.convert.warm_start import order_parts_not_in, read_start, warn_of_random_weights
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
 from ernie_pair.pretrain.graph.built_program import PretrainProgram
 from ernie_pair.pretrain.graph.dropout_seed import NO_DROPOUT, seed_feed
@@ -71,6 +74,8 @@ class PretrainJob:
         self._stop: StopRequests = NoStop()  # of the last step
         # Steps are skipped on the device, and the rate of the next step depends on whether this one was.
         self._reads_each_step = config.sync_freq_on(config.device) == 1 or bool(program.skips)
+        # What names begin with that neither the start had nor this run trains: it is in no file of the run.
+        self._lacks: Tuple[str, ...] = ()
         self._unproven = False  # weights were given, and no validation has shown yet that they fit
 
     def load_initial_weights(self) -> str:
@@ -83,6 +88,7 @@ class PretrainJob:
         start = read_start(self.program.parameters, self.source, self._starts_with_its_ngrams())
         self.program.set_weights(start.arrays)
         self._unproven = start.has_lm_head
+        self._lacks = () if self.config.has_order else start.lacks
         return f"start from the weights {self.source.weights}"
 
     def _starts_with_its_ngrams(self) -> bool:
@@ -195,7 +201,8 @@ class PretrainJob:
         """Return the parameters under their structured names, float32; a tied parameter appears once."""
         names = _first_names(self.program.parameters)
         named = {names[key]: array for key, array in self.program.weights().items()}
-        return cut_vocabulary(named, self.vocab_size)
+        kept = {name: array for name, array in named.items() if not name.startswith(self._lacks)}
+        return cut_vocabulary(kept, self.vocab_size)
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:
         """Yield (name, content) of what this rank writes to a checkpoint.
@@ -204,9 +211,16 @@ class PretrainJob:
         its own, this holds for the ranks of each machine.
         """
         if self.local.is_first:
-            yield CONFIG, json.dumps(self.source.spec.to_config(), indent=2).encode()
-            yield VOCAB, self.source.vocab_file.read_bytes()
-            yield STATIC_WEIGHTS, self.weights()
+            spec, weights = self.source.spec, self.weights()
+            settings = spec.to_config()
+            if architecture_in(settings) or self._lacks:
+                settings["architectures"] = [class_of(spec, weights)]
+            yield CONFIG, json.dumps(settings, indent=2).encode()
+            if spec.tokenizer.is_folders:
+                yield from tokenizer_files(self.source.vocab_file, spec, spec.trained_length).items()
+            else:
+                yield VOCAB, self.source.vocab_file.read_bytes()
+            yield STATIC_WEIGHTS, weights
             if self.data.ngrams is not None:
                 yield NGRAMS, self.data.ngrams.content
         part, parts = self.local.rank, self.config.sharding_degree
@@ -226,7 +240,9 @@ class PretrainJob:
         found = pad_vocabulary(
             from_safetensors(checkpoint.read(STATIC_WEIGHTS), STATIC_WEIGHTS), self.vocab_size
         )
-        weights = match_parameters(self.program.parameters, found, f"{checkpoint.folder}/{STATIC_WEIGHTS}")
+        lacks = () if self.config.has_order else order_parts_not_in(found, self.program.parameters)
+        where = f"{checkpoint.folder}/{STATIC_WEIGHTS}"
+        weights = match_parameters(self.program.parameters, found, where, may_miss=lacks)
         state: Arrays = {}
         for name in sorted(name for name in checkpoint.files if fnmatch(name, ANY_OPTIMIZER)):
             state.update(from_safetensors(checkpoint.read(name), name))
@@ -235,6 +251,7 @@ class PretrainJob:
         shapes = ChainMap(*self.program.slots.values())
         wanted = {stored: shapes[key] for key, stored in names.items()}
         refuse_mismatch(wanted, state, f"{checkpoint.folder}/{ANY_OPTIMIZER}")
+        self._lacks = lacks
         self.program.set_weights(weights)
         self.program.set({key: state[names[key]] for key in self.program.owned_variables(names)})
         # Skipping steps in float32 may be switched on and off (--on_nan): then its state starts fresh. The

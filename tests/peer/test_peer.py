@@ -15,7 +15,16 @@ from tiny_pair import VOCAB, write_model, write_pairs
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from their_models import FAMILIES, OF_FAMILY, SIZES, ask, save, shapes_of, their_model  # noqa: E402
+from their_models import (  # noqa: E402
+    FAMILIES,
+    OF_FAMILY,
+    SIZES,
+    ask,
+    padded_as,
+    save,
+    shapes_of,
+    their_model,
+)
 
 from data_tools.text.wordpiece import WordPiece  # noqa: E402
 from ernie_pair.device.device import quiet_libraries  # noqa: E402
@@ -48,7 +57,7 @@ PRETRAINED = ("ernie", "ernie_gram", "bert")
 def logits_here(folder):
     model, _ = load_classifier(str(folder))
     with paddle.no_grad():
-        return model(paddle.to_tensor(IDS), paddle.to_tensor(TYPES)).numpy()
+        return model(paddle.to_tensor(padded_as(IDS, model.pad_id)), paddle.to_tensor(TYPES)).numpy()
 
 
 def shake(model):

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from tiny_pair import VOCAB
@@ -22,6 +23,7 @@ OF_FAMILY = {
         **{"embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2},
         **{"post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1},
     },
+    "xlm_roberta": {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
 }
 OF_DISTILBERT = ("hidden_size", "num_hidden_layers", "num_attention_heads", "type_vocab_size")
@@ -43,15 +45,26 @@ def their_model(family, kind="ForSequenceClassification", seed=0, **changes):
 
 def save(model, folder: Path, **options) -> Path:
     model.save_pretrained(folder, **options)
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    tokens, pad_id = list(VOCAB), model.config.pad_token_id
+    tokens[0], tokens[pad_id] = tokens[pad_id], tokens[0]
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
+    if "bert" in model.config.model_type:  # as Chinese ones have it; their own class has no vocab.txt
+        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     return folder
 
 
+def padded_as(ids, pad_id):
+    """Ids that are padded with 0, for a model whose padding is ``pad_id``: the two change places."""
+    return np.where(ids == 0, pad_id, np.where(ids == pad_id, 0, ids))
+
+
 def ask(model, ids, types, **options):
-    """What a model says of int64 [B, S] ids and types."""
-    asked = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor((ids != 0).astype("int64"))}
+    """What a model says of int64 [B, S] ids, padded with 0, and types; one token type is that of all."""
+    is_text = torch.tensor((ids != 0).astype("int64"))
+    asked = {"input_ids": torch.tensor(padded_as(ids, model.config.pad_token_id)), "attention_mask": is_text}
     if model.config.model_type != "distilbert":
-        asked["token_type_ids"] = torch.tensor(types)
+        is_one = model.config.type_vocab_size == 1
+        asked["token_type_ids"] = torch.tensor(types * 0 if is_one else types)
     with torch.no_grad():
         return model(**asked, **options)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from places import ROOT
 from safetensors.numpy import load_file
+from tiny_bert import ORDER, POOLER, write_bert
 from tiny_pretrain import events, flags, write_corpus, write_model
 
 pytestmark = pytest.mark.ranks
@@ -153,3 +154,19 @@ def test_a_converted_sharded_run_can_start_another_run(world):
     assert done.returncode == 0
     for output in ("way-back", "way-back-sharded"):
         assert largest_difference(first, world / output) == 0
+
+
+@pytest.mark.parametrize("layout", [{"dp_degree": 2}, {"dp_degree": 1, "sharding_degree": 2}])
+def test_two_processes_continue_a_bert_as_one_does(world, layout, request):
+    """A BERT without a head for the order: no process learns one, or writes one."""
+    start = world / "bert" / "hf"
+    if not start.is_dir():
+        write_bert(world / "bert", without=(ORDER, POOLER), theirs=True)
+    given = {"model_name_or_path": start, "from_scratch": "false", "adam_epsilon": 1e-4}
+    single = one_process(world, f"one {request.node.callspec.id}", micro_batch_size=8, **given)
+    done, output = two_processes(world, f"two {request.node.callspec.id}", **layout, **given)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert largest_difference(single, output) < 2e-5
+    assert not [
+        name for name in load_file(output / "model_last" / "static_vars.safetensors") if ORDER in name
+    ]

@@ -22,6 +22,7 @@ import tiny_targets
 import yaml
 from pages import ROOT, blocks, blocks_to_run, text_of
 from ports import free_port
+from tiny_bert import ORDER, POOLER, write_bert
 
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier
@@ -119,6 +120,8 @@ def template(tmp_path_factory):
     (here / "ernie-gram-zh").mkdir()
     build_classifier(gram, seed=3, dropout=0.1).write(here / "ernie-gram-zh", gram.vocab_file)
     shutil.rmtree(here / "out")
+    write_bert(here / "published", without=(ORDER, POOLER), theirs=True)
+    (here / "published" / "hf").rename(here / "chinese-roberta-wwm-ext")
     write_texts(here)
     return here
 

@@ -48,9 +48,9 @@ def write_model(folder: Path, **changes) -> Path:
     return folder
 
 
-def write_corpus(folder: Path, model: Path, documents: int = 60, seed: int = 0) -> Path:
+def write_corpus(folder: Path, model: Path, documents: int = 60, seed: int = 0, tokenizer=None) -> Path:
     """Documents of 1 to 6 sentences in which each character is followed by the next of the list."""
-    rng, tokenizer = np.random.default_rng(seed), WordPiece.from_file(model / "vocab.txt")
+    rng, tokenizer = np.random.default_rng(seed), tokenizer or WordPiece.from_file(model / "vocab.txt")
     with CorpusWriter(
         folder / "text", vocab_size=tokenizer.vocab_size, about={"vocab_sha256": tokenizer.sha256}
     ) as writer:

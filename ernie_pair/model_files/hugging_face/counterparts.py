@@ -5,13 +5,18 @@ transformers has another head) and those that transformers has not (RoFormerV2, 
 
 PaddleNLP's modeling.py gives its layer norms the epsilon of config.json in some families, and a number of its
 own in others: `layer_norm_eps` says which. In ELECTRA it is config.json's or 1e-12, by the class that holds
-the encoder.
+the encoder. This package gives them what transformers would, under the key EPSILON.
 """
 
 from dataclasses import dataclass, field
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, Mapping, Optional, Tuple
+
+from data_tools.base.errors import InputError
+from data_tools.files.json_file import shown
 
 SPECIFIC = 1e-12  # transformers' own default of all these families
+# The key of the epsilon of all layer norms, where it is not the one that PaddleNLP's class computes with.
+EPSILON = "computed_layer_norm_eps"
 NUMBER = "#"  # in the place of a layer's number
 
 _EMBEDDINGS = {
@@ -89,6 +94,13 @@ _MEGATRON_LAYER = {
         **{"attention.layer_norm": "attention.ln", "layer_norm": "ln"},
     }.items()
 }
+_ROBERTA: Dict[str, Any] = {
+    "modules": {**_BERT, **_POOLER},
+    "heads": _DENSE_CLASSIFIER,
+    "layer_norm_eps": None,
+    "optional": ("pooler.dense",),
+    "defaults": {"pad_token_id": 1},
+}
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,7 @@ class Counterpart:
     with, here and there. ``modules``, ``heads``: {module here: there}, # for the number of a layer; inside
     the encoder and outside of it. ``optional``: modules that some configurations do not make.
     ``layer_norm_eps``: the one that PaddleNLP's class computes with; None: that of config.json.
+    ``defaults``: {key of config.json here: value of transformers' class where its config.json has none}.
     ``keys``: {key of config.json here: there}, of those that differ; ``also``: keys of this family alone.
     ``fixed``: {key of config.json here: the one value that both classes can take}. ``unused``: modules that
     no output depends on, which transformers has not; they are left out. ``keeps_positions``: PaddleNLP's
@@ -114,7 +127,8 @@ class Counterpart:
     modules: Mapping[str, str]
     heads: Mapping[str, str]
     layer_norm_eps: Optional[float] = SPECIFIC
-    activations: Tuple[str, ...] = ("gelu", "relu")
+    activations: Tuple[str, ...] = ("gelu", "relu", "gelu_new")
+    defaults: Mapping[str, object] = field(default_factory=dict)
     optional: Tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
     also: Tuple[str, ...] = ()
@@ -146,18 +160,18 @@ COUNTERPARTS: Dict[str, Counterpart] = {
         layer_norm_eps=None,
         fixed={"pool_act": "tanh"},
     ),
-    "roberta": Counterpart(
-        *("roberta", "Roberta", "Roberta", "roberta.", "roberta."),
-        _BERT,
-        _DENSE_CLASSIFIER,
-        layer_norm_eps=None,
-    ),
+    "roberta": Counterpart(*("roberta", "Roberta", "Roberta", "roberta.", "roberta."), **_ROBERTA),
+    "xlm_roberta": Counterpart(*("xlm-roberta", "XLMRoberta", "Roberta", "roberta.", "roberta."), **_ROBERTA),
     "electra": Counterpart(
         *("electra", "Electra", "Electra", "electra.", "electra."),
         {**_BERT, "embeddings_project": "embeddings_project"},
         _DENSE_CLASSIFIER,
         activations=("gelu",),  # transformers' head computes with it, whatever config.json says
         optional=("embeddings_project",),
+        defaults={
+            **{"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4},
+            "intermediate_size": 1024,
+        },
         also=("embedding_size",),
     ),
     "nezha": Counterpart(
@@ -178,6 +192,10 @@ COUNTERPARTS: Dict[str, Counterpart] = {
         },
         _CLASSIFIER,
         layer_norm_eps=None,
+        defaults={
+            **{"embedding_size": 128, "hidden_size": 4096, "num_attention_heads": 64},
+            **{"intermediate_size": 16384, "hidden_act": "gelu_new"},
+        },
         also=("embedding_size", "num_hidden_groups", "inner_group_num", "classifier_dropout_prob"),
         keeps_positions=True,
     ),
@@ -190,6 +208,7 @@ COUNTERPARTS: Dict[str, Counterpart] = {
             **_POOLER,
         },
         _CLASSIFIER,
+        activations=("gelu", "relu"),
         also=(
             *("embedding_size", "q_groups", "k_groups", "v_groups", "post_attention_groups"),
             *("intermediate_groups", "output_groups"),
@@ -204,6 +223,8 @@ COUNTERPARTS: Dict[str, Counterpart] = {
             **_DISTIL_LAYER,
         },
         {**_CLASSIFIER, "pre_classifier": "pre_classifier"},
+        activations=("gelu", "relu"),
+        defaults={"num_hidden_layers": 6},
         keys={
             **{"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
             **{
@@ -224,9 +245,21 @@ COUNTERPARTS: Dict[str, Counterpart] = {
             **_POOLER,
         },
         _CLASSIFIER,
+        defaults={
+            **{"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
+            "intermediate_size": 4096,
+        },
         keeps_positions=True,
     ),
 }
+
+
+def unsupported_type(named: object, where: str, supported: Iterable[str]) -> InputError:
+    """Return the error for a model whose type this package does not compute."""
+    return InputError(
+        f"{where}: the model type {shown(named)} is not supported; give a model of one of these: "
+        f"{', '.join(sorted(supported))}"
+    )
 
 
 def find_family(model_type: str) -> str:

@@ -16,6 +16,7 @@ from ernie_pair.weights.weight_files import Arrays
 
 WORDS = "embeddings.word_embeddings.weight"
 TABLES = ("_embeddings", "decoder")  # how the modules end whose weights are tables, not to be transposed
+WRAPPERS = ("module.", "_orig_mod.")  # before all names of a model that was wrapped: DataParallel, compile
 OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}  # of norms, in files of TensorFlow's time
 # Tables of positions that every model computes, which older versions wrote down.
 COMPUTED = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -35,6 +36,9 @@ def from_their_names(found: Arrays, family: str) -> Arrays:
     """
     peer = COUNTERPARTS[family]
     modules = {theirs: ours for ours, theirs in {**peer.modules, **peer.heads}.items()}
+    for wrapper in WRAPPERS:
+        if all(name.startswith(wrapper) for name in found):
+            found = {name[len(wrapper) :]: array for name, array in found.items()}
     prefix = prefix_in(found)
     renamed: Arrays = {}
     for name, array in found.items():

@@ -50,19 +50,19 @@ def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
 
 
 def _masked_word_model(source: ModelSource):
-    from paddlenlp.transformers import ErnieConfig, ErnieForPretraining
+    from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
-    if source.spec.family not in ("ernie", ""):
-        raise InputError(f"{source.name}: only an ERNIE has a head for masked words here")
+    if source.spec.family not in ("ernie", "bert", ""):
+        raise InputError(f"{source.name}: only an ERNIE or a BERT has a head for masked words here")
     if source.weights is None:
         raise InputError(f"{source.name} has no weights yet")
-    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = ErnieForPretraining(ErnieConfig.from_dict(source.spec.to_config(**no_dropout)))
+    model = build_ernie(ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     parameters, where = dict(model.state_dict()), str(source.weights)
     found = as_float32(structured_names(source.read_weights(), parameters, where), where)
     if not any(name.startswith(LM_HEAD) for name in found):
         raise InputError(f"{where} holds no head for masked words ({LM_HEAD}*)")
-    arrays = match_parameters(parameters, found, where, may_miss=ORDER_HEAD, may_have=HEADS)
+    may_miss = (ORDER_HEAD, f"{model.base_model_prefix}.pooler.")
+    arrays = match_parameters(parameters, found, where, may_miss=may_miss, may_have=HEADS)
     for parameter in parameters.values():
         if parameter.name in arrays:
             parameter.set_value(arrays[parameter.name])

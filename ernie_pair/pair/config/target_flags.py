@@ -101,7 +101,7 @@ def chosen_labels(config, spec: ModelSpec) -> Labels:
         return Relevance.of_candidates()
     limits = parse_label_range(config.label_range)
     if limits is None and spec.target == target:
-        limits = spec.labels.label_range
+        return spec.labels
     return Scores.within(limits)
 
 

@@ -1,8 +1,9 @@
 """The pair classifier: an encoder of PaddleNLP, one vector of its output, dropout, a linear layer.
 
 Its parameters have the names of PaddleNLP's XForSequenceClassification, so a saved folder loads there and
-theirs load here. With mean pooling it is not a PaddleNLP model: its config.json names a class that PaddleNLP
-does not have, and the encoder's pooler is kept unchanged, frozen and unused. B batch, S sequence, D hidden, C
+theirs load here. With mean pooling, or an epsilon that PaddleNLP's class does not compute with, it is not a
+PaddleNLP model: its config.json names a class that PaddleNLP does not have. Under mean pooling the encoder's
+pooler is kept unchanged, frozen and unused. B batch, S sequence, D hidden, C
 classes.
 """
 
@@ -17,7 +18,7 @@ from data_tools.base.errors import InputError
 from ernie_pair.device.paddle_patches.paddlenlp_models import init_like
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
-from ernie_pair.model_files.labels import RANKING
+from ernie_pair.model_files.labels import RANKING, SIGMOID
 from ernie_pair.model_files.source import (
     ModelSource,
 )
@@ -35,6 +36,7 @@ from ernie_pair.processes.world import seed_of
 
 # Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
 MEAN_CLASS = "MeanPooledPairClassifier"
+EPSILON_CLASS, SIGMOID_CLASS = "OwnEpsilonPairClassifier", "SigmoidPairClassifier"
 
 
 class PairClassifier(EncoderModel):
@@ -79,7 +81,8 @@ class PairClassifier(EncoderModel):
 
     def _centre_scores(self) -> None:
         """Start a new regression model in the middle of its range instead of at 0."""
-        limits = self.spec.labels.label_range if self.num_classes == 1 else None
+        labels = self.spec.labels
+        limits = labels.label_range if self.num_classes == 1 and not labels.activation else None
         bias = dict(self.named_parameters()).get(self._output_bias())
         if limits is not None and bias is not None:
             bias.set_value(np.array([sum(limits) / 2], np.float32))
@@ -103,14 +106,19 @@ class PairClassifier(EncoderModel):
         return self.way.idle + (("pooler.",) if self.pooling == "mean" else ())
 
     def forward(self, input_ids, token_type_ids):
-        """Return the logits, float32 [B, C], of ids and token types, int64 [B, S]; padding ids are masked."""
+        """Return the logits, float32 [B, C], of ids and token types, int64 [B, S]; padding ids are masked.
+
+        A published reranker returns its scores, the sigmoid of its one logit.
+        """
         last = self.layers()[-1] if self.reads_first_token else None
         states_BSD, pooled_BD = hidden_states(
             self.family, self.encoder, input_ids, token_type_ids, self.pad_id, last
         )
         if self.head == "own":
-            return self.classifier(states_BSD)
-        return self.classifier(self.dropout(self._pooled(states_BSD, pooled_BD, input_ids)))
+            logits_BC = self.classifier(states_BSD)
+        else:
+            logits_BC = self.classifier(self.dropout(self._pooled(states_BSD, pooled_BD, input_ids)))
+        return F.sigmoid(logits_BC) if self.spec.labels.activation == SIGMOID else logits_BC
 
     @property
     def reads_first_token(self) -> bool:
@@ -169,8 +177,14 @@ def _classifier_spec(
     settings = spec.to_config(
         model_type=family,
         num_labels=spec.num_labels,
-        architectures=[MEAN_CLASS if pooling == "mean" else f"{FAMILIES[family]}ForSequenceClassification"],
+        architectures=[f"{FAMILIES[family]}ForSequenceClassification"],
     )
+    if spec.own_epsilon is not None:
+        settings["architectures"] = [EPSILON_CLASS]
+    if spec.labels.activation == SIGMOID:
+        settings["architectures"] = [SIGMOID_CLASS]
+    if pooling == "mean":
+        settings["architectures"] = [MEAN_CLASS]
     for key in ("num_classes", "pooling", "model_class"):
         settings.pop(key, None)
     own_class = path_of_class(model_class, PairClassifier)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Tuple
 
 from data_tools.base.errors import CheckpointError, InputError
+from ernie_pair.model_files.config_json import architecture_in
 from ernie_pair.model_files.source import ModelSource, open_model, refuse_no_family
 from ernie_pair.pair.model.classifier import PairClassifier, build_classifier
 from ernie_pair.pair.model.encoder_model import EncoderModel
@@ -35,12 +36,11 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     is_other_head = is_other_task or theirs != ours
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
     may_miss: Tuple[str, ...] = (*HEADS, *model.head_names()) if headless else ()
-    if source.is_hugging_face:  # transformers' BertForMaskedLM has no pooler, and no model what is idle here
+    masked_lm = architecture_in(source.spec.config).endswith("ForMaskedLM")  # transformers' has no pooler
+    if source.is_hugging_face or masked_lm:  # and no model of transformers what is idle here
         idle = tuple(f"{model.attribute}.{part}" for part in model.way.idle)
         may_miss += _absent_pooler(found, model) + idle
-    unused = model.way.pretraining_heads + (HEADS if is_other_head else ())
-    if model.way.head == "own":
-        unused += (f"{model.attribute}.pooler.",)
+    unused = model.way.pretraining_heads + (HEADS if is_other_head else ()) + unused_parts(model, source)
     set_matching(model, found, source.weights, may_miss=may_miss, may_have=unused)
     passed_over = sum(name.startswith(model.way.pretraining_heads) for name in found)
     notes = ["the classifier is new and random" if headless else "with its classifier"]
@@ -68,9 +68,20 @@ def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassif
     found = source.read_weights()
     if any(name.startswith(HEADS[0]) for name, _ in model.named_parameters()):  # an own class may have none
         refuse_no_classifier(found, source.name)
-    set_matching(model, found, source.weights)
+    set_matching(model, found, source.weights, may_have=unused_parts(model, source))
     model.eval()
     return model, source.vocab_file
+
+
+def unused_parts(model: EncoderModel, source: ModelSource) -> Tuple[str, ...]:
+    """Return what the names of weights begin with that the classes of the library of ``source`` pass over.
+
+    A classifier of RoBERTa has no pooler, and transformers' ERNIE no task embedding without use_task_id.
+    """
+    parts: Tuple[str, ...] = ("pooler.",) if model.way.head == "own" else ()
+    if source.is_hugging_face and not source.spec.config.get("use_task_id"):
+        parts += ("embeddings.task_type_embeddings.",)
+    return tuple(f"{model.attribute}.{part}" for part in parts)
 
 
 def refuse_no_classifier(found: Arrays, where: str) -> None:

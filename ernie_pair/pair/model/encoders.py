@@ -10,9 +10,9 @@ from typing import Dict, Tuple, Type
 from paddle import nn
 from paddlenlp import transformers
 
-from data_tools.base.errors import InputError
-from ernie_pair.device.paddle_patches.paddlenlp_models import share_positions
-from ernie_pair.model_files.config_json import CONFIG, FAMILIES
+from ernie_pair.device.paddle_patches.paddlenlp_models import make_gelu_new, set_epsilon, share_positions
+from ernie_pair.inference.token_rows import SEPARATOR
+from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pair.model.first_token import FirstTokenAlone
 
@@ -42,6 +42,7 @@ ENCODERS: Dict[str, Encoder] = {
     **dict.fromkeys(("ernie", "bert", "roformer", "ppminilm", "skep"), Encoder()),
     "ernie_gram": Encoder(idle=("embeddings.rel_pos_embeddings.",)),
     "roberta": Encoder(head="own", pretraining_heads=("lm_head.",)),
+    "xlm_roberta": Encoder(attribute="roberta", head="own", pretraining_heads=("lm_head.",)),
     "electra": Encoder(
         head="own",
         gives_pooled=False,
@@ -60,29 +61,35 @@ ENCODERS: Dict[str, Encoder] = {
     **dict.fromkeys(("mobilebert", "squeezebert"), Encoder(makes_mask=False)),
     "distilbert": Encoder(head="dense", takes_types=False, gives_pooled=False, pretraining_heads=("vocab_",)),
 }
+# Families on Paddle's TransformerEncoderLayer, which has no gelu_new.
+OF_PADDLE_LAYERS = ("ernie", "ernie_gram", "bert", "roberta", "xlm_roberta")
 
 
 def encoder_spec(spec: ModelSpec) -> ModelSpec:
-    """Return ``spec`` with the sizes that PaddleNLP would otherwise set to other values.
-
-    Raises InputError when the model has no token type for the second text.
-    """
-    if ENCODERS[spec.family].takes_types and spec.token_types == 1:
-        raise InputError(f"{CONFIG}: type_vocab_size 1 has no type for the second text; take another model")
+    """Return ``spec`` with the sizes that PaddleNLP would otherwise set to other values."""
     if spec.family == "ernie_gram" and spec.embedding_size is None:
         return spec.replace(embedding_size=spec.hidden_size)
     return spec
 
 
 def new_encoder(spec: ModelSpec) -> nn.Layer:
-    """Return PaddleNLP's encoder of ``spec`` with random weights."""
+    """Return PaddleNLP's encoder of ``spec`` with random weights, and the epsilon that ``spec`` states."""
     family = spec.family
     model_class = getattr(transformers, f"{FAMILIES[family]}Model")
-    config = model_class.config_class.from_dict(spec.to_config())
+    settings, is_new = spec.to_config(), spec.config.get("hidden_act") == "gelu_new"
+    if is_new and family in OF_PADDLE_LAYERS:
+        settings["hidden_act"] = "gelu"
+    settings["model_type"] = model_class.config_class.model_type
+    config = model_class.config_class.from_dict(settings)
     # PaddleNLP's classifier leaves this pooler away.
-    encoder = model_class(config, add_pooling_layer=False) if family == "roberta" else model_class(config)
+    encoder = model_class(config, add_pooling_layer=False) if "roberta" in family else model_class(config)
     if family == "nezha":
         share_positions(encoder)
+    if is_new and family in OF_PADDLE_LAYERS:
+        make_gelu_new(encoder.encoder.layers)
+    if spec.own_epsilon is not None:
+        # That of SqueezeBERT's layers is 1e-12 in transformers as well, whatever config.json says.
+        set_epsilon(encoder.embeddings if family == "squeezebert" else encoder, spec.own_epsilon)
     return encoder
 
 
@@ -100,10 +107,15 @@ def own_head_class(family: str, encoder: nn.Layer) -> Type[nn.Layer]:
 def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad_id: int, alone=None):
     """Return hidden states [B, S, D] and the pooled output [B, D], or None for it.
 
-    ``input_ids`` and ``token_type_ids`` are int64 [B, S]. ``alone``: the last layer, where it is to run for
-    the first token alone; the hidden states are [B, 1, D] then.
+    ``input_ids`` and ``token_type_ids`` are int64 [B, S]; a model with one token type gives it to both texts.
+    ``alone``: the last layer, where it is to run for the first token alone; the hidden states are [B, 1, D]
+    then.
     """
     way = ENCODERS[family]
+    if getattr(encoder.config, "type_vocab_size", 0) == 1:
+        token_type_ids = token_type_ids * 0  # a program that is traced keeps its input
+    elif "roberta" in family:  # its tokenizer of two separators between the texts gives all one type
+        token_type_ids = token_type_ids * (1 - token_type_ids.max(axis=1, keepdim=True) // SEPARATOR)
     asked = {"token_type_ids": token_type_ids} if way.takes_types else {}
     if not way.makes_mask:
         dtype = encoder.embeddings.word_embeddings.weight.dtype

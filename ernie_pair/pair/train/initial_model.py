@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, Mapping, NamedTuple, TypeVar, Union
 
 from data_tools.base.errors import InputError
+from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.config.target_flags import chosen_labels, refuse_unfit_flags
@@ -43,7 +44,10 @@ def open_initial_model(config: PairConfig, name_or_path: str) -> InitialModel:
     model = build_classifier(source, config.seed, config.dropout, config.pooling, own)
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
     choose_path(model, config, config.device)  # the same
-    is_other_task = labels.target != before.target
+    # The one output of a published reranker orders candidates already.
+    is_other_task = labels.target != before.target and not (
+        labels.target == RANKING and before.labels.activation
+    )
     return InitialModel(model, source, load_initial_weights(model, source, is_other_task))
 
 

@@ -25,7 +25,10 @@ LARGEST_SEED = 2**63 - 1
 class PretrainConfig(
     RetentionFlags, NgramFlags, WarmupFlags, ReportFlags, RecipeFlags, KernelFlags, DeterministicFlags
 ):
-    """Pretrain ERNIE 1.0 on a tokenized corpus, in the static graph by default. Start it again to resume."""
+    """Pretrain an ERNIE or a BERT on a tokenized corpus, in the static graph by default.
+
+    Start it again to resume.
+    """
 
     EXAMPLE = "--model_name_or_path ernie-1.0 --input_dir data --output_dir output --max_steps 10000"
     USUAL_RATE = 0.01  # the recipe's
@@ -38,8 +41,14 @@ class PretrainConfig(
         group="data",
     )
     output_dir: str = option(help="checkpoints, metrics and VisualDL logs go here", group="checkpoints")
-    model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram"]] = option(
+    model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram", "bert"]] = option(
         None, help="model family; none: taken from config.json", group="model"
+    )
+    binary_head: Optional[bool] = option(  # type: ignore[assignment]  # None: see `has_order`
+        None,
+        help="two segments per sample, to learn their order too; false: one segment, masked tokens only; "
+        "none: true from random weights, otherwise whether the given weights have a sentence-order head",
+        group="data",
     )
     from_scratch: bool = option(
         False, help="start from random weights: config.json and vocab.txt are enough", group="model"

@@ -1,10 +1,22 @@
-"""Check that the requested samples fit the model."""
+"""Check that a model can be pretrained, and that the requested samples fit it."""
 
 from data_tools.base.errors import InputError
 from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.spec import ModelSpec
+
+# The families that are pretrained; a BERT, a RoBERTa-wwm and a MacBERT are all of model_type bert.
+PRETRAINED = ("ernie", "ernie_gram", "bert")
+
+
+def refuse_other_family(spec: ModelSpec) -> None:
+    """Raise InputError when ``spec`` is of a family that is not pretrained here; none is ERNIE's."""
+    if spec.family not in ("", *PRETRAINED):
+        raise InputError(
+            f"{CONFIG}: {spec.family} cannot be pretrained here; give a model of model_type "
+            f"{', '.join(PRETRAINED)} (BERT, RoBERTa-wwm, MacBERT are bert)"
+        )
 
 
 def refuse_unfit_model(
@@ -15,7 +27,7 @@ def refuse_unfit_model(
         raise InputError(
             f"--max_seq_len {max_seq_len} is above the model's {spec.max_positions} positions; lower it"
         )
-    if flags.binary_head and spec.token_types == 1:
+    if flags.has_order and spec.token_types == 1:
         raise InputError(
             f"{CONFIG}: type_vocab_size 1 cannot tell two segments apart; use --binary_head false"
         )

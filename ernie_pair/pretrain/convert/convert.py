@@ -10,11 +10,12 @@ from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.results import Results, files_of
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER, find_tokenizer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.device.paddle_version import refuse_without_programs
 from ernie_pair.model_files.config_json import CONFIG, find_config
 from ernie_pair.model_files.model_card import write_card
-from ernie_pair.model_files.model_folder import write_model_folder
+from ernie_pair.model_files.model_folder import class_of, write_model_folder
 from ernie_pair.model_files.source import RECIPE_NOTE, VOCAB, ModelSource, open_model
 from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pretrain.convert.conversion_card import card_of_converted
@@ -33,7 +34,10 @@ from ernie_pair.weights.ngram_names import NGRAM_HEAD
 from ernie_pair.weights.weight_files import Arrays, read_weights
 
 SUFFIXES = (".safetensors", ".pdparams")
-WRITTEN = {CONFIG, VOCAB, "tokenizer_config.json", "model_state.pdparams", CONVERSION, README, MADE}
+WRITTEN = {
+    *(CONFIG, VOCAB, FAST_TOKENIZER, "tokenizer_config.json", "model_state.pdparams"),
+    *(CONVERSION, README, MADE),
+}
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +79,7 @@ def convert(config: ConvertConfig) -> None:
     refuse_without_programs("the converter")
     weights_file = find_static_weights(Path(config.static_model_path))
     source = _source_of(config, weights_file)
+    _refuse_other_than_paddlenlps(source)
     output_dir = Path(os.path.realpath(config.output_dir))
     _refuse_loss(output_dir, source)
     results = _results(config, output_dir, weights_file, source)
@@ -103,6 +108,15 @@ def convert(config: ConvertConfig) -> None:
         may_be_lost=lambda folder: config.overwrite,
     )
     logger.info("wrote %s: %d parameters of %s", config.output_dir, len(weights), weights_file)
+
+
+def _refuse_other_than_paddlenlps(source: ModelSource) -> None:
+    """Raise InputError when PaddleNLP's class would compute something else."""
+    if class_of(source.spec, ()).startswith("Own"):
+        raise InputError(
+            f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
+            "use the checkpoint as it is, or for transformers: ernie-pair convert --to hf"
+        )
 
 
 def _results(config: ConvertConfig, output_dir: Path, weights_file: Path, source: ModelSource) -> Results:
@@ -148,7 +162,7 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     folder = weights_file.parent
     if find_config(folder) is None and (folder / RECIPE_NOTE).is_file():
         return open_model(str(folder), model_type="", from_scratch=True)
-    settings, vocab_file = find_config(folder), folder / VOCAB
+    settings, vocab_file = find_config(folder), find_tokenizer(folder)
     missing = [CONFIG] * (settings is None) + [VOCAB] * (not vocab_file.is_file())
     if settings is None or missing:
         raise InputError(f"{folder} has no {' and no '.join(missing)}; give --model_name_or_path")

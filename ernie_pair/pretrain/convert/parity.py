@@ -14,10 +14,14 @@ from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.parameter_names import structured_names
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
-ENCODER_OUTPUTS = ("sequence_output", "pooled_output")
 FEEDS = ("input_ids", "token_type_ids")
 PADDED_LENGTH = 64
-HEAD_OUTPUTS = {"lm_logits": "cls.predictions.", "sop_logits": "cls.seq_relationship."}
+# The outputs that a model may lack, and what the names of their weights begin with, within the model.
+HEAD_OUTPUTS = {
+    "pooled_output": "pooler.",
+    "lm_logits": "cls.predictions.",
+    "sop_logits": "cls.seq_relationship.",
+}
 
 
 def parity_batches(spec: ModelSpec) -> Dict[str, Arrays]:
@@ -58,19 +62,25 @@ def named_weights(found: Arrays, model, where: str) -> Arrays:
     parameters = model.state_dict()
     named = without_ngram_head(structured_names(found, parameters, where))
     named = as_float32(cut_vocabulary(named, model.config.vocab_size), where)
-    match_parameters(parameters, named, where, may_miss=_heads_not_in(named))
+    missing = [HEAD_OUTPUTS[output] for output in _outputs_not_of(named)]
+    may_miss = (*missing, *(f"{model.base_model_prefix}.{head}" for head in missing))
+    match_parameters(parameters, named, where, may_miss=may_miss)
     return named
 
 
-def _heads_not_in(named: Arrays) -> tuple:
-    """Return the heads that ``named`` lacks; a head is present entirely or not at all."""
-    return tuple(head for head in HEAD_OUTPUTS.values() if not any(name.startswith(head) for name in named))
+def _outputs_not_of(named: Arrays) -> List[str]:
+    """Return the outputs whose weights ``named`` lacks; a head is present entirely or not at all.
+
+    The head for sentence order needs the pooler.
+    """
+    missing = [output for output, head in HEAD_OUTPUTS.items() if not any(head in name for name in named)]
+    return missing if "sop_logits" in missing else [o for o in missing if o != "pooled_output"]
 
 
 def outputs_of(weights: Arrays) -> List[str]:
     """Return the names of the outputs that can be computed from ``weights``."""
-    missing = _heads_not_in(weights)
-    return [*ENCODER_OUTPUTS, *(output for output, head in HEAD_OUTPUTS.items() if head not in missing)]
+    missing = _outputs_not_of(weights)
+    return ["sequence_output", *(output for output in HEAD_OUTPUTS if output not in missing)]
 
 
 def run_static(spec: ModelSpec, found: Arrays, where: str, batches: Dict[str, Arrays]) -> tuple:
@@ -133,7 +143,7 @@ def _all_outputs(model, inputs: Dict) -> Dict:
     from ernie_pair.pretrain.graph.model import encoder_of
 
     sequence, pooled = encoder_of(model)(**inputs)
-    return dict(zip((*ENCODER_OUTPUTS, *HEAD_OUTPUTS), (sequence, pooled, *model.cls(sequence, pooled))))
+    return dict(zip(("sequence_output", *HEAD_OUTPUTS), (sequence, pooled, *model.cls(sequence, pooled))))
 
 
 def largest_differences(one: Dict[str, Arrays], other: Dict[str, Arrays]) -> Dict[str, Dict[str, float]]:

@@ -106,7 +106,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
     model = load_pretrained(source)
     asking = Asking(config.max_seq_len, config.batch_size, config.bootstrap)
     measured = measure_masked_loss(model, dataset, pad_id, asking, documents)
-    if not (config.binary_head and has_order_head(source, model)):
+    if not (config.has_order and has_order_head(source, model)):
         measured = {name: value for name, value in measured.items() if not name.startswith("sop_")}
     with results.published() as (draft,):
         draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
@@ -146,7 +146,7 @@ def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
     rule = masking_rule(tokenizer, **config.rule_settings())
     masking_fn = load_masking_fn(config.masking_fn)
     dataset = ErnieDataset(
-        corpus, rows, rule, seed=config.seed, binary_head=config.binary_head, masking_fn=masking_fn
+        corpus, rows, rule, seed=config.seed, binary_head=config.has_order, masking_fn=masking_fn
     )
     return dataset, tokenizer.pad_id
 

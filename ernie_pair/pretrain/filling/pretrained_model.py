@@ -4,7 +4,7 @@ from typing import Any
 
 from data_tools.base.errors import CheckpointError
 from ernie_pair.model_files.source import ModelSource
-from ernie_pair.pretrain.convert.warm_start import LM_HEAD
+from ernie_pair.pretrain.convert.warm_start import LM_HEAD, idle_parts
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
 from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.parameter_matching import match_parameters
@@ -37,7 +37,7 @@ def load_pretrained(source: ModelSource) -> Any:
         as_float32(cut_vocabulary(found, source.spec.vocab_size), where),
         where,
         may_miss=(ORDER_HEAD, f"{model.base_model_prefix}.pooler."),
-        may_have=CLASSIFIER,
+        may_have=(CLASSIFIER, *idle_parts(source)),
     )
     for parameter in parameters.values():
         if parameter.name in arrays:

@@ -48,7 +48,7 @@ class DynamicProgram:
         self.parameters: Dict[str, paddle.Tensor] = self.model.state_dict()
         self._by_name = {p.name: p for p in self.parameters.values()}
         self.set_weights({self.parameters[name].name: array for name, array in drawn.items()})
-        self._trained = _trained_of(self.model, config.binary_head)
+        self._trained = _trained_of(self.model, config.has_order)
         self.optimizer = build_optimizer(config, self.model, 0.0, self._trained)
         self.slots: Dict[str, Dict[str, tuple]] = {}
         self._state: Dict[str, paddle.Tensor] = {}
@@ -87,7 +87,7 @@ class DynamicProgram:
         self.model.train()
         sums = sum_losses(run_ernie(self.model, feeds), feeds)
         loss = sums.masked_loss * float(weights[0])
-        if self.config.binary_head:
+        if self.config.has_order:
             loss = loss + sums.sop_loss * float(weights[1])
         (loss / self.config.accumulation_steps).backward()
         self._passes += 1
@@ -170,12 +170,12 @@ def draw_as_static(model_config, seed: int) -> Arrays:
     return pad_vocabulary(cut_vocabulary(arrays, model_config.vocab_size), model_config.vocab_size)
 
 
-def _trained_of(model, binary_head: bool) -> List[paddle.Tensor]:
+def _trained_of(model, has_order: bool) -> List[paddle.Tensor]:
     """Return the parameters that receive a gradient."""
     return [
         parameter
         for name, parameter in model.named_parameters()
-        if binary_head or not any(part in name for part in ORDER_ALONE)
+        if has_order or not any(part in name for part in ORDER_ALONE)
     ]
 
 

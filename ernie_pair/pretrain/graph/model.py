@@ -7,13 +7,23 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 from paddle import nn
-from paddlenlp.transformers import ErnieConfig, ErnieForPretraining, ErnieGramConfig, PretrainedConfig
+from paddlenlp.transformers import (
+    BertConfig,
+    BertForPretraining,
+    ErnieConfig,
+    ErnieForPretraining,
+    ErnieGramConfig,
+    PretrainedConfig,
+)
 
 from data_tools.base.errors import InputError
 from data_tools.samples.collate import NO_LABEL
+from ernie_pair.device.paddle_patches.paddlenlp_models import make_gelu_new, set_epsilon
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG
+from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
 from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.pretrain.config.vocab_checks import refuse_other_family
 from ernie_pair.pretrain.graph.ernie_gram import ErnieGramForPretraining
 from ernie_pair.pretrain.graph.ngram_head import add_ngram_head, union_labels
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
@@ -22,7 +32,9 @@ TASKS = ("lm", "sop")
 CLASSES = {
     "ernie": (ErnieConfig, ErnieForPretraining),
     "ernie_gram": (ErnieGramConfig, ErnieGramForPretraining),
+    "bert": (BertConfig, BertForPretraining),
 }
+OWN_RANGE = ("ernie_gram", "bert")  # whose classes draw with initializer_range only in dynamic mode
 
 
 class Outputs(NamedTuple):
@@ -73,8 +85,7 @@ def ernie_config(
         "attention_probs_dropout_prob": attention_probs_dropout_prob,
     }
     family = spec.family or "ernie"
-    if family not in CLASSES:
-        raise InputError(f"{CONFIG}: {family} cannot be pretrained here; give an {' or an '.join(CLASSES)}")
+    refuse_other_family(spec)
     settings = spec.to_config(model_type=family, **dropout)
     if family == "ernie_gram":
         if spec.embedding_size not in (None, spec.hidden_size):
@@ -83,9 +94,18 @@ def ernie_config(
                 "PaddleNLP's ErnieGram has no layer between the two; make them equal"
             )
         settings.update(hidden_size=spec.hidden_size, embedding_size=spec.hidden_size)
+    settings["layer_norm_eps"] = epsilon_of(spec)
     config = CLASSES[family][0].from_dict(settings)
     config.num_ngrams = num_ngrams
     return config
+
+
+def epsilon_of(spec: ModelSpec) -> float:
+    """Return the epsilon of all layer norms: of PaddleNLP's class, or what config.json states otherwise."""
+    if spec.own_epsilon is not None:
+        return spec.own_epsilon
+    of_class = COUNTERPARTS[spec.family or "ernie"].layer_norm_eps
+    return spec.config.get("layer_norm_eps", SPECIFIC) if of_class is None else of_class
 
 
 def build_ernie(config: PretrainedConfig) -> nn.Layer:
@@ -93,15 +113,21 @@ def build_ernie(config: PretrainedConfig) -> nn.Layer:
 
     Raises InputError when ``config`` does not describe a model.
     """
-    family = config.model_type
+    family, is_new = config.model_type, config.hidden_act == "gelu_new"
+    if is_new:  # which Paddle's layers do not have
+        config = deepcopy(config)
+        config.hidden_act = "gelu"
     try:
         with paddle.utils.unique_name.guard():
             model = CLASSES[family][1](config)
     except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{CONFIG} describes no valid {family} model ({reason}); correct it") from None
-    if family == "ernie_gram" and not paddle.in_dynamic_mode():
+    if family in OWN_RANGE and not paddle.in_dynamic_mode():
         _draw_weights(model)
+    set_epsilon(model, config.layer_norm_eps)
+    if is_new:
+        make_gelu_new([*encoder_of(model).encoder.layers, model.cls.predictions])
     return model
 
 
@@ -138,7 +164,7 @@ def _start_added_rows(model: nn.Layer, first: int, bias_values: np.ndarray) -> N
 
 
 def _draw_weights(model: nn.Layer) -> None:
-    """Draw the weights with initializer_range, which ErnieGramModel uses only in dynamic mode."""
+    """Draw the weights with initializer_range, as the classes of OWN_RANGE do in dynamic mode."""
     draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
     for layer in model.sublayers():
         if isinstance(layer, (nn.Linear, nn.Embedding)):

@@ -144,7 +144,7 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) ->
 def _loss_of(config: PretrainConfig, forward: _Forward):
     """Add the loss, float32 [1], that the step minimises."""
     loss = forward.sums.masked_loss * forward.weights[0]
-    if config.binary_head:  # without it the head and the pooler have no gradient, and stay as they are
+    if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
         loss = loss + forward.sums.sop_loss * forward.weights[1]
     return loss
 

@@ -16,6 +16,8 @@ from data_tools.base.errors import CheckpointError, ErniePairError, InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.best_link import ranked_models
 from ernie_pair.device.device import quiet_libraries
+from ernie_pair.embedding.text_encoder import build_text_encoder
+from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
@@ -33,6 +35,7 @@ from ernie_pair.model_files.interchange import (
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
+from ernie_pair.model_files.labels import labels_in
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier
 from ernie_pair.pair.model.classifier_weights import load_classifier, load_initial_weights
@@ -52,6 +55,7 @@ OF_FAMILY = {
     "electra": {"embedding_size": 12},
     "nezha": {"use_relative_position": True},
     "albert": {"embedding_size": 12},
+    "xlm_roberta": {"type_vocab_size": 1, "pad_token_id": 1},
     "squeezebert": {
         **{"embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2},
         **{"post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1},
@@ -170,19 +174,19 @@ def test_a_model_without_a_pooler_gets_a_random_one(tmp_path):
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"model_type": "ernie", "layer_norm_eps": 1e-5}, "pass .*model_type bert"),
-        ({"model_type": "nezha", "layer_norm_eps": 1e-5}, "computes with 1e-12"),
-        ({"layer_norm_eps": "small"}, "is a number from 0 to 1"),
-        ({"hidden_act": "gelu_new"}, "gelu and relu"),
+        ({"model_type": "nezha", "layer_norm_eps": 0.01}, "Paddle computes with 0 to 0.001"),
+        ({"layer_norm_eps": "small"}, "Paddle computes with 0 to 0.001"),
+        ({"hidden_act": "quick_gelu"}, "gelu and relu and gelu_new"),
+        ({"hidden_act": ["gelu"]}, "gelu and relu and gelu_new"),
         ({"model_type": "electra", "hidden_act": "relu"}, "shown to be equal are gelu"),
         ({"position_embedding_type": "relative_key"}, "do not support it"),
         ({"is_decoder": True}, "do not support it"),
         ({"pruned_heads": {"0": [1]}}, "do not support it"),
         ({"problem_type": "regression"}, "is not possible with 3 outputs"),
         ({"quantization_config": {"bits": 4}}, "do not support it"),
-        ({"model_type": "roformer"}, "no encoder here is its like"),
-        ({"model_type": "deberta"}, "no encoder here is its like"),
-        ({"model_type": 7}, "no encoder here is its like"),
+        ({"model_type": "roformer"}, "is not supported; give a model of one of these: albert, bert, "),
+        ({"model_type": "deberta"}, "is not supported; give a model of one of these: albert, bert, "),
+        ({"model_type": 7}, "is not supported; give a model of one of these: albert, bert, "),
     ],
 )
 def test_a_config_paddlenlp_cannot_reproduce_is_rejected(changes, reason):
@@ -201,8 +205,95 @@ def test_layer_norm_epsilon_of_bert_is_converted_both_ways():
 def test_ernie_without_task_embeddings_can_be_read_as_bert():
     ernie = {**BERT, "model_type": "ernie", "layer_norm_eps": 1e-5, "use_task_id": False}
     assert from_their_config(ernie, "", "bert")["model_type"] == "bert"
-    with pytest.raises(InputError, match="layer_norm_eps"):
-        from_their_config({**ernie, "use_task_id": True}, "", "bert")
+    assert from_their_config({**ernie, "use_task_id": True}, "", "bert")["model_type"] == "ernie"
+
+
+@pytest.mark.parametrize("named", ["deberta-v2", "modernbert", "qwen3", "gpt2", "t5", "xlm", 7, ["bert"]])
+def test_an_unsupported_type_is_named_whatever_else_the_folder_lacks(tmp_path, named):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": named}))
+    with pytest.raises(InputError, match="is not supported; give .*: albert, bert, .*xlm-roberta") as caught:
+        open_model(str(tmp_path), model_type="")
+    assert "\n" not in caught.value.message and json.dumps(named) in caught.value.message
+    with pytest.raises(InputError, match="is not supported"):  # of serve, which asks for an exported model
+        read_exported(tmp_path)
+
+
+def epsilons_of(folder):
+    model, _ = load_classifier(str(folder))
+    return {layer._epsilon for layer in model.sublayers() if isinstance(layer, paddle.nn.LayerNorm)}
+
+
+def retrained(folder, into):
+    """What a run that starts from ``folder`` writes before its first step."""
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    model = build_classifier(source, seed=0, dropout=0.0)
+    load_initial_weights(model, source)
+    into.mkdir()
+    model.write(into, source.vocab_file)
+    return into
+
+
+@pytest.mark.parametrize("family, usual", [("ernie", 1e-12), ("ernie_gram", 1e-5), ("nezha", 1e-12)])
+def test_the_epsilon_of_a_transformers_folder_is_obeyed_and_kept(tmp_path, family, usual):
+    shape = OF_FAMILY[family] if family == "nezha" else {}
+    ours = write_trained(tmp_path / "ours", family, **shape)
+    change_config(ours, layer_norm_eps=1e-4)  # as PaddleNLP computes it: whatever is written there
+    assert epsilons_of(ours) == {usual}
+    change_config(ours, layer_norm_eps=usual)
+    convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(tmp_path / "theirs")))
+    assert epsilons_of(tmp_path / "theirs") == {usual}
+    same = json.loads((retrained(tmp_path / "theirs", tmp_path / "same") / "config.json").read_text())
+    assert "computed_layer_norm_eps" not in same
+    change_config(tmp_path / "theirs", layer_norm_eps=1e-4)
+    assert epsilons_of(tmp_path / "theirs") == {1e-4}
+    trained = retrained(tmp_path / "theirs", tmp_path / "trained")
+    assert epsilons_of(trained) == {1e-4}
+    assert json.loads((trained / "config.json").read_text())["architectures"] == ["OwnEpsilonPairClassifier"]
+    convert_to_hugging_face(ToHuggingFaceConfig(str(trained), str(tmp_path / "back")))
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["layer_norm_eps"] == 1e-4
+    source = open_model(str(tmp_path / "theirs"), model_type="", from_scratch=False)
+    encoder = build_text_encoder(source, 0, None)
+    assert {e._epsilon for e in encoder.sublayers() if isinstance(e, paddle.nn.LayerNorm)} == {1e-4}
+    assert encoder.spec.config["architectures"] == ["OwnEpsilonTextEncoder"]
+
+
+IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+RERANKER = {
+    **{"model_type": "bert", "transformers_version": "4.49.0", "vocab_size": 35},
+    **{"id2label": {"0": "LABEL_0"}, "architectures": ["BertForSequenceClassification"]},
+}
+
+
+@pytest.mark.parametrize(
+    "changes, activation",
+    [
+        ({}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": IDENTITY}}, "identity"),
+        ({"sentence_transformers": {"version": "4.1"}}, "sigmoid"),
+        ({"sbert_ce_default_activation_function": "torch.nn.Identity"}, "identity"),
+        ({"sbert_ce_default_activation_function": None}, "sigmoid"),
+        ({"problem_type": "regression"}, ""),
+        ({"problem_type": "regression", "sbert_ce_default_activation_function": SIGMOID}, "sigmoid"),
+        ({"paddle_model_type": "bert", "problem_type": "regression"}, ""),
+        ({"paddle_model_type": "bert"}, ""),
+    ],
+)
+def test_a_reranker_scores_as_its_config_says(changes, activation):
+    labels = labels_in(from_their_config({**RERANKER, **changes}, ""))
+    assert labels.activation == activation
+    assert labels.label_range == ((0.0, 1.0) if activation == "sigmoid" else None)
+
+
+@pytest.mark.parametrize("stated", ["torch.nn.modules.activation.Tanh", "mine.Sigmoid"])
+def test_another_activation_of_a_reranker_is_refused_by_name(stated):
+    with pytest.raises(InputError, match=f"activation_fn is .*{stated}.*Sigmoid or .*Identity"):
+        from_their_config({**RERANKER, "sentence_transformers": {"activation_fn": stated}}, "")
+
+
+def test_an_encoder_with_the_label_of_no_head_is_no_reranker():
+    encoder = {**RERANKER, "architectures": ["BertModel"]}
+    assert labels_in(from_their_config(encoder, "")).names == ("0", "1")
 
 
 def test_class_names_are_kept_but_default_labels_are_not():

@@ -414,7 +414,7 @@ def test_models_unfit_for_the_domain_loss_are_rejected(domain, tmp_path):
     with pytest.raises(InputError, match="was made with another vocabulary than that of"):
         domain_loss(source_of(cased), corpus, 8, 24)
     gram = replace(source_of(encoder), spec=source_of(encoder).spec.replace(model_type="ernie_gram"))
-    with pytest.raises(InputError, match="only an ERNIE has a head for masked words"):
+    with pytest.raises(InputError, match="only an ERNIE or a BERT has a head for masked words"):
         domain_loss(gram, corpus, 8, 24)
 
 

@@ -396,10 +396,27 @@ def test_max_seq_len_above_the_model_positions_is_refused(make, tmp_path, family
         open_tokenizer(tmp_path / f"new-{family}" / "vocab.txt", model.spec, most + 1)
 
 
-def test_a_model_with_one_token_type_is_refused(make, tmp_path):
-    folder = write_model(tmp_path / "m", type_vocab_size=1)
-    with pytest.raises(InputError, match="type_vocab_size 1 has no type for the second text"):
-        new_classifier(open_model(str(folder), model_type="bert", from_scratch=True), 0, 0.0)
+@pytest.mark.parametrize("family", ["bert", "xlm_roberta"])
+def test_one_token_type_is_that_of_both_texts_here_and_exported(tmp_path, family):
+    folder = write_new(tmp_path / "new", family)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "type_vocab_size": 1}))
+    model = new_classifier(open_model(str(folder), model_type=family, from_scratch=True), 0, 0.0)
+    model.eval()
+    with paddle.no_grad():
+        logits = model(paddle.to_tensor(IDS), paddle.to_tensor(TYPES)).numpy()
+        assert np.array_equal(model(paddle.to_tensor(IDS), paddle.to_tensor(TYPES * 0)).numpy(), logits)
+    (tmp_path / "trained").mkdir()
+    model.write(tmp_path / "trained", folder / "vocab.txt", 40)
+    again, _ = load_classifier(str(tmp_path / "trained"))
+    assert again.family == family
+    with paddle.no_grad():
+        assert np.array_equal(again(paddle.to_tensor(IDS), paddle.to_tensor(TYPES)).numpy(), logits)
+    for number, backend in enumerate(("onnx", "paddle")):
+        shipped = str(tmp_path / f"shipped{number}")
+        export_pair(ExportConfig(str(tmp_path / "trained"), shipped, format=backend))
+        found = PairPredictor(shipped, backend).logits_of_ids(IDS, TYPES)
+        assert np.abs(found - logits).max() < 1e-5
 
 
 @pytest.mark.parametrize("told, length", [(None, 128), (24, 24), (10**30, 128), (257, 128)])

@@ -1,0 +1,349 @@
+"""What config.json of a transformers folder states is computed: epsilon, activation, types, padding."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import paddle
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from paddlenlp import transformers as paddlenlp_models  # noqa: E402
+from their_models import FAMILIES, ask, padded_as, save, their_model  # noqa: E402
+from tiny_pair import train_config  # noqa: E402
+
+from data_tools.base.errors import CheckpointError, InputError  # noqa: E402
+from ernie_pair.device.device import quiet_libraries  # noqa: E402
+from ernie_pair.embedding.text_encoder import build_text_encoder, load_text_weights  # noqa: E402
+from ernie_pair.inference.predictor import PairPredictor  # noqa: E402
+from ernie_pair.inference.token_rows import SEPARATOR  # noqa: E402
+from ernie_pair.kernels.kernel_flags import KernelFlags  # noqa: E402
+from ernie_pair.model_files.interchange import (  # noqa: E402
+    FromHuggingFaceConfig,
+    ToHuggingFaceConfig,
+    convert_from_hugging_face,
+    convert_to_hugging_face,
+)
+from ernie_pair.model_files.source import open_model  # noqa: E402
+from ernie_pair.pair.export.export_pair import ExportConfig, export_pair  # noqa: E402
+from ernie_pair.pair.model.classifier import build_classifier  # noqa: E402
+from ernie_pair.pair.model.classifier_weights import load_classifier, load_initial_weights  # noqa: E402
+from ernie_pair.pair.model.encoders import hidden_states  # noqa: E402
+from ernie_pair.pair.model.kernel_path import choose_path  # noqa: E402
+from ernie_pair.pair.train.initial_model import open_initial_model  # noqa: E402
+from ernie_pair.search.trained_scorer import open_trained_scorer  # noqa: E402
+
+quiet_libraries()
+transformers.logging.set_verbosity_error()
+MOST, EPSILON = 1e-5, 1e-3  # the most that Paddle's layer norm takes
+IDS = np.array([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0], [1, 12, 13, 14, 2, 15, 2]])
+TYPES = np.array([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
+IS_TEXT = IDS != 0
+OF_NO_POOLER = ("roberta", "xlm_roberta", "electra", "distilbert")
+WITH_EPSILON = [family for family in FAMILIES if family != "distilbert"]
+NEW_GELU = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")
+
+
+def logits_of(model):
+    with paddle.no_grad():
+        ids = paddle.to_tensor(padded_as(IDS, model.pad_id))
+        return model(ids, paddle.to_tensor(TYPES)).numpy()
+
+
+def states_of(model):
+    """The hidden states of all tokens that are text, and the pooled output or None."""
+    with paddle.no_grad():
+        ids = paddle.to_tensor(padded_as(IDS, model.pad_id))
+        states, pooled = hidden_states(
+            model.family, model.encoder, ids, paddle.to_tensor(TYPES), model.pad_id
+        )
+    return states.numpy()[IS_TEXT], None if pooled is None else pooled.numpy()
+
+
+def difference(folder, model):
+    """The largest difference of hidden states, pooled output and logits from those of transformers."""
+    ours, _ = load_classifier(str(folder))
+    said = ask(model, IDS, TYPES, output_hidden_states=True)
+    states, pooled = states_of(ours)
+    found = [states - said.hidden_states[-1].numpy()[IS_TEXT], logits_of(ours) - said.logits.numpy()]
+    if model.config.model_type not in OF_NO_POOLER and pooled is not None:
+        found.append(pooled - ask(model.base_model, IDS, TYPES).pooler_output.numpy())
+    return max(np.abs(part).max() for part in found)
+
+
+def retrained(folder, into):
+    """The folder that a training run would write which starts from ``folder``, without a step."""
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    model = build_classifier(source, seed=0, dropout=0.0)
+    load_initial_weights(model, source)
+    into.mkdir()
+    model.write(into, source.vocab_file)
+    return into
+
+
+@pytest.mark.parametrize("family", WITH_EPSILON)
+def test_any_epsilon_is_computed_kept_and_written(tmp_path, family):
+    model = their_model(family, layer_norm_eps=EPSILON)
+    folder = save(model, tmp_path / "theirs")
+    assert difference(folder, model) < MOST
+    trained = retrained(folder, tmp_path / "trained")
+    expected = logits_of(load_classifier(str(folder))[0])
+    usual = logits_of(load_classifier(str(save(their_model(family), tmp_path / "usual")))[0])
+    assert np.abs(usual - expected).max() > 5 * MOST
+    assert np.array_equal(logits_of(load_classifier(str(trained))[0]), expected)
+    convert_to_hugging_face(ToHuggingFaceConfig(str(trained), str(tmp_path / "back")))
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
+    assert again.config.layer_norm_eps == EPSILON
+    assert np.abs(ask(again, IDS, TYPES).logits.numpy() - expected).max() < MOST
+
+
+@pytest.mark.parametrize("family", ["ernie", "nezha"])
+def test_paddlenlp_never_opens_a_trained_folder_of_another_epsilon(tmp_path, family):
+    folder = save(their_model(family, layer_norm_eps=EPSILON), tmp_path / "theirs")
+    trained = retrained(folder, tmp_path / "trained")
+    with pytest.raises(AttributeError, match="Unable to parse 'architectures'"):
+        paddlenlp_models.AutoModelForSequenceClassification.from_pretrained(str(trained))
+
+
+def test_an_ernie_of_another_epsilon_becomes_a_bert_of_paddlenlp(tmp_path):
+    model = their_model("ernie", layer_norm_eps=EPSILON)
+    folder = save(model, tmp_path / "theirs")
+    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
+    peer = paddlenlp_models.AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "ours"))
+    peer.eval()
+    assert type(peer).__name__ == "BertForSequenceClassification"
+    with paddle.no_grad():
+        logits = peer(paddle.to_tensor(IDS), paddle.to_tensor(TYPES)).numpy()
+    assert np.abs(logits - ask(model, IDS, TYPES).logits.numpy()).max() < MOST
+    assert difference(tmp_path / "ours", model) < MOST
+
+
+@pytest.mark.parametrize("family, changes", [("ernie", {"use_task_id": True}), ("nezha", {})])
+def test_an_epsilon_that_paddlenlp_cannot_compute_is_not_converted(tmp_path, family, changes):
+    folder = save(their_model(family, layer_norm_eps=EPSILON, **changes), tmp_path / "theirs")
+    with pytest.raises(InputError, match="layer_norm_eps is 0.001, and PaddleNLP's class of"):
+        convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
+    assert not (tmp_path / "ours").exists()
+
+
+def test_task_embeddings_are_those_of_transformers(tmp_path):
+    model = their_model("ernie", use_task_id=True, task_type_vocab_size=5, layer_norm_eps=1e-5)
+    folder = save(model, tmp_path / "with")
+    assert difference(folder, model) < MOST
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "use_task_id": False}))
+    without = transformers.ErnieForSequenceClassification.from_pretrained(folder).eval()
+    assert difference(folder, without) < MOST
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, EPSILON])
+@pytest.mark.parametrize("family", ["ernie", "xlm_roberta"])
+def test_the_fused_kernels_compute_the_stated_epsilon(tmp_path, family, epsilon):
+    model = their_model(family, layer_norm_eps=epsilon)
+    ours, _ = load_classifier(str(save(model, tmp_path / "theirs")))
+    assert choose_path(ours, KernelFlags(kernels="fused"), "cpu").is_fused
+    assert np.abs(logits_of(ours) - ask(model, IDS, TYPES).logits.numpy()).max() < MOST
+
+
+@pytest.mark.parametrize("activation", NEW_GELU)
+@pytest.mark.parametrize("family", ["ernie", "bert", "xlm_roberta", "albert", "nezha", "megatronbert"])
+def test_each_form_of_gelu_is_computed(tmp_path, family, activation):
+    if family == "ernie" and activation == "gelu_fast":
+        pytest.skip("transformers' own names are enough once")
+    model = their_model(family, hidden_act=activation, initializer_range=1.0)
+    assert difference(save(model, tmp_path / "theirs"), model) < MOST
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta"])
+@pytest.mark.parametrize("types", [1, 2])
+@pytest.mark.parametrize("pad_id", [0, 1])
+def test_roberta_of_one_and_two_token_types(tmp_path, family, types, pad_id):
+    model = their_model(family, type_vocab_size=types, pad_token_id=pad_id)
+    folder = save(model, tmp_path / "theirs")
+    assert difference(folder, model) < MOST
+    spec = load_classifier(str(folder))[0].spec
+    assert (spec.max_positions, spec.token_types, spec.pad_id) == (63 - pad_id, types, pad_id)
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta"])
+def test_the_defaults_of_roberta_are_those_of_transformers(tmp_path, family):
+    model = their_model(family, pad_token_id=1)
+    folder = save(model, tmp_path / "theirs")
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("pad_token_id", "layer_norm_eps", "hidden_act"):
+        config.pop(key)
+    (folder / "config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert difference(folder, theirs) < MOST
+
+
+@pytest.mark.parametrize("kind", ["Model", "ForMaskedLM"])
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta", "bert", "ernie", "electra", "albert"])
+def test_an_encoder_is_read_whatever_head_it_has(tmp_path, family, kind):
+    model = their_model(family, kind)
+    folder = save(model, tmp_path / "theirs")
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    classifier = build_classifier(source, seed=0, dropout=0.0)
+    load_initial_weights(classifier, source)
+    encoder = build_text_encoder(source, 0, None)
+    load_text_weights(encoder, source)
+    said = ask(model, IDS, TYPES, output_hidden_states=True).hidden_states[-1].numpy()[IS_TEXT]
+    for ours in (classifier, encoder):
+        ours.eval()
+        assert np.abs(states_of(ours)[0] - said).max() < MOST
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "encoder.", "_orig_mod.", "roberta."])
+def test_weights_under_another_prefix_are_read(tmp_path, prefix):
+    model = their_model("xlm_roberta", "Model")
+    folder = save(model, tmp_path / "theirs")
+    (folder / "model.safetensors").unlink()
+    state = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
+    state[f"{prefix}embeddings.position_ids"] = torch.arange(64)[None]
+    torch.save(state, folder / "pytorch_model.bin")
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    encoder = build_text_encoder(source, 0, None)
+    load_text_weights(encoder, source)
+    encoder.eval()
+    said = ask(model, IDS, TYPES).last_hidden_state.numpy()[IS_TEXT]
+    assert np.abs(states_of(encoder)[0] - said).max() < MOST
+
+
+@pytest.mark.parametrize("family", ["bert", "xlm_roberta"])
+def test_a_classifier_saved_by_data_parallel_is_read(tmp_path, family):
+    model = their_model(family)
+    folder = save(model, tmp_path / "theirs")
+    (folder / "model.safetensors").unlink()
+    state = {f"module.{name}": value for name, value in model.state_dict().items()}
+    torch.save(state, folder / "pytorch_model.bin")
+    assert difference(folder, model) < MOST
+
+
+def test_a_bert_without_pooler_is_read_as_an_encoder(tmp_path):
+    model = transformers.BertModel(their_model("bert", "Model").config, add_pooling_layer=False).eval()
+    folder = save(model, tmp_path / "theirs")
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    encoder = build_text_encoder(source, 0, None)
+    load_text_weights(encoder, source)
+    encoder.eval()
+    said = ask(model, IDS, TYPES).last_hidden_state.numpy()[IS_TEXT]
+    assert np.abs(states_of(encoder)[0] - said).max() < MOST
+    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
+
+
+def test_a_head_of_another_size_is_refused_in_one_line(tmp_path):
+    folder = save(their_model("xlm_roberta"), tmp_path / "theirs")
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {"0": "no", "1": "yes"}
+    config.pop("label2id")
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="out_proj.weight .*3.* instead of .*2") as caught:
+        load_classifier(str(folder))
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("kind", ["Model", "ForSequenceClassification"])
+def test_xlm_roberta_goes_to_paddlenlp_and_back(tmp_path, kind):
+    model = their_model("xlm_roberta", kind)
+    folder = save(model, tmp_path / "theirs")
+    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
+    opened = (
+        paddlenlp_models.AutoModelForSequenceClassification if kind != "Model" else paddlenlp_models.AutoModel
+    )
+    peer = opened.from_pretrained(str(tmp_path / "ours"))
+    peer.eval()
+    with paddle.no_grad():
+        ids = paddle.to_tensor(padded_as(IDS, 1))
+        found = peer(ids) if kind != "Model" else peer(ids)[0][paddle.to_tensor(IS_TEXT)]
+    said = ask(model, IDS, TYPES)
+    expected = said.logits.numpy() if kind != "Model" else said.last_hidden_state.numpy()[IS_TEXT]
+    assert np.abs(found.numpy() - expected).max() < MOST
+    convert_to_hugging_face(ToHuggingFaceConfig(str(tmp_path / "ours"), str(tmp_path / "back")))
+    back = type(model).from_pretrained(tmp_path / "back").eval()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, back.state_dict()[name]), name
+
+
+IDENTITY = "torch.nn.modules.linear.Identity"
+RERANKERS = [("xlm_roberta", {}), ("bert", {"sbert_ce_default_activation_function": IDENTITY})]
+
+
+def reranker(folder, family, changes):
+    """A model of one output and its folder, with ``changes`` in config.json."""
+    model = their_model(family, id2label={0: "LABEL_0"}, label2id={"LABEL_0": 0}, initializer_range=0.2)
+    for name, parameter in model.named_parameters():
+        if "classifier" in name and parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, 0, 3)
+    bias = [parameter for name, parameter in model.named_parameters() if name.endswith("bias")][-1]
+    bias.data -= ask(model, IDS, TYPES).logits.mean()  # where the sigmoid is steep
+    save(model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return model, ask(model, IDS, TYPES).logits
+
+
+@pytest.mark.parametrize("family, changes", RERANKERS)
+def test_a_reranker_gives_the_scores_of_cross_encoder_everywhere(tmp_path, family, changes):
+    model, logits = reranker(tmp_path / "theirs", family, changes)
+    expected = logits.numpy() if changes else torch.sigmoid(logits).numpy()
+    assert np.ptp(expected) > 1e-3
+    ours, _ = load_classifier(str(tmp_path / "theirs"))
+    assert np.abs(logits_of(ours) - expected).max() < MOST
+    for number, backend in enumerate(("onnx", "paddle")):
+        shipped = str(tmp_path / f"shipped{number}")
+        export_pair(ExportConfig(str(tmp_path / "theirs"), shipped, format=backend))
+        predictor = PairPredictor(shipped, backend)
+        found = predictor.logits_of_ids(padded_as(IDS, ours.pad_id), TYPES)
+        assert np.abs(found - expected).max() < MOST
+        scores = predictor.score([("我", "你"), ("他", "我")])
+        score, unit = open_trained_scorer(str(tmp_path / "theirs"), "cpu")
+        assert np.abs(score([("我", "你"), ("他", "我")]) - scores).max() < MOST
+        assert unit == predictor.exported.score_unit
+    trained = retrained(tmp_path / "theirs", tmp_path / "trained")
+    assert np.array_equal(logits_of(load_classifier(str(trained))[0]), logits_of(ours))
+    convert_to_hugging_face(ToHuggingFaceConfig(str(trained), str(tmp_path / "back")))
+    stated = json.loads((tmp_path / "back" / "config.json").read_text())["sentence_transformers"]
+    assert stated["activation_fn"].endswith("Identity" if changes else "Sigmoid")
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
+    assert np.abs((ask(again, IDS, TYPES).logits - logits).numpy()).max() < MOST
+    assert np.array_equal(logits_of(load_classifier(str(tmp_path / "back"))[0]), logits_of(ours))
+
+
+def test_cross_encoders_own_file_of_version_6_is_obeyed(tmp_path):
+    _, logits = reranker(tmp_path / "theirs", "bert", {})
+    told = {
+        "model_type": "CrossEncoder",
+        "activation_fn": IDENTITY,
+        "prompts": {},
+        "default_prompt_name": None,
+    }
+    beside = tmp_path / "theirs" / "config_sentence_transformers.json"
+    beside.write_text(json.dumps(told))
+    ours, _ = load_classifier(str(tmp_path / "theirs"))
+    assert np.abs(logits_of(ours) - logits.numpy()).max() < MOST
+    beside.write_text(json.dumps({**told, "default_prompt_name": "query"}))
+    with pytest.raises(InputError, match='default_prompt_name is "query"'):
+        load_classifier(str(tmp_path / "theirs"))
+
+
+@pytest.mark.parametrize("target, activation", [("regression", "sigmoid"), ("ranking", "")])
+def test_training_begins_from_the_head_of_a_reranker(tmp_path, target, activation):
+    reranker(tmp_path / "theirs", "xlm_roberta", {})
+    config = replace(train_config(tmp_path, target=target), model_type=None, from_scratch=False)
+    start = open_initial_model(config, str(tmp_path / "theirs"))
+    assert "with its classifier" in start.beginning
+    assert start.model.spec.labels.activation == activation
+
+
+def test_two_separators_between_texts_mean_one_token_type(tmp_path):
+    """As RoBERTa's own tokenizer gives them; the separator before the second text is segment 2 here."""
+    model = their_model("roberta", pad_token_id=1)
+    ours, _ = load_classifier(str(save(model, tmp_path / "theirs")))
+    segments = TYPES.copy()
+    segments[:, 4] = SEPARATOR
+    with paddle.no_grad():
+        found = ours(paddle.to_tensor(padded_as(IDS, 1)), paddle.to_tensor(segments)).numpy()
+    assert np.abs(found - ask(model, IDS, TYPES * 0).logits.numpy()).max() < MOST
+    assert np.abs(logits_of(ours) - found).max() > 10 * MOST
