@@ -40,12 +40,13 @@ class Peer:
     """
 
     def __init__(self, python: Optional[Path] = None):
+        self.python = python or Path(sys.executable)
         self._files = tempfile.TemporaryDirectory(prefix="peer-")
         beside = [os.environ.get("PYTHONPATH", ""), str(ENVIRONMENT / "peer")] if python is None else []
         path = os.pathsep.join(filter(None, [str(SCRIPTS), *beside]))
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [str(python or sys.executable), "-m", "peers.lane"],
+            [str(self.python), "-m", "peers.lane"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
