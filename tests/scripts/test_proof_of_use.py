@@ -591,19 +591,31 @@ def test_a_small_run_of_the_whole_proof_of_use(data, tmp_path):
     assert_held_out_domains_were_not_trained_on(tmp_path / "work")
 
 
-def test_a_published_model_is_trained_on_both_sides_in_turn(data, tmp_path):
+def test_a_published_model_is_trained_on_both_sides(data, tmp_path):
     """The model that is fetched otherwise is there already; losses and vectors are tested in tests/peer."""
     (tmp_path / "work" / "published").mkdir(parents=True)
     write_sentence(tmp_path / "work" / "published" / "minilm")
-    peer = f"--peer_python={write_fake_peer(tmp_path)}"
-    done = start(data, tmp_path, "published", "--only", "mrpc", peer, "--seeds=2")
+    words = ("--only", "ours transformers", f"--peer_python={write_fake_peer(tmp_path)}", "--seeds=2")
+    done = start(data, tmp_path, "published", *words)
     assert done.returncode == 0, done.stderr
-    commands = json.loads((tmp_path / "runs/published/mrpc.json").read_text())["commands"]
-    turns = ["fetch_minilm.py", *2 * ["train", "predict", "train_peer.py"]]
-    assert [(words[1] if words[0] == "ernie-pair" else Path(words[0]).name) for words in commands] == turns
-    page = render_page(read_results(tmp_path / "runs"), {"published": ["mrpc"]}).text
+    page = render_page(read_results(tmp_path / "runs"), {"published": ["ours", "transformers"]}).text
     assert "### Fine-tuning on MRPC, beside Trainer" in page and "- pairs/s, ours / transformers: " in page
-    assert "- transformers - ours: accuracy +" in page and "| transformers | 2 | 1.0000 ± 0.0000 | " in page
+    assert "- transformers - ours: accuracy +" in page and ", f1 +" in page
+    assert "| Trainer of transformers | 2 | 1.0000 ± 0.0000 | " in page
+
+
+def test_the_page_shows_losses_and_vectors_beside_their_libraries():
+    losses = {"losses": {"ours": [0.7, 0.65], "transformers": [0.7, 0.6500002]}, "largest_difference": 2e-7}
+    vectors = {"texts": 1000, "beyond_ascii": 290, "symbols": 54, "cut": [3, 3], "max_seq_len": [256, 256]}
+    vectors.update(cut_otherwise_by_ernie=159, vectors=1.7e-7, cosines=2.7e-7)
+    found = {
+        name: result_of("published", name, {**figures, "versions": {"torch": "2.0"}})
+        for name, figures in (("losses", losses), ("vectors", vectors))
+    }
+    page = render_page({"published": found}, {"published": [*found]}).text
+    assert "| 2 | 0.6500000 | 0.6500002 | -2.0e-07 |" in page and "The largest difference is 2.0e-07." in page
+    assert "1,000 different texts" in page and "of a number of a vector: 1.7e-07" in page
+    assert "Fine-tuning on MRPC" not in page
 
 
 def assert_held_out_domains_were_not_trained_on(work):

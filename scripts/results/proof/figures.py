@@ -74,31 +74,15 @@ def sided_figures(
     training_seconds and pairs_per_second are lists of a number per seed, of the steps alone. versions: of the
     peer's libraries; {} for a training by this package, whose versions are recorded with the machine.
     """
+    logs = [places.path(folder) / "metrics.jsonl" for folder in folders]
+    seconds = [seconds_in(log) for log in logs]
     return {
         **classifier_figures(places, predictions, test, bootstrap),
-        **_speed_of(places, folders),
+        "training_seconds": [round(each, 1) for each in seconds],
+        "pairs_per_second": [round(pairs_in(log) / each, 2) for log, each in zip(logs, seconds)],
         "precision": precision,
         "threads": cpu_threads(),
         "versions": _versions_of(places, folders),
-    }
-
-
-def two_sided_figures(
-    places: Places,
-    predictions: Dict[str, List[str]],
-    folders: Dict[str, List[str]],
-    test: str,
-    bootstrap: int,
-) -> Figures:
-    """Return `classifier_figures`, and under "speed" how fast each of the sides, {name: folders}, was.
-
-    versions: of the libraries of the first side.
-    """
-    return {
-        **classifier_figures(places, predictions, test, bootstrap),
-        "speed": {side: _speed_of(places, folders[side]) for side in folders},
-        "threads": cpu_threads(),
-        "versions": _versions_of(places, next(iter(folders.values()))),
     }
 
 
@@ -118,16 +102,6 @@ def _losses_in(log: Path) -> List[float]:
     trained = (event for event in events if event.get("split") == "train" and "loss" in event)
     found = {event["step"]: round(event["loss"], LOSS_DIGITS) for event in trained}
     return [found[step] for step in sorted(found)]
-
-
-def _speed_of(places: Places, folders: Sequence[str]) -> Figures:
-    """Return the seconds of the steps, and pairs per second, of each training by its log."""
-    logs = [places.path(folder) / "metrics.jsonl" for folder in folders]
-    seconds = [seconds_in(log) for log in logs]
-    return {
-        "training_seconds": [round(each, 1) for each in seconds],
-        "pairs_per_second": [round(pairs_in(log) / each, 2) for log, each in zip(logs, seconds)],
-    }
 
 
 def _versions_of(places: Places, folders: Sequence[str]) -> Dict[str, str]:

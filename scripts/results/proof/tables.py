@@ -144,8 +144,8 @@ def sides_table(results: Sequence[Result], ours: str) -> str:
                 str(len(figures["models"][name]["runs"])),
                 *(shown_mean(figures["models"][name], metric) for metric in METRICS),
                 shown_difference(found, "accuracy") if found else "",
-                f"{mean(figures['training_seconds']):.1f}",
-                f"{mean(figures['pairs_per_second']):.1f}",
+                _shown_values(figures["training_seconds"], 1),
+                _shown_values(figures["pairs_per_second"], 1),
                 command_of(result),
             ]
         )
@@ -166,20 +166,8 @@ def seeds_table(results: Sequence[Result]) -> str:
     return markdown_table(["run", "seed", *METRICS.values(), "seconds", "pairs/s"], rows)
 
 
-def two_sides_table(result: Result) -> str:
-    """Return a row for each side of one comparison: metrics, seconds and speed."""
-    figures = result["figures"]
-    rows = []
-    for side, speed in reversed(figures["speed"].items()):
-        cells = [shown_mean(figures["models"][side], metric) for metric in METRICS]
-        times = [_shown_values(speed[name], 1) for name in ("training_seconds", "pairs_per_second")]
-        rows.append([side, str(len(result["seeds"])), *cells, *times])
-    return markdown_table(["side", "runs", *METRICS.values(), "seconds of a training", "pairs/s"], rows)
-
-
-def losses_table(result: Result) -> str:
-    """Return a row for each step: its loss on both sides, and their difference."""
-    losses = result["figures"]["losses"]
+def losses_table(losses: Dict[str, List[float]]) -> str:
+    """Return a row for each step: its loss on both sides, {name: losses}, and their difference."""
     rows = [
         [str(step), f"{one:.7f}", f"{other:.7f}", f"{one - other:+.1e}"]
         for step, (one, other) in enumerate(zip(*losses.values()), start=1)

@@ -4,13 +4,14 @@ from functools import partial
 from typing import Dict, List
 
 from proof.experiment import PEER_PYTHON, Run, Words, script_words, words_of
-from proof.figures import loss_figures, read_json, two_sided_figures
+from proof.figures import loss_figures, read_json, sided_figures
 from proof.groups.pair_data import predictions, trained
 from proof.groups.peer import OF_OURS, OURS, THEIRS
 from proof.scale import Scale
 
 TITLE = "A published model, beside its own libraries"
-GROUP, PAIRS, LOSSES, VECTORS = "published", "mrpc", "losses", "vectors"
+GROUP, LOSSES, VECTORS = "published", "losses", "vectors"
+SIDES = {OURS: "this package", THEIRS: "Trainer of transformers"}
 MODEL = "$WORK/published/minilm"  # both sides read it as it was published
 FETCH: Words = ("scripts/peers/fetch_minilm.py", MODEL)
 FILES = {f"{part}_file": f"$DATA/pairs/mrpc/{part}.tsv" for part in ("train", "dev", "test")}
@@ -27,33 +28,39 @@ ONLY_OURS = {"label_map": "0=0,1=1", **dict(zip(OF_OURS, (1000000, 1000, 2)))}
 
 
 def runs(scale: Scale) -> List[Run]:
-    """Return the fine-tuning on MRPC, the losses of its first steps, and the vectors of texts."""
-    return [_pairs(scale), _losses(), _vectors()]
+    """Return the fine-tuning on MRPC by each side, the losses of its first steps, and the vectors."""
+    return [*(_side(name, scale) for name in SIDES), _losses(), _vectors()]
 
 
-def _pairs(scale: Scale) -> Run:
-    """Return a training of each seed on one side and then on the other, so that both meet the same load."""
-    same = {**SAME, "epochs": scale.epochs, "dropout": 0.1, "bucket": True, "logging_freq": 20}
+def _side(name: str, scale: Scale) -> Run:
+    """Return the training of all seeds by a side.
+
+    The other needs the answers of `ours` only at its end, so that both can run at the same time.
+    """
+    folders = [trained(f"{GROUP}/{name}", seed) for seed in scale.seed_list]
+    answers = {
+        side: [predictions(f"{GROUP}/{side}", seed) for seed in scale.seed_list]
+        for side in dict.fromkeys((name, OURS))
+    }
     commands = [FETCH]
-    for seed in scale.seed_list:
-        (ours, theirs), flags = (f"{GROUP}/{side}" for side in (OURS, THEIRS)), {**same, "seed": seed}
-        answers = {"output_file": predictions(ours, seed), "input_file": FILES["test_file"], "scores": True}
-        commands += [
-            _train(MODEL, trained(ours, seed), flags),
-            words_of("predict", model_path=trained(ours, seed), **answers),
-            _train_peer(MODEL, trained(theirs, seed), predictions(theirs, seed), flags),
-        ]
-    sides = (THEIRS, OURS)
+    for seed, folder, file in zip(scale.seed_list, folders, answers[name]):
+        flags = {**SAME, "epochs": scale.epochs, "dropout": 0.1, "bucket": True, "logging_freq": 20}
+        flags["seed"] = seed
+        if name == THEIRS:
+            commands.append(_train_peer(MODEL, folder, file, flags))
+        else:
+            asked = {"input_file": FILES["test_file"], "output_file": file, "scores": True}
+            commands += [_train(MODEL, folder, flags), words_of("predict", model_path=folder, **asked)]
     read = partial(
-        two_sided_figures,
-        predictions={
-            side: [predictions(f"{GROUP}/{side}", seed) for seed in scale.seed_list] for side in sides
-        },
-        folders={side: [trained(f"{GROUP}/{side}", seed) for seed in scale.seed_list] for side in sides},
+        sided_figures,
+        predictions=answers,
         test=FILES["test_file"],
         bootstrap=scale.bootstrap,
+        folders=folders,
+        precision=str(SAME["precision"]),
     )
-    return Run(PAIRS, "MRPC", tuple(commands), read, scale.seed_list)
+    needs = () if name == OURS else (f"$WORK/{GROUP}/{OURS}",)
+    return Run(name, SIDES[name], tuple(commands), read, scale.seed_list, needs=needs)
 
 
 def _losses() -> Run:
