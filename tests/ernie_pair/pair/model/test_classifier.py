@@ -174,7 +174,7 @@ def test_a_path_without_a_model_is_refused(tmp_path):
     with pytest.raises(InputError, match="model_path .* is not a folder"):
         load_classifier(str(tmp_path / "absent"))
     with pytest.raises(
-        InputError, match="no config.json and no vocab.txt; a model .* and vocab.txt or tokenizer.json$"
+        InputError, match="no config.json and no vocab.txt; .* vocab.txt or tokenizer.json$"
     ):
         load_classifier(str(tmp_path))
     with pytest.raises(InputError, match="no config.json .*, and ernie-pair new-model creates one$"):
