@@ -188,7 +188,7 @@ def test_an_encoder_is_read_whatever_head_it_has(tmp_path, family, kind):
     classifier = build_classifier(source, seed=0, dropout=0.0)
     load_initial_weights(classifier, source)
     encoder = build_text_encoder(source, 0, None)
-    load_text_weights(encoder, source)
+    load_text_weights(encoder, source, folder)
     said = ask(model, IDS, TYPES, output_hidden_states=True).hidden_states[-1].numpy()[IS_TEXT]
     for ours in (classifier, encoder):
         ours.eval()
@@ -205,7 +205,7 @@ def test_weights_under_another_prefix_are_read(tmp_path, prefix):
     torch.save(state, folder / "pytorch_model.bin")
     source = open_model(str(folder), model_type="", from_scratch=False)
     encoder = build_text_encoder(source, 0, None)
-    load_text_weights(encoder, source)
+    load_text_weights(encoder, source, folder)
     encoder.eval()
     said = ask(model, IDS, TYPES).last_hidden_state.numpy()[IS_TEXT]
     assert np.abs(states_of(encoder)[0] - said).max() < MOST
@@ -226,7 +226,7 @@ def test_a_bert_without_pooler_is_read_as_an_encoder(tmp_path):
     folder = save(model, tmp_path / "theirs")
     source = open_model(str(folder), model_type="", from_scratch=False)
     encoder = build_text_encoder(source, 0, None)
-    load_text_weights(encoder, source)
+    load_text_weights(encoder, source, folder)
     encoder.eval()
     said = ask(model, IDS, TYPES).last_hidden_state.numpy()[IS_TEXT]
     assert np.abs(states_of(encoder)[0] - said).max() < MOST
