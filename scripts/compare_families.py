@@ -31,6 +31,8 @@ CHINESE_HEAD = ("模型族", "transformers", "加载", "词元编号", "隐藏�
 CHINESE = (
     ("yes", "可以"),
     ("refused", "拒绝"),
+    (" by byte-level BPE", "，字节级 BPE"),
+    (" by word pieces", "，WordPiece"),
     (" by ", "，用 "),
     (", epsilon ", "，epsilon "),
     (" with task ids", "，带任务编号"),

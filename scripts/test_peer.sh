@@ -1,6 +1,7 @@
 #!/bin/sh
 # Compare with Hugging Face's transformers: put it and the CPU build of torch beside .venv's packages, once, and
-# run tests/peer. Exit code 3: the package index has no CPU build of torch for this Python.
+# run tests/peer: in two processes, or as arguments of pytest say. Exit code 3: the package index has no CPU build
+# of torch for this Python.
 #   sh scripts/test_peer.sh
 #   PIP_EXTRA_INDEX_URL=<torch's index of CPU builds> sh scripts/test_peer.sh
 # Where the index has them also, each once: the newest transformers and sentence-transformers, and a published
@@ -49,4 +50,5 @@ if [ -z "${ERNIE_PAIR_NEWEST_PEER:-}" ] && ! cmp -s scripts/newest_peer.txt "$NE
 fi
 [ -n "${ERNIE_PAIR_MINILM:-}" ] || "$PY" scripts/peers/fetch_minilm.py "$VENV/peer-models/minilm" || [ $? -eq 3 ]
 
+[ $# -gt 0 ] || set -- -n 2 --dist loadgroup --no-loadscope-reorder
 PYTHONPATH=$PEER exec "$PY" -m pytest tests/peer "$@"

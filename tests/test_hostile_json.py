@@ -35,9 +35,9 @@ from ernie_pair.checkpoint.manifest import (
 from ernie_pair.checkpoint.run_note import run_id_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine.run_log import open_log
-from ernie_pair.inference.embedding_json import EmbeddingSettings, read_embedding
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.vector_files import open_vectors
+from ernie_pair.model_files.embedding_json import EmbeddingSettings, read_embedding
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.source import open_model
 from ernie_pair.model_files.spec import read_spec

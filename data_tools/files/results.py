@@ -38,7 +38,10 @@ _WITHOUT_EFFECT = (
 )
 _OF_AMP = ("amp_dtype", "amp_level")  # without effect if --use_amp is false
 # Flags that were added later, with what was done before they existed.
-_AS_BEFORE = {"pair": None, "precision": "fp32", "robustness": "", "robustness_rows": 2000}
+_AS_BEFORE = {
+    **{"pair": None, "precision": "fp32", "robustness": "", "robustness_rows": 2000},
+    **{"prompt": None, "prompt_name": ""},
+}
 
 
 class Results:

@@ -71,7 +71,7 @@ CLASS_OF = {  # of a model_type whose folder names no class
 # What tokenizer_config.json says of the ids; the rest is for other libraries.
 KEPT = (
     "tokenizer_class do_lower_case strip_accents tokenize_chinese_chars split_special_tokens add_prefix_space"
-    " bos_token eos_token pad_token cls_token sep_token mask_token unk_token"
+    " model_input_names bos_token eos_token pad_token cls_token sep_token mask_token unk_token"
 ).split()
 CURE = "copy the model's folder again"
 _HALF_CHARACTERS = re.compile("[\ud800-\udfff]")  # which `tokenizers` cannot take
@@ -116,7 +116,8 @@ class FolderTokenizer:
                 "<s> a </s></s> b </s>; take a model with one of these"
             )
         inside = [place for place, which in enumerate(pair.sequence_ids) if which is not None]
-        self.has_segments = pair.type_ids[inside[-1]] != pair.type_ids[inside[0]]
+        gives_types = "token_type_ids" in (settings.get("model_input_names") or ["token_type_ids"])
+        self.has_segments = gives_types and pair.type_ids[inside[-1]] != pair.type_ids[inside[0]]
         names = {role: _name_of(settings.get(f"{role}_token")) for role in ROLES}
         self.cls_id, self.sep_id = self.text_specials[0][0], self.pair_specials[1][0]
         usual = dict(zip(("pad", "cls", "sep", "mask", "unk"), CONTROL_TOKENS))

@@ -14,7 +14,8 @@ import numpy as np
 
 from data_tools.base.errors import InputError, MachineError
 from data_tools.base.progress import CountProgress
-from data_tools.files.atomic_folder import MADE, content_of, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
+from data_tools.files.json_file import shown
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.files.standard_streams import as_asked, with_standard_streams
@@ -34,7 +35,8 @@ from ernie_pair.inference.vector_files import (
     pack_vectors,
 )
 from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.model_files.source import model_folder_of
+from ernie_pair.model_files.embedding_json import SIMILARITIES
+from ernie_pair.model_files.source import files_of_model, model_folder_of
 from ernie_pair.pair.data.pair_file import refuse_changed, stamp_of
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
@@ -101,6 +103,8 @@ def embed(config: EmbedConfig) -> None:
     logger.info(
         "%d texts by %s, fingerprint %s", texts.num_texts, embedder.backend, embedder.fingerprint[:12]
     )
+    if embedder.prompt:
+        logger.info("before each text: %s", shown(embedder.prompt))
     shape = VectorShape(texts.num_texts, embedder.dim, config.dtype, PIECE)
     made_of = {"texts": texts.sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
     with part_folder(output_dir) as folder:
@@ -166,7 +170,7 @@ def _settings(config: EmbedConfig) -> dict:
 
 def _results(config: EmbedConfig, output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
-        "model_path": content_of(config.model_path),
+        "model_path": files_of_model(config.model_path),
         "input_file": files_of(config.input_file),
     }
     names = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
@@ -205,6 +209,10 @@ def _pieces(texts: Iterator[str]) -> Iterator[List[str]]:
 
 
 def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha256: str) -> dict:
+    beyond: Dict[str, object] = {} if embedder.settings.is_unit else {"unit": False}
+    if embedder.settings.similarity != SIMILARITIES[0]:
+        beyond["similarity"] = embedder.settings.similarity
+    beyond.update({"prompt": embedder.prompt} if embedder.prompt else {})
     return {
         "format": VECTORS_FORMAT,
         "fingerprint": embedder.fingerprint,
@@ -215,6 +223,7 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha2
         "max_seq_len": embedder.max_seq_len,
         "computed_by": embedder.backend,
         "texts": {"name": Path(as_asked(config.input_file)).name, "sha256": sha256},
+        **beyond,
     }
 
 

@@ -1,7 +1,7 @@
 """The flags for using an embedding model: embed, evaluate-embedding, export-embedding."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Optional
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, names_in, option, refuse_empty
@@ -10,6 +10,7 @@ from ernie_pair.device.device import default_device
 from ernie_pair.embedding.open_embedder import EmbedderOptions
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.embedding_json import POOLINGS, bad_poolings
 from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
@@ -17,6 +18,16 @@ from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 MODEL_HELP = (
     "an embedding model, trained or exported: its folder, or the output folder of a run for its best model"
 )
+AUTO = "auto"
+
+
+def own_pooling(asked: str) -> str:
+    """Return the pooling that a flag asks for, with cls as the first token. Raises InputError."""
+    names = ["first_token" if name == "cls" else name for name in asked.split("+")]
+    wrong = bad_poolings(names)
+    if wrong:
+        raise InputError(f"--pooling {asked}: {wrong}; use one of them, or several joined by +")
+    return "+".join(names)
 
 
 @dataclass(frozen=True)
@@ -30,14 +41,15 @@ class EmbedderFlags(KernelFlags):
         unit="numbers",
         at_least=0,
     )
-    pooling: Literal["auto", "mean", "first_token"] = option(
-        "auto",
-        help="pooling for a model without embedding.json, which was not trained for embeddings; auto: mean",
+    pooling: str = option(
+        AUTO,
+        help=f"pooling for a model without embedding.json: {', '.join(POOLINGS)}, cls (the same as "
+        "first_token), or several joined by +; auto: that of sentence-transformers' files, otherwise mean",
         group="model",
     )
     max_seq_len: int = option(
         0,
-        help="maximum tokens per text for a model without embedding.json; 0: the model's own limit",
+        help="maximum tokens per text for a model without embedding.json; 0: what the model's files say",
         group="data",
         unit="tokens",
         at_least=0,
@@ -45,10 +57,14 @@ class EmbedderFlags(KernelFlags):
     batch_size: int = option(64, help="texts in one forward pass", group="devices", unit="texts", at_least=1)
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
+    def __post_init__(self):
+        super().__post_init__()
+        assert self.pooling == AUTO or own_pooling(self.pooling)  # refused where it is none
+
     @property
     def options(self) -> EmbedderOptions:
         """Return them as `open_embedder` takes them."""
-        pooling = "" if self.pooling == "auto" else self.pooling
+        pooling = "" if self.pooling == AUTO else own_pooling(self.pooling)
         return EmbedderOptions(self.dim, pooling, self.max_seq_len, batch_size=self.batch_size)
 
 
@@ -68,12 +84,28 @@ class EmbedConfig(RayFlags, EmbedderFlags):
     dtype: Literal["float16", "int8"] = option(
         "float16", help="type of the stored numbers; int8: with one scale per text", group="precision"
     )
+    prompt_name: str = option(
+        "",
+        help="put the prompt of this name before each text, for example query or passage; empty: the model's "
+        "default prompt, if it has one",
+        group="data",
+    )
+    prompt: Optional[str] = option(
+        None, help="put this text before each text, in place of a prompt of the model", group="data"
+    )
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     overwrite: bool = option(False, help="replace existing vectors", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
+        if self.prompt is not None and self.prompt_name:
+            raise InputError("--prompt and --prompt_name exclude each other; give one of them")
+
+    @property
+    def options(self) -> EmbedderOptions:
+        """Return them as `open_embedder` takes them."""
+        return replace(super().options, prompt=self.prompt, prompt_name=self.prompt_name)
 
 
 @dataclass(frozen=True)

@@ -60,12 +60,22 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     kernels = KernelFlags(config.kernels, config.precision)
     embedder = open_embedder(config.model_path, config.device, config.options, kernels)
     lengths = _lengths(config, embedder)
-    vectors = _vectors_of(embedder, asked)
+    settings = embedder.settings
+    settings.refuse_search(config.model_path)
+    vectors = _vectors_of(embedder, asked, "passage")
+    asking = _vectors_of(embedder, asked, "query") if embedder.has_roles else None
+
+    def cut(rows: np.ndarray, dim: int) -> np.ndarray:
+        rows = rows[:, :dim]
+        return unit_rows(rows, config.model_path) if settings.has_unit_products else rows
+
     by_length = {
-        dim: measure_retrieval(unit_rows(vectors[:, :dim], config.model_path), asked) for dim in lengths
+        dim: measure_retrieval(cut(vectors, dim), asked, None if asking is None else cut(asking, dim))
+        for dim in lengths
     }
     if embedder.num_cut:
-        logger.info("%s", describe_cut(embedder, len(asked.texts)))
+        count = len(asked.texts) * (2 if embedder.has_roles else 1)
+        logger.info("%s", describe_cut(embedder, count))
     return {
         "metrics": by_length[embedder.dim],
         "queries": len(asked.queries),
@@ -93,11 +103,11 @@ def _lengths(config: EvaluateEmbeddingConfig, embedder: TextEmbedder) -> List[in
     return sorted({full, *chosen})
 
 
-def _vectors_of(embedder: TextEmbedder, asked: RetrievalSet) -> np.ndarray:
-    parts = []
+def _vectors_of(embedder: TextEmbedder, asked: RetrievalSet, role: str) -> np.ndarray:
+    parts, prompt = [], embedder.settings.prompt_of(role)
     with CountProgress(len(asked.texts), "text") as progress:
         for begin in range(0, len(asked.texts), CHUNK):
-            parts.append(embedder.embed(asked.texts[begin : begin + CHUNK]))
+            parts.append(embedder.embed(asked.texts[begin : begin + CHUNK], prompt))
             progress.advance(len(parts[-1]))
     return np.concatenate(parts)
 

@@ -13,7 +13,7 @@ from paddle import nn
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.optional_import import import_optional
-from data_tools.files.atomic_folder import MADE, README, content_of, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, settings_of
 from data_tools.text.folder_tokenizer import AnyTokenizer
@@ -21,16 +21,23 @@ from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.device.paddle_version import refuse_without_programs
 from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
+from ernie_pair.embedding.open_embedder import settings_of_model
 from ernie_pair.embedding.text_encoder import TextEncoder
 from ernie_pair.embedding.trained_model import load_text_encoder
 from ernie_pair.inference.embedder import VECTORS, exported_parts, open_vector_backend
-from ernie_pair.inference.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
 from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES, ExportedModel
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.config_json import CONFIG
+from ernie_pair.model_files.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
 from ernie_pair.model_files.model_card import ModelCard, write_card
-from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
+from ernie_pair.model_files.source import (
+    ModelSource,
+    files_of_model,
+    model_folder_of,
+    open_model,
+    refuse_no_family,
+)
 from ernie_pair.model_files.tokenizer_files import copy_tokenizer
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, random_texts
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
@@ -92,7 +99,7 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
 
 
 def _results(config: ExportEmbeddingConfig, output_dir: Path) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {"model_path": content_of(config.model_path)}
+    inputs: Dict[str, Sequence[Path]] = {"model_path": files_of_model(config.model_path)}
     outputs = [output_dir / name for name in (*EXPORTED, EMBEDDING, README)]
     settings = settings_of(config, "model_path", "output_dir")
     return Results("export-embedding", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
@@ -101,20 +108,22 @@ def _results(config: ExportEmbeddingConfig, output_dir: Path) -> Results:
 def _open(config: ExportEmbeddingConfig) -> Trained:
     folder = Path(config.model_path)
     settings = read_embedding(folder)
-    if settings is None:
-        raise InputError(f"{folder} holds no {EMBEDDING}; train one with ernie-pair train-embedding")
-    if settings.is_exported:
+    if settings is not None and settings.is_exported:
         raise InputError(f"{folder} is an exported model already; give the trained one that it was made of")
     source = open_model(str(folder), model_type="")
-    model, _ = load_text_encoder(source, settings, "cpu", KernelFlags(kernels="plain"))
-    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len)
+    if settings is None and not source.is_hugging_face:
+        raise InputError(f"{folder} holds no {EMBEDDING}; train one with ernie-pair train-embedding")
+    refuse_no_family(source, "write model_type there")
+    settings = settings_of_model(folder, source)
+    model, _ = load_text_encoder(source, settings, "cpu", KernelFlags(kernels="plain"), folder)
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len, of_pairs=False)
     return Trained(source, model, settings, tokenizer)
 
 
 def _fill(draft: Path, trained: Trained, quantize: str) -> None:
     model, settings = trained.model, trained.settings
     model_sha256 = model.sha256(trained.tokenizer.sha256)
-    layer = UnitVectors(model)
+    layer = UnitVectors(model) if settings.is_unit else model
     batches = parity_texts(trained.tokenizer, settings.max_seq_len)
     expected = answers_of(layer, batches)
     copy_tokenizer(trained.source.vocab_file, trained.source.spec, draft)
@@ -161,7 +170,9 @@ def _drift(
     """Return the cosines of the vectors of int8 with those ``expected``, float32 [B, D] of each batch."""
     backend = open_vector_backend(exported, cpu_threads())
     found = [backend.logits(batch.input_ids, batch.token_type_ids) for batch in batches]
-    cosines = np.concatenate([(one * other).sum(axis=1) for one, other in zip(found, expected)])
+    lengths = [np.linalg.norm(np.concatenate(rows), axis=1) for rows in (found, expected)]
+    products = np.concatenate([(one * other).sum(axis=1) for one, other in zip(found, expected)])
+    cosines = products / (lengths[0] * lengths[1])
     if not np.isfinite(cosines).all():
         raise CheckpointError("the model of int8 answers with NaN or infinity; leave --quantize int8 out")
     return {

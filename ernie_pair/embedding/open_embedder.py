@@ -1,26 +1,36 @@
 """Open an embedding model, trained or exported; no Paddle is loaded for an exported one."""
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Union
+from typing import Optional, Union
 
 from data_tools.base.errors import InputError
 from ernie_pair.inference.embedder import BATCH_SIZE, EmbeddingModel, TextEmbedder, open_exported_embedder
-from ernie_pair.inference.embedding_json import POOLINGS, EmbeddingSettings, read_embedding
-from ernie_pair.inference.token_rows import SHORTEST_TEXT
 from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.embedding_json import (
+    NORMALIZE,
+    SHORTEST_TEXT,
+    EmbeddingSettings,
+    bad_poolings,
+    read_embedding,
+    width_after,
+)
+from ernie_pair.model_files.sentence_transformers import USUAL_TEMPERATURE, settings_of_folder
 from ernie_pair.model_files.source import ModelSource, model_folder_of
 
-USUAL_TEMPERATURE = 0.05
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class EmbedderOptions:
-    """How a model is asked; each 0 or empty is as the model says.
+    """How a model is asked; each 0, empty or None is as the model says.
 
     ``dim``: numbers of a vector, one of the lengths that it was trained for. ``pooling`` and ``max_seq_len``
-    are of a model without embedding.json, which is asked as it is: mean, and the length of its training.
-    ``threads``: of one forward pass on a CPU, 0: those of this process.
+    are of a model without embedding.json: they override what sentence-transformers wrote of it; without that
+    it is asked by the mean, and in the length of its training. ``prompt``: put before each text;
+    ``prompt_name``: the name of one of the model's prompts. ``threads``: of one forward pass on a CPU, 0:
+    those of this process.
     """
 
     dim: int = 0
@@ -28,6 +38,14 @@ class EmbedderOptions:
     max_seq_len: int = 0
     threads: int = 0
     batch_size: int = BATCH_SIZE
+    prompt: Optional[str] = None
+    prompt_name: str = ""
+
+    def prompt_in(self, settings: EmbeddingSettings, where: str) -> Optional[str]:
+        """Return the prompt that is asked for; None: the model's own. Raises InputError."""
+        if self.prompt_name and self.prompt is not None:
+            raise InputError("--prompt and --prompt_name exclude each other; give one of them")
+        return settings.prompt_named(self.prompt_name, where) if self.prompt_name else self.prompt
 
 
 def open_embedder(
@@ -38,9 +56,10 @@ def open_embedder(
 ) -> TextEmbedder:
     """Open the embedding model in ``folder``: trained (on Paddle) or exported (on ONNX Runtime, CPU only).
 
-    ``folder`` may be the output of a training run, which stands for its best model, or any model folder that
-    was not trained for embeddings. ``device``: cpu or gpu. ``kernels``: kernels of a trained model. Raises
-    InputError if it is not such a folder or ``options`` do not fit it, CheckpointError if it is damaged.
+    ``folder`` may be the output of a training run, which stands for its best model, a folder of
+    sentence-transformers, or any model folder that was not trained for embeddings. ``device``: cpu or gpu.
+    ``kernels``: kernels of a trained model. Raises InputError if it is not such a folder or ``options`` do
+    not fit it, CheckpointError if it is damaged.
     """
     if not Path(folder).is_dir():
         raise InputError(f"{folder} is not a folder; give that of an embedding model, or of any model")
@@ -52,9 +71,15 @@ def open_embedder(
             if device != "cpu":
                 raise InputError(f"{path} is an exported model, which runs on a CPU; use --device cpu")
             return open_exported_embedder(
-                path, dim=options.dim, threads=options.threads, batch_size=options.batch_size
+                path,
+                dim=options.dim,
+                threads=options.threads,
+                batch_size=options.batch_size,
+                prompt=options.prompt_in(settings, str(path)),
             )
-    return TextEmbedder(_open_trained(path, device, options, kernels), options.dim, options.batch_size)
+    model = _open_trained(path, device, options, kernels)
+    prompt = options.prompt_in(model.settings, model.name)
+    return TextEmbedder(model, options.dim, options.batch_size, prompt)
 
 
 def _refuse_change(options: EmbedderOptions, settings: EmbeddingSettings, path: Path) -> None:
@@ -73,19 +98,54 @@ def _open_trained(path: Path, device: str, options: EmbedderOptions, kernels: Ke
 
     source = open_model(str(path), model_type="")
     refuse_no_family(source, "write model_type there")
-    settings = read_embedding(path) or _untrained_settings(source, options)
-    return open_trained(source, settings, device, kernels, options.threads)
+    settings = settings_of_model(path, source, options.pooling, options.max_seq_len)
+    return open_trained(source, settings, device, kernels, options.threads, path)
 
 
-def _untrained_settings(source: ModelSource, options: EmbedderOptions) -> EmbeddingSettings:
-    """Return how to ask a model that was trained for something else. Raises InputError."""
-    spec, dim = source.spec, source.spec.hidden_size
-    length = options.max_seq_len or spec.inference_length
-    if options.pooling and options.pooling not in POOLINGS:
-        raise InputError(f"--pooling {options.pooling} is not one of {', '.join(POOLINGS)}; use one of them")
-    if not SHORTEST_TEXT <= length <= spec.max_positions:
-        raise InputError(
-            f"--max_seq_len {length} is not from {SHORTEST_TEXT} to the {spec.max_positions} positions of "
-            f"{source.name}; use {spec.max_positions} at most"
+def settings_of_model(
+    folder: Path, source: ModelSource, pooling: str = "", max_seq_len: int = 0
+) -> EmbeddingSettings:
+    """Return how to ask the model ``source`` in ``folder``: as its files say, otherwise by the mean.
+
+    ``pooling`` and ``max_seq_len`` override that, with a line in the log. Of a plain model of transformers
+    the vectors are what sentence-transformers makes of it: of any length, of texts of as many tokens as the
+    tokenizer says, or as there are positions. Raises InputError.
+    """
+    spec = source.spec
+    told = settings_of_folder(folder, spec)
+    if told is None:
+        length = (
+            spec.trained_length or spec.max_positions if source.is_hugging_face else spec.inference_length
         )
-    return EmbeddingSettings(options.pooling or POOLINGS[0], dim, (dim,), length, USUAL_TEMPERATURE)
+        dim, length = spec.hidden_size, min(length, spec.max_positions)
+        steps = () if source.is_hugging_face else (NORMALIZE,)
+        told = EmbeddingSettings("mean", dim, (dim,), length, USUAL_TEMPERATURE, steps=steps)
+        chosen = replace(told, pooling=pooling or told.pooling, max_seq_len=max_seq_len or length)
+    else:
+        chosen = replace(told, pooling=pooling or told.pooling, max_seq_len=max_seq_len or told.max_seq_len)
+        for name in ("pooling", "max_seq_len"):
+            before, now = getattr(told, name), getattr(chosen, name)
+            if before != now:
+                logger.info("--%s %s overrides %s, which %s says", name, now, before, folder)
+    wrong = bad_poolings(list(chosen.poolings))
+    if wrong:
+        raise InputError(f"--pooling {pooling}: {wrong}; use one of them, or several joined by +")
+    if not SHORTEST_TEXT <= chosen.max_seq_len <= spec.max_positions:
+        raise InputError(
+            f"--max_seq_len {chosen.max_seq_len} is not from {SHORTEST_TEXT} to the {spec.max_positions} "
+            f"positions of {source.name}; use {spec.max_positions} at most"
+        )
+    return _with_pooling(chosen, len(told.poolings), spec.hidden_size)
+
+
+def _with_pooling(settings: EmbeddingSettings, count: int, width: int) -> EmbeddingSettings:
+    """Return ``settings`` with the length of a vector that their poolings make, ``count`` before."""
+    if len(settings.poolings) == count:
+        return settings
+    if any(step.kind == "dense" for step in settings.steps):
+        raise InputError(
+            f"--pooling {settings.pooling}: the dense layer of this model takes {count} x {width} numbers; "
+            f"name {count} poolings, or leave it out"
+        )
+    dim = width_after(settings.pooling, width, settings.steps)
+    return replace(settings, dim=dim, dims=(dim,))

@@ -5,7 +5,7 @@ corpus is every second text, each once. For a query, a text of the corpus that e
 it is one of its matches: it is no answer that anybody would have to find. Q queries, C texts, D numbers.
 """
 
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -51,15 +51,19 @@ def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
     return RetrievalSet(list(places), queries, found, np.unique(right), left, right, labels)
 
 
-def measure_retrieval(vectors: np.ndarray, asked: RetrievalSet) -> Dict[str, float]:
+def measure_retrieval(
+    vectors: np.ndarray, asked: RetrievalSet, asking: Optional[np.ndarray] = None
+) -> Dict[str, float]:
     """Return the METRICS of vectors float32 [texts, D] of length 1, in the order of METRICS.
+
+    ``asking``: the vectors of the same texts as queries, where the model has a prompt for these.
 
     ``recall_at_k`` is the mean share of a query's matches among its k best texts; ``mrr`` the mean of
     1 / (rank of the best match); ``ndcg_at_10`` the discounted gain of matches among the 10 best, of what it
     could be. Of texts with equal scores the matches stand last. ``spearman`` is the rank correlation of the
     cosines of all pairs with their labels, 0 where either is constant.
     """
-    ranks = match_ranks(vectors, asked)
+    ranks = match_ranks(vectors, asked, asking)
     counts = np.array([len(one) for one in ranks], dtype=np.float64)
     gains = 1 / np.log2(np.arange(2, NDCG_AT + 2))
     best = np.array([gains[: int(count)].sum() for count in counts])
@@ -67,17 +71,19 @@ def measure_retrieval(vectors: np.ndarray, asked: RetrievalSet) -> Dict[str, flo
     values = {f"recall_at_{k}": np.mean([(one <= k).mean() for one in ranks]) for k in CUTOFFS}
     values["mrr"] = np.mean([1 / one.min() for one in ranks])
     values[f"ndcg_at_{NDCG_AT}"] = np.mean(found / best)
-    values["spearman"] = _spearman(vectors, asked)
+    values["spearman"] = _spearman(vectors, asked, asking)
     return {name: float(values[name]) for name in METRICS}
 
 
-def match_ranks(vectors: np.ndarray, asked: RetrievalSet) -> List[np.ndarray]:
+def match_ranks(
+    vectors: np.ndarray, asked: RetrievalSet, asking: Optional[np.ndarray] = None
+) -> List[np.ndarray]:
     """Return the rank of each match among all texts of the corpus, int64 from 1 on, query by query."""
-    corpus = vectors[asked.corpus]
+    corpus, of_queries = vectors[asked.corpus], vectors if asking is None else asking
     ranks: List[np.ndarray] = []
     for begin in range(0, len(asked.queries), BLOCK):
         queries = asked.queries[begin : begin + BLOCK]
-        scores = vectors[queries] @ corpus.T
+        scores = of_queries[queries] @ corpus.T
         for row, query, matches in zip(scores, queries, asked.matches[begin : begin + BLOCK]):
             ranks.append(_ranks_of(row, int(query), np.searchsorted(asked.corpus, matches), asked.corpus))
     return ranks
@@ -93,15 +99,21 @@ def _ranks_of(scores: np.ndarray, query: int, matches: np.ndarray, corpus: np.nd
     return better + np.arange(1, len(own) + 1)
 
 
-def _spearman(vectors: np.ndarray, asked: RetrievalSet) -> float:
+def _spearman(vectors: np.ndarray, asked: RetrievalSet, asking: Optional[np.ndarray]) -> float:
     from scipy.stats import spearmanr
 
-    cosines = cosines_of(vectors, asked.left, asked.right)
+    cosines = cosines_of(vectors, asked.left, asked.right, asking)
     if len(np.unique(asked.labels)) < 2 or len(np.unique(cosines)) < 2:
         return 0.0
     return float(spearmanr(cosines, asked.labels).correlation)
 
 
-def cosines_of(vectors: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the cosines of rows ``left`` and ``right`` of vectors of length 1, float64 [pairs]."""
-    return np.einsum("nd,nd->n", vectors[left], vectors[right], dtype=np.float64)
+def cosines_of(
+    vectors: np.ndarray, left: np.ndarray, right: np.ndarray, asking: Optional[np.ndarray] = None
+) -> np.ndarray:
+    """Return the cosines of rows ``left`` and ``right`` of vectors of length 1, float64 [pairs].
+
+    The rows ``left`` are those of ``asking``, if that is given.
+    """
+    of_left = vectors if asking is None else asking
+    return np.einsum("nd,nd->n", of_left[left], vectors[right], dtype=np.float64)

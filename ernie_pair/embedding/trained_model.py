@@ -1,6 +1,7 @@
 """A trained embedding model on Paddle, in the dynamic graph."""
 
 import logging
+from pathlib import Path
 from typing import Tuple
 
 import numpy as np
@@ -10,10 +11,10 @@ from ernie_pair.device.device import start_device
 from ernie_pair.device.paddle_patches.core_settings import without_tf32
 from ernie_pair.embedding.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.inference.embedder import EmbeddingModel
-from ernie_pair.inference.embedding_json import EmbeddingSettings
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.kernels.choice import KernelChoice
 from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.embedding_json import EmbeddingSettings
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.model.kernel_path import casting, choose_path, constant_weights, take_threads
 from ernie_pair.processes.world import World
@@ -22,16 +23,22 @@ logger = logging.getLogger(__name__)
 
 
 def open_trained(
-    source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags, threads: int = 0
+    source: ModelSource,
+    settings: EmbeddingSettings,
+    device: str,
+    kernels: KernelFlags,
+    threads: int,
+    folder: Path,
 ) -> EmbeddingModel:
     """Open the model of ``source``, to be asked on ``threads`` of a CPU, 0: those of this process.
 
-    Raises InputError for what ``device`` cannot do, CheckpointError."""
+    ``folder``: where its modules.json is, if it has one. Raises InputError for what ``device`` cannot do,
+    CheckpointError."""
     logger.info("on %s", start_device(device, World()))
-    model, choice = load_text_encoder(source, settings, device, kernels)
+    model, choice = load_text_encoder(source, settings, device, kernels, folder)
     take_threads(model, threads)
     logger.info("%s", choice.describe())
-    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len)
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len, of_pairs=False)
     return EmbeddingModel(
         source.name,
         settings,
@@ -43,11 +50,11 @@ def open_trained(
 
 
 def load_text_encoder(
-    source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags
+    source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags, folder: Path
 ) -> Tuple[TextEncoder, KernelChoice]:
-    """Return the encoder of ``source`` in evaluation mode, and the kernels that compute it."""
-    model = build_text_encoder(source, seed=0, dropout=0.0, pooling=settings.pooling)
-    load_text_weights(model, source)
+    """Return the encoder of ``source`` in ``folder`` in evaluation mode, and the kernels that compute it."""
+    model = build_text_encoder(source, 0, 0.0, settings.pooling, settings.graph_steps)
+    load_text_weights(model, source, folder)
     choice = choose_path(model, kernels, device, casts=True)
     model.eval()
     return model, choice

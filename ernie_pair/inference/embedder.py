@@ -14,7 +14,6 @@ from data_tools.base.errors import CheckpointError, InputError, NumbersError
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.backends import OnnxBackend
-from ernie_pair.inference.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of, read_embedding
 from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
 from ernie_pair.inference.token_rows import (
     encode_single_texts,
@@ -22,6 +21,7 @@ from ernie_pair.inference.token_rows import (
     open_tokenizer,
 )
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of, read_embedding
 from ernie_pair.model_files.spec import read_spec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 
@@ -46,13 +46,21 @@ class TextEmbedder:
     """Compute vectors with an embedding model, which is loaded once. Not thread-safe.
 
     ``dim``: length of the vectors, one of the lengths that the model was trained for; 0: full length. Texts
-    longer than ``max_seq_len`` tokens are truncated; ``num_cut`` counts them.
+    longer than ``max_seq_len`` tokens are truncated; ``num_cut`` counts them. ``prompt``: what `embed` puts
+    before a text; None: the default prompt of the model, if it has one.
     """
 
-    def __init__(self, model: EmbeddingModel, dim: int = 0, batch_size: int = BATCH_SIZE):
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        dim: int = 0,
+        batch_size: int = BATCH_SIZE,
+        prompt: Optional[str] = None,
+    ):
         self.model, self.batch_size, self.num_cut = model, batch_size, 0
         self.settings, self.backend = model.settings, model.backend
         self.dim = model.settings.chosen_dim(dim, model.name)
+        self.prompt = self.settings.prompt_named("", model.name) if prompt is None else prompt
 
     @property
     def max_seq_len(self) -> int:
@@ -64,26 +72,62 @@ class TextEmbedder:
         """Return the SHA-256, in hex, of everything that a vector depends on; see `fingerprint_of`."""
         return fingerprint_of(self.model.model_sha256, self.settings, self.dim)
 
-    def num_tokens(self, text: str) -> int:
-        """Return the number of tokens of a text, including [CLS] and [SEP], before truncation."""
+    def num_tokens(self, text: str, role: str = "") -> int:
+        """Return the number of tokens of a text, including [CLS] and [SEP], before truncation.
+
+        ``role``: query or passage, with whose prompt it is read; '': as `embed` reads it.
+        """
         tokenizer = self.model.tokenizer
-        return sum(map(len, tokenizer.text_specials)) + len(tokenizer.encode(text) or tokenizer.empty)
+        (read,) = self.settings.texts_read([text], self.settings.prompt_of(role) if role else self.prompt)
+        return sum(map(len, tokenizer.text_specials)) + len(tokenizer.encode(read) or tokenizer.empty)
 
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of ``texts``, float32 [N, D], with norm 1, in the order of ``texts``.
+    def embed(self, texts: Sequence[str], prompt: Optional[str] = None) -> np.ndarray:
+        """Return the vectors of ``texts``, float32 [N, D], in the order of ``texts``.
 
-        Equal calls give bit-identical vectors, regardless of earlier calls. Raises InputError for an item
-        that is not a text, NumbersError for a vector that is not finite or is zero.
+        They have norm 1, except where a published model says that its vectors are used as they are.
+        ``prompt``: put before each text instead of that of this embedder. Equal calls give bit-identical
+        vectors, regardless of earlier calls. Raises InputError for an item that is not a text, NumbersError
+        for a vector that is not finite or is zero.
         """
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InputError("texts must be a list of texts; put a single one into a list")
-        rows = encode_single_texts(texts, self.model.tokenizer, self.max_seq_len)
+        prompt = self.prompt if prompt is None else prompt
+        self.settings.refuse_left_out(prompt, self.model.name)
+        read = self.settings.texts_read(texts, prompt)
+        rows = encode_single_texts(read, self.model.tokenizer, self.max_seq_len)
         self.num_cut += rows.num_cut
         vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
         for picked in evaluation_batches(rows.lengths, self.batch_size):
             batch = rows.batch(picked)
             vectors[picked] = self.model.forward(batch.input_ids, batch.token_type_ids)[:, : self.dim]
-        return unit_rows(vectors, self.model.name)
+        return finished(vectors, self.settings, self.model.name)
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Return `embed` of ``texts`` with the model's own prompt for queries."""
+        return self.embed(texts, self.settings.prompt_of("query"))
+
+    def embed_passages(self, texts: Sequence[str]) -> np.ndarray:
+        """Return `embed` of ``texts`` with the model's own prompt for passages: what is searched."""
+        return self.embed(texts, self.settings.prompt_of("passage"))
+
+    @property
+    def has_roles(self) -> bool:
+        """Return whether queries and passages have different prompts."""
+        return self.settings.prompt_of("query") != self.settings.prompt_of("passage")
+
+    def unit_vectors(self, texts: Sequence[str], role: str) -> np.ndarray:
+        """Return the vectors of ``texts`` as query or passage, float32 [N, D] of norm 1 in any case."""
+        vectors = self.embed(texts, self.settings.prompt_of(role))
+        return vectors if self.settings.is_unit else unit_rows(vectors, self.model.name)
+
+    def comparable(self, vectors: np.ndarray) -> np.ndarray:
+        """Return vectors [N, D] whose products are the model's similarity: of length 1 for cosines.
+
+        Raises InputError for a model that compares otherwise.
+        """
+        self.settings.refuse_search(self.model.name)
+        is_to_change = self.settings.has_unit_products and not self.settings.is_unit
+        return unit_rows(vectors, self.model.name) if is_to_change else vectors
 
 
 def unit_rows(vectors: np.ndarray, where: str) -> np.ndarray:
@@ -98,13 +142,31 @@ def unit_rows(vectors: np.ndarray, where: str) -> np.ndarray:
     return (vectors / lengths[:, None]).astype(np.float32)
 
 
+def finished(vectors: np.ndarray, settings: EmbeddingSettings, where: str) -> np.ndarray:
+    """Return float32 [N, D] with norm 1, or as they are where ``settings`` say so. Raises NumbersError."""
+    if settings.is_unit:
+        return unit_rows(vectors, where)
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        raise NumbersError(
+            f"{where}: the vector of text {bad[0]} is NaN or infinite; the weights are damaged"
+        )
+    return vectors
+
+
 def open_exported_embedder(
-    folder: Union[str, Path], *, dim: int = 0, threads: int = 0, batch_size: int = BATCH_SIZE
+    folder: Union[str, Path],
+    *,
+    dim: int = 0,
+    threads: int = 0,
+    batch_size: int = BATCH_SIZE,
+    prompt: Optional[str] = None,
 ) -> TextEmbedder:
     """Open what `ernie-pair export-embedding` wrote, on ONNX Runtime and a CPU, without a training framework.
 
-    ``threads``: of one forward pass, 0: the cores of this process. Raises InputError when ``folder`` is not
-    such a folder or has no vectors of length ``dim``, CheckpointError when a file is not as exported.
+    ``threads``: of one forward pass, 0: the cores of this process. ``prompt``: see `TextEmbedder`. Raises
+    InputError when ``folder`` is not such a folder or has no vectors of length ``dim``, CheckpointError when
+    a file is not as exported.
     """
     folder = Path(folder)
     settings = read_embedding(folder)
@@ -121,12 +183,12 @@ def open_exported_embedder(
     spec = read_spec(folder / CONFIG, vocab_file)
     if TOKENIZER not in settings.files and (folder / TOKENIZER).exists():
         raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")
-    tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len)
+    tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len, of_pairs=False)
     backend = open_vector_backend(exported, threads or cpu_threads())
     model = EmbeddingModel(
         str(folder), settings, settings.model_sha256, tokenizer, backend.logits, backend.name
     )
-    return TextEmbedder(model, dim, batch_size)
+    return TextEmbedder(model, dim, batch_size, prompt)
 
 
 def exported_parts(folder: Path, settings: EmbeddingSettings) -> ExportedModel:

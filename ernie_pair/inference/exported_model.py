@@ -28,7 +28,7 @@ from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.inference.scores import ScoreUnit, unit_of
 from ernie_pair.model_files.config_checks import SHORTEST_PAIR, is_range
-from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.config_json import CONFIG, VOCAB, refuse_unsupported
 from ernie_pair.model_files.labels import CLASSIFICATION, REGRESSION, TARGETS
 from ernie_pair.model_files.pair_symmetry import SYMMETRIES
 from ernie_pair.model_files.temperature import Calibration, is_temperature, is_threshold
@@ -105,6 +105,8 @@ def read_exported(folder: Path) -> ExportedModel:
         raise InputError(f"--model {folder} is not a folder; give the --output_dir of ernie-pair export")
     path = folder / EXPORT_MANIFEST
     if not path.is_file():
+        if (folder / CONFIG).is_file():
+            refuse_unsupported(folder / CONFIG)
         raise InputError(f"{folder} holds no {EXPORT_MANIFEST}; make a model to ship with ernie-pair export")
     manifest = read_json_object(path, CURE, CheckpointError, MOST_MANIFEST_BYTES)
     try:

@@ -29,6 +29,7 @@ class ScoreUnit(NamedTuple):
 
 
 COSINE = ScoreUnit("a cosine", -1, 1)
+PRODUCT = ScoreUnit("a product of vectors")
 PROBABILITY = ScoreUnit("a probability", 0, 1)
 
 

@@ -94,8 +94,10 @@ class EncodedPairs:
         return Batch(input_ids, types, *of_rows)
 
 
-def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> AnyTokenizer:
-    """Open the tokenizer of a model.
+def open_tokenizer(
+    vocab_file: Path, spec: ModelSpec, max_seq_len: int, of_pairs: bool = True
+) -> AnyTokenizer:
+    """Open the tokenizer of a model, for ``of_pairs`` or for single texts.
 
     Raises InputError when it does not fit the model, or ``max_seq_len`` exceeds the positions.
     """
@@ -109,6 +111,11 @@ def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> AnyTo
         raise InputError(
             f"{vocab_file}:{tokenizer.pad_id + 1}: {tokenizer.tokens[tokenizer.pad_id]} has the id "
             f"{tokenizer.pad_id}, config.json says pad_token_id {spec.pad_id}; make them agree"
+        )
+    if of_pairs and spec.token_types > 1 and not tokenizer.has_segments:
+        raise InputError(
+            f"{vocab_file}: it gives both texts of a pair one token type, and config.json says "
+            f"type_vocab_size {spec.token_types}, so that it cannot tell them apart; take another model"
         )
     if max_seq_len > spec.max_positions:
         raise InputError(

@@ -1,6 +1,7 @@
 """Vectors on disk: written by `ernie-pair embed`, memory-mapped by searches.
 
-vectors.npy   float16 or int8 [N, D], row i for text i; each of length 1 before rounding
+vectors.npy   float16 or int8 [N, D], row i for text i; each of length 1 before rounding, unless
+              vectors.json says "unit": false
 scales.npy    float32 [N], for int8 only: row i is vectors[i] * scales[i]
 vectors.json  {"format": 1, "fingerprint": "9c1e...", "count": N, "dim": D, "dtype": "float16",
                "files": {"vectors.npy": SHA-256}, ...}
@@ -15,7 +16,7 @@ from typing import Any, Dict, NamedTuple, Optional, Union
 
 import numpy as np
 
-from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.errors import CheckpointError, InputError, NumbersError
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.files.npy_stream import sha256_of_file
 
@@ -23,7 +24,7 @@ VECTORS_FILE, SCALES_FILE, VECTORS_JSON, VECTORS_FORMAT = "vectors.npy", "scales
 DTYPES = {"float16": np.dtype("<f2"), "int8": np.dtype("|i1")}
 WRITTEN = {VECTORS_FILE, SCALES_FILE}
 SCALE_DTYPE = np.dtype("<f4")
-LARGEST_INT8 = 127
+LARGEST_INT8, LARGEST_FLOAT16 = 127, 65504
 CURE = "make them again with ernie-pair embed"
 
 
@@ -37,9 +38,12 @@ class Packed(NamedTuple):
 def pack_vectors(vectors: np.ndarray, dtype: str) -> Packed:
     """Return float32 [N, D] as stored in ``dtype``: float16, or int8 with the largest number of a row at 127.
 
-    The error of a number is then less than 1/254 of the largest one of its row.
+    The error of a number is then less than 1/254 of the largest one of its row. Raises NumbersError for a
+    number beyond the range of float16.
     """
     if dtype == "float16":
+        if np.abs(vectors).max(initial=0) > LARGEST_FLOAT16:
+            raise NumbersError("a vector holds numbers above 65504, which float16 cannot; pass --dtype int8")
         return Packed(vectors.astype(DTYPES[dtype]), None)
     scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(LARGEST_INT8)
     divisors = np.where(scales > 0, scales, np.float32(1))

@@ -8,7 +8,7 @@ from data_tools.files.json_file import read_json_object
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS, find_family, unsupported_type
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
-EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see inference.embedding_json
+EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see model_files.embedding_json
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 # The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
 FAMILIES = {
@@ -34,7 +34,7 @@ def refuse_unsupported(config_file: Path) -> None:
     config = read_json_object(config_file, "correct it, or give the config.json of a model")
     named = config.get("model_type")
     if named is not None and not family_in(config) and not find_family(str(named)):
-        types = {*FAMILIES, *(peer.model_type for peer in COUNTERPARTS.values())}
+        types = {peer.model_type for peer in COUNTERPARTS.values()} | (FAMILIES.keys() - COUNTERPARTS.keys())
         raise unsupported_type(named, str(config_file), types)
 
 

@@ -14,14 +14,27 @@ from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
 from data_tools.files.results import Results
-from ernie_pair.model_files.config_json import find_config
+from ernie_pair.model_files.config_json import EMBEDDING, find_config
+from ernie_pair.model_files.embedding_json import read_embedding
 from ernie_pair.model_files.hugging_face.folder import WRITTEN, ModelParts, write_their_folder
 from ernie_pair.model_files.hugging_face.paddle_folder import OWN_FILES, split_heads, write_own_folder
-from ernie_pair.model_files.source import ModelSource, open_model
+from ernie_pair.model_files.sentence_transformers import (
+    DENSE,
+    MODULES,
+    files_of_modules,
+    names_written,
+    read_sentence_folder,
+    settings_of_folder,
+    write_sentence_files,
+)
+from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
 from ernie_pair.model_files.tokenizer_files import their_tokenizer_files, tokenizer_files
 from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.static_names import is_numbered
+from ernie_pair.weights.weight_files import as_float32
+
+PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
 
 
 @dataclass(frozen=True)
@@ -54,25 +67,32 @@ class FromHuggingFaceConfig(InterchangeConfig):
 def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
     """Write ``output_dir`` for transformers, and print what was written.
 
+    An embedding model becomes a folder of sentence-transformers.
     Raises InputError for a family or a setting that transformers lacks, CheckpointError for weights that
     are damaged or not a whole model.
     """
     source = _open_folder(config.model_path)
     if source.is_hugging_face:
         raise InputError(f"--model_path {config.model_path} is a folder of transformers already; copy it")
+    settings = read_embedding(source.vocab_file.parent)
 
     def fill(draft: Path) -> int:
         parts = _parts_of(source)
-        write_their_folder(draft, parts)
+        dense = {name: parts.arrays[name] for name in parts.arrays if name.startswith(DENSE)}
+        others = {name: array for name, array in parts.arrays.items() if name not in dense}
+        write_their_folder(draft, parts._replace(arrays=others))
+        if settings is not None:
+            write_sentence_files(draft, settings, source.spec.hidden_size, as_float32(dense, parts.where))
         return len(parts.arrays)
 
-    _publish(config, source, WRITTEN, fill)
+    _publish(config, source, [*WRITTEN, *names_written(settings)], fill)
 
 
 def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
     """Write ``output_dir`` for PaddleNLP, and print what was written.
 
-    Heads that PaddleNLP's classes have in another form are left out, with a message. Raises InputError for a
+    Heads that PaddleNLP's classes have in another form are left out, with a message. What modules.json of
+    sentence-transformers says goes into embedding.json. Raises InputError for a
     model that no family here computes the same, CheckpointError for weights that are damaged or incomplete.
     """
     source = _open_folder(config.model_path)
@@ -83,6 +103,8 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
 
     if source.spec.own_epsilon is not None:
         source = _as_bert(source)
+    folder = model_folder_of(Path(config.model_path))
+    sentence, settings = read_sentence_folder(folder), settings_of_folder(folder, source.spec)
 
     def fill(draft: Path) -> int:
         spec, where = source.spec, str(source.weights)
@@ -92,10 +114,13 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
                 f"{len(others)} weights are left out, of heads that PaddleNLP lacks: {others[0]}\n"
             )
         tokenizer = tokenizer_files(source.vocab_file, spec, spec.trained_length)
+        arrays = {**arrays, **(sentence.dense_arrays() if sentence else {})}
         write_own_folder(draft, spec.to_config(), tokenizer, arrays)
+        if settings is not None:
+            (draft / EMBEDDING).write_text(settings.to_json(), encoding="utf-8")
         return len(arrays)
 
-    _publish(config, source, OWN_FILES, fill)
+    _publish(config, source, [*OWN_FILES, *([EMBEDDING] if settings else [])], fill)
 
 
 def _open_folder(model_path: str) -> ModelSource:
@@ -136,11 +161,13 @@ def _publish(
     """Let ``fill`` write the files ``names`` into ``output_dir``; it returns the number of weights."""
     output_dir = Path(os.path.realpath(config.output_dir))
     _refuse_loss(output_dir, source, names)
-    config_file = find_config(source.vocab_file.parent)
+    folder = model_folder_of(Path(config.model_path))
+    beside = [find_config(source.vocab_file.parent), *files_of_modules(folder)]
+    beside += [folder / name for name in (EMBEDDING, MODULES) if (folder / name).is_file()]
     results = Results(
         command="convert",
-        outputs=[output_dir / name for name in sorted(names)],
-        inputs={"model_path": [*source.weight_files, source.vocab_file, *filter(None, [config_file])]},
+        outputs=[output_dir / name for name in sorted(names) if not name.endswith(PLACES)],
+        inputs={"model_path": [*source.weight_files, source.vocab_file, *filter(None, beside)]},
         settings={"to": "hf" if isinstance(config, ToHuggingFaceConfig) else "paddle"},
         overwrite=config.overwrite,
         record=output_dir / MADE,

@@ -39,6 +39,7 @@ from ernie_pair.model_files.hugging_face.reading import (
     weight_files,
 )
 from ernie_pair.model_files.hugging_face.settings import from_their_config, with_cross_encoder
+from ernie_pair.model_files.sentence_transformers import encoder_folder_of, files_of_modules
 from ernie_pair.model_files.spec import ModelSpec, parse_spec, read_spec
 from ernie_pair.model_files.tokenizer_checks import (
     refuse_other_cutting,
@@ -141,7 +142,7 @@ def refuse_cased(source: ModelSource) -> None:
 
 
 def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:
-    folder = model_folder_of(folder)
+    folder = encoder_folder_of(model_folder_of(folder))
     config = find_config(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
         return _open_recipes_checkpoint(folder, family, from_scratch)
@@ -216,7 +217,8 @@ def model_folder_of(given: Path) -> Path:
 
 def files_of_model(given: str) -> List[Path]:
     """Return what determines the answers of the model that ``given`` stands for; '': no model, no files."""
-    return content_of(str(model_folder_of(Path(given)))) if given else []
+    folder = model_folder_of(Path(given))
+    return [*content_of(str(folder)), *files_of_modules(folder)] if given else []
 
 
 def find_weights(folder: Path) -> Optional[Path]:

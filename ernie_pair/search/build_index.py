@@ -17,6 +17,7 @@ from data_tools.base.errors import InputError, counted
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.progress import CountProgress, Progress
 from data_tools.files.atomic_folder import MADE, content_of, publish_folder, refuse_loss
+from data_tools.files.json_file import shown
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.files.standard_streams import with_standard_streams
 from data_tools.text.named_texts import LeftOut, read_texts, refuse_repeated_ids
@@ -133,6 +134,8 @@ class Vectors(NamedTuple):
     dim: int
     fingerprint: str
     max_seq_len: int  # 0 if unknown
+    similarity: str
+    prompt: str  # that the texts were read with
 
 
 @with_standard_streams
@@ -196,7 +199,9 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
         "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
     )
     manifest = IndexManifest(
-        kind, config.precision, count, dim, vectors.fingerprint, vectors.max_seq_len, recall
+        *(kind, config.precision, count, dim, vectors.fingerprint, vectors.max_seq_len, recall),
+        similarity=vectors.similarity,
+        prompt=vectors.prompt,
     )
     manifest.write(draft, lines_left_out=left_out.count)
 
@@ -214,13 +219,24 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
     """Return the vectors of the texts: existing ones, or those that the model computes now."""
     if config.vectors:
         stored = StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
-        return Vectors(stored, stored.dim, stored.fingerprint, stored.max_seq_len)
+        return Vectors(
+            stored, stored.dim, stored.fingerprint, stored.max_seq_len, stored.similarity, stored.prompt
+        )
     embedder = open_embedding_model(
         config.model_path, config.dim, config.device, config.threads or cpu_threads(), config.batch_size
     )
+    settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
+    settings.refuse_search(config.model_path)
     refuse_little_memory(config.shape, len(table), embedder.dim)
+    if prompt:
+        logger.info("before each text: %s", shown(prompt))
     chunks = VectorChunks(
-        work, lambda: table.chunks(CHUNK), embedder.embed, embedder.dim, embedder.fingerprint
+        work,
+        lambda: table.chunks(CHUNK),
+        lambda texts: embedder.comparable(embedder.embed_passages(texts)),
+        embedder.dim,
+        embedder.fingerprint,
+        settings.has_unit_products,
     )
     with CountProgress(len(table), "text") as progress:
         chunks.make(progress.advance)
@@ -228,7 +244,9 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
         logger.info("reused %d of %d vectors, of a run that did not finish", chunks.taken_up, len(table))
     if embedder.num_cut:
         logger.warning("%s", describe_cut(embedder, len(table)))
-    return Vectors(chunks, embedder.dim, embedder.fingerprint, embedder.max_seq_len)
+    return Vectors(
+        chunks, embedder.dim, embedder.fingerprint, embedder.max_seq_len, settings.similarity, prompt
+    )
 
 
 def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
@@ -260,7 +278,7 @@ def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
 def recall_of(index: VectorIndex, vectors: Chunks, count: int) -> float:
     """Return the share of the NEAREST vectors of PROBED ones that ``index`` finds; each finds itself.
 
-    Cosines are compared, so that one of several equal texts is as good as another.
+    Similarities are compared, so that one of several equal texts is as good as another.
     """
     picked = np.linspace(0, count - 1, min(PROBED, count)).astype(np.int64)
     first, probes = 0, []
@@ -268,9 +286,9 @@ def recall_of(index: VectorIndex, vectors: Chunks, count: int) -> float:
         probes.append(chunk[picked[(picked >= first) & (picked < first + len(chunk))] - first])
         first += len(chunk)
     queries, wanted = np.concatenate(probes), min(NEAREST, count)
-    best = np.full((len(queries), wanted), -2.0, dtype=np.float32)
+    best = np.full((len(queries), wanted), -np.inf, dtype=np.float32)
     places = index.nearest(queries, wanted)[1]
-    found = np.full(places.shape, -2.0, dtype=np.float32)
+    found = np.full(places.shape, -np.inf, dtype=np.float32)
     first = 0
     for chunk in vectors():
         cosines = queries @ chunk.T

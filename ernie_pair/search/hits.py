@@ -13,7 +13,7 @@ class Hit(NamedTuple):
     id: str
     text: str
     score: float  # of the classifier, a probability if it has classes; without a classifier the similarity
-    similarity: float  # the cosine of the embeddings, from -1 to 1
+    similarity: float  # the cosine of the embeddings, from -1 to 1; of some models their product
 
     def content(self, digits: int) -> Dict[str, object]:
         """Return the hit as JSON content, numbers rounded to ``digits``."""

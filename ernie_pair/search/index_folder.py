@@ -7,6 +7,8 @@ index.json                        what they were made with, and the hash of each
 
     {"format": 1, "kind": "flat", "precision": "fp32", "texts": 100000, "dim": 312, "fingerprint": ...,
      "max_seq_len": 64, "recall_at_10": 1.0, "files": {"index.faiss": SHA-256, ...}, ...}
+
+Of a model that has them also "similarity": "dot" and "prompt": "passage: ", put before each text.
 """
 
 import json
@@ -17,6 +19,7 @@ from typing import Any, Dict
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object
 from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.model_files.embedding_json import SEARCHED, SIMILARITIES
 from ernie_pair.search.faiss_index import KINDS, PRECISIONS
 from ernie_pair.search.text_table import CURE, TextTable, table_files
 
@@ -37,11 +40,14 @@ class IndexManifest:
     fingerprint: str  # of the embedding model
     max_seq_len: int  # tokens of a text that it read
     recall_at_10: float  # share of the ten nearest that the index finds
+    similarity: str = SIMILARITIES[0]  # of its vectors: their cosine, or the product of what they are
+    prompt: str = ""  # that the texts were read with
 
     def write(self, folder: Path, **more: object) -> None:
         """Write index.json beside the other files, with further values ``more``."""
         files = {name: sha256_of_file(folder / name) for name in FILES}
-        content = {"format": INDEX_FORMAT, **vars(self), **more, "files": files}
+        said = {name: value for name, value in vars(self).items() if value not in (SIMILARITIES[0], "")}
+        content = {"format": INDEX_FORMAT, **said, **more, "files": files}
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         (folder / INDEX_MANIFEST).write_text(text, encoding="utf-8")
 
@@ -99,8 +105,12 @@ def _manifest_of(path: Path, found: Dict[str, Any]) -> IndexManifest:
         "max_seq_len": is_whole_number(found.get("max_seq_len"), 0),
         "recall_at_10": is_number(found.get("recall_at_10"), 0, 1),
         "files": isinstance(files, dict) and is_texts(list(files.values())),
+        "similarity": found.get("similarity", SIMILARITIES[0]) in SEARCHED,
+        "prompt": isinstance(found.get("prompt", ""), str),
     }
     for key, sound in is_sound.items():
         if not sound:
             raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
-    return IndexManifest(**{name: found[name] for name in IndexManifest.__dataclass_fields__})
+    return IndexManifest(
+        **{name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
+    )

@@ -8,10 +8,10 @@ import numpy as np
 from data_tools.base.errors import InputError
 from data_tools.files.atomic_folder import content_of
 from ernie_pair.inference.embedder import TextEmbedder, open_exported_embedder
-from ernie_pair.inference.embedding_json import read_embedding
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import ScoreUnit
+from ernie_pair.model_files.embedding_json import read_embedding
 
 
 class Scorer(NamedTuple):

@@ -19,7 +19,6 @@ from data_tools.base.progress import CountProgress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.files.standard_streams import refuse_closed_input, with_standard_streams
 from data_tools.text.named_texts import NamedText, read_texts
-from ernie_pair.inference.scores import COSINE
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP
@@ -76,7 +75,8 @@ class SearchConfig(Options):
     threshold: Optional[float] = option(
         None,
         help="drop texts that score less: a probability; with a --reranker without classes, its score; "
-        "without a --reranker, a cosine; none: keep all",
+        "without a --reranker, a cosine, or the product of vectors of a model that compares by it; none: "
+        "keep all",
         group="evaluation",
     )
     breadth: int = option(0, help=BREADTH_HELP, group="evaluation", at_least=0)
@@ -97,8 +97,6 @@ class SearchConfig(Options):
             raise InputError("--query and --queries_file exclude each other; give one of them")
         if bool(self.queries_file) != bool(self.answers_file):
             raise InputError("--queries_file and --answers_file go together; give both, or neither")
-        if not self.reranker:
-            COSINE.refuse_outside(self.threshold)
         if self.recall_k < self.top_k:
             raise InputError(f"--recall_k {self.recall_k} is below --top_k {self.top_k}; use --top_k or more")
 

@@ -1,5 +1,6 @@
 """Search: the nearest texts of an index by their embeddings, ordered by a pair classifier."""
 
+import logging
 from itertools import islice
 from pathlib import Path
 from typing import Iterable, Iterator, List, Optional, Sequence, Union
@@ -7,9 +8,10 @@ from typing import Iterable, Iterator, List, Optional, Sequence, Union
 import numpy as np
 
 from data_tools.base.errors import InputError
+from data_tools.files.json_file import shown
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.embedder import TextEmbedder
-from ernie_pair.inference.scores import COSINE
+from ernie_pair.inference.scores import COSINE, PRODUCT
 from ernie_pair.search.faiss_index import VectorIndex
 from ernie_pair.search.hits import Hit, rerank
 from ernie_pair.search.index_folder import INDEX_FILE, IndexFolder, open_index_folder
@@ -18,6 +20,8 @@ from ernie_pair.search.vector_chunks import refuse_bad_vectors
 
 RECALL_K = 50  # texts retrieved for a query, which the classifier reranks
 QUERIES = 64  # searched at a time
+
+logger = logging.getLogger(__name__)
 
 
 class TextRecall:
@@ -45,6 +49,14 @@ class TextRecall:
                 f"{embedder.model.name} ({embedder.fingerprint[:12]}); give the model that the index was "
                 "made with, or make it again"
             )
+        wanted = embedder.settings.prompt_of("passage")
+        if manifest.prompt != wanted:
+            logger.warning(
+                "%s: its texts were read with the prompt %s, and the model wants %s; make the vectors again "
+                "with embed --prompt, or the index with --model_path",
+                *(folder.folder, shown(manifest.prompt), shown(wanted)),
+            )
+        self.unit = COSINE if embedder.settings.has_unit_products else PRODUCT
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
         self._embedder, self._folder = embedder, folder
         self._index = VectorIndex(
@@ -61,8 +73,9 @@ class TextRecall:
 
         They are recall_k, or ``top_k`` if that is more. Raises NumbersError for a vector that is not finite.
         """
-        vectors = self._embedder.embed(queries)
-        refuse_bad_vectors(vectors, self._embedder.model.name)
+        embedder = self._embedder
+        vectors = embedder.comparable(embedder.embed_queries(queries))
+        refuse_bad_vectors(vectors, embedder.model.name, is_unit=embedder.settings.has_unit_products)
         cosines, places = self._index.nearest(vectors, min(max(self.recall_k, top_k), self.count))
         return [
             [self._hit(place, cosine) for place, cosine in zip(row, near) if place >= 0]
@@ -76,7 +89,7 @@ class TextRecall:
         """Return why a query is refused, in a line; '' if it is not."""
         if not query.strip():
             return "the query is empty; fill it in"
-        tokens, most = self._embedder.num_tokens(query), self._embedder.max_seq_len
+        tokens, most = self._embedder.num_tokens(query, "query"), self._embedder.max_seq_len
         if tokens > most:
             return f"the query has {tokens} tokens, above the {most} of the model; shorten it"
         return ""
@@ -119,7 +132,7 @@ class PairSearcher:
         self.texts = TextRecall(folder, embedder, recall_k, threads, breadth)
         self.threshold, self.cuts = threshold, cuts
         self._scorer: Optional[Scorer] = open_scorer(str(reranker), device, threads) if reranker else None
-        (COSINE if self._scorer is None else self._scorer.unit).refuse_outside(threshold)
+        (self.texts.unit if self._scorer is None else self._scorer.unit).refuse_outside(threshold)
 
     def search(self, query: str, top_k: int = 10) -> List[Hit]:
         """Return the ``top_k`` texts that match ``query`` best, best first: id, text, score, similarity.

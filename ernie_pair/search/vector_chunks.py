@@ -19,11 +19,12 @@ from data_tools.base.errors import InputError, NumbersError
 from data_tools.files.array_cache import ENDING, ArrayKind, array_cache, remove_arrays
 from data_tools.files.atomic_files import make_folder
 from data_tools.files.file_lock import locked
-from data_tools.files.json_file import is_whole_number, read_json_object
+from data_tools.files.json_file import is_whole_number, read_json_object, shown
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.npy_stream import sha256_of_file
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.vector_files import CURE, VECTORS_JSON, open_vectors
+from ernie_pair.model_files.embedding_json import SEARCHED, SIMILARITIES
 
 CHUNK = 8192  # texts
 KIND, LOCK = "vectors-", "run.lock"
@@ -67,8 +68,8 @@ def remove_chunks(folder: Path) -> None:
 class VectorChunks:
     """The vectors of ``texts``, which yields them CHUNK at a time, computed by ``embed``.
 
-    ``fingerprint``: that of the model. Raises NumbersError, when they are computed, for vectors that are
-    not finite or not of length 1.
+    ``fingerprint``: that of the model; ``is_unit``: whether they are of length 1. Raises NumbersError, when
+    they are computed, for vectors that are not finite or not of that length.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class VectorChunks:
         embed: Embed,
         dim: int,
         fingerprint: str,
+        is_unit: bool = True,
     ):
+        self._is_unit = is_unit
         self._folder, self._texts, self._embed = folder, texts, embed
         self.dim, self.fingerprint = dim, fingerprint
         self._known: List[KeyedCache] = []
@@ -107,7 +110,7 @@ class VectorChunks:
 
     def _vectors(self, texts: Sequence[str]) -> np.ndarray:
         vectors = self._embed(texts)
-        refuse_bad_vectors(vectors, "the embedding model")
+        refuse_bad_vectors(vectors, "the embedding model", is_unit=self._is_unit)
         return vectors
 
     def _cache_of(self, texts: Sequence[str]) -> KeyedCache:
@@ -118,6 +121,9 @@ class VectorChunks:
 
 class StoredVectors:
     """The vectors of a folder of `ernie-pair embed`, normalized again, because they were rounded.
+
+    Those of a model that compares vectors by their products are not. ``prompt``: that the texts were read
+    with.
 
     ``texts_file``: the texts of the vectors, ``count`` of them. Raises InputError if they are of another
     file, CheckpointError for a damaged folder, and NumbersError, when they are read, for a vector that
@@ -138,21 +144,34 @@ class StoredVectors:
         length = about.get("max_seq_len", 0)
         self.max_seq_len: int = length if is_whole_number(length, 0) else 0
         self.dim, self.fingerprint = self._file.dim, self._file.fingerprint
+        prompt, similarity = about.get("prompt", ""), about.get("similarity", SIMILARITIES[0])
+        if not isinstance(prompt, str) or similarity not in SEARCHED:
+            raise InputError(
+                f"{folder / VECTORS_JSON}: its model compares vectors by {shown(similarity)}, and only "
+                f"{' and '.join(SEARCHED)} are computed here; take another model"
+            )
+        self.prompt, self.similarity = prompt, similarity
+        self._is_unit = about.get("unit", True) is not False or similarity == SIMILARITIES[0]
 
     def __call__(self) -> Iterator[np.ndarray]:
         """Yield the vectors in the order of the texts, float32 [n, D]."""
         for first in range(0, self._file.count, CHUNK):
             rows = self._file.rows(first, min(first + CHUNK, self._file.count))
-            yield unit_rows(rows, str(self._file.folder))
+            if self._is_unit:
+                rows = unit_rows(rows, str(self._file.folder))
+            else:
+                refuse_bad_vectors(rows, str(self._file.folder), first, is_unit=False)
+            yield rows
 
 
-def refuse_bad_vectors(vectors: np.ndarray, where: str, first: int = 0) -> None:
-    """Raise NumbersError for vectors [N, D] that are not finite or not of length 1.
+def refuse_bad_vectors(vectors: np.ndarray, where: str, first: int = 0, is_unit: bool = True) -> None:
+    """Raise NumbersError for vectors [N, D] that are not finite or, with ``is_unit``, not of length 1.
 
     ``first``: the index of the first of them.
     """
     lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
-    bad = np.flatnonzero(~(np.abs(lengths - 1) < LONGEST_ERROR))  # NaN fails every comparison
+    good = np.abs(lengths - 1) < LONGEST_ERROR if is_unit else np.isfinite(lengths)
+    bad = np.flatnonzero(~good)  # NaN fails every comparison
     if len(bad):
         raise NumbersError(
             f"{where}: vector {first + bad[0]} is NaN, infinite or of length {lengths[bad[0]]:.4g} instead "

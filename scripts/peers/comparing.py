@@ -46,7 +46,8 @@ def different_rows(
 def classifier_here(folder: Path, rows: EncodedPairs) -> Dict[str, np.ndarray]:
     """Return what the classifier in ``folder`` says of all ``rows``.
 
-    logits float32 [B, C], last_hidden_state float32 [B, S, D], attention_mask bool [B, S].
+    logits float32 [B, C], of a reranker its scores [B, 1]; last_hidden_state float32 [B, S, D] and
+    attention_mask bool [B, S].
     """
     model, _ = load_classifier(str(folder))
     batch = rows.batch(np.arange(len(rows)))
@@ -61,10 +62,22 @@ def classifier_here(folder: Path, rows: EncodedPairs) -> Dict[str, np.ndarray]:
 def classifier_there(
     peer: Peer, folder: Path, texts: Texts, pairs: Texts, max_length: int
 ) -> Dict[str, np.ndarray]:
-    """Return the arrays of `classifier_here` by the folder's own library, which also cuts the pairs."""
+    """Return the arrays of `classifier_here` by the folder's own library, which also cuts the pairs.
+
+    One output is that of a reranker: its score is the sigmoid, as of CrossEncoder.
+    """
     asked = {"kind": "AutoModelForSequenceClassification", "max_length": max_length}
     _, said = peer.ask("outputs", folder=folder, texts=texts, pairs=pairs, **asked)
+    if said["logits"].shape[1] == 1:
+        said["logits"] = 1 / (1 + np.exp(-said["logits"]))
     return {**said, "attention_mask": said["attention_mask"].astype(bool)}
+
+
+def scores_there(peer: Peer, folder: Path, texts: Texts, pairs: Texts, max_length: int) -> np.ndarray:
+    """Return the scores float32 [B, 1] of CrossEncoder(folder)."""
+    both = [list(pair) for pair in zip(texts, pairs)]
+    _, said = peer.ask("scores", folder=folder, pairs=both, settings={"max_length": max_length})
+    return said["scores"].reshape(-1, 1)
 
 
 def pooled_here(folder: Path, texts: Texts, max_length: int) -> np.ndarray:

@@ -15,9 +15,10 @@ from peers.comparing import (
     pooled_here,
     pooled_there,
     rows_here,
+    scores_there,
 )
 from peers.texts import WITH_SYMBOLS, sentences
-from peers.tiny_models import SENTENCE_PIECE
+from peers.tiny_models import BYTES, SENTENCE_PIECE
 
 MOST = 1e-5
 COLUMNS = ("load", "ids", "hidden states", "pooled", "head")
@@ -52,7 +53,8 @@ ROWS = (
     Row("MegatronBERT", "megatron-bert"),
     Row("DistilBERT", "distilbert"),
     Row("SqueezeBERT", "squeezebert"),
-    Row("RoBERTa", "roberta"),
+    Row("RoBERTa by word pieces", "roberta"),
+    Row("RoBERTa by byte-level BPE", "roberta", {"tokenizer": BYTES, "type_vocab_size": 1}),
     Row("XLM-RoBERTa", "xlm-roberta"),
     Row(
         "XLM-RoBERTa by sentencepiece.bpe.model",
@@ -93,6 +95,8 @@ def measure(peer: Peer, row: Row, place: Path, texts: Optional[List[str]] = None
         found["ids"], at = [different, len(texts) + len(LEFT)], "hidden states"
         here = classifier_here(classifier, rows_here(classifier, LEFT, RIGHT, MAX_LENGTH))
         there = classifier_there(peer, classifier, LEFT, RIGHT, MAX_LENGTH)
+        if here["logits"].shape[1] == 1:  # of a reranker the score, as CrossEncoder has it
+            there["logits"] = scores_there(peer, classifier, LEFT, RIGHT, MAX_LENGTH)
         inside = there["attention_mask"]
         found["hidden states"] = largest(here["last_hidden_state"], there["last_hidden_state"], inside)
         found["head"], at = largest(here["logits"], there["logits"]), "pooled"

@@ -60,8 +60,8 @@ def outputs(folder, texts=None, pairs=None, kind="AutoModel", ids=None, types=No
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         settings = {"truncation": max_length is not None, "max_length": max_length}
         asked = dict(tokenizer(texts, pairs, padding=True, return_tensors="pt", **settings))
-    if model.config.model_type in ("distilbert", "roberta", "xlm-roberta"):
-        asked.pop("token_type_ids", None)  # roberta has one type, and distilbert none
+    if getattr(model.config, "type_vocab_size", 0) < 2:  # DistilBERT has none
+        asked.pop("token_type_ids", None)
     with torch.no_grad():
         said = model.eval()(**asked, output_hidden_states=True)
     names = ("last_hidden_state", "pooler_output", "logits", "prediction_logits", "seq_relationship_logits")

@@ -50,27 +50,28 @@ OF_FAMILY = {
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
 }
 OF_DISTILBERT = "hidden_size num_hidden_layers num_attention_heads intermediate_size type_vocab_size".split()
-WORD_PIECES, UNIGRAM = "word pieces", "unigram"
+WORD_PIECES, UNIGRAM, BYTES = "word pieces", "unigram", "byte-level BPE"
 SENTENCE_PIECE = "sentencepiece.bpe.model"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def make_model(folder, family, kind="Model", seed=0, lower_case=True, keep=(), **settings):
+def make_model(folder, family, kind="Model", seed=0, lower_case=True, keep=(), tokenizer="", **settings):
     """Write a model of ``family`` with a tokenizer, as this version of transformers saves both.
 
     ``kind``: the end of its class, ForSequenceClassification for example. ``keep``: names of tokenizer files
     that this version does not write and an earlier one did, vocab.txt or sentencepiece.bpe.model.
-    ``settings``: of its config.
+    ``tokenizer``: WORD_PIECES, UNIGRAM or BYTES, if not the usual one. ``settings``: of its config.
     """
     import transformers
 
     folder = Path(folder)
-    size = make_tokenizer(folder, UNIGRAM if family == "xlm-roberta" else WORD_PIECES, lower_case, keep)
+    usual = UNIGRAM if family == "xlm-roberta" else WORD_PIECES
+    size = make_tokenizer(folder, tokenizer or usual, lower_case, keep)
     made = getattr(transformers, f"{CLASSES[family]}{kind}")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    ids = {"pad_token_id": tokenizer.pad_token_id}
+    saved = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = {"pad_token_id": saved.pad_token_id}
     if family in ("roberta", "xlm-roberta"):
-        ids.update(bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id)
+        ids.update(bos_token_id=saved.cls_token_id, eos_token_id=saved.sep_token_id)
     shape = {**SIZES, **OF_FAMILY.get(family, {}), "vocab_size": size, **ids, **settings}
     if family == "distilbert":
         shape = {key: value for key, value in shape.items() if key not in OF_DISTILBERT}
@@ -101,6 +102,9 @@ def make_tokenizer(folder, kind, lower_case=True, keep=()):
     if kind == UNIGRAM:
         train_sentence_piece(with_parts / SENTENCE_PIECE)
         made, settings = transformers.XLMRobertaTokenizerFast, {}
+    elif kind == BYTES:
+        train_bytes(with_parts)
+        made, settings = transformers.RobertaTokenizerFast, {}
     else:
         write_word_pieces(with_parts / "vocab.txt", lower_case)
         made, settings = transformers.BertTokenizerFast, {"do_lower_case": lower_case}
@@ -145,6 +149,16 @@ def train_sentence_piece(file):
             num_threads=1,
             minloglevel=2,
         )
+
+
+def train_bytes(folder):
+    """Write the files of a byte-level BPE as RoBERTa has one, trained on `peers.texts.sentences`."""
+    from tokenizers.implementations import ByteLevelBPETokenizer
+
+    trained = ByteLevelBPETokenizer()
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trained.train_from_iterator(sentences(), vocab_size=500, special_tokens=specials, show_progress=False)
+    trained.save_model(str(folder))
 
 
 def make_sentence_folder(folder, encoder, modules, max_seq_length=None, **settings):

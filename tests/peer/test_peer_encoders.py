@@ -1,6 +1,7 @@
 """What config.json of a transformers folder states is computed: epsilon, activation, types, padding."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import paddle
@@ -11,10 +12,13 @@ transformers = pytest.importorskip("transformers")
 
 from paddlenlp import transformers as paddlenlp_models  # noqa: E402
 from their_models import FAMILIES, ask, padded_as, save, their_model  # noqa: E402
+from tiny_pair import train_config  # noqa: E402
 
 from data_tools.base.errors import CheckpointError, InputError  # noqa: E402
 from ernie_pair.device.device import quiet_libraries  # noqa: E402
 from ernie_pair.embedding.text_encoder import build_text_encoder, load_text_weights  # noqa: E402
+from ernie_pair.inference.predictor import PairPredictor  # noqa: E402
+from ernie_pair.inference.token_rows import SEPARATOR  # noqa: E402
 from ernie_pair.kernels.kernel_flags import KernelFlags  # noqa: E402
 from ernie_pair.model_files.interchange import (  # noqa: E402
     FromHuggingFaceConfig,
@@ -23,10 +27,13 @@ from ernie_pair.model_files.interchange import (  # noqa: E402
     convert_to_hugging_face,
 )
 from ernie_pair.model_files.source import open_model  # noqa: E402
+from ernie_pair.pair.export.export_pair import ExportConfig, export_pair  # noqa: E402
 from ernie_pair.pair.model.classifier import build_classifier  # noqa: E402
 from ernie_pair.pair.model.classifier_weights import load_classifier, load_initial_weights  # noqa: E402
 from ernie_pair.pair.model.encoders import hidden_states  # noqa: E402
 from ernie_pair.pair.model.kernel_path import choose_path  # noqa: E402
+from ernie_pair.pair.train.initial_model import open_initial_model  # noqa: E402
+from ernie_pair.search.trained_scorer import open_trained_scorer  # noqa: E402
 
 quiet_libraries()
 transformers.logging.set_verbosity_error()
@@ -257,3 +264,86 @@ def test_xlm_roberta_goes_to_paddlenlp_and_back(tmp_path, kind):
     back = type(model).from_pretrained(tmp_path / "back").eval()
     for name, value in model.state_dict().items():
         assert torch.equal(value, back.state_dict()[name]), name
+
+
+IDENTITY = "torch.nn.modules.linear.Identity"
+RERANKERS = [("xlm_roberta", {}), ("bert", {"sbert_ce_default_activation_function": IDENTITY})]
+
+
+def reranker(folder, family, changes):
+    """A model of one output and its folder, with ``changes`` in config.json."""
+    model = their_model(family, id2label={0: "LABEL_0"}, label2id={"LABEL_0": 0}, initializer_range=0.2)
+    for name, parameter in model.named_parameters():
+        if "classifier" in name and parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, 0, 3)
+    bias = [parameter for name, parameter in model.named_parameters() if name.endswith("bias")][-1]
+    bias.data -= ask(model, IDS, TYPES).logits.mean()  # where the sigmoid is steep
+    save(model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return model, ask(model, IDS, TYPES).logits
+
+
+@pytest.mark.parametrize("family, changes", RERANKERS)
+def test_a_reranker_gives_the_scores_of_cross_encoder_everywhere(tmp_path, family, changes):
+    model, logits = reranker(tmp_path / "theirs", family, changes)
+    expected = logits.numpy() if changes else torch.sigmoid(logits).numpy()
+    assert np.ptp(expected) > 1e-3
+    ours, _ = load_classifier(str(tmp_path / "theirs"))
+    assert np.abs(logits_of(ours) - expected).max() < MOST
+    for number, backend in enumerate(("onnx", "paddle")):
+        shipped = str(tmp_path / f"shipped{number}")
+        export_pair(ExportConfig(str(tmp_path / "theirs"), shipped, format=backend))
+        predictor = PairPredictor(shipped, backend)
+        found = predictor.logits_of_ids(padded_as(IDS, ours.pad_id), TYPES)
+        assert np.abs(found - expected).max() < MOST
+        scores = predictor.score([("我", "你"), ("他", "我")])
+        score, unit = open_trained_scorer(str(tmp_path / "theirs"), "cpu")
+        assert np.abs(score([("我", "你"), ("他", "我")]) - scores).max() < MOST
+        assert unit == predictor.exported.score_unit
+    trained = retrained(tmp_path / "theirs", tmp_path / "trained")
+    assert np.array_equal(logits_of(load_classifier(str(trained))[0]), logits_of(ours))
+    convert_to_hugging_face(ToHuggingFaceConfig(str(trained), str(tmp_path / "back")))
+    stated = json.loads((tmp_path / "back" / "config.json").read_text())["sentence_transformers"]
+    assert stated["activation_fn"].endswith("Identity" if changes else "Sigmoid")
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
+    assert np.abs((ask(again, IDS, TYPES).logits - logits).numpy()).max() < MOST
+    assert np.array_equal(logits_of(load_classifier(str(tmp_path / "back"))[0]), logits_of(ours))
+
+
+def test_cross_encoders_own_file_of_version_6_is_obeyed(tmp_path):
+    _, logits = reranker(tmp_path / "theirs", "bert", {})
+    told = {
+        "model_type": "CrossEncoder",
+        "activation_fn": IDENTITY,
+        "prompts": {},
+        "default_prompt_name": None,
+    }
+    beside = tmp_path / "theirs" / "config_sentence_transformers.json"
+    beside.write_text(json.dumps(told))
+    ours, _ = load_classifier(str(tmp_path / "theirs"))
+    assert np.abs(logits_of(ours) - logits.numpy()).max() < MOST
+    beside.write_text(json.dumps({**told, "default_prompt_name": "query"}))
+    with pytest.raises(InputError, match='default_prompt_name is "query"'):
+        load_classifier(str(tmp_path / "theirs"))
+
+
+@pytest.mark.parametrize("target, activation", [("regression", "sigmoid"), ("ranking", "")])
+def test_training_begins_from_the_head_of_a_reranker(tmp_path, target, activation):
+    reranker(tmp_path / "theirs", "xlm_roberta", {})
+    config = replace(train_config(tmp_path, target=target), model_type=None, from_scratch=False)
+    start = open_initial_model(config, str(tmp_path / "theirs"))
+    assert "with its classifier" in start.beginning
+    assert start.model.spec.labels.activation == activation
+
+
+def test_two_separators_between_texts_mean_one_token_type(tmp_path):
+    """As RoBERTa's own tokenizer gives them; the separator before the second text is segment 2 here."""
+    model = their_model("roberta", pad_token_id=1)
+    ours, _ = load_classifier(str(save(model, tmp_path / "theirs")))
+    segments = TYPES.copy()
+    segments[:, 4] = SEPARATOR
+    with paddle.no_grad():
+        found = ours(paddle.to_tensor(padded_as(IDS, 1)), paddle.to_tensor(segments)).numpy()
+    assert np.abs(found - ask(model, IDS, TYPES * 0).logits.numpy()).max() < MOST
+    assert np.abs(logits_of(ours) - found).max() > 10 * MOST

@@ -20,7 +20,7 @@ def test_what_a_library_raises_is_the_peers_error(peer, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
-def test_tiny_models_tell_texts_apart_and_are_the_same_each_time(peer, tmp_path, family):
+def test_tiny_models_tell_texts_apart_and_are_reproducible(peer, tmp_path, family):
     folders = [peer.make(tmp_path / name, family) for name in "ab"]
     (_, one), (_, other) = (peer.ask("outputs", folder=folder, texts=WITH_SYMBOLS) for folder in folders)
     assert np.array_equal(one["last_hidden_state"], other["last_hidden_state"])

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from peers.comparing import classifier_here, rows_here  # noqa: E402
+from peers.comparing import classifier_here, rows_here, scores_there  # noqa: E402
 from peers.texts import WITH_SYMBOLS, sentences  # noqa: E402
 
 from data_tools.base.errors import ErniePairError  # noqa: E402
@@ -33,7 +33,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
 @pytest.mark.parametrize("chain", CHAINS)
-def test_a_folder_of_sentence_transformers_gives_its_vectors(newest, tmp_path, family, chain):
+def test_a_sentence_folder_gives_the_vectors_of_its_library(newest, tmp_path, family, chain):
     encoder = newest.make(tmp_path / "encoder", family)
     folder = newest.make_sentence(tmp_path / "folder", encoder, CHAINS[chain], max_seq_length=24)
     said, arrays = newest.ask("vectors", folder=folder, texts=TEXTS)
@@ -60,7 +60,7 @@ def test_a_named_prompt_is_put_before_each_text(newest, tmp_path, name):
     assert np.abs(plain["vectors"] - arrays["vectors"]).max() > 100 * MOST
 
 
-def test_a_module_that_is_not_computed_is_refused_by_its_name(newest, tmp_path):
+def test_an_unknown_module_is_refused_by_its_name(newest, tmp_path):
     encoder = newest.make(tmp_path / "encoder", "bert")
     chain = [["Pooling", {"pooling_mode": "mean"}], ["LayerNorm", {"dimension": 16}]]
     with pytest.raises(ErniePairError, match="LayerNorm"):
@@ -70,13 +70,10 @@ def test_a_module_that_is_not_computed_is_refused_by_its_name(newest, tmp_path):
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
 def test_a_classifier_gives_what_a_cross_encoder_predicts(newest, tmp_path, family):
     folder = newest.make(tmp_path / "model", family, kind="ForSequenceClassification", num_labels=1)
-    pairs = list(zip(TEXTS, reversed(TEXTS)))
-    said, arrays = newest.ask("scores", folder=folder, pairs=pairs)
-    assert said["num_labels"] == 1
-    rows = rows_here(folder, *map(list, zip(*pairs)), said["max_length"])
-    logits = classifier_here(folder, rows)["logits"]
-    scores = 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))  # its default for one output
-    assert np.abs(scores - arrays["scores"]).max() < MOST
+    left, right = TEXTS, TEXTS[::-1]
+    there = scores_there(newest, folder, left, right, 40)
+    assert np.abs(classifier_here(folder, rows_here(folder, left, right, 40))["logits"] - there).max() < MOST
+    assert np.ptp(there) > 100 * MOST and (there > 0).all() and (there < 1).all()
 
 
 def test_an_older_folder_keeps_its_length_and_lower_cases(newest, tmp_path):

@@ -19,7 +19,7 @@ FOLDERS = {
     "xlm-roberta": ("xlm-roberta", {}, ()),
     "xlm-roberta by sentencepiece": ("xlm-roberta", {"keep": [SENTENCE_PIECE]}, ("tokenizer.json",)),
 }
-# transformers 4 splits Unigram texts at spaces, transformers 5 and sentencepiece.bpe.model at this as well.
+# By sentencepiece.bpe.model alone transformers 5 splits here, as published tokenizer.json do, and 4 does not.
 NEXT_LINE = "\x85"
 
 
@@ -33,38 +33,47 @@ def folder(request, peer, tmp_path_factory):
     return folder
 
 
-def show(texts, found):
-    """Describe the first differences."""
-    return [(texts[number], ours, theirs) for number, ours, theirs in found[:5]]
+@pytest.fixture(scope="module")
+def is_like_newest(peer, folder):
+    """Whether the newest library cuts a text of the folder in the same way."""
+    is_older = peer.versions["transformers"].startswith("4.")
+    of_pieces_alone = (folder / SENTENCE_PIECE).is_file() and not (folder / "tokenizer.json").is_file()
+    return lambda text: not (is_older and of_pieces_alone and NEXT_LINE in text)
 
 
-def test_every_assigned_character_has_the_ids_of_the_folders_own_tokenizer(peer, folder):
+def refuse_differences(peer, folder, texts, pairs=None, max_length=64):
+    found = different_rows(peer, folder, texts, pairs, max_length)
+    shown = [(texts[number], pairs and pairs[number], ours, theirs) for number, ours, theirs in found[:5]]
+    assert not found, (len(found), max_length, shown)
+
+
+def test_every_assigned_character_has_the_ids_of_the_folder(peer, folder, is_like_newest):
     texts = [f"a{character}b" for character in assigned_characters()]
-    found = different_rows(peer, folder, texts)
-    assert not found, (len(found), show(texts, found))
+    refuse_differences(peer, folder, list(filter(is_like_newest, texts)))
 
 
-def test_random_strings_have_the_ids_of_the_folders_own_tokenizer(peer, folder):
-    texts = [*random_strings(), *WITH_SYMBOLS]
-    found = different_rows(peer, folder, texts)
-    assert not found, (len(found), show(texts, found))
+def test_random_strings_have_the_ids_of_the_folder(peer, folder, is_like_newest):
+    texts = [*random_strings(), *WITH_SYMBOLS, *sentences()]
+    refuse_differences(peer, folder, list(filter(is_like_newest, texts)))
 
 
-def test_pairs_are_cut_to_any_length_as_by_the_folders_own_tokenizer(peer, folder):
-    rng, texts = Random(1), [*sentences(60), *WITH_SYMBOLS, *random_strings(100)]
+def test_pairs_are_cut_to_any_length_as_in_the_library(peer, folder, is_like_newest):
+    rng = Random(1)
+    texts = list(filter(is_like_newest, [*sentences(60), *WITH_SYMBOLS, *random_strings(100)]))
     pairs = [(rng.choice(texts), rng.choice(texts)) for _ in range(300)]
     pairs += [(text, text[::-1]) for text in texts] + [("订单" * n, "密码" * n) for n in range(12)]
     left, right = map(list, zip(*pairs))
-    for max_length in (*range(8, 30), 41, 64):
-        found = different_rows(peer, folder, left, right, max_length)
-        assert not found, (max_length, len(found), show(pairs, found))
+    for max_length in (*range(8, 20), 29, 41, 64):
+        refuse_differences(peer, folder, left, right, max_length)
 
 
-def test_pairs_have_the_token_types_of_the_folders_own_tokenizer(peer, folder):
+def test_pairs_have_the_token_types_of_the_library(peer, folder):
     left, right = sentences(40), sentences(40, seed=1)
     rows = rows_here(folder, left, right, 20)
     batch = rows.batch(range(40))
     _, said = peer.ask("token_ids", folder=folder, texts=left, pairs=right, max_length=20)
-    if said["types"].any():  # not those of a model of one type
-        flat = batch.token_type_ids[batch.input_ids != rows.pad_id]
-        assert flat.tolist() == said["types"].tolist()
+    if folder.name == "xlm-roberta":
+        assert not said["types"].any()  # a model of one type
+    else:
+        inside = batch.input_ids != rows.pad_id
+        assert batch.token_type_ids[inside].tolist() == said["types"].tolist()

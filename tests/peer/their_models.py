@@ -45,7 +45,9 @@ def their_model(family, kind="ForSequenceClassification", seed=0, **changes):
 
 def save(model, folder: Path, **options) -> Path:
     model.save_pretrained(folder, **options)
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    tokens, pad_id = list(VOCAB), model.config.pad_token_id
+    tokens[0], tokens[pad_id] = tokens[pad_id], tokens[0]
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
     if "bert" in model.config.model_type:  # as Chinese ones have it; their own class has no vocab.txt
         (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     return folder

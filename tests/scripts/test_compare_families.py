@@ -33,7 +33,7 @@ def test_a_refused_family_shows_where_it_was_refused():
 
 
 def test_an_absent_python_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no such Python; run sh scripts/test_peer.sh"):
+    with pytest.raises(InputError, match="no such Python; run scripts/test_peer.sh"):
         compare_families.compare_families(compare_families.CompareFamiliesConfig(str(tmp_path / "no")))
 
 

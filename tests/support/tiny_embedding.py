@@ -71,9 +71,9 @@ def embedding_config(folder: Path, **changes) -> TrainEmbeddingConfig:
 def embedding_job(folder: Path, process_group=None, consumed: int = 0, **flags):
     """A job of 20 steps, and its steps from ``consumed`` on."""
     config, group = embedding_config(folder, **flags), process_group or SingleProcess()
-    start = open_initial_encoder(config, config.model_name_or_path)
+    start, config = open_initial_encoder(config, config.model_name_or_path)
     given = GivenData(config.train_file, config.dev_file, config.negatives_file)
-    data = open_embedding_data(config, given, start.source, World(group.rank, group.size))
+    data = open_embedding_data(config, given, start.source, start.settings, World(group.rank, group.size))
     choose_path(start.model, config, "cpu")
     recompute_layers(start.model, config.use_recompute)
     vocab_file = start.source.vocab_file

@@ -9,6 +9,7 @@ import numpy as np
 from tiny_pair import CHARACTERS
 from tiny_ship import write_trained
 
+from ernie_pair.model_files.embedding_json import EmbeddingSettings
 from ernie_pair.search import build_index as building
 from ernie_pair.search import searcher as searching
 from ernie_pair.search.build_index import IndexConfig, make_index
@@ -23,16 +24,24 @@ class HashEmbedder:
 
     def __init__(self, fingerprint: str = "f" * 64, dim: int = DIM):
         self.fingerprint, self.dim, self.calls = fingerprint, dim, []
-        self.settings = SimpleNamespace(dims=(dim,))
+        self.settings = EmbeddingSettings("mean", dim, (dim,), self.max_seq_len, 0.05)
         self.model = SimpleNamespace(name="hashes")
 
-    def num_tokens(self, text):
+    def num_tokens(self, text, role=""):
         return len(text) + 2
+
+    def comparable(self, vectors):
+        return vectors
 
     def embed(self, texts):
         self.calls.append(len(texts))
         vectors = np.stack([self._sum_of(text) for text in texts])
         return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+    def embed_queries(self, texts):
+        return self.embed(texts)
+
+    embed_passages = embed_queries
 
     def _sum_of(self, text):
         words = [*text, *(text[place : place + 2] for place in range(len(text) - 1))]

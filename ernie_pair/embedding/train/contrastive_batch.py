@@ -83,9 +83,15 @@ class ContrastiveSteps:
             own = np.arange(begin, begin + size)
             hard = np.arange(ends[begin], ends[begin + size])
             places = np.concatenate([own, len(pairs) + own, hard])
-            batch = self.rows.batch(step.numbers[places])
+            batch = self.rows.batch(self._rows_of(step, places))
             found.append(ContrastiveBatch(batch.input_ids, batch.token_type_ids, places, step))
         return found
+
+    def _rows_of(self, step: StepTexts, places: np.ndarray) -> np.ndarray:
+        """Return the encoded rows of ``places``: anchors ask with the prompt of queries, if it is another."""
+        count = len(self.texts.texts)
+        as_query = (places < step.num_pairs) & (len(self.rows) > count)
+        return step.numbers[places] + count * as_query
 
     def _begins(self, num_pairs: int, world: World) -> List[int]:
         """Return where the micro-batches of a rank begin: those of one pass lie side by side."""

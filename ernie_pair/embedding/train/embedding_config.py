@@ -8,16 +8,20 @@ from data_tools.base.options import names_in, option
 from ernie_pair.checkpoint.retention_flags import RetentionFlags
 from ernie_pair.device.amp_flags import AmpFlags
 from ernie_pair.device.deterministic_flags import DeterministicFlags
+from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.retrieval import METRICS
 from ernie_pair.engine.report_flags import ReportFlags
 from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.config_json import FAMILIES
+from ernie_pair.model_files.embedding_json import POOLINGS
 from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.pair.config.layer_flags import LayerFlags
 from ernie_pair.pair.config.pair_config import OutputConfig
 from ernie_pair.pair.config.run_flags import RunFlags
+
+USUAL_LENGTH = 64  # tokens of a text
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,11 @@ class ContrastiveFlags(LayerFlags):
         "under different dropout",
         group="optimisation",
     )
-    pooling: Literal["mean", "first_token"] = option(
-        "mean", help="hidden states that form the vector", group="model"
+    pooling: str = option(
+        AUTO,
+        help=f"hidden states that form the vector: {', '.join(POOLINGS)}, cls (the same as first_token), or "
+        "several joined by +; auto: as the model's files say, otherwise mean",
+        group="model",
     )
     dims: str = option(
         "",
@@ -99,11 +106,18 @@ class EmbeddingConfig(
         True, help="batch texts of similar length together, to reduce padding", group="data"
     )
     max_seq_len: int = option(
-        64,
-        help="tokens per text, [CLS] and [SEP] included",
+        0,
+        help="tokens per text, [CLS] and [SEP] included; 0: as an embedding model's files say, otherwise "
+        f"{USUAL_LENGTH}",
         group="data",
         unit="tokens",
-        at_least=SHORTEST_PAIR,  # tokenizer_config.json remembers it, and may start pairs
+        at_least=0,
+    )
+    save_format: Literal["paddle", "hf", "both"] = option(
+        "paddle",
+        help="format of the best model: for PaddleNLP, for sentence-transformers (hf), or both (hf in "
+        "hugging_face/)",
+        group="checkpoints",
     )
     eval_batch_size: int = option(
         64, help="texts in one forward pass of an evaluation", group="evaluation", unit="texts", at_least=1
@@ -120,6 +134,9 @@ class EmbeddingConfig(
         self.refuse_half_precision_on(self.device)
         self.refuse_narrow_sums(self.gradient_accumulation_steps, "batch_size")
         assert self.chosen_dims is not None  # refused where they are none
+        assert self.pooling == AUTO or own_pooling(self.pooling)  # the same
+        if 0 < self.max_seq_len < SHORTEST_PAIR:  # tokenizer_config.json remembers it, and may start pairs
+            raise InputError(f"--max_seq_len {self.max_seq_len} is below {SHORTEST_PAIR}; use {USUAL_LENGTH}")
         if self.label_map and sorted(set(parse_label_map(self.label_map).classes.values())) != [0, 1]:
             raise InputError(
                 f"--label_map {self.label_map} does not name two classes; write 0=different,1=same"

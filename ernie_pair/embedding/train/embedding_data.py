@@ -21,6 +21,7 @@ from ernie_pair.embedding.train.training_texts import (
     texts_of_pairs,
 )
 from ernie_pair.inference.token_rows import encode_single_texts, open_tokenizer
+from ernie_pair.model_files.embedding_json import EmbeddingSettings
 from ernie_pair.model_files.labels import Labels, parse_label_map
 from ernie_pair.model_files.model_card import DataFile
 from ernie_pair.model_files.source import ModelSource
@@ -58,21 +59,26 @@ class EmbeddingData(NamedTuple):
 
 
 def open_embedding_data(
-    config: EmbeddingConfig, given: GivenData, source: ModelSource, world: World
+    config: EmbeddingConfig,
+    given: GivenData,
+    source: ModelSource,
+    settings: EmbeddingSettings,
+    world: World,
 ) -> EmbeddingData:
     """Open the data of a run, and log a line about each part.
 
-    Raises InputError when a row, a label or a flag cannot be used.
+    A model with prompts reads the first texts of pairs as queries and the others as passages, a text that
+    belongs to itself with its default prompt. Raises InputError when a row, a label or a flag cannot be used.
     """
-    tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len, of_pairs=False)
     dev_source = source_of(config, "dev", given.dev, labelled=True)
-    dev = _open_dev(config, dev_source, tokenizer, world)
+    dev = _open_dev(config, dev_source, tokenizer, settings, world)
     texts, hashes = _open_texts(config, given, world)
     if config.objective == "pairs" and isinstance(dev_source, PairSource) and world.is_first:
         train = source_of(config, "train", given.train, labelled=True)
         if isinstance(train, PairSource):
             warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
-    rows = texts.encode(tokenizer, config.max_seq_len)
+    rows = encode_single_texts(_read_by(settings, texts), tokenizer, config.max_seq_len)
     _describe(config, given, texts, rows.num_cut)
     rules = StepRules(
         config.seed,
@@ -89,6 +95,15 @@ def open_embedding_data(
     return EmbeddingData(
         partial(steps.of_rank, world), len(texts), dev, {**hashes, "vocabulary": tokenizer.sha256}, files
     )
+
+
+def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> List[str]:
+    """Return the texts as passages and, where queries have another prompt, after them all as queries."""
+    if texts.is_augmented:
+        return settings.texts_read(texts.texts, settings.prompts.get(settings.default_prompt, ""))
+    of_query, of_passage = settings.prompt_of("query"), settings.prompt_of("passage")
+    read = settings.texts_read(texts.texts, of_passage)
+    return read + settings.texts_read(texts.texts, of_query) if of_query != of_passage else read
 
 
 def _open_texts(config: EmbeddingConfig, given: GivenData, world: World):
@@ -150,11 +165,17 @@ def source_of(config: EmbeddingConfig, part: str, given: Given, labelled: bool):
     return GivenPairs(ARGUMENTS[part], given, labels, columns, rules)
 
 
-def _open_dev(config: EmbeddingConfig, source, tokenizer: AnyTokenizer, world: World) -> DevTexts:
+def _open_dev(
+    config: EmbeddingConfig, source, tokenizer: AnyTokenizer, settings: EmbeddingSettings, world: World
+) -> DevTexts:
     asked = build_retrieval_set(_read(config, "dev", source, world), source.name)
-    rows = encode_single_texts(asked.texts, tokenizer, config.max_seq_len)
+    rows, asking = (
+        encode_single_texts(settings.texts_read(asked.texts, prompt), tokenizer, config.max_seq_len)
+        for prompt in (settings.prompt_of("passage"), settings.prompt_of("query"))
+    )
+    has_roles = settings.prompt_of("passage") != settings.prompt_of("query")
     logger.info("%s: %d queries search %d texts", source.name, len(asked.queries), len(asked.corpus))
-    return DevTexts(asked, rows)
+    return DevTexts(asked, rows, asking if has_roles else None)
 
 
 def _read(config: EmbeddingConfig, part: str, source, world: World):

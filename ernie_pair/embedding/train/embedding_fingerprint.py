@@ -1,5 +1,6 @@
 """The fingerprint of an embedding run: what must stay the same on resume, and what may change."""
 
+import json
 from typing import Dict
 
 from ernie_pair.checkpoint.fingerprint import RunRules
@@ -27,11 +28,13 @@ def fingerprint_of(
     config: EmbeddingConfig, source: ModelSource, hashes: Dict[str, str], job: EmbeddingJob, world: World
 ) -> Dict[str, object]:
     """Return what must not change between a checkpoint and the run that resumes from it."""
+    beyond = job.settings.beyond_format_1()
     flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
     return {
         "model_type": job.model.family,
         **{name: getattr(config, name) for name in FLAGS},
         "dims": ",".join(map(str, job.settings.dims)),
+        **({"modules and prompts": json.dumps(beyond, sort_keys=True)} if beyond else {}),
         "warmup_rate (--warmup_rate, --warmup_steps)": warmup_of(config),
         "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_step(world.size),
         f"{STEPS} ({flags_of_steps})": job.total_steps,

@@ -25,8 +25,8 @@ from ernie_pair.engine.flops import EncoderSize, count_encoder
 from ernie_pair.engine.hooks import StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.engine.readings import DeferredMetrics
-from ernie_pair.inference.embedding_json import EMBEDDING, EmbeddingSettings
 from ernie_pair.inference.token_rows import EncodedPairs
+from ernie_pair.model_files.embedding_json import EMBEDDING, EmbeddingSettings
 from ernie_pair.pair.model.kernel_path import constant_weights, seed_dropout
 from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
 from ernie_pair.pair.step.data_parallel import DataParallel
@@ -38,10 +38,14 @@ from ernie_pair.processes.world import seed_of
 
 
 class DevTexts(NamedTuple):
-    """What an evaluation asks: the retrieval set, and its texts as token ids."""
+    """What an evaluation asks: the retrieval set, and its texts as token ids.
+
+    ``asking``: the same texts with the prompt of queries, where that is another one.
+    """
 
     asked: RetrievalSet
     rows: EncodedPairs
+    asking: Optional[EncodedPairs] = None
 
 
 class WaitingStep(NamedTuple):
@@ -209,10 +213,11 @@ class EmbeddingJob:
     def evaluate(self, split: str) -> Dict[str, float]:
         """Return how well the texts of the dev pairs find their matches; see `measure_retrieval`."""
         self._read()
-        group = self.process_group
+        group, size, dev = self.process_group, self.config.eval_batch_size, self.dev
         with self.precision.casting():
-            vectors = vectors_of_rows(self.model, self.dev.rows, self.config.eval_batch_size, group)
-        return measure_retrieval(vectors, self.dev.asked)
+            vectors = vectors_of_rows(self.model, dev.rows, size, group)
+            asking = None if dev.asking is None else vectors_of_rows(self.model, dev.asking, size, group)
+        return measure_retrieval(vectors, dev.asked, asking)
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:
         """Iterate over (name, content) of the checkpoint files of this rank; see `job_state`."""
@@ -245,7 +250,7 @@ class _Operations:
         self.size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
         frozen = num_frozen_layers(config, spec.num_layers) or 0
         self.trained = self.size._replace(layers=spec.num_layers - frozen)
-        self.reads_all = model.pooling == "mean"
+        self.reads_all = model.pooling != "first_token"
 
     def count(self, batches: List[ContrastiveBatch], pad_id: int) -> np.ndarray:
         """Return tokens, padded tokens and operations of a rank's micro-batches, float64 [3]."""

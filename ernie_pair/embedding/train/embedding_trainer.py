@@ -9,13 +9,16 @@ from data_tools.base.errors import InputError
 from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_training_device
+from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
-from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import Given, GivenData, open_embedding_data, source_of
 from ernie_pair.embedding.train.train_embedding import EmbeddingRun, open_initial_encoder
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.embedding_json import EMBEDDING
+from ernie_pair.model_files.sentence_transformers import is_sentence_folder
 from ernie_pair.pair.data.in_memory_pairs import held
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
@@ -95,10 +98,10 @@ class EmbeddingTrainer:
     def _open_run(self) -> EmbeddingRun:
         if self.train_dataset is None or self.eval_dataset is None:
             raise InputError("there is no train_dataset or no eval_dataset; give both to EmbeddingTrainer")
-        start = open_initial_encoder(self.config, self._model)
+        start, config = open_initial_encoder(self.config, self._model)
         given = GivenData(self.train_dataset, self.eval_dataset, self._negatives)
-        data = open_embedding_data(self.config, given, start.source, self.world)
-        return EmbeddingRun(self.config, start, data, self.world, self._device, callbacks=self.callbacks)
+        data = open_embedding_data(config, given, start.source, start.settings, self.world)
+        return EmbeddingRun(config, start, data, self.world, self._device, callbacks=self.callbacks)
 
     def _result(self, run: EmbeddingRun, state: TrainState) -> EmbeddingResult:
         best = run.hooks.best.folder()
@@ -117,10 +120,11 @@ class EmbeddingTrainer:
             config = self.config
             kernels = KernelFlags(config.kernels, config.precision if config.device == "cpu" else "fp32")
             options = EmbedderOptions(batch_size=config.eval_batch_size)
-            if not (self._folder / "embedding.json").is_file():  # untrained: as it would be trained
+            if not (self._folder / EMBEDDING).is_file():  # untrained: as it would be trained
+                usual = 0 if is_sentence_folder(self._folder) else USUAL_LENGTH
                 options = EmbedderOptions(
-                    pooling=config.pooling,
-                    max_seq_len=config.max_seq_len,
+                    pooling="" if config.pooling == AUTO else own_pooling(config.pooling),
+                    max_seq_len=config.max_seq_len or usual,
                     batch_size=config.eval_batch_size,
                 )
             self._embedder = open_embedder(self._folder, config.device, options, kernels)

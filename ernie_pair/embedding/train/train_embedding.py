@@ -2,9 +2,9 @@
 
 import logging
 import math
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
-from typing import Dict, NamedTuple, Sequence, Tuple
+from typing import Dict, NamedTuple, Sequence, Tuple, TypeVar
 
 from data_tools.base.errors import InputError, counted
 from data_tools.files.nothing_kept import nothing_kept
@@ -12,19 +12,27 @@ from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
+from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.export_embedding import PYTHON
+from ernie_pair.embedding.open_embedder import settings_of_model
 from ernie_pair.embedding.text_encoder import TextEncoder, build_text_encoder, load_text_weights
-from ernie_pair.embedding.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
+from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig, TrainEmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import EmbeddingData, GivenData, open_embedding_data
 from ernie_pair.embedding.train.embedding_fingerprint import RULES, fingerprint_of
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.schedule import Schedule
-from ernie_pair.inference.embedding_json import EmbeddingSettings
 from ernie_pair.kernels.product_rate import product_rate
+from ernie_pair.model_files.embedding_json import NORMALIZE, SIMILARITIES, EmbeddingSettings, width_after
 from ernie_pair.model_files.model_card import Measured, ModelCard, changed_flags, write_card
-from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
-from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.model_files.sentence_transformers import settings_of_folder
+from ernie_pair.model_files.source import (
+    NAME_FAMILY,
+    ModelSource,
+    model_folder_of,
+    open_model,
+    refuse_no_family,
+)
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.freezing import freeze, num_frozen_layers
@@ -38,6 +46,8 @@ from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import World, launched_world, local_world
 
 logger = logging.getLogger(__name__)
+
+Config = TypeVar("Config", bound=EmbeddingConfig)
 
 COMMANDS = """\
 ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors
@@ -66,38 +76,55 @@ def train_embedding(config: TrainEmbeddingConfig) -> None:
     start_console(world)
     with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
         device = start_training_device(config, world)
-        start = open_initial_encoder(config, config.model_name_or_path)
+        start, config = open_initial_encoder(config, config.model_name_or_path)
         if start.model.fused_state is not None:
             keep_freed_memory()
         given = GivenData(config.train_file, config.dev_file, config.negatives_file)
-        data = open_embedding_data(config, given, start.source, world)
+        data = open_embedding_data(config, given, start.source, start.settings, world)
         EmbeddingRun(config, start, data, world, device).train(stop)
 
 
-def open_initial_encoder(config: EmbeddingConfig, name_or_path: str) -> InitialEncoder:
+def open_initial_encoder(config: Config, name_or_path: str) -> Tuple[InitialEncoder, Config]:
     """Open the model that ``name_or_path`` names, with its initial weights.
 
+    Returns it with ``config``, whose pooling and length are those of the model where no flag said them.
     Raises InputError when the flags and the model do not fit, CheckpointError when the weights do not.
     """
     source = open_model(name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch)
     refuse_no_family(source, NAME_FAMILY)
-    settings = EmbeddingSettings(
-        config.pooling, *_dims_of(config, source.spec), config.max_seq_len, config.temperature
-    )
-    model = build_text_encoder(source, config.seed, config.dropout, config.pooling)
+    folder = model_folder_of(Path(name_or_path))
+    settings = _settings_of(config, source, folder)
+    config = replace(config, pooling=settings.pooling, max_seq_len=settings.max_seq_len)
+    model = build_text_encoder(source, config.seed, config.dropout, settings.pooling, settings.graph_steps)
+    if config.save_format != "paddle":
+        model.refuse_other_than_theirs()
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
     choose_path(model, config, config.device)  # the same
-    return InitialEncoder(model, source, load_text_weights(model, source), settings)
+    return InitialEncoder(model, source, load_text_weights(model, source, folder), settings), config
 
 
-def _dims_of(config: EmbeddingConfig, spec: ModelSpec) -> Tuple[int, Tuple[int, ...]]:
-    """Return the length of a vector, and those at which it may be cut off."""
-    whole, chosen = spec.hidden_size, config.chosen_dims
+def _settings_of(config: EmbeddingConfig, source: ModelSource, folder: Path) -> EmbeddingSettings:
+    """Return the settings of the trained model: its vectors have length 1, and are compared by cosines."""
+    asked = "" if config.pooling == AUTO else own_pooling(config.pooling)
+    if settings_of_folder(folder, source.spec) is None:
+        told = settings_of_model(folder, source, asked, config.max_seq_len or USUAL_LENGTH)
+    else:
+        told = settings_of_model(folder, source, asked, config.max_seq_len)
+        logger.info("pooling %s, %d tokens per text", told.pooling, told.max_seq_len)
+    if any(told.prompts.values()):
+        told.refuse_left_out(told.prompt_of("query") or told.prompt_of("passage"), source.name)
+    steps = tuple(step for step in told.steps if step.kind != "truncate")
+    steps = steps if steps[-1:] == (NORMALIZE,) else (*steps, NORMALIZE)
+    whole = width_after(told.pooling, source.spec.hidden_size, steps)
+    chosen = config.chosen_dims
     if chosen and chosen[-1] > whole:
         raise InputError(
             f"--dims {config.dims}: the vectors of this model have {whole} numbers; give none above that"
         )
-    return whole, tuple(sorted({*chosen, whole}))
+    dims = tuple(sorted({*chosen, whole}))
+    return replace(
+        told, steps=steps, dim=whole, dims=dims, temperature=config.temperature, similarity=SIMILARITIES[0]
+    )
 
 
 class EmbeddingRun:
@@ -228,7 +255,8 @@ class EmbeddingHooks(CallingHooks):
 
     def _write_best(self, draft: Path) -> None:
         start = self.run.start
-        start.model.write_embedding(draft, start.source.vocab_file, start.settings)
+        save_format = self.run.config.save_format
+        start.model.write_embedding(draft, start.source.vocab_file, start.settings, save_format)
         write_card(draft, _card_of(self.run, *self._judged))
 
 

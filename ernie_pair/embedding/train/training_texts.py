@@ -9,8 +9,6 @@ from typing import Dict, Iterable, List, Optional, Tuple
 import numpy as np
 
 from data_tools.base.errors import InputError, counted
-from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts
 from ernie_pair.pair.data.pair_file import Pairs
 
 
@@ -54,10 +52,6 @@ class TrainingTexts:
             return np.zeros(0, dtype=np.int64)
         size = min(count, len(found))
         return found[(epoch * size + np.arange(size)) % len(found)]
-
-    def encode(self, tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:
-        """Return the token ids of all texts, cut to ``max_seq_len``."""
-        return encode_single_texts(self.texts, tokenizer, max_seq_len)
 
 
 def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> TrainingTexts:

@@ -14,5 +14,5 @@ def vectors_of_rows(model: TextEncoder, rows: EncodedPairs, batch_size: int, pro
     The batches are those of `answers_of_rows`. Leaves ``model`` in evaluation mode. Raises NumbersError for a
     vector that is not finite.
     """
-    vectors = answers_of_rows(model, rows, model.spec.hidden_size, batch_size, process_group)
+    vectors = answers_of_rows(model, rows, model.dim, batch_size, process_group)
     return unit_rows(vectors, "the model")

@@ -180,7 +180,9 @@ def _compare(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
         return Ngrams(graph.texts)
     from ernie_pair.embedding.open_embedder import open_embedder
 
-    return Embeddings(open_embedder(config.embedding_model, config.device), graph.texts, kept)
+    embedder = open_embedder(config.embedding_model, config.device)
+    embedder.settings.refuse_search(config.embedding_model)
+    return Embeddings(embedder, graph.texts, kept)
 
 
 def _limited(pairs: List[Mined], kind: str, config: MineConfig) -> List[Mined]:

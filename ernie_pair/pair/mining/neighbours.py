@@ -26,8 +26,12 @@ logger = logging.getLogger(__name__)
 class Embeds(Protocol):
     """What makes vectors of texts: `ernie_pair.inference.embedder.TextEmbedder`."""
 
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Return float32 [N, D], each row of length 1."""
+    @property
+    def has_roles(self) -> bool:
+        """Return whether a text that asks has another vector than the same text that is found."""
+
+    def unit_vectors(self, texts: Sequence[str], role: str) -> np.ndarray:
+        """Return float32 [N, D], each row of length 1, of texts in a ``role``: query or passage."""
 
 
 class Range(NamedTuple):
@@ -96,20 +100,27 @@ def _block(compare: Compare, group: np.ndarray, wanted: Range, span: Tuple[int, 
 
 
 class Embeddings:
-    """A comparison by the product of unit vectors, which are computed first and kept on the disk."""
+    """A comparison by the product of unit vectors, which are computed first and kept on the disk.
+
+    A text asks with the prompt of queries, if the model has one, and is found with that of passages.
+    """
 
     def __init__(self, embedder: Embeds, texts: Sequence[str], kept: KeptBlocks):
         self.parts: List[np.ndarray] = []
         self.everyone, self.size = np.arange(len(texts)), EMBEDDED_AT_ONCE
+        self.asking = [] if embedder.has_roles else self.parts
         with CountProgress(len(texts), "embedded text") as progress:
             for first in range(0, len(texts), self.size):
                 part = texts[first : first + self.size]
-                self.parts.append(kept.get(f"vectors {first}", partial(embedder.embed, part)))
+                vectors = partial(embedder.unit_vectors, part)
+                self.parts.append(kept.get(f"vectors {first}", partial(vectors, "passage")))
+                if self.asking is not self.parts:
+                    self.asking.append(kept.get(f"queries {first}", partial(vectors, "query")))
                 progress.advance(len(part))
 
     def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
         """Yield, text by text, all texts and their similarities."""
-        asked = self._rows(self.everyone[first:end])
+        asked = self._rows(self.asking, self.everyone[first:end])
         for similarities in np.concatenate([asked @ part.T for part in self.parts], axis=1):
             yield self.everyone, similarities
 
@@ -118,12 +129,14 @@ class Embeddings:
         found = np.zeros(len(left), dtype=np.float32)
         for first in range(0, len(left), self.size):
             part = slice(first, first + self.size)
-            found[part] = np.einsum("nd,nd->n", self._rows(left[part]), self._rows(right[part]))
+            found[part] = np.einsum(
+                "nd,nd->n", self._rows(self.asking, left[part]), self._rows(self.parts, right[part])
+            )
         return found
 
-    def _rows(self, nodes: np.ndarray) -> np.ndarray:
-        """Return the vectors of texts, float32 [N, D]."""
-        return np.stack([self.parts[node // self.size][node % self.size] for node in nodes.tolist()])
+    def _rows(self, parts: Sequence[np.ndarray], nodes: np.ndarray) -> np.ndarray:
+        """Return the vectors of texts in ``parts``, float32 [N, D]."""
+        return np.stack([parts[node // self.size][node % self.size] for node in nodes.tolist()])
 
 
 class Ngrams:

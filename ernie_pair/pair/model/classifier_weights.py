@@ -78,7 +78,7 @@ def unused_parts(model: EncoderModel, source: ModelSource) -> Tuple[str, ...]:
 
     A classifier of RoBERTa has no pooler, and transformers' ERNIE no task embedding without use_task_id.
     """
-    parts = ("pooler.",) if model.way.head == "own" else ()
+    parts: Tuple[str, ...] = ("pooler.",) if model.way.head == "own" else ()
     if source.is_hugging_face and not source.spec.config.get("use_task_id"):
         parts += ("embeddings.task_type_embeddings.",)
     return tuple(f"{model.attribute}.{part}" for part in parts)

@@ -33,6 +33,9 @@ class EncoderModel(nn.Layer):
         self.pad_id = spec.pad_id
         self.attribute = self.way.attribute or spec.family
         self.add_sublayer(self.attribute, new_encoder(spec))
+        self.written_apart: Tuple[
+            str, ...
+        ] = ()  # begins names of weights that are none of transformers' model
         self.frozen_modules: List[nn.Layer] = []  # what stays in evaluation mode
         self.fused_state: Optional[ModelState] = None  # of the fused kernels, where they compute the encoder
 
@@ -113,6 +116,8 @@ class EncoderModel(nn.Layer):
             theirs = folder / THEIRS if save_format == "both" else folder
             theirs.mkdir(exist_ok=True)
             spec, arrays = self.spec, widen_tensors(self.own_weights())
+            apart = self.written_apart
+            arrays = {name: array for name, array in arrays.items() if not name.startswith(apart)}
             tokenizer = their_tokenizer_files(vocab_file, spec, max_seq_len)
             write_their_folder(theirs, ModelParts(self.family, spec.config, arrays, tokenizer, "the model"))
 

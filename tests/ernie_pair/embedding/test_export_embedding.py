@@ -22,7 +22,7 @@ from ernie_pair.embedding.evaluate_embedding import evaluate_embedding
 from ernie_pair.embedding.export_embedding import export_embedding
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.inference.embedder import VectorBackend, open_exported_embedder
-from ernie_pair.inference.embedding_json import EmbeddingSettings
+from ernie_pair.model_files.embedding_json import EmbeddingSettings
 
 pytest.importorskip("paddle2onnx")
 pytest.importorskip("onnxruntime")

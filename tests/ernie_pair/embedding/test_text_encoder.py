@@ -90,7 +90,7 @@ def _config_of(folder):
 REFUSED = {
     "no folder": ({}, "absent", "is not a folder"),
     "an unknown length": ({"dim": 7}, "", "was trained for vectors of length 32"),
-    "an unknown pooling": ({"pooling": "max"}, "", "is not one of mean, first_token"),
+    "an unknown pooling": ({"pooling": "median"}, "", "is not one of mean, first_token"),
     "too many tokens": ({"max_seq_len": 500}, "", "is not from 3 to the 128 positions"),
 }
 

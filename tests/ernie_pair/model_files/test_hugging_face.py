@@ -16,6 +16,8 @@ from data_tools.base.errors import CheckpointError, ErniePairError, InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.best_link import ranked_models
 from ernie_pair.device.device import quiet_libraries
+from ernie_pair.embedding.text_encoder import build_text_encoder
+from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
@@ -212,6 +214,47 @@ def test_an_unsupported_type_is_named_whatever_else_the_folder_lacks(tmp_path, n
     with pytest.raises(InputError, match="is not supported; give .*: albert, bert, .*xlm-roberta") as caught:
         open_model(str(tmp_path), model_type="")
     assert "\n" not in caught.value.message and json.dumps(named) in caught.value.message
+    with pytest.raises(InputError, match="is not supported"):  # of serve, which asks for an exported model
+        read_exported(tmp_path)
+
+
+def epsilons_of(folder):
+    model, _ = load_classifier(str(folder))
+    return {layer._epsilon for layer in model.sublayers() if isinstance(layer, paddle.nn.LayerNorm)}
+
+
+def retrained(folder, into):
+    """What a run that starts from ``folder`` writes before its first step."""
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    model = build_classifier(source, seed=0, dropout=0.0)
+    load_initial_weights(model, source)
+    into.mkdir()
+    model.write(into, source.vocab_file)
+    return into
+
+
+@pytest.mark.parametrize("family, usual", [("ernie", 1e-12), ("ernie_gram", 1e-5), ("nezha", 1e-12)])
+def test_the_epsilon_of_a_transformers_folder_is_obeyed_and_kept(tmp_path, family, usual):
+    shape = OF_FAMILY[family] if family == "nezha" else {}
+    ours = write_trained(tmp_path / "ours", family, **shape)
+    change_config(ours, layer_norm_eps=1e-4)  # as PaddleNLP computes it: whatever is written there
+    assert epsilons_of(ours) == {usual}
+    change_config(ours, layer_norm_eps=usual)
+    convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(tmp_path / "theirs")))
+    assert epsilons_of(tmp_path / "theirs") == {usual}
+    same = json.loads((retrained(tmp_path / "theirs", tmp_path / "same") / "config.json").read_text())
+    assert "computed_layer_norm_eps" not in same
+    change_config(tmp_path / "theirs", layer_norm_eps=1e-4)
+    assert epsilons_of(tmp_path / "theirs") == {1e-4}
+    trained = retrained(tmp_path / "theirs", tmp_path / "trained")
+    assert epsilons_of(trained) == {1e-4}
+    assert json.loads((trained / "config.json").read_text())["architectures"] == ["OwnEpsilonPairClassifier"]
+    convert_to_hugging_face(ToHuggingFaceConfig(str(trained), str(tmp_path / "back")))
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["layer_norm_eps"] == 1e-4
+    source = open_model(str(tmp_path / "theirs"), model_type="", from_scratch=False)
+    encoder = build_text_encoder(source, 0, None)
+    assert {e._epsilon for e in encoder.sublayers() if isinstance(e, paddle.nn.LayerNorm)} == {1e-4}
+    assert encoder.spec.config["architectures"] == ["OwnEpsilonTextEncoder"]
 
 
 IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"

@@ -10,7 +10,7 @@ from tiny_search import texts_of, write_lines
 from tiny_ship import ship, write_trained
 from without_training import WITHOUT_TRAINING
 
-from ernie_pair.inference.embedding_json import EmbeddingSettings
+from ernie_pair.model_files.embedding_json import EmbeddingSettings
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.searcher import PairSearcher
 

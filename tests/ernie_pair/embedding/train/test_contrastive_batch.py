@@ -10,6 +10,7 @@ from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.embedding.train.contrastive_batch import ContrastiveSteps, StepRules, describe_step
 from ernie_pair.embedding.train.training_texts import texts_alone, texts_of_pairs
+from ernie_pair.inference.token_rows import encode_single_texts
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.processes.world import World
 
@@ -85,7 +86,7 @@ def tokenizer(tmp_path_factory):
 
 
 def steps_of(tokenizer, texts, world, batch_size, accumulation_steps=1, consumed=0, bucket=True):
-    rows = texts.encode(tokenizer, 16)
+    rows = encode_single_texts(texts.texts, tokenizer, 16)
     rules = StepRules(7, batch_size, accumulation_steps, 2, bucket)
     steps = ContrastiveSteps(texts, rows, rules)
     return steps.of_rank(world, consumed)

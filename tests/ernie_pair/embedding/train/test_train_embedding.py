@@ -25,7 +25,7 @@ from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import read_any_texts
 from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
 from ernie_pair.embedding.train.train_embedding import train_embedding
-from ernie_pair.inference.embedding_json import read_embedding
+from ernie_pair.model_files.embedding_json import read_embedding
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier
 from ernie_pair.pair.model.classifier_weights import load_initial_weights

@@ -116,7 +116,9 @@ class Fake:
     def __init__(self):
         self.asked = 0
 
-    def embed(self, texts):
+    has_roles = False
+
+    def unit_vectors(self, texts, role):
         self.asked += len(texts)
         angles = np.array([int(text) for text in texts]) * 0.1
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -288,3 +290,24 @@ def test_invalid_mining_inputs_are_rejected(train, tmp_path, flags, message):
     with pytest.raises(InputError, match=message):
         mine(train, out, **flags)
     assert not out.exists()
+
+
+class WithRoles(Fake):
+    """Embeds a text that asks half a step further on."""
+
+    has_roles = True
+
+    def unit_vectors(self, texts, role):
+        shift = 0.5 if role == "query" else 0
+        angles = (np.array([int(text) for text in texts]) + shift) * 0.1
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def test_a_text_asks_as_a_query_and_is_found_as_a_passage(tmp_path):
+    compare = Embeddings(WithRoles(), ["1", "9", "4"], KeptBlocks(tmp_path / "x", {}))
+    wanted = np.cos((np.array([[1.5], [9.5], [4.5]]) - np.array([1, 9, 4])) * 0.1)
+    found = np.stack([similarities for _, similarities in compare.block(0, 3)])
+    assert found == pytest.approx(wanted, abs=1e-6)
+    assert compare.pairs(np.array([0, 1]), np.array([1, 0])) == pytest.approx(
+        wanted[[0, 1], [1, 0]], abs=1e-6
+    )
