@@ -100,14 +100,14 @@ def test_any_epsilon_is_computed_kept_and_written(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", ["ernie", "nezha"])
-def test_paddlenlp_never_opens_a_trained_folder_of_another_epsilon(tmp_path, family):
+def test_paddlenlp_opens_no_trained_folder_of_another_epsilon(tmp_path, family):
     folder = save(their_model(family, layer_norm_eps=EPSILON), tmp_path / "theirs")
     trained = retrained(folder, tmp_path / "trained")
     with pytest.raises(AttributeError, match="Unable to parse 'architectures'"):
         paddlenlp_models.AutoModelForSequenceClassification.from_pretrained(str(trained))
 
 
-def test_an_ernie_of_another_epsilon_becomes_a_bert_of_paddlenlp(tmp_path):
+def test_an_ernie_of_another_epsilon_becomes_a_paddlenlp_bert(tmp_path):
     model = their_model("ernie", layer_norm_eps=EPSILON)
     folder = save(model, tmp_path / "theirs")
     convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
@@ -121,7 +121,7 @@ def test_an_ernie_of_another_epsilon_becomes_a_bert_of_paddlenlp(tmp_path):
 
 
 @pytest.mark.parametrize("family, changes", [("ernie", {"use_task_id": True}), ("nezha", {})])
-def test_an_epsilon_that_paddlenlp_cannot_compute_is_not_converted(tmp_path, family, changes):
+def test_an_epsilon_that_paddlenlp_lacks_is_not_converted(tmp_path, family, changes):
     folder = save(their_model(family, layer_norm_eps=EPSILON, **changes), tmp_path / "theirs")
     with pytest.raises(InputError, match="layer_norm_eps is 0.001, and PaddleNLP's class of"):
         convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
@@ -285,7 +285,7 @@ def reranker(folder, family, changes):
 
 
 @pytest.mark.parametrize("family, changes", RERANKERS)
-def test_a_reranker_gives_the_scores_of_cross_encoder_everywhere(tmp_path, family, changes):
+def test_a_reranker_gives_the_scores_of_cross_encoder(tmp_path, family, changes):
     model, logits = reranker(tmp_path / "theirs", family, changes)
     expected = logits.numpy() if changes else torch.sigmoid(logits).numpy()
     assert np.ptp(expected) > 1e-3
