@@ -20,6 +20,7 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import CountProgress
+from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
@@ -29,7 +30,7 @@ from data_tools.ngrams.ngram_counts import NgramCounts, Text, TextCounts, count_
 from data_tools.ngrams.ngram_lexicon import SHORTEST, lexicon_lines
 from data_tools.ngrams.ngram_scores import NOTHING, Scored, Scorer, better_of
 from data_tools.ngrams.ngram_tokens import longest_countable, ngram_tokens
-from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 
 TOKENS_AT_ONCE = 1 << 20
 
@@ -44,7 +45,7 @@ class NgramsConfig(Options):
         help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder",
         group="data",
     )
-    vocab_file: str = option(help="the vocab.txt of the model, or that of the corpus", group="data")
+    vocab_file: str = option(help=VOCABULARY_HELP, group="data")
     output_path: str = option(help="the lexicon to write, ngrams.txt", group="data", stdout=True)
     score: Literal["t", "pmi"] = option(
         "t",
@@ -111,7 +112,7 @@ def build_ngrams(config: NgramsConfig) -> None:
     _refuse_long(config, tokenizer)
     inputs: Dict[str, Sequence[Path]] = {
         "input_path": [path for path in corpus.paths if path.exists()],
-        "vocab_file": [Path(config.vocab_file)],
+        "vocab_file": [vocabulary_file(config.vocab_file)],
     }
     left_out = ("input_path", "vocab_file", "output_path", "counts_in_memory")
     settings = {**settings_of(config, *left_out), "sizes": config.most_of_lengths}

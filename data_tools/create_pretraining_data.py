@@ -41,7 +41,7 @@ from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, settings_of
 from data_tools.files.standard_streams import as_asked, as_called, with_standard_streams
-from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer
+from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, vocabulary_file
 from data_tools.text.lines import LineRules
 from data_tools.text.text_files import REJECTED, list_inputs
 
@@ -143,10 +143,9 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
 
 
 def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rules: EncodingRules) -> Results:
-    vocabulary = Path(rules.vocab_file)
     read: Dict[str, Sequence[Path]] = {
         "input_path": inputs,
-        "vocab_file": [find_tokenizer(vocabulary) if vocabulary.is_dir() else vocabulary],
+        "vocab_file": [vocabulary_file(rules.vocab_file)],
         "user_lexicon": [Path(config.user_lexicon)] if config.user_lexicon else [],
     }
     places = ("input_path", "output_prefix", "vocab_file", "model_name", "user_lexicon", "max_bad_lines")

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers.client import Peer
+from other_libraries.client import Peer
 
 from data_tools.base.cli import run_command
 from data_tools.base.options import Options, option, refuse_empty
@@ -30,7 +30,7 @@ class AddHeadConfig(Options):
 
 
 def add_head(config: AddHeadConfig) -> None:
-    """Write the folder, unless it exists. Raises PeerError with what the library says."""
+    """Write the folder, unless it exists. Raises LibraryError with what the library says."""
     folder = Path(config.output_dir)
     if folder.is_dir():
         return

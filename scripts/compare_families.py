@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List
 
-from peers.client import PYTHON, Peer, newest_python
-from peers.families import COLUMNS, ROWS, measure
-from peers.texts import assigned_characters, random_strings
+from other_libraries.client import PYTHON, Peer, newest_python
+from other_libraries.families import COLUMNS, ROWS, measure
+from other_libraries.texts import assigned_characters, random_strings
 from readme_block import FAMILIES, ROOT, is_chinese, replace_block
 from side_by_side.report import render_rows
 
@@ -62,10 +62,10 @@ def compare_families(config: CompareFamiliesConfig) -> None:
     texts = [*(f"a{character}b" for character in assigned_characters()), *random_strings()]
     rows: List[Dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
-        peers = {"newest": stack.enter_context(Peer(python)), "pinned": stack.enter_context(Peer())}
+        libraries = {"newest": stack.enter_context(Peer(python)), "pinned": stack.enter_context(Peer())}
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for number, row in enumerate(ROWS):
-            peer = peers[row.library]
+            peer = libraries[row.library]
             found = measure(peer, row, place / str(number), texts)
             rows.append({"family": row.name, "transformers": peer.versions["transformers"], **found})
             print(render_rows(HEAD, [cells(rows[-1])]).splitlines()[-1], flush=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import List, Set
 
 import numpy as np
-from peers.client import Peer
+from other_libraries.client import Peer
 
 from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
@@ -47,7 +47,7 @@ class CompareVectorsConfig(Options):
 
 
 def compare_vectors(config: CompareVectorsConfig) -> None:
-    """Write the figures, unless they exist. Raises InputError for no such texts, PeerError of the library."""
+    """Write the figures, unless they exist. Raises InputError for no such texts, LibraryError of the library."""
     from ernie_pair.embedding.open_embedder import open_embedder  # which loads Paddle
 
     files = files_of(Path(config.data))

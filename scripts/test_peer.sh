@@ -48,7 +48,7 @@ make_newest() {
 if [ -z "${ERNIE_PAIR_NEWEST_PEER:-}" ] && ! cmp -s scripts/newest_peer.txt "$NEWEST/stamp"; then
     make_newest || echo "note: nothing is compared with the newest libraries, which the index lacks: scripts/newest_peer.txt" >&2
 fi
-[ -n "${ERNIE_PAIR_MINILM:-}" ] || "$PY" scripts/peers/fetch_minilm.py "$VENV/peer-models/minilm" || [ $? -eq 3 ]
+[ -n "${ERNIE_PAIR_MINILM:-}" ] || "$PY" scripts/other_libraries/fetch_minilm.py "$VENV/peer-models/minilm" || [ $? -eq 3 ]
 
 [ $# -gt 0 ] || set -- -n 2 --dist loadgroup --no-loadscope-reorder
 PYTHONPATH=$PEER exec "$PY" -m pytest tests/peer "$@"

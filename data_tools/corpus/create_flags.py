@@ -9,6 +9,7 @@ from data_tools.corpus.join_documents import Joining
 from data_tools.text.lines import LONGEST_LINE
 
 JOIN_TOKENS = Joining().max_tokens
+VOCABULARY_HELP = "vocab.txt, which is cut by ERNIE's rule, tokenizer.json, or the folder of a model"
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class CreateConfig(Options):
     output_prefix: str = option(
         help="PREFIX of PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json", group="data"
     )
-    model_name: str = option("", help="model folder whose vocab.txt is used", group="model")
-    vocab_file: str = option("", help="path of a vocab.txt, instead of --model_name", group="data")
+    model_name: str = option("", help="model folder whose tokenizer is used", group="model")
+    vocab_file: str = option("", help=f"instead of --model_name: {VOCABULARY_HELP}", group="data")
     tokenizer_name: Literal["ErnieTokenizer", "ErnieGramTokenizer"] = option(
         "ErnieTokenizer", help="name of the tokenizer; both split text in the same way", group="data"
     )

@@ -243,6 +243,11 @@ def open_vocabulary(given: Union[str, Path]) -> AnyTokenizer:
     return open_folder_tokenizer(path, model_type).without_control_tokens()
 
 
+def vocabulary_file(given: Union[str, Path]) -> Path:
+    """Return the file that `open_vocabulary` reads for ``given``."""
+    return find_tokenizer(Path(given)) if Path(given).is_dir() else Path(given)
+
+
 def find_tokenizer(folder: Path) -> Path:
     """Return the first of TOKENIZER_FILES that is in a folder; vocab.txt if none is."""
     return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), folder / VOCAB)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Sequence, Tuple
 
 from data_tools.base.options import Options, option
+from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
@@ -15,7 +16,7 @@ from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text,
 from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.masking_plugin import load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
-from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 
 BAR = 40  # characters of the longest bar
 LEGEND = "{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n"
@@ -31,7 +32,7 @@ class Inspected(Options):
         positional=True,
         group="data",
     )
-    vocab_file: str = option(help="the vocab.txt of the model, or that of the corpus", group="data")
+    vocab_file: str = option(help=VOCABULARY_HELP, group="data")
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _results(config: InspectConfig, corpus: Corpus) -> Results:
     folder = Path(config.output)
     inputs: Dict[str, Sequence[Path]] = {
         "prefix": list(corpus.paths),
-        "vocab_file": [Path(config.vocab_file)],
+        "vocab_file": [vocabulary_file(config.vocab_file)],
     }
     settings = settings_of(config, "prefix", "vocab_file", "output", "show")
     outputs = [folder / JSON_FILE, folder / PICTURE_FILE]

@@ -1,7 +1,7 @@
-"""The peers' processes, started once a session, and the published model; skipped where they are absent."""
+"""The processes of the other libraries, started once a session, and the published model, if they exist."""
 
 import pytest
-from peers.client import MODEL, PYTHON, Peer, minilm_folder, newest_python
+from other_libraries.client import MODEL, PYTHON, Peer, minilm_folder, newest_python
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from peers.families import MOST, ROWS, measure  # noqa: E402
+from other_libraries.families import MOST, ROWS, measure  # noqa: E402
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

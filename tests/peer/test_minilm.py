@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from peers.comparing import different_rows  # noqa: E402
-from peers.texts import WITH_SYMBOLS, assigned_characters, random_strings, sentences  # noqa: E402
+from other_libraries.comparing import different_rows  # noqa: E402
+from other_libraries.texts import WITH_SYMBOLS, assigned_characters, random_strings, sentences  # noqa: E402
 
 from ernie_pair.embedding.open_embedder import open_embedder  # noqa: E402
 

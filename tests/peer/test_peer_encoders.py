@@ -100,14 +100,14 @@ def test_any_epsilon_is_computed_kept_and_written(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", ["ernie", "nezha"])
-def test_paddlenlp_never_opens_a_trained_folder_of_another_epsilon(tmp_path, family):
+def test_paddlenlp_opens_no_trained_folder_of_another_epsilon(tmp_path, family):
     folder = save(their_model(family, layer_norm_eps=EPSILON), tmp_path / "theirs")
     trained = retrained(folder, tmp_path / "trained")
     with pytest.raises(AttributeError, match="Unable to parse 'architectures'"):
         paddlenlp_models.AutoModelForSequenceClassification.from_pretrained(str(trained))
 
 
-def test_an_ernie_of_another_epsilon_becomes_a_bert_of_paddlenlp(tmp_path):
+def test_an_ernie_of_another_epsilon_becomes_a_paddlenlp_bert(tmp_path):
     model = their_model("ernie", layer_norm_eps=EPSILON)
     folder = save(model, tmp_path / "theirs")
     convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
@@ -121,7 +121,7 @@ def test_an_ernie_of_another_epsilon_becomes_a_bert_of_paddlenlp(tmp_path):
 
 
 @pytest.mark.parametrize("family, changes", [("ernie", {"use_task_id": True}), ("nezha", {})])
-def test_an_epsilon_that_paddlenlp_cannot_compute_is_not_converted(tmp_path, family, changes):
+def test_an_epsilon_that_paddlenlp_lacks_is_not_converted(tmp_path, family, changes):
     folder = save(their_model(family, layer_norm_eps=EPSILON, **changes), tmp_path / "theirs")
     with pytest.raises(InputError, match="layer_norm_eps is 0.001, and PaddleNLP's class of"):
         convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
@@ -188,7 +188,7 @@ def test_an_encoder_is_read_whatever_head_it_has(tmp_path, family, kind):
     classifier = build_classifier(source, seed=0, dropout=0.0)
     load_initial_weights(classifier, source)
     encoder = build_text_encoder(source, 0, None)
-    load_text_weights(encoder, source)
+    load_text_weights(encoder, source, folder)
     said = ask(model, IDS, TYPES, output_hidden_states=True).hidden_states[-1].numpy()[IS_TEXT]
     for ours in (classifier, encoder):
         ours.eval()
@@ -205,7 +205,7 @@ def test_weights_under_another_prefix_are_read(tmp_path, prefix):
     torch.save(state, folder / "pytorch_model.bin")
     source = open_model(str(folder), model_type="", from_scratch=False)
     encoder = build_text_encoder(source, 0, None)
-    load_text_weights(encoder, source)
+    load_text_weights(encoder, source, folder)
     encoder.eval()
     said = ask(model, IDS, TYPES).last_hidden_state.numpy()[IS_TEXT]
     assert np.abs(states_of(encoder)[0] - said).max() < MOST
@@ -226,7 +226,7 @@ def test_a_bert_without_pooler_is_read_as_an_encoder(tmp_path):
     folder = save(model, tmp_path / "theirs")
     source = open_model(str(folder), model_type="", from_scratch=False)
     encoder = build_text_encoder(source, 0, None)
-    load_text_weights(encoder, source)
+    load_text_weights(encoder, source, folder)
     encoder.eval()
     said = ask(model, IDS, TYPES).last_hidden_state.numpy()[IS_TEXT]
     assert np.abs(states_of(encoder)[0] - said).max() < MOST
@@ -285,7 +285,7 @@ def reranker(folder, family, changes):
 
 
 @pytest.mark.parametrize("family, changes", RERANKERS)
-def test_a_reranker_gives_the_scores_of_cross_encoder_everywhere(tmp_path, family, changes):
+def test_a_reranker_gives_the_scores_of_cross_encoder(tmp_path, family, changes):
     model, logits = reranker(tmp_path / "theirs", family, changes)
     expected = logits.numpy() if changes else torch.sigmoid(logits).numpy()
     assert np.ptp(expected) > 1e-3

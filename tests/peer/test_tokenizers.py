@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from peers.comparing import different_rows, rows_here  # noqa: E402
-from peers.texts import WITH_SYMBOLS, assigned_characters, random_strings, sentences  # noqa: E402
-from peers.tiny_models import SENTENCE_PIECE  # noqa: E402
+from other_libraries.comparing import different_rows, rows_here  # noqa: E402
+from other_libraries.texts import WITH_SYMBOLS, assigned_characters, random_strings, sentences  # noqa: E402
+from other_libraries.tiny_models import SENTENCE_PIECE  # noqa: E402
 
 # A folder as each library writes it, and one that brings the older file alone.
 FOLDERS = {

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from peers.texts import sentences  # noqa: E402
+from other_libraries.texts import sentences  # noqa: E402
 from tiny_embedding import embedding_config, write_matches  # noqa: E402
 from tiny_pair import CHARACTERS, write_model  # noqa: E402
 from tiny_sentence import change, write_sentence  # noqa: E402

@@ -4,7 +4,7 @@ import json
 
 import compare_families
 import pytest
-from peers.families import COLUMNS, ROWS
+from other_libraries.families import COLUMNS, ROWS
 from places import ROOT
 from readme_block import FAMILIES, between, pages_with
 

@@ -615,7 +615,7 @@ def test_the_page_shows_losses_and_vectors_beside_their_libraries():
     page = render_page({"published": found}, {"published": [*found]}).text
     assert "| 2 | 0.6500000 | 0.6500002 | -2.0e-07 |" in page and "The largest difference is 2.0e-07." in page
     assert "1,000 different texts" in page and "of a number of a vector: 1.7e-07" in page
-    assert "Fine-tuning on MRPC" not in page
+    assert '`run.py published --only "ours transformers"` has not been run.' in page
 
 
 def assert_held_out_domains_were_not_trained_on(work):

@@ -18,9 +18,10 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
+from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.files.standard_streams import as_called, with_standard_streams
-from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
 from ernie_pair.model_files.labels import Labels, parse_label_map
@@ -69,7 +70,7 @@ class AuditPairsConfig(Options):
         "", help="label of pairs that mean the same; empty: class 1 of two classes", group="data"
     )
     vocab_file: str = option(
-        "", help="vocab.txt of a model, to measure lengths in tokens instead of characters", group="data"
+        "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}", group="data"
     )
     max_seq_len: int = option(
         128,
@@ -238,7 +239,8 @@ def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
 def _results(config: AuditPairsConfig) -> Results:
     """Return the result files: audit and picture, and the cleaned training file where it is asked for."""
     places = ("train_file", "dev_file", "test_file", "vocab_file")
-    inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in places}
+    inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in places[:3]}
+    inputs["vocab_file"] = [vocabulary_file(config.vocab_file)] if config.vocab_file else []
     sets = {place: getattr(config, place) for place, found in inputs.items() if not found}
     is_cleaned = config.drop_leaks != "none"
     names = [JSON_FILE, PICTURE_FILE, *([Path(config.train_file).name] if is_cleaned else [])]

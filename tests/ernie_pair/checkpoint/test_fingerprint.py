@@ -36,7 +36,7 @@ def saved_by_the_version_before(config):
     known = {name: getattr(config, name, None) for name in names if name != of_pretraining.WARM_UP}
     of_model = {f"model {key}": value for key, value in SOURCE.spec.shape.items()}
     steps = {"decay_steps": config.lr_decay_steps, "global_batch_size": config.samples_per_step}
-    told = {"warmup_rate": config.warmup_rate, "corpus": "abc", "vocabulary": "def"}
+    told = {"warmup_rate": config.warmup_rate, "corpus": "abc", "vocabulary": "def", "binary_head": True}
     return {**known, **of_model, **steps, **told}
 
 

@@ -209,7 +209,7 @@ def test_ernie_without_task_embeddings_can_be_read_as_bert():
 
 
 @pytest.mark.parametrize("named", ["deberta-v2", "modernbert", "qwen3", "gpt2", "t5", "xlm", 7, ["bert"]])
-def test_an_unsupported_type_is_named_whatever_else_the_folder_lacks(tmp_path, named):
+def test_an_unsupported_type_is_named_whatever_else_is_lacking(tmp_path, named):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": named}))
     with pytest.raises(InputError, match="is not supported; give .*: albert, bert, .*xlm-roberta") as caught:
         open_model(str(tmp_path), model_type="")
@@ -234,7 +234,7 @@ def retrained(folder, into):
 
 
 @pytest.mark.parametrize("family, usual", [("ernie", 1e-12), ("ernie_gram", 1e-5), ("nezha", 1e-12)])
-def test_the_epsilon_of_a_transformers_folder_is_obeyed_and_kept(tmp_path, family, usual):
+def test_the_epsilon_of_a_published_folder_is_obeyed_and_kept(tmp_path, family, usual):
     shape = OF_FAMILY[family] if family == "nezha" else {}
     ours = write_trained(tmp_path / "ours", family, **shape)
     change_config(ours, layer_norm_eps=1e-4)  # as PaddleNLP computes it: whatever is written there
@@ -382,7 +382,7 @@ def their_bert(tmp_path):
     return theirs
 
 
-def test_the_words_of_a_published_bert_are_cut_by_its_rule_and_not_by_ours(tmp_path):
+def test_the_words_of_a_published_bert_are_cut_by_its_own_rule(tmp_path):
     theirs = their_bert(tmp_path)
     source = open_model(str(theirs), model_type="")
     tokenizer = open_tokenizer(source.vocab_file, source.spec, 16)
@@ -405,7 +405,7 @@ def test_the_words_of_a_published_bert_are_cut_by_its_rule_and_not_by_ours(tmp_p
         ({"model": {"type": "WordPiece", "vocab": {"[PAD]": 1}}}, "tokenizer.json"),
     ],
 )
-def test_a_tokenizer_json_that_contradicts_the_model_is_rejected(tmp_path, changes, reason):
+def test_a_tokenizer_json_unlike_the_model_is_rejected(tmp_path, changes, reason):
     theirs = their_bert(tmp_path)
     source = open_model(str(theirs), model_type="")
     tokenizer = json.loads(open_tokenizer(source.vocab_file, source.spec, 16).to_json())

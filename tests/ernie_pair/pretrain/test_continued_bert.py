@@ -160,7 +160,7 @@ def test_an_explicit_flag_overrides_what_the_start_has(world):
     assert len(kept) == 4 and all(np.array_equal(before[name], after[name]) for name in kept)
 
 
-def test_the_choice_is_told_and_follows_the_class_that_the_folder_names(world, tmp_path, caplog):
+def test_the_choice_is_told_and_follows_the_class_of_the_folder(world, tmp_path, caplog):
     """A head beside a class for masked tokens was never trained, or is not meant: published BERTs have it."""
     left_over = tmp_path / "left_over"
     shutil.copytree(world[1]["both"], left_over)

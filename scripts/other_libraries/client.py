@@ -16,7 +16,7 @@ PYTHON, MODEL = "ERNIE_PAIR_NEWEST_PEER", "ERNIE_PAIR_MINILM"
 NO_NETWORK = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
 
 
-class PeerError(Exception):
+class LibraryError(Exception):
     """What the other library raised, as `Type: message`."""
 
 
@@ -33,7 +33,7 @@ def minilm_folder() -> Optional[Path]:
 
 
 class Peer:
-    """A started process of `peers.lane`; close it, or use it as a context.
+    """A started process of `other_libraries.lane`; close it, or use it as a context.
 
     ``python``: with the libraries; None: this one, with what scripts/test_peer.sh puts beside its packages.
     ``versions``: {library: version}.
@@ -46,7 +46,7 @@ class Peer:
         path = os.pathsep.join(filter(None, [str(SCRIPTS), *beside]))
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [str(self.python), "-m", "peers.lane"],
+            [str(self.python), "-m", "other_libraries.lane"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -57,7 +57,7 @@ class Peer:
         self.versions: Dict[str, str] = self.ask("versions")[0]
 
     def ask(self, do: str, **settings: Any) -> Tuple[Any, Dict[str, np.ndarray]]:
-        """Return the result and the arrays of a request of `peers.lane`. Raises PeerError."""
+        """Return the result and the arrays of a request of `other_libraries.lane`. Raises LibraryError."""
         out = Path(self._files.name) / "out.npz"
         assert self._process.stdin and self._process.stdout
         try:
@@ -68,20 +68,20 @@ class Peer:
             line = ""
         if not line:
             self._log.seek(0)
-            raise PeerError(f"the peer has ended: {self._log.read()[-2000:]}")
+            raise LibraryError(f"the peer has ended: {self._log.read()[-2000:]}")
         answer = json.loads(line)
         if "error" in answer:
-            raise PeerError(f"{answer['error']}\n{answer['where']}")
+            raise LibraryError(f"{answer['error']}\n{answer['where']}")
         with np.load(out) as arrays:
             return answer["result"], dict(arrays)
 
     def make(self, folder: Path, family: str, **settings: Any) -> Path:
-        """Write a tiny model and return its folder; see `peers.tiny_models.make_model`."""
+        """Write a tiny model and return its folder; see `other_libraries.tiny_models.make_model`."""
         self.ask("make", folder=folder, family=family, **settings)
         return folder
 
     def make_sentence(self, folder: Path, encoder: Path, modules: Any, **settings: Any) -> Path:
-        """Write a tiny folder of sentence-transformers, and return it; see `peers.tiny_models`."""
+        """Write a tiny folder of sentence-transformers, and return it; see `other_libraries.tiny_models`."""
         self.ask("make_sentence", folder=folder, encoder=encoder, modules=modules, **settings)
         return folder
 

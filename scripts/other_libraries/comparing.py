@@ -12,7 +12,7 @@ from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts, e
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.model.encoders import hidden_states
-from peers.client import Peer
+from other_libraries.client import Peer
 
 Texts = Sequence[str]
 

@@ -1,4 +1,4 @@
-"""Answer what transformers and sentence-transformers say; run by a peer's Python, asked by `peers.client`.
+"""Answer what transformers and sentence-transformers say; run by a peer's Python for `client`.
 
 Reads a request per line of standard input, {"do": name, "out": file, ...}, and writes an answer per line of
 standard output, {"result": ...} or {"error": ...}; arrays go to the file, .npz. This package is not imported.
@@ -10,7 +10,7 @@ import traceback
 
 import numpy as np
 
-from peers import tiny_models
+from other_libraries import tiny_models
 
 
 def versions():
@@ -106,13 +106,13 @@ def add_head(folder, to, seed):
 
 
 def make(**settings):
-    """Write a tiny model; see `peers.tiny_models.make_model`."""
+    """Write a tiny model; see `other_libraries.tiny_models.make_model`."""
     tiny_models.make_model(**settings)
     return None, {}
 
 
 def make_sentence(**settings):
-    """Write a tiny folder of sentence-transformers; see `peers.tiny_models.make_sentence_folder`."""
+    """Write a tiny folder of sentence-transformers; see `tiny_models.make_sentence_folder`."""
     tiny_models.make_sentence_folder(**settings)
     return None, {}
 

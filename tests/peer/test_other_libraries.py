@@ -1,10 +1,10 @@
-"""The processes of both peers answer, and the tiny models that they write are like real ones."""
+"""The processes of both libraries answer, and the tiny models that they write are like real ones."""
 
 import numpy as np
 import pytest
-from peers.client import PeerError
-from peers.texts import WITH_SYMBOLS, assigned_characters, random_strings
-from peers.tiny_models import SENTENCE_PIECE
+from other_libraries.client import LibraryError
+from other_libraries.texts import WITH_SYMBOLS, assigned_characters, random_strings
+from other_libraries.tiny_models import SENTENCE_PIECE
 
 
 def test_both_peers_are_the_expected_libraries(newest, pinned):
@@ -14,7 +14,7 @@ def test_both_peers_are_the_expected_libraries(newest, pinned):
 
 
 def test_what_a_library_raises_is_the_peers_error(peer, tmp_path):
-    with pytest.raises(PeerError, match="OSError|ValueError|HFValidationError"):
+    with pytest.raises(LibraryError, match="OSError|ValueError|HFValidationError"):
         peer.rows(tmp_path / "absent", ["a"])
     assert len(peer.rows(peer.make(tmp_path / "bert", "bert"), ["a", "b"])) == 2  # it goes on
 

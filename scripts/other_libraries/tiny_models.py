@@ -9,7 +9,7 @@ import shutil
 import unicodedata
 from pathlib import Path
 
-from peers.texts import WITH_SYMBOLS, sentences
+from other_libraries.texts import WITH_SYMBOLS, sentences
 
 CLASSES = {
     "bert": "Bert",
@@ -117,7 +117,7 @@ def make_tokenizer(folder, kind, lower_case=True, keep=()):
 
 
 def write_word_pieces(file, lower_case):
-    """Write a vocabulary: the signs of `peers.texts`, each with its ## twin as in Chinese BERTs, words."""
+    """Write a vocabulary: the signs of `texts`, each with its ## twin as in Chinese BERTs, words."""
     texts = [*sentences(), *WITH_SYMBOLS]
     texts = [text.lower() for text in texts] if lower_case else texts
     signs = sorted(
@@ -135,7 +135,7 @@ def write_word_pieces(file, lower_case):
 
 
 def train_sentence_piece(file):
-    """Write a Unigram model as XLM-RoBERTa has one, trained on `peers.texts.sentences`."""
+    """Write a Unigram model as XLM-RoBERTa has one, trained on `texts.sentences`."""
     import sentencepiece
 
     with open(file, "wb") as model:
@@ -152,7 +152,7 @@ def train_sentence_piece(file):
 
 
 def train_bytes(folder):
-    """Write the files of a byte-level BPE as RoBERTa has one, trained on `peers.texts.sentences`."""
+    """Write the files of a byte-level BPE as RoBERTa has one, trained on `texts.sentences`."""
     from tokenizers.implementations import ByteLevelBPETokenizer
 
     trained = ByteLevelBPETokenizer()

@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 
 from data_tools.base.errors import ErniePairError
-from peers.client import Peer
-from peers.comparing import (
+from other_libraries.client import Peer
+from other_libraries.comparing import (
     classifier_here,
     classifier_there,
     different_rows,
@@ -17,8 +17,8 @@ from peers.comparing import (
     rows_here,
     scores_there,
 )
-from peers.texts import WITH_SYMBOLS, sentences
-from peers.tiny_models import BYTES, SENTENCE_PIECE
+from other_libraries.texts import WITH_SYMBOLS, sentences
+from other_libraries.tiny_models import BYTES, SENTENCE_PIECE
 
 MOST = 1e-5
 COLUMNS = ("load", "ids", "hidden states", "pooled", "head")
