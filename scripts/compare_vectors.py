@@ -47,7 +47,7 @@ class CompareVectorsConfig(Options):
 
 
 def compare_vectors(config: CompareVectorsConfig) -> None:
-    """Write the figures, unless they exist. Raises InputError for no such texts, LibraryError of the library."""
+    """Write the figures, unless they exist. Raises InputError for no such texts, or LibraryError."""
     from ernie_pair.embedding.open_embedder import open_embedder  # which loads Paddle
 
     files = files_of(Path(config.data))
