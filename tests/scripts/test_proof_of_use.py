@@ -367,7 +367,10 @@ def test_the_page_shows_both_sides_and_their_speed():
     names = ["ours", "transformers"]
     page = render_page({"peer": {"ours": ours, "transformers": theirs}}, {"peer": names}).text
     rows = [line for line in page.splitlines() if line.startswith("| the ")]
-    assert "-0.0500 (-0.1500 to +0.0500) | 15.0 | 3.0 | `run.py peer --only transformers` |" in rows[1]
+    assert (
+        "-0.0500 (-0.1500 to +0.0500) | 15.0 ± 7.1 | 3.0 ± 1.4 | `run.py peer --only transformers` |"
+        in rows[1]
+    )
     assert "- transformers - ours: accuracy -0.0500" in page and "2 threads on both sides" in page
     assert "| transformers | 2 | 0.7000 | 0.5000 | 0.5000 | 0.5000 | 0.1000 | 20.0 | 2.0 |" in page
     assert "The peer: torch 2.0, attention eager." in page
