@@ -607,7 +607,7 @@ def test_a_published_model_is_trained_on_both_sides(data, tmp_path):
     assert "| Trainer of transformers | 2 | 1.0000 ± 0.0000 | " in page
 
 
-def test_the_page_shows_losses_and_vectors_beside_their_libraries():
+def test_the_page_shows_losses_and_vectors_of_both_sides():
     losses = {"losses": {"ours": [0.7, 0.65], "transformers": [0.7, 0.6500002]}, "largest_difference": 2e-7}
     vectors = {"texts": 1000, "beyond_ascii": 290, "symbols": 54, "cut": [3, 3], "max_seq_len": [256, 256]}
     vectors.update(cut_otherwise_by_ernie=159, vectors=1.7e-7, cosines=2.7e-7)
