@@ -73,7 +73,12 @@ class DocumentEncoder:
         if (rules.segmenter or rules.separator) and (self.tokenizer.continuation_ids < 0).all():
             raise InputError(
                 f"{rules.vocab_file} has no '##' twins of Chinese characters, which "
-                "--cn_whole_word_segment needs; add them with build_vocab --add_twins_to"
+                "--cn_whole_word_segment needs; "
+                + (
+                    "add them with build_vocab --add_twins_to"
+                    if self.tokenizer.is_word_piece
+                    else "give the vocabulary of an ERNIE or a BERT"
+                )
             )
 
     def encode(self, texts: Sequence[str]) -> Encoded:

@@ -157,11 +157,11 @@ class ExportEmbeddingConfig(Options):
     EXAMPLE = "--model_path output/best --output_dir exported"
 
     model_path: str = option(
-        help="a trained embedding model: its folder, or the output folder of a run for its best model",
+        help="an embedding model, trained here or published: its folder, or a run for its best model",
         group="model",
     )
     output_dir: str = option(
-        help="folder to create, with model.onnx, embedding.json and vocab.txt", group="data"
+        help="folder to create, with model.onnx, embedding.json and the files of the tokenizer", group="data"
     )
     quantize: Literal["none", "int8"] = option(
         "none",

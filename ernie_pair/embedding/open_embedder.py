@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional, Union
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from ernie_pair.inference.embedder import BATCH_SIZE, EmbeddingModel, TextEmbedder, open_exported_embedder
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.embedding_json import (
+    EMBEDDING,
     NORMALIZE,
     SHORTEST_TEXT,
     EmbeddingSettings,
@@ -122,6 +123,12 @@ def settings_of_model(
         told = EmbeddingSettings("mean", dim, (dim,), length, USUAL_TEMPERATURE, steps=steps)
         chosen = replace(told, pooling=pooling or told.pooling, max_seq_len=max_seq_len or length)
     else:
+        makes = width_after(told.pooling, spec.hidden_size, told.steps)
+        if told.dim != makes:
+            raise InputError(
+                f"{folder}: its vectors are said to have {told.dim} numbers, and the encoder makes {makes}; "
+                f"correct {EMBEDDING}, or copy the model again"
+            )
         chosen = replace(told, pooling=pooling or told.pooling, max_seq_len=max_seq_len or told.max_seq_len)
         for name in ("pooling", "max_seq_len"):
             before, now = getattr(told, name), getattr(chosen, name)
@@ -145,7 +152,7 @@ def _with_pooling(settings: EmbeddingSettings, count: int, width: int) -> Embedd
     if any(step.kind == "dense" for step in settings.steps):
         raise InputError(
             f"--pooling {settings.pooling}: the dense layer of this model takes {count} x {width} numbers; "
-            f"name {count} poolings, or leave it out"
+            f"name {counted(count, 'pooling')}, or leave it out"
         )
     dim = width_after(settings.pooling, width, settings.steps)
     return replace(settings, dim=dim, dims=(dim,))

@@ -28,6 +28,7 @@ from ernie_pair.model_files.sentence_transformers import (
     write_sentence_files,
 )
 from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
+from ernie_pair.model_files.temperature import CALIBRATION
 from ernie_pair.model_files.tokenizer_files import their_tokenizer_files, tokenizer_files
 from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.weights.ngram_names import without_ngram_head
@@ -75,6 +76,12 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
     if source.is_hugging_face:
         raise InputError(f"--model_path {config.model_path} is a folder of transformers already; copy it")
     settings = read_embedding(source.vocab_file.parent)
+
+    if (source.vocab_file.parent / CALIBRATION).is_file():
+        sys.stderr.write(
+            f"{CALIBRATION} (temperature, threshold, both orders of a pair) has no place in a folder of "
+            "transformers, which gives the plain answers of the model\n"
+        )
 
     def fill(draft: Path) -> int:
         parts = _parts_of(source)

@@ -11,7 +11,7 @@ Version 6 names the classes otherwise, has embedding_dimension and pooling_mode 
 mode, and leaves max_seq_length to the tokenizer. What is not computed here is refused by its name.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -429,8 +429,12 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
     """Write modules.json and what it names beside a model of transformers in ``folder``, and embedding.json.
 
     ``width``: that of the hidden states; ``arrays``: the weights of the dense steps, as `dense_arrays`
-    returns them. The names are those of version 3, which every later one reads.
+    returns them. The names are those of version 3, which every later one reads. The prompt of passages stands
+    under "document" as well: version 6 looks for no other name while that one is there.
     """
+    passage = settings.prompt_of("passage")
+    if passage and not settings.prompts.get("document"):
+        settings = replace(settings, prompts={**settings.prompts, "document": passage})
     places = ["", *module_folders(settings)]
     modules = [
         {

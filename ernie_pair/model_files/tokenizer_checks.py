@@ -11,7 +11,7 @@ from data_tools.base.errors import InputError
 from data_tools.files.json_file import shown
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, VOCAB, open_folder_tokenizer
 from data_tools.text.wordpiece import WordPiece, read_tokens
-from ernie_pair.model_files.hugging_face.fast_tokenizer import build_fast_tokenizer
+from ernie_pair.model_files.hugging_face.fast_tokenizer import UNUSED, build_fast_tokenizer
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.model_files.tokenizer_files import read_tokenizer
 
@@ -23,8 +23,11 @@ def refuse_other_vocabulary(tokenizer_file: Path, vocab_file: Path, spec: ModelS
     """Raise InputError when a vocab.txt beside a tokenizer.json has other tokens for its ids."""
     tokens, held = read_tokens(vocab_file), read_tokenizer(tokenizer_file, spec).vocab
     for token, index in held.items():
-        if index < len(tokens) and tokens[index] != token and token in tokens:
-            raise InputError(f"{tokenizer_file}: token {index} is {shown(token)}, and not in {VOCAB}; {CURE}")
+        if index < len(tokens) and tokens[index] != token and not token.startswith(UNUSED):
+            raise InputError(
+                f"{tokenizer_file}: token {index} is {shown(token)}, and not in {VOCAB}, which has "
+                f"{shown(tokens[index])} there; {CURE}"
+            )
 
 
 def refuse_other_cutting(folder: Path, lower_case: bool) -> None:

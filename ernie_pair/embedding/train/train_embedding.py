@@ -116,6 +116,14 @@ def _settings_of(config: EmbeddingConfig, source: ModelSource, folder: Path) -> 
     steps = tuple(step for step in told.steps if step.kind != "truncate")
     steps = steps if steps[-1:] == (NORMALIZE,) else (*steps, NORMALIZE)
     whole = width_after(told.pooling, source.spec.hidden_size, steps)
+    if told.steps != steps or told.similarity != SIMILARITIES[0]:
+        logger.info(
+            "trained: vectors of %d numbers and length 1, for cosines; the start says %d numbers%s and %s",
+            whole,
+            told.dim,
+            "" if NORMALIZE in told.steps else ", of any length",
+            told.similarity,
+        )
     chosen = config.chosen_dims
     if chosen and chosen[-1] > whole:
         raise InputError(

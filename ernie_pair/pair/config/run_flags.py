@@ -18,7 +18,9 @@ class RunFlags(Options):
     """A part of the settings of training in the dynamic graph."""
 
     from_scratch: bool = option(
-        False, help="start from random weights: config.json and vocab.txt are enough", group="model"
+        False,
+        help="start from random weights: config.json and the tokenizer's files are enough",
+        group="model",
     )
     text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
     text_b: str = option("", help=SECOND_TEXT_HELP, group="data")

@@ -34,7 +34,8 @@ class PretrainConfig(
     USUAL_RATE = 0.01  # the recipe's
 
     model_name_or_path: str = option(
-        help="a built-in name (ernie-1.0) or a folder: config.json, vocab.txt, weights", group="model"
+        help="a built-in name (ernie-1.0) or a folder: config.json, the tokenizer's files, weights",
+        group="model",
     )
     input_dir: str = option(
         help="folder holding PREFIX_ids.npy and PREFIX_idx.npz, or several: '5.0 data/a 7.0 data/b'",
@@ -51,7 +52,9 @@ class PretrainConfig(
         group="data",
     )
     from_scratch: bool = option(
-        False, help="start from random weights: config.json and vocab.txt are enough", group="model"
+        False,
+        help="start from random weights: config.json and the tokenizer's files are enough",
+        group="model",
     )
     continue_training: Optional[bool] = option(
         None, help="the recipe's name: true requires weights, false means --from_scratch true", group="model"
