@@ -10,7 +10,7 @@ from ernie_pair.device.device import default_device
 from ernie_pair.embedding.open_embedder import EmbedderOptions
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.model_files.embedding_json import POOLINGS, bad_poolings
+from ernie_pair.model_files.embedding_json import POOLING_NAMES, bad_poolings
 from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
@@ -43,7 +43,7 @@ class EmbedderFlags(KernelFlags):
     )
     pooling: str = option(
         AUTO,
-        help=f"pooling for a model without embedding.json: {', '.join(POOLINGS)}, cls (the same as "
+        help=f"pooling for a model without embedding.json: {POOLING_NAMES}, cls (the same as "
         "first_token), or several joined by +; auto: that of sentence-transformers' files, otherwise mean",
         group="model",
     )

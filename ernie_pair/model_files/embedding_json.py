@@ -37,6 +37,7 @@ EMBEDDING_FORMAT, WITH_STEPS = 1, 2
 EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
 USUAL_POOLINGS = ("mean", "first_token")
 POOLINGS = (*USUAL_POOLINGS, "max", "mean_sqrt_len", "weighted_mean", "last_token")
+POOLING_NAMES = ", ".join(POOLINGS)
 ACTIVATIONS = ("tanh", "identity", "relu", "gelu", "sigmoid", "silu")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 SEARCHED = SIMILARITIES[:2]

@@ -23,6 +23,7 @@ import yaml
 from pages import ROOT, blocks, blocks_to_run, text_of
 from ports import free_port
 from tiny_bert import ORDER, POOLER, write_bert
+from tiny_sentence import write_sentence
 
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier
@@ -122,6 +123,8 @@ def template(tmp_path_factory):
     shutil.rmtree(here / "out")
     write_bert(here / "published", without=(ORDER, POOLER), theirs=True)
     (here / "published" / "hf").rename(here / "chinese-roberta-wwm-ext")
+    for name in ("bge-small-zh", "multilingual-e5-small"):
+        write_sentence(here / name, prompts={"query": "我", "passage": "你"})
     write_texts(here)
     return here
 

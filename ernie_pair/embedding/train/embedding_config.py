@@ -15,7 +15,7 @@ from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.config_json import FAMILIES
-from ernie_pair.model_files.embedding_json import POOLINGS
+from ernie_pair.model_files.embedding_json import POOLING_NAMES
 from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.pair.config.layer_flags import LayerFlags
 from ernie_pair.pair.config.pair_config import OutputConfig
@@ -36,8 +36,8 @@ class ContrastiveFlags(LayerFlags):
     )
     pooling: str = option(
         AUTO,
-        help=f"hidden states that form the vector: {', '.join(POOLINGS)}, cls (the same as first_token), or "
-        "several joined by +; auto: as the model's files say, otherwise mean",
+        help=f"hidden states that form the vector: {POOLING_NAMES}, cls (the same as first_token), or "
+        "several joined by +; auto: as the files of the model say, otherwise mean",
         group="model",
     )
     dims: str = option(
@@ -107,7 +107,7 @@ class EmbeddingConfig(
     )
     max_seq_len: int = option(
         0,
-        help="tokens per text, [CLS] and [SEP] included; 0: as an embedding model's files say, otherwise "
+        help="tokens per text, [CLS] and [SEP] included; 0: as the files of an embedding model say, or "
         f"{USUAL_LENGTH}",
         group="data",
         unit="tokens",
