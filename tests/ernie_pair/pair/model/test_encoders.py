@@ -330,10 +330,11 @@ def test_a_wrong_model_type_is_refused_even_without_weights(make, tmp_path):
         open_model(str(tmp_path / "new-bert"), model_type="ernie", from_scratch=True)
 
 
-def test_pretraining_accepts_only_ernie_models(make):
-    settings = make("bert").spec
-    with pytest.raises(InputError, match="bert cannot be pretrained here; give an ernie or an ernie_gram"):
-        ernie_config(settings, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+def test_pretraining_accepts_an_ernie_and_a_bert_alone(make):
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    assert ernie_config(make("bert").spec, **rates).model_type == "bert"
+    with pytest.raises(InputError, match="electra cannot be pretrained here; give a model of model_type"):
+        ernie_config(make("electra").spec, **rates)
 
 
 def test_pretraining_refuses_a_cased_model(tmp_path):
