@@ -265,6 +265,8 @@ def fingerprint_of(model_sha256: str, settings: EmbeddingSettings, dim: int) -> 
     known_by: List[Any] = [EMBEDDING_FORMAT, model_sha256, settings.pooling, dim, settings.max_seq_len]
     beyond = settings.beyond_format_1()
     told = {name: text for name, text in settings.prompts.items() if text}
+    if told.get("document") == told.get("passage"):  # which a folder for sentence-transformers says twice
+        told.pop("document", None)
     beyond.update(prompts=told, default_prompt=settings.prompts.get(settings.default_prompt, ""))
     beyond = {key: value for key, value in beyond.items() if value not in ({}, "")}
     known_by += [beyond] if beyond else []

@@ -432,7 +432,7 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
     returns them. The names are those of version 3, which every later one reads. The prompt of passages stands
     under "document" as well: version 6 looks for no other name while that one is there.
     """
-    passage = settings.prompt_of("passage")
+    passage = settings.prompts.get("passage")
     if passage and not settings.prompts.get("document"):
         settings = replace(settings, prompts={**settings.prompts, "document": passage})
     places = ["", *module_folders(settings)]

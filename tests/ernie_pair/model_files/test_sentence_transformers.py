@@ -229,6 +229,16 @@ def test_damaged_settings_of_format_2_are_refused(tmp_path, spoil):
         read_embedding(tmp_path)
 
 
+def test_the_prompt_of_passages_is_written_under_both_its_names(folder, tmp_path):
+    change(folder / SETTINGS, prompts={"passage": "p: ", "document": ""})
+    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "own")))
+    convert_to_hugging_face(ToHuggingFaceConfig(str(tmp_path / "own"), str(tmp_path / "theirs")))
+    written = json.loads((tmp_path / "theirs" / SETTINGS).read_text())["prompts"]
+    assert written == {"passage": "p: ", "document": "p: "}
+    own, theirs = (read_embedding(tmp_path / name) for name in ("own", "theirs"))
+    assert fingerprint_of("f" * 64, own, 32) == fingerprint_of("f" * 64, theirs, 32)
+
+
 def test_an_embedding_model_is_converted_both_ways(folder, tmp_path):
     change(folder / SETTINGS, prompts={"query": "q: "}, default_prompt_name="query")
     convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "own")))
