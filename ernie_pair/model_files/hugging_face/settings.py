@@ -123,7 +123,8 @@ def to_their_config(
     config = {**config, **_sizes_of(arrays, config)}
     _refuse_other_than_theirs(config, peer, where)
     carried = {theirs: config[ours] for ours, theirs in _keys_of(peer).items() if ours in config}
-    carried.setdefault("pad_token_id", 0)  # PaddleNLP's default; transformers has 1 for a RoBERTa
+    if "pad_token_id" in peer.defaults:  # which is not 0, PaddleNLP's
+        carried.setdefault("pad_token_id", 0)
     eps = config.get(EPSILON, peer.layer_norm_eps or config.get("layer_norm_eps", SPECIFIC))
     described = {key: config[key] for key in ("id2label", "label2id") if config.get(key)}
     if config.get(PROBLEM) == REGRESSION and config.get("num_labels") == 1:
