@@ -95,7 +95,7 @@ class FolderTokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
-        self._tokenizer, self.settings, self.where = tokenizer, dict(settings), where
+        self._tokenizer, self.where = tokenizer, where
         self.vocab = tokenizer.get_vocab(with_added_tokens=True)
         self.tokens = list(tokens) or [""] * (1 + max(self.vocab.values(), default=-1))
         for token, index in self.vocab.items():
@@ -120,7 +120,7 @@ class FolderTokenizer:
         self.has_segments = gives_types and pair.type_ids[inside[-1]] != pair.type_ids[inside[0]]
         names = {role: _name_of(settings.get(f"{role}_token")) for role in ROLES}
         self.cls_id, self.sep_id = self.text_specials[0][0], self.pair_specials[1][0]
-        usual = dict(zip(("pad", "cls", "sep", "mask", "unk"), CONTROL_TOKENS))
+        usual = dict(zip(ROLES, CONTROL_TOKENS))
         usual = usual if usual["cls"] in self.vocab else OF_SENTENCE_PIECES
         self.pad_id, self.mask_id, self.unk_id = (
             self.vocab.get(names[role] or usual[role], -1) for role in ("pad", "mask", "unk")
@@ -189,9 +189,7 @@ AnyTokenizer = Union[WordPiece, FolderTokenizer]
 
 
 def open_folder_tokenizer(path: Path, model_type: str = "") -> FolderTokenizer:
-    """Open one of TOKENIZER_FILES with the tokenizer_config.json beside it.
-
-    A vocab.txt is cut by BERT's rule.
+    """Open one of TOKENIZER_FILES with the tokenizer_config.json beside it; BERT's rule cuts by a vocab.txt.
 
     ``model_type``: that of config.json, which says the class of a tokenizer whose files do not. Raises
     InputError when a file is damaged, or asks for another library.

@@ -54,8 +54,12 @@ POOLINGS = {
     "last_token": _last_token,
 }
 ACTIVATIONS = {
-    **{"tanh": paddle.tanh, "identity": lambda vectors: vectors, "relu": F.relu},
-    **{"gelu": F.gelu, "sigmoid": F.sigmoid, "silu": F.silu},
+    "tanh": paddle.tanh,
+    "identity": lambda vectors: vectors,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "sigmoid": F.sigmoid,
+    "silu": F.silu,
 }
 
 

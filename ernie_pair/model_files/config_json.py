@@ -33,7 +33,7 @@ def refuse_unsupported(config_file: Path) -> None:
     """Raise InputError for a config.json whose model_type is of no model here, whatever else is in it."""
     config = read_json_object(config_file, "correct it, or give the config.json of a model")
     named = config.get("model_type")
-    if isinstance(named, str) and not family_in(config) and not find_family(named):
+    if named is not None and not family_in(config) and not find_family(str(named)):
         types = {peer.model_type for peer in COUNTERPARTS.values()} | (FAMILIES.keys() - COUNTERPARTS.keys())
         raise unsupported_type(named, str(config_file), types)
 

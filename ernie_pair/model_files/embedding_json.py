@@ -255,6 +255,14 @@ def width_after(pooling: str, hidden_size: int, steps: Tuple[Step, ...]) -> int:
     return next((step.width for step in reversed(steps) if step.width), hidden_size * len(pooling.split("+")))
 
 
+def full_prompts(settings: EmbeddingSettings) -> Dict[str, str]:
+    """Return the prompts that are not empty; that of passages, which may stand there twice, once."""
+    told = {name: text for name, text in settings.prompts.items() if text}
+    if told.get("document") == told.get("passage"):
+        told.pop("document", None)
+    return told
+
+
 def fingerprint_of(model_sha256: str, settings: EmbeddingSettings, dim: int) -> str:
     """Return what identifies vectors, in hex: only vectors of the same fingerprint can be compared.
 
@@ -264,10 +272,9 @@ def fingerprint_of(model_sha256: str, settings: EmbeddingSettings, dim: int) -> 
     """
     known_by: List[Any] = [EMBEDDING_FORMAT, model_sha256, settings.pooling, dim, settings.max_seq_len]
     beyond = settings.beyond_format_1()
-    told = {name: text for name, text in settings.prompts.items() if text}
-    if told.get("document") == told.get("passage"):  # which a folder for sentence-transformers says twice
-        told.pop("document", None)
-    beyond.update(prompts=told, default_prompt=settings.prompts.get(settings.default_prompt, ""))
+    beyond.update(
+        prompts=full_prompts(settings), default_prompt=settings.prompts.get(settings.default_prompt, "")
+    )
     beyond = {key: value for key, value in beyond.items() if value not in ({}, "")}
     known_by += [beyond] if beyond else []
     return hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()

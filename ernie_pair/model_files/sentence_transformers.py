@@ -11,7 +11,7 @@ Version 6 names the classes otherwise, has embedding_dimension and pooling_mode 
 mode, and leaves max_seq_length to the tokenizer. What is not computed here is refused by its name.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -35,6 +35,7 @@ from ernie_pair.model_files.embedding_json import (
     EmbeddingSettings,
     Step,
     bad_poolings,
+    full_prompts,
     read_embedding,
     width_after,
 )
@@ -52,12 +53,17 @@ KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 SENTENCE, USUAL_TEMPERATURE = "sentence_embedding", 0.05
 # {their name of a pooling: ours}, in the order in which several of the flags of old are concatenated.
 POOLINGS = {
-    **{"cls": "first_token", "max": "max", "mean": "mean", "mean_sqrt_len_tokens": "mean_sqrt_len"},
-    **{"weightedmean": "weighted_mean", "lasttoken": "last_token"},
+    "cls": "first_token",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last_token",
 }
 FLAGS = {
     "pooling_mode_cls_token": "cls",
-    **{f"pooling_mode_{name}_tokens": name for name in ("max", "mean")},
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
@@ -65,7 +71,10 @@ FLAGS = {
 ACTIVATIONS = {
     "tanh": "torch.nn.modules.activation.Tanh",
     "identity": "torch.nn.modules.linear.Identity",
-    **{name.lower(): f"torch.nn.modules.activation.{name}" for name in ("ReLU", "GELU", "Sigmoid", "SiLU")},
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "silu": "torch.nn.modules.activation.SiLU",
 }
 DENSE = "dense."  # begins our names of the weights of dense steps
 DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -73,8 +82,12 @@ DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 HARMLESS: Dict[str, Tuple[Any, ...]] = {
     "transformer_task": (None, "feature-extraction"),
     "module_output_name": (None, "token_embeddings"),
-    **{key: (None,) for key in ("query_length", "document_length", "query_expansion")},
-    **{key: (None, {}) for key in ("processing_kwargs", "config_args", "config_kwargs")},
+    "query_length": (None,),
+    "document_length": (None,),
+    "query_expansion": (None,),
+    "processing_kwargs": (None, {}),
+    "config_args": (None, {}),
+    "config_kwargs": (None, {}),
     "tokenizer_name_or_path": (None,),
     "modality_config": (None, {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}),
 }
@@ -230,7 +243,7 @@ def settings_of_folder(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSetti
     for key in ("pooling", "dim", "max_seq_len", "steps", "prompts", "default_prompt", "similarity"):
         told, other = getattr(own, key), getattr(theirs, key)
         if key == "prompts":  # the library writes empty ones for query and document
-            told, other = ({name: text for name, text in one.items() if text} for one in (told, other))
+            told, other = full_prompts(own), full_prompts(theirs)
         if told != other:
             raise InputError(
                 f"{folder}: {key} is {told} in {EMBEDDING} and {other} in {MODULES} and its files; remove "
@@ -346,10 +359,8 @@ def _read_transformer(place: Path) -> Tuple[int, bool]:
     path = next((place / name for name in OF_TRANSFORMER if (place / name).is_file()), None)
     found = read_json_object(path, CURE) if path else {}
     length: Any = found.get("max_seq_length")
-    for key, idle in (
-        *((key, ("model_max_length",)) for key in OF_TOKENIZER),
-        *((key, IDLE) for key in OF_MODEL),
-    ):
+    for key in (*OF_TOKENIZER, *OF_MODEL):
+        idle = ("model_max_length",) if key in OF_TOKENIZER else IDLE
         told = found.get(key) or {}
         if not isinstance(told, dict):
             raise InputError(f"{path}: {key} is {shown(told)}; {CURE}")
@@ -432,9 +443,6 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
     returns them. The names are those of version 3, which every later one reads. The prompt of passages stands
     under "document" as well: version 6 looks for no other name while that one is there.
     """
-    passage = settings.prompts.get("passage")
-    if passage and not settings.prompts.get("document"):
-        settings = replace(settings, prompts={**settings.prompts, "document": passage})
     places = ["", *module_folders(settings)]
     modules = [
         {
@@ -459,9 +467,12 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
     length = {"max_seq_length": settings.max_seq_len, "do_lower_case": settings.lower_case}
     write_json(folder / OF_TRANSFORMER[0], length)
     cut = [step.width for step in settings.steps if step.kind == "truncate"]
+    passage = settings.prompts.get("passage")
+    is_only = passage and not settings.prompts.get("document")
+    prompts = {**settings.prompts, "document": passage} if is_only else settings.prompts
     said: Dict[str, object] = {
         "model_type": "SentenceTransformer",
-        "prompts": settings.prompts,
+        "prompts": prompts,
         "default_prompt_name": settings.default_prompt or None,
         "similarity_fn_name": settings.similarity,
     }

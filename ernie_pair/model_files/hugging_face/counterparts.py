@@ -160,8 +160,8 @@ COUNTERPARTS: Dict[str, Counterpart] = {
         layer_norm_eps=None,
         fixed={"pool_act": "tanh"},
     ),
-    "roberta": Counterpart(*("roberta", "Roberta", "Roberta", "roberta.", "roberta."), **_ROBERTA),
-    "xlm_roberta": Counterpart(*("xlm-roberta", "XLMRoberta", "Roberta", "roberta.", "roberta."), **_ROBERTA),
+    "roberta": Counterpart("roberta", "Roberta", "Roberta", "roberta.", "roberta.", **_ROBERTA),
+    "xlm_roberta": Counterpart("xlm-roberta", "XLMRoberta", "Roberta", "roberta.", "roberta.", **_ROBERTA),
     "electra": Counterpart(
         *("electra", "Electra", "Electra", "electra.", "electra."),
         {**_BERT, "embeddings_project": "embeddings_project"},
@@ -169,7 +169,9 @@ COUNTERPARTS: Dict[str, Counterpart] = {
         activations=("gelu",),  # transformers' head computes with it, whatever config.json says
         optional=("embeddings_project",),
         defaults={
-            **{"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4},
+            "embedding_size": 128,
+            "hidden_size": 256,
+            "num_attention_heads": 4,
             "intermediate_size": 1024,
         },
         also=("embedding_size",),
@@ -193,8 +195,11 @@ COUNTERPARTS: Dict[str, Counterpart] = {
         _CLASSIFIER,
         layer_norm_eps=None,
         defaults={
-            **{"embedding_size": 128, "hidden_size": 4096, "num_attention_heads": 64},
-            **{"intermediate_size": 16384, "hidden_act": "gelu_new"},
+            "embedding_size": 128,
+            "hidden_size": 4096,
+            "num_attention_heads": 64,
+            "intermediate_size": 16384,
+            "hidden_act": "gelu_new",
         },
         also=("embedding_size", "num_hidden_groups", "inner_group_num", "classifier_dropout_prob"),
         keeps_positions=True,
@@ -246,7 +251,9 @@ COUNTERPARTS: Dict[str, Counterpart] = {
         },
         _CLASSIFIER,
         defaults={
-            **{"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
             "intermediate_size": 4096,
         },
         keeps_positions=True,
@@ -257,7 +264,7 @@ COUNTERPARTS: Dict[str, Counterpart] = {
 def unsupported_type(named: object, where: str, supported: Iterable[str]) -> InputError:
     """Return the error for a model whose type this package does not compute."""
     return InputError(
-        f"{where}: the model type {shown(named)} is not supported; give a model of one of these: "
+        f"{where}: model_type is {shown(named)}, which is not supported; give a model of one of these: "
         f"{', '.join(sorted(supported))}"
     )
 

@@ -40,7 +40,9 @@ CARRIED = (  # under one name and with one meaning in both
     *("type_vocab_size", "initializer_range", "pad_token_id", "classifier_dropout"),
 )
 SAME_ACTIVATIONS = {  # what transformers calls otherwise
-    **{"gelu_python": "gelu", "gelu_fast": "gelu_new", "gelu_pytorch_tanh": "gelu_new"},
+    "gelu_python": "gelu",
+    "gelu_fast": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
 }
 THEIR_DEFAULTS = {"type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"}
 HARMLESS = {  # of what would change the answer, the values that do not

@@ -35,8 +35,14 @@ from ernie_pair.weights.weight_files import Arrays, read_weights
 
 SUFFIXES = (".safetensors", ".pdparams")
 WRITTEN = {
-    *(CONFIG, VOCAB, FAST_TOKENIZER, "tokenizer_config.json", "model_state.pdparams"),
-    *(CONVERSION, README, MADE),
+    CONFIG,
+    VOCAB,
+    FAST_TOKENIZER,
+    "tokenizer_config.json",
+    "model_state.pdparams",
+    CONVERSION,
+    README,
+    MADE,
 }
 
 logger = logging.getLogger(__name__)

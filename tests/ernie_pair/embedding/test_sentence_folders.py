@@ -23,7 +23,7 @@ from ernie_pair.embedding.text_encoder import build_text_encoder, load_text_weig
 from ernie_pair.embedding.train.train_embedding import train_embedding
 from ernie_pair.inference.token_rows import encode_single_texts
 from ernie_pair.inference.vector_files import open_vectors
-from ernie_pair.model_files.embedding_json import NORMALIZE, POOLINGS, Step
+from ernie_pair.model_files.embedding_json import NORMALIZE, POOLINGS, Step, full_prompts
 from ernie_pair.model_files.source import open_model
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.searcher import PairSearcher
@@ -268,7 +268,7 @@ def test_training_goes_on_from_a_folder_and_writes_one(tmp_path):
     theirs = open_embedder(tmp_path / "out" / "best" / "hugging_face")
     settings = ours.settings
     assert (settings.pooling, settings.max_seq_len, settings.dims) == ("first_token", 18, (4, 16))
-    assert settings.prompts == PROMPTS and settings.is_unit and theirs.settings == settings
+    assert full_prompts(settings) == PROMPTS and settings.is_unit and theirs.settings == settings
     assert ours.fingerprint == theirs.fingerprint
     assert np.abs(ours.embed_queries(TEXTS) - theirs.embed_queries(TEXTS)).max() < 1e-6
     (tmp_path / "out" / "best" / "hugging_face" / "embedding.json").unlink()
