@@ -126,8 +126,9 @@ def _check_packages(extra: str) -> List[str]:
 def _check_paddle() -> List[str]:
     try:
         import paddle  # noqa: F401 - the import is the check
-        import paddlenlp  # noqa: F401
         import visualdl  # noqa: F401
+
+        from ernie_pair.device.paddle_patches.paddlenlp_import import transformers  # noqa: F401
     except Exception as error:  # a broken set of versions raises nearly anything
         return [f"paddle, paddlenlp or visualdl cannot be imported: {' '.join(str(error).split())}"]
     defects = _check_gpus(installed_build())

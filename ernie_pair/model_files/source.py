@@ -299,7 +299,7 @@ def _built_in_configs(family: str) -> Dict[str, Dict]:
 
 
 def _model_class(family: str):
-    from paddlenlp import transformers
+    from ernie_pair.device.paddle_patches.paddlenlp_import import transformers
 
     return getattr(transformers, f"{FAMILIES[family]}Model")
 

@@ -95,11 +95,11 @@ def _columns(file: Path, split: Sequence) -> Columns:
 
 
 def _load(path: str, part: Optional[str], splits: Tuple[str, ...]):
-    from paddlenlp import datasets
+    from paddlenlp.datasets import load_dataset
 
     for split in splits[:-1]:
         try:
-            return datasets.load_dataset(path, name=part, splits=split)
+            return load_dataset(path, name=part, splits=split)
         except ValueError:  # no such part: its other name is tried
             continue
-    return datasets.load_dataset(path, name=part, splits=splits[-1])
+    return load_dataset(path, name=part, splits=splits[-1])

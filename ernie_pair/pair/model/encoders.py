@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Dict, Tuple, Type
 
 from paddle import nn
-from paddlenlp import transformers
 
+from ernie_pair.device.paddle_patches.paddlenlp_import import transformers
 from ernie_pair.device.paddle_patches.paddlenlp_models import make_gelu_new, set_epsilon, share_positions
 from ernie_pair.inference.token_rows import SEPARATOR
 from ernie_pair.model_files.config_json import FAMILIES

@@ -9,20 +9,20 @@ PaddleNLP's, under ERNIE's names.
 from typing import Optional
 
 import paddle
-from paddlenlp.transformers import ErnieGramConfig, ErnieGramModel, ErnieGramPretrainedModel
-from paddlenlp.transformers.ernie.modeling import ErniePretrainingHeads
+
+from ernie_pair.device.paddle_patches.paddlenlp_import import transformers
 
 
-class ErnieGramForPretraining(ErnieGramPretrainedModel):
+class ErnieGramForPretraining(transformers.ErnieGramPretrainedModel):
     """ErnieGram with the heads of pretraining.
 
     ernie_gram.* is an ErnieGramModel, cls.* is named as in ErnieForPretraining.
     """
 
-    def __init__(self, config: ErnieGramConfig):
+    def __init__(self, config):
         super().__init__(config)
-        self.ernie_gram = ErnieGramModel(config)
-        self.cls = ErniePretrainingHeads(config)
+        self.ernie_gram = transformers.ErnieGramModel(config)
+        self.cls = transformers.ernie.modeling.ErniePretrainingHeads(config)
         self.tie_weights()
 
     def get_input_embeddings(self):

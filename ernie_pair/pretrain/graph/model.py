@@ -1,23 +1,16 @@
 """The model of pretraining in the graph that is being built, and what its parameters are called."""
 
 from copy import deepcopy
-from typing import Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
 import numpy as np
 import paddle
 import paddle.nn.functional as F
 from paddle import nn
-from paddlenlp.transformers import (
-    BertConfig,
-    BertForPretraining,
-    ErnieConfig,
-    ErnieForPretraining,
-    ErnieGramConfig,
-    PretrainedConfig,
-)
 
 from data_tools.base.errors import InputError
 from data_tools.samples.collate import NO_LABEL
+from ernie_pair.device.paddle_patches.paddlenlp_import import transformers
 from ernie_pair.device.paddle_patches.paddlenlp_models import make_gelu_new, set_epsilon
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG
@@ -28,11 +21,14 @@ from ernie_pair.pretrain.graph.ernie_gram import ErnieGramForPretraining
 from ernie_pair.pretrain.graph.ngram_head import add_ngram_head, union_labels
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 
+if TYPE_CHECKING:
+    from paddlenlp.transformers import PretrainedConfig
+
 TASKS = ("lm", "sop")
 CLASSES = {
-    "ernie": (ErnieConfig, ErnieForPretraining),
-    "ernie_gram": (ErnieGramConfig, ErnieGramForPretraining),
-    "bert": (BertConfig, BertForPretraining),
+    "ernie": (transformers.ErnieConfig, transformers.ErnieForPretraining),
+    "ernie_gram": (transformers.ErnieGramConfig, ErnieGramForPretraining),
+    "bert": (transformers.BertConfig, transformers.BertForPretraining),
 }
 OWN_RANGE = ("ernie_gram", "bert")  # whose classes draw with initializer_range only in dynamic mode
 
@@ -73,7 +69,7 @@ def ernie_config(
     hidden_dropout_prob: float,
     attention_probs_dropout_prob: float,
     num_ngrams: int = 0,
-) -> PretrainedConfig:
+) -> "PretrainedConfig":
     """Return PaddleNLP's configuration of ``spec`` with the dropout of this run.
 
     ``num_ngrams``: how many a head of their own predicts; PaddleNLP has no such setting.
@@ -108,7 +104,7 @@ def epsilon_of(spec: ModelSpec) -> float:
     return spec.config.get("layer_norm_eps", SPECIFIC) if of_class is None else of_class
 
 
-def build_ernie(config: PretrainedConfig) -> nn.Layer:
+def build_ernie(config: "PretrainedConfig") -> nn.Layer:
     """Build the model, in the current mode; its parameter names do not depend on what was built before.
 
     Raises InputError when ``config`` does not describe a model.
@@ -131,7 +127,7 @@ def build_ernie(config: PretrainedConfig) -> nn.Layer:
     return model
 
 
-def build_padded(config: PretrainedConfig) -> nn.Layer:
+def build_padded(config: "PretrainedConfig") -> nn.Layer:
     """Build the model with its vocabulary padded to a multiple of 8 rows; the added ones are never predicted.
 
     It has a head for n-grams if ``config`` has any.
