@@ -17,13 +17,13 @@ def learning_rate(
     decay_steps: int,
     style: str = "linear",
 ) -> float:
-    """Return the learning rate of step ``step`` (1 is the first).
+    """Return the learning rate of step ``step``; 1 is the first, 0 stands for what comes before it.
 
-    It rises to ``max_lr`` at ``warmup_steps``, falls to ``min_lr`` at ``decay_steps`` and stays there;
+    It rises from 0 to ``max_lr`` at ``warmup_steps``, falls to ``min_lr`` at ``decay_steps`` and stays there;
     between them it falls linearly, or along half a cosine wave (Loshchilov and Hutter, "SGDR",
     2017, without restarts). ``style`` constant: it stays at ``max_lr``.
     """
-    if step <= warmup_steps:
+    if step < warmup_steps or step == warmup_steps > 0:
         return max_lr * step / warmup_steps
     if style == "constant":
         return max_lr

@@ -87,7 +87,7 @@ class PairJob:
         self.operations = StepOperations(config, model)
         self.beginning, self.vocab_file, self.skipped_updates = beginning, vocab_file, 0
         # Whether the numbers of a step decide, on the host, whether the weights move.
-        self._judges = self.loss_scale is not None or config.on_nan == "skip"
+        self.judges = self.loss_scale is not None or config.on_nan == "skip"
         self._reads_each_step = config.sync_freq_on(config.device) == 1
         self._waiting: List[WaitingStep] = []
         self._stop: StopRequests = NoStop()  # that of the last step
@@ -124,19 +124,19 @@ class PairJob:
         gradient_norm is there in steps that are logged, and where something goes by it.
         """
         rate = self.learning_rate(number - self.skipped_updates)
-        self._enter_training()
-        weight = self._weight_of_all(micro_batches)
+        self.enter_training()
+        weight = self.weight_of_all(micro_batches)
         passes, adversarial = self._run_micro_batches(micro_batches, number, weight)
         if self.loss_scale is not None:
             self.parallel.unscale(self.loss_scale)
-        has_norm = self._judges or self._is_logged(number)
+        has_norm = self.judges or self._is_logged(number)
         squares = self.parallel.squares() if has_norm else 0.0
         metrics, self._stop = DeferredMetrics(self._read), stop
         held = (micro_batches, passes, adversarial)
         self._waiting.append(WaitingStep(metrics, *held, squares, has_norm, weight, rate))
         if self.process_group.size == 1:
             stop.set_total(stop.local())
-        if self._judges:
+        if self.judges:
             self._read()
             return {**metrics, **move_if_sound(self, rate, metrics["loss"], metrics["gradient_norm"])}
         is_known = has_norm and self.process_group.rank == 0 and isinstance(squares, float)
@@ -145,7 +145,7 @@ class PairJob:
             self._read()
         return metrics
 
-    def _enter_training(self) -> None:
+    def enter_training(self) -> None:
         """Set training mode where something, an evaluation for example, has left it: it visits all layers."""
         if not (self._has_entered and self.model.training):
             self.model.train()
@@ -154,7 +154,7 @@ class PairJob:
     def _is_logged(self, number: int) -> bool:
         return number % self.config.logging_freq == 0 or number == self.total_steps
 
-    def _weight_of_all(self, batches: List[Batch]) -> float:
+    def weight_of_all(self, batches: List[Batch]) -> float:
         """Return what the rows of the global batch count; known before the first forward pass."""
         if self.loss.class_weights is None:
             return float(len(batches) * self.process_group.size)
@@ -187,25 +187,35 @@ class PairJob:
         """
         passes = []
         for number, batch in enumerate(batches):
-            seed_dropout(
-                self.model, seed_of(self.config.seed, self.process_group.rank, step, first_pass + number)
-            )
+            self.seed_pass(step, first_pass + number)
             weight = self.loss.weight_of(batch)
             to_device = batch.to_device if isinstance(batch, PinnedBatch) else paddle.to_tensor
             with self.parallel.passing(is_last_round and number == len(batches) - 1):
-                answer = self.loss(self._forward, batch, to_device)
-                part = weight * self.parallel.loss_factor / weight_of_all
-                loss = answer.loss if part == 1.0 else answer.loss * part
-                (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
+                answer = self.loss(self.forward, batch, to_device)
+                self.backward(answer.loss, weight, weight_of_all)
             shape = batch.input_ids.shape
             tokens = np.count_nonzero(batch.input_ids != self.model.pad_id)
             counts = (tokens, batch.input_ids.size, self.operations.count(*shape))
             passes.append(PassNumbers(answer.numbers, answer.rows, weight, *counts))
         return passes
 
-    def _forward(self, input_ids, token_type_ids):
+    def seed_pass(self, step: int, number: int) -> None:
+        """Let the next forward pass draw the dropout of pass ``number``, from 0, of a step."""
+        seed_dropout(self.model, seed_of(self.config.seed, self.process_group.rank, step, number))
+
+    def forward(self, input_ids, token_type_ids):
+        """Return the logits [B, C] of ids and token types, tensors int64 [B, S], as training casts them."""
         with self.precision.casting():
             return self.parallel.forward(input_ids, token_type_ids)
+
+    def backward(self, loss: paddle.Tensor, weight: float, weight_of_all: float) -> None:
+        """Add the gradients of a micro-batch to those of the mean over the rows of all ranks.
+
+        ``weight`` is what its rows count, of ``weight_of_all``; ``loss`` is their mean.
+        """
+        part = weight * self.parallel.loss_factor / weight_of_all
+        loss = loss if part == 1.0 else loss * part
+        (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
 
     def _move(self, rate: float, norm: Optional[float] = None) -> None:
         self.parallel.step(rate, norm)

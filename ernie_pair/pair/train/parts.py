@@ -1,79 +1,209 @@
-"""The parts of a training run, for the user's own training loop."""
+"""The parts of a training run, for the user's own training loop, on one process or on several."""
 
 import math
-from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
+from contextlib import ExitStack
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
+import numpy as np
 import paddle
 
 from data_tools.base.errors import InputError
-from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.model.classifier import PairClassifier
-from ernie_pair.pair.model.kernel_path import choose_path, seed_dropout
-from ernie_pair.pair.step.freezing import freeze
-from ernie_pair.pair.step.recompute import recompute_layers
+from ernie_pair.pair.step.loss import wide_logits
+from ernie_pair.pair.step.sound_step import move_if_sound
 from ernie_pair.pair.train.datasets import PairData
-from ernie_pair.pair.train.pair_job import open_optimizer, rates_of
-from ernie_pair.processes.world import World, seed_of
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.processes.world import World
 
 # What PairTrainer does and a user's own loop does not: {flag: the value that asks for nothing}.
-OF_THE_STEP: Dict[str, object] = {
-    **{"use_amp": False, "sharding": "none", "class_weights": "", "rdrop_alpha": 0.0, "fgm_epsilon": 0.0},
-    "symmetric": "none",
-    **{"on_nan": "stop", "early_stopping_patience": 0, "report_to": ""},
-}
+OF_THE_LOOP: Dict[str, object] = {"fgm_epsilon": 0.0, "early_stopping_patience": 0, "report_to": ""}
+# What the loss of the flags does, and one of the user's own does not.
+OF_THE_LOSS: Dict[str, object] = {"class_weights": "", "rdrop_alpha": 0.0, "symmetric": "none"}
 
 
-class TrainingParts(NamedTuple):
-    """The objects of a run on one process. A loop that uses them as `PairTrainer` does has its weights.
+class TrainingParts:
+    """The objects of a run. A loop that uses them as `PairTrainer` does has its losses and its weights.
 
-    ``steps`` yields (number, micro-batches of numpy arrays), from step 1 to the last. ``optimizer`` is AdamW
-    with the decay, clipping and layer rates of the configuration; its rate is set by hand, to what
-    ``learning_rate`` returns for the number of a step. ``seed`` is called with (step, micro-batch) before a
-    forward pass: dropout then draws what it draws in `PairTrainer`. ``dev`` are the encoded dev pairs.
+        parts = trainer.open_parts()
+        for step, batches in parts.steps:
+            for batch in batches:
+                parts.backward(parts.loss(batch))
+            parts.update()
+
+    ``model`` is the classifier, ``optimizer`` AdamW with the decay, clipping and layer rates of the
+    configuration, ``dev`` the encoded dev pairs, ``total_steps`` the length of the run. With several
+    processes all of them run the loop: each gets its own micro-batches, and the same weights.
+
+    Plain Paddle works beside them: a loop on one process may call ``model``, ``loss.backward``,
+    ``optimizer.set_lr(parts.learning_rate(step))``, ``optimizer.step`` and ``clear_grad`` itself, and on
+    several with ``paddle.DataParallel(parts.model)``.
     """
 
-    model: PairClassifier
-    optimizer: paddle.optimizer.AdamW
-    steps: Iterator[Tuple[int, List[Batch]]]
-    learning_rate: Callable[[int], float]
-    seed: Callable[[int, int], None]
-    dev: EncodedPairs
+    def __init__(self, job: PairJob, data: PairData):
+        for name, nothing in OF_THE_LOOP.items():
+            if getattr(job.config, name) != nothing:
+                raise InputError(
+                    f"--{name} {getattr(job.config, name)} is done by PairTrainer.train, and not by a loop "
+                    "of your own; leave it out"
+                )
+        self.model, self.optimizer, self.total_steps = job.model, job.optimizer, job.total_steps
+        self.dev: EncodedPairs = data.dev
+        self.steps = Steps(self, data.updates(0))
+        self.step = 0  # steps taken so far
+        self._job = job
+        self._batches: List[Batch] = []
+        self._pass = ExitStack()  # around the forward and the backward pass of a micro-batch
+        self._weight, self._weight_of_all = 1.0, 0.0
+        self._forwards = self._backwards = 0
+        self._losses: List[paddle.Tensor] = []
+        self._has_own_loss = False
 
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step; 1 is the first."""
+        return self._job.learning_rate(step)
 
-def open_parts(config: PairConfig, model: PairClassifier, data: PairData) -> TrainingParts:
-    """Return the parts of the run that ``config`` describes; ``model`` is frozen as it says.
+    def seed(self, step: int, micro_batch: int) -> None:
+        """Let the next forward pass draw the dropout that it draws in `PairTrainer`; see ``forward``."""
+        self._job.seed_pass(step, micro_batch)
 
-    Raises InputError for a flag that is of the step of `PairTrainer`, and would not be honoured.
-    """
-    for name, nothing in OF_THE_STEP.items():
-        if getattr(config, name) != nothing:
+    def forward(self, batch: Union[Batch, Mapping[str, Any]]) -> paddle.Tensor:
+        """Return the logits float32 [B, C] of a micro-batch, for a loss of your own.
+
+        Its dropout and its precision are those of `PairTrainer`. ``batch``: one that `steps` gives, or a
+        mapping with input_ids and token_type_ids, int64 [B, S].
+        """
+        self._has_own_loss = True
+        ids, types = (_field(batch, name) for name in ("input_ids", "token_type_ids"))
+        self._open_pass(batch)
+        return wide_logits(self._job.forward(paddle.to_tensor(ids), paddle.to_tensor(types)))
+
+    def loss(self, batch: Batch) -> paddle.Tensor:
+        """Return the loss of the flags on a micro-batch of `steps`: class weights and R-Drop included."""
+        self._open_pass(batch)
+        return self._job.loss(self._job.forward, batch).loss
+
+    def backward(self, loss: paddle.Tensor) -> None:
+        """Add the gradients of the mean loss of a micro-batch to those of the step.
+
+        It divides by the micro-batches of all processes and scales the loss where the precision needs it; the
+        last one of a step averages the gradients over the processes. Raises InputError where the step has
+        had all of its micro-batches.
+        """
+        if self._backwards == self._num_micro_batches:
             raise InputError(
-                f"--{name} {getattr(config, name)} is done by PairTrainer.train, and not by a loop of your "
-                "own; leave it out"
+                f"backward was called once more than a step has micro-batches, {self._num_micro_batches}; "
+                "call update first, or add up the losses of a micro-batch"
             )
-    if config.to_static is True:
-        raise InputError(
-            "--to_static true is for PairTrainer.train, and not for a loop of your own; leave it out"
-        )
-    freeze(model, config)
-    choose_path(model, config, config.device)
-    recompute_layers(model, config.use_recompute)
-    total = total_steps(config, data.num_rows, World())
-    rates = rates_of(config, total)
+        if not self._weight_of_all:  # micro-batches of the user's own, which all count the same
+            self._weight_of_all = float(self._num_micro_batches * self._job.process_group.size)
+        with self._pass:
+            self._job.backward(loss, self._weight, self._weight_of_all)
+        self._losses.append(loss.detach())
+        self._backwards += 1
 
-    def seed(step: int, micro_batch: int) -> None:
-        seed_dropout(model, seed_of(config.seed, 0, step, micro_batch))
+    def update(self) -> Dict[str, float]:
+        """Move the weights once at the learning rate of the step, clear the gradients, and return numbers.
 
-    return TrainingParts(
-        model,
-        open_optimizer(config, model),
-        zip(range(1, total + 1), data.updates(0)),
-        lambda step: learning_rate(step, **rates),
-        seed,
-        data.dev,
-    )
+        learning_rate; with --on_nan skip or a loss scale also gradient_norm and skipped_updates, and the
+        weights stay where they are not finite. Raises InputError where micro-batches are missing, or where
+        the loop ignored a flag.
+        """
+        job = self._job
+        if self._backwards < self._num_micro_batches:
+            raise InputError(
+                f"update: backward was called {self._backwards} times, and a step has "
+                f"{self._num_micro_batches} micro-batches (--gradient_accumulation_steps); call it for each"
+            )
+        self._refuse_ignored_flags(job.config)
+        rate = self.learning_rate(self.step + 1 - job.skipped_updates)
+        numbers: Dict[str, float] = {"learning_rate": rate}
+        if job.judges:
+            if job.loss_scale is not None:
+                job.parallel.unscale(job.loss_scale)
+            loss = float(sum(map(float, self._losses)))
+            sums = job.process_group.all_reduce_now(np.array([loss, float(job.parallel.squares())]))
+            numbers["gradient_norm"] = math.sqrt(sums[1])
+            numbers.update(move_if_sound(job, rate, float(sums[0]), numbers["gradient_norm"]))
+        else:
+            job.parallel.step(rate)
+            job.parallel.clear()
+        self.step += 1
+        self._batches = []
+        self._begin_step()
+        return numbers
+
+    def dev_batches(self, batch_size: int = 0) -> Iterator[Batch]:
+        """Iterate over all dev pairs in the order of the file, once each, on every process.
+
+        ``batch_size`` 0: that of the configuration.
+        """
+        size = batch_size or self._job.config.batch_size
+        for first in range(0, len(self.dev), size):
+            yield self.dev.batch(np.arange(first, min(first + size, len(self.dev))))
+
+    @property
+    def _num_micro_batches(self) -> int:
+        return len(self._batches) or self._job.config.gradient_accumulation_steps
+
+    def _take(self, number: int, batches: List[Batch]) -> None:
+        """Begin the step ``number`` with the micro-batches of this process."""
+        self.step, self._batches = number - 1, batches
+        self._begin_step()
+        self._weight_of_all = self._job.weight_of_all(batches)
+        self._job.enter_training()
+
+    def _begin_step(self) -> None:
+        self._forwards = self._backwards = 0
+        self._losses, self._has_own_loss = [], False
+        self._weight_of_all = 0.0
+
+    def _open_pass(self, batch) -> None:
+        self._pass.close()  # of a forward pass without a backward one
+        self._weight = self._job.loss.weight_of(batch) if isinstance(batch, Batch) else 1.0
+        self.seed(self.step + 1, self._forwards)
+        self._forwards += 1
+        is_last = self._backwards == self._num_micro_batches - 1
+        self._pass.enter_context(self._job.parallel.passing(is_last))
+
+    def _refuse_ignored_flags(self, config: PairConfig) -> None:
+        for name, nothing in OF_THE_LOSS.items():
+            if self._has_own_loss and getattr(config, name) != nothing:
+                raise InputError(
+                    f"--{name} {getattr(config, name)} is part of parts.loss, and this loop has a loss of "
+                    "its own; use parts.loss(batch), or leave it out"
+                )
+
+
+class Steps:
+    """The micro-batches of this process for each step, in order: (number, batches), from step 1 to the last.
+
+    It is an iterator: a second loop over it goes on where the first ended.
+    """
+
+    def __init__(self, parts: TrainingParts, updates: Iterator[List[Batch]]):
+        self._parts, self._updates, self._next = parts, updates, 1
+
+    def __len__(self) -> int:
+        return self._parts.total_steps
+
+    def __iter__(self) -> "Steps":
+        return self
+
+    def __next__(self) -> Tuple[int, List[Batch]]:
+        if self._next > len(self):
+            raise StopIteration
+        number, batches = self._next, next(self._updates)
+        self._next += 1
+        self._parts._take(number, batches)
+        return number, batches
+
+
+def _field(batch: Union[Batch, Mapping[str, Any]], name: str) -> Any:
+    found: Optional[Any] = getattr(batch, name) if isinstance(batch, Batch) else batch.get(name)
+    if found is None:
+        raise InputError(f"a batch has no {name}; give input_ids and token_type_ids, int64 [rows, tokens]")
+    return found
 
 
 def total_steps(config: PairConfig, num_rows: int, world: World) -> int:

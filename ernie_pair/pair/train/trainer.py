@@ -47,7 +47,7 @@ from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_
 from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.given_datasets import PairDataset, is_labelled, open_source, split_first
 from ernie_pair.pair.train.initial_model import config_of_model, open_given_model, with_best_metric
-from ernie_pair.pair.train.parts import TrainingParts, open_parts
+from ernie_pair.pair.train.parts import TrainingParts
 from ernie_pair.pair.train.predictions import Predictions
 from ernie_pair.pair.train.train_pair import PairRun
 from ernie_pair.processes.collectives import gather_results
@@ -165,17 +165,15 @@ class PairTrainer:
         return call_with_signals(self._train, is_launched=self.world.size > 1)
 
     def open_parts(self) -> TrainingParts:
-        """Return model, optimizer, data and schedule, for your own training loop in one process.
+        """Return model, optimizer, data and schedule, for your own training loop; see `TrainingParts`.
 
-        `evaluate`, `predict` and `save_model` then use the model of that loop. Raises InputError with
-        several processes.
+        `evaluate`, `predict` and `save_model` then use the model of that loop. With several processes all of
+        them call it. Raises InputError for a flag that such a loop would not honour.
         """
-        if self.world.size > 1:
-            raise InputError(
-                "open_parts is for one process; call train, which averages gradients over several"
-            )
         self._begin()
-        return open_parts(self.config, self.model, self._open_data())
+        run = self._open_run()
+        self._casting = run.job.precision.casting
+        return TrainingParts(run.job, run.data)
 
     def evaluate(
         self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
@@ -305,14 +303,19 @@ class PairTrainer:
         return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
 
     def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+        was_training = self.model.training
         source = self._start.source
         tokenizer = open_tokenizer(source.vocab_file, source.spec, self.config.max_seq_len)
         rows = encode_texts(left, right, None, tokenizer, self.config.max_seq_len)
         group = join_process_group(self.world)
         group.barrier()
         choose_path(self.model, self.config, self.config.device, group.size, group.all_reduce)
-        with self._casting():
-            return logits_of(self.model, rows, self.config.batch_size, group)
+        try:
+            with self._casting():
+                return logits_of(self.model, rows, self.config.batch_size, group)
+        finally:
+            if was_training:
+                self.model.train()
 
     def _measure(self, groups: Optional[np.ndarray]) -> UserMetrics:
         all_reduce = join_process_group(self.world).all_reduce

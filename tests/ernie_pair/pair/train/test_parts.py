@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import paddle
 import pytest
 from places import ROOT
 from tiny_pair import toy_rows, write_model
@@ -10,7 +11,6 @@ from tiny_pair import toy_rows, write_model
 from data_tools.base.errors import InputError
 from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.processes.world import World
 from ernie_pair.weights.weight_files import read_weights
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
@@ -67,17 +67,134 @@ def test_a_custom_loop_gives_the_same_weights_as_the_trainer(tmp_path, make, cha
     assert (tmp_path / "final" / "model_state.pdparams").is_file()
 
 
+def weights_of(trainer):
+    return {name: value.numpy() for name, value in trainer.model.named_parameters()}
+
+
+def assert_same_weights(trainer, folder):
+    last = read_weights(folder / "model_last" / "model.safetensors")
+    found = weights_of(trainer)
+    assert found.keys() == last.keys()
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, last[name], err_msg=name)
+
+
 @pytest.mark.parametrize(
-    "change", [{"rdrop_alpha": 1.0}, {"class_weights": "balanced"}, {"early_stopping_patience": 2}]
+    "changes",
+    [
+        {},
+        {"gradient_accumulation_steps": 2, "batch_size": 8, "grad_clip": 0.05, "layer_decay": 0.8},
+        {"class_weights": "1,2.5", "rdrop_alpha": 1.0},
+        {"symmetric": "average", "gradient_accumulation_steps": 2, "batch_size": 8},
+        {"use_amp": True, "amp_dtype": "float32"},
+        {"precision": "bf16"},
+        {"on_nan": "skip"},
+    ],
+    ids=str,
 )
+def test_a_loop_over_parts_gives_the_numbers_of_the_trainer(tmp_path, make, changes):
+    run = make("run", **changes)
+    run.train()
+    trainer = make("loop", **changes)
+    parts = trainer.open_parts()
+    assert len(parts.steps) == parts.total_steps == run.state.max_steps
+    losses = []
+    for step, batches in parts.steps:
+        of_step = [parts.loss(batch) for batch in batches[:1]]
+        parts.backward(of_step[0])
+        for batch in batches[1:]:
+            of_step.append(parts.loss(batch))
+            parts.backward(of_step[-1])
+        numbers = parts.update()
+        losses.append(float(np.mean([float(loss) for loss in of_step])))
+        assert numbers["learning_rate"] == parts.learning_rate(step)
+    assert_same_weights(trainer, tmp_path / "run")
+    if "class_weights" not in changes:
+        logged = [entry["loss"] for entry in run.state.log_history if "loss" in entry]
+        np.testing.assert_allclose(np.mean(losses[:10]), logged[0], rtol=1e-6)
+
+
+def test_a_loss_of_ones_own_gives_the_numbers_of_the_trainer(tmp_path, make):
+    changes = {"gradient_accumulation_steps": 2, "batch_size": 8}
+    make("run", **changes).train()
+    trainer = make("loop", **changes)
+    parts = trainer.open_parts()
+    for _, batches in parts.steps:
+        for batch in batches:
+            logits = parts.forward(batch)
+            parts.backward(paddle.nn.functional.cross_entropy(logits, paddle.to_tensor(batch.labels)))
+        parts.update()
+    assert_same_weights(trainer, tmp_path / "run")
+
+
+def test_a_loop_over_batches_of_ones_own_moves_through_the_schedule(make):
+    parts = make("loop", max_steps=4, warmup_steps=2).open_parts()
+    inputs = {"input_ids": np.array([[1, 5, 2, 6, 2]]), "token_type_ids": np.array([[0, 0, 0, 1, 1]])}
+    rates = []
+    for _ in range(4):
+        parts.backward(parts.forward(inputs).sum())
+        rates.append(parts.update()["learning_rate"])
+    assert rates == [parts.learning_rate(step) for step in (1, 2, 3, 4)] and len(set(rates)) > 2
+
+
+def test_steps_go_on_where_a_loop_left_them(make):
+    parts = make("loop", max_steps=4).open_parts()
+    first = next(parts.steps)[0]
+    assert [first, *(number for number, _ in parts.steps)] == [1, 2, 3, 4]
+    assert list(parts.steps) == []
+
+
+def test_the_learning_rate_before_the_first_step_is_defined(make):
+    assert make("loop", warmup_steps=0).open_parts().learning_rate(0) == SETTINGS["learning_rate"]
+    assert make("warm", warmup_steps=3).open_parts().learning_rate(0) == 0
+
+
+def test_all_dev_pairs_are_given_once(make):
+    parts = make("loop").open_parts()
+    batches = list(parts.dev_batches())
+    assert [len(batch.labels) for batch in batches] == [16, 16, 9]
+    assert np.concatenate([batch.labels for batch in batches]).tolist() == [label for *_, label in DEV]
+
+
+def test_evaluation_leaves_the_mode_that_it_found(make):
+    trainer = make("loop")
+    parts = trainer.open_parts()
+    for set_mode, is_training in ((parts.model.train, True), (parts.model.eval, False)):
+        set_mode()
+        trainer.evaluate()
+        trainer.predict(DEV[:2])
+        assert parts.model.training == is_training
+        assert all(layer.training == is_training for layer in parts.model.sublayers())
+
+
+@pytest.mark.parametrize("change", [{"fgm_epsilon": 1.0}, {"early_stopping_patience": 2}])
 def test_flags_that_a_custom_loop_would_ignore_are_refused(make, change):
     (name,) = change
     with pytest.raises(InputError, match=f"^{name}.* is done by PairTrainer.train, and not by a loop"):
         make("loop", **change).open_parts()
 
 
-def test_open_parts_refuses_several_processes(make):
-    trainer = make("loop")
-    trainer.world = World(0, 2)
-    with pytest.raises(InputError, match="open_parts is for one process; call train"):
-        trainer.open_parts()
+@pytest.mark.parametrize("change", [{"class_weights": "1,2"}, {"rdrop_alpha": 1.0}, {"symmetric": "average"}])
+def test_flags_that_a_loss_of_ones_own_ignores_are_refused(make, change):
+    (name,) = change
+    parts = make("loop", **change).open_parts()
+    _, (batch,) = next(parts.steps)
+    parts.backward(parts.forward(batch).mean())
+    with pytest.raises(InputError, match=f"^{name}.* is part of parts.loss, and this loop has a loss"):
+        parts.update()
+
+
+def test_micro_batches_that_are_missing_or_too_many_are_refused(make):
+    parts = make("loop", gradient_accumulation_steps=2).open_parts()
+    _, batches = next(parts.steps)
+    parts.backward(parts.loss(batches[0]))
+    with pytest.raises(InputError, match="^update: backward was called 1 times, and a step has 2 micro"):
+        parts.update()
+    parts.backward(parts.loss(batches[1]))
+    with pytest.raises(InputError, match="^backward was called once more than a step has micro-batches, 2"):
+        parts.backward(parts.loss(batches[1]))
+
+
+def test_a_batch_without_ids_is_refused(make):
+    with pytest.raises(InputError, match="^a batch has no token_type_ids; give input_ids and token_type_ids"):
+        make("loop").open_parts().forward({"input_ids": [[1, 2]]})
