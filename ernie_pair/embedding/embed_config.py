@@ -7,7 +7,7 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import Options, names_in, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.device.device import default_device
-from ernie_pair.embedding.open_embedder import EmbedderOptions
+from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.embedding_json import POOLING_NAMES, bad_poolings

@@ -1,12 +1,17 @@
 """Open an embedding model, trained or exported; no Paddle is loaded for an exported one."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Optional, Union
+from typing import Union
 
 from data_tools.base.errors import InputError, counted
-from ernie_pair.inference.embedder import BATCH_SIZE, EmbeddingModel, TextEmbedder, open_exported_embedder
+from ernie_pair.inference.embedder import (
+    EmbedderOptions,
+    EmbeddingModel,
+    TextEmbedder,
+    open_exported_embedder,
+)
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.embedding_json import (
     EMBEDDING,
@@ -21,32 +26,6 @@ from ernie_pair.model_files.sentence_transformers import USUAL_TEMPERATURE, sett
 from ernie_pair.model_files.source import ModelSource, model_folder_of
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class EmbedderOptions:
-    """How a model is asked; each 0, empty or None is as the model says.
-
-    ``dim``: numbers of a vector, one of the lengths that it was trained for. ``pooling`` and ``max_seq_len``
-    are of a model without embedding.json: they override what sentence-transformers wrote of it; without that
-    it is asked by the mean, and in the length of its training. ``prompt``: put before each text;
-    ``prompt_name``: the name of one of the model's prompts. ``threads``: of one forward pass on a CPU, 0:
-    those of this process.
-    """
-
-    dim: int = 0
-    pooling: str = ""
-    max_seq_len: int = 0
-    threads: int = 0
-    batch_size: int = BATCH_SIZE
-    prompt: Optional[str] = None
-    prompt_name: str = ""
-
-    def prompt_in(self, settings: EmbeddingSettings, where: str) -> Optional[str]:
-        """Return the prompt that is asked for; None: the model's own. Raises InputError."""
-        if self.prompt_name and self.prompt is not None:
-            raise InputError("--prompt and --prompt_name exclude each other; give one of them")
-        return settings.prompt_named(self.prompt_name, where) if self.prompt_name else self.prompt
 
 
 def open_embedder(

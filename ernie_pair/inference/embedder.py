@@ -4,6 +4,7 @@
 N texts, B batch, S sequence, D length of a vector.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional, Sequence, Union
@@ -29,6 +30,32 @@ BATCH_SIZE = 64
 VECTORS = "vectors"  # the name of the output of an exported embedding model
 # Takes ids and token types int64 [B, S], and returns vectors float32 [B, D] of any length.
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class EmbedderOptions:
+    """How a model is asked; each 0, empty or None is as the model says.
+
+    ``dim``: numbers of a vector, one of the lengths that it was trained for. ``pooling`` and ``max_seq_len``
+    are of a model without embedding.json: they override what sentence-transformers wrote of it; without that
+    it is asked by the mean, and in the length of its training. ``prompt``: put before each text;
+    ``prompt_name``: the name of one of the model's prompts. ``threads``: of one forward pass on a CPU, 0:
+    those of this process.
+    """
+
+    dim: int = 0
+    pooling: str = ""
+    max_seq_len: int = 0
+    threads: int = 0
+    batch_size: int = BATCH_SIZE
+    prompt: Optional[str] = None
+    prompt_name: str = ""
+
+    def prompt_in(self, settings: EmbeddingSettings, where: str) -> Optional[str]:
+        """Return the prompt that is asked for; None: the model's own. Raises InputError."""
+        if self.prompt_name and self.prompt is not None:
+            raise InputError("--prompt and --prompt_name exclude each other; give one of them")
+        return settings.prompt_named(self.prompt_name, where) if self.prompt_name else self.prompt
 
 
 class EmbeddingModel(NamedTuple):

@@ -2,7 +2,7 @@
 
 import math
 from contextlib import ExitStack
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import paddle
@@ -49,7 +49,7 @@ class TrainingParts:
                 )
         self.model, self.optimizer, self.total_steps = job.model, job.optimizer, job.total_steps
         self.dev: EncodedPairs = data.dev
-        self.steps = Steps(self, data.updates(0))
+        self.steps = Steps(self.total_steps, data.updates(0), self._take)
         self.step = 0  # steps taken so far
         self._job = job
         self._batches: List[Batch] = []
@@ -181,11 +181,11 @@ class Steps:
     It is an iterator: a second loop over it goes on where the first ended.
     """
 
-    def __init__(self, parts: TrainingParts, updates: Iterator[List[Batch]]):
-        self._parts, self._updates, self._next = parts, updates, 1
+    def __init__(self, count: int, updates: Iterator[List[Batch]], take: Callable[[int, List[Batch]], None]):
+        self._count, self._updates, self._take, self._next = count, updates, take, 1
 
     def __len__(self) -> int:
-        return self._parts.total_steps
+        return self._count
 
     def __iter__(self) -> "Steps":
         return self
@@ -195,7 +195,7 @@ class Steps:
             raise StopIteration
         number, batches = self._next, next(self._updates)
         self._next += 1
-        self._parts._take(number, batches)
+        self._take(number, batches)
         return number, batches
 
 

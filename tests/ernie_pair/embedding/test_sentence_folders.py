@@ -82,10 +82,10 @@ def test_each_pooling_is_that_of_the_hidden_states(plain):
     states = states_of(plain)
     for name, by_hand in BY_HAND.items():
         found = open_embedder(plain, options=EmbedderOptions(pooling=name)).embed(TEXTS)
-        assert np.abs(found - np.stack(list(map(by_hand, states)))).max() < 5e-6, name
+        assert np.abs(found - np.stack(list(map(by_hand, states)))).max() < 2e-5, name
     several = open_embedder(plain, options=EmbedderOptions(pooling="last_token+max")).embed(TEXTS)
     assert several.shape == (5, 2 * WIDTH)
-    assert np.abs(several[:, WIDTH:] - np.stack([one.max(axis=0) for one in states])).max() < 5e-6
+    assert np.abs(several[:, WIDTH:] - np.stack([one.max(axis=0) for one in states])).max() < 2e-5
 
 
 def test_steps_are_computed_in_their_order(tmp_path):

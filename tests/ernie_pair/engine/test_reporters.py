@@ -267,7 +267,7 @@ def test_report_to_is_passed_on_by_pretraining():
 
     words = ["--model_name_or_path=m", "--input_dir=d", "--output_dir=o", "--report_to=tensorboard,mlflow"]
     config = parse_config(PretrainConfig, words)
-    source = SimpleNamespace(spec=SimpleNamespace(shape={}))
+    source = SimpleNamespace(spec=SimpleNamespace(shape={}, family="ernie"))
     data = SimpleNamespace(
         has=lambda split: True,
         fingerprint="f",
