@@ -90,6 +90,12 @@ class Hooks:
     def on_start(self, state: TrainState, log) -> None:
         """Handle the start: the log is open and no step has been taken."""
 
+    def on_epoch_begin(self, state: TrainState) -> None:
+        """Handle the start of an epoch, before the first step in it."""
+
+    def on_step_begin(self, state: TrainState) -> None:
+        """Handle the start of the step after ``state.step``; its micro-batches are there."""
+
     def on_step_end(self, state: TrainState) -> None:
         """Handle a step, before it is logged, evaluated and saved as ``control`` says."""
 

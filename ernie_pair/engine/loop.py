@@ -38,7 +38,7 @@ def train(
     late to change anything. Raises NumbersError when the loss is not finite, as soon as it is read (see
     `readings`): nothing is published from it.
     """
-    if state.step == 0:
+    if state.step == 0 and schedule.evaluates_at(0):
         _evaluate(job, state, schedule, log, hooks)
     elif state.evaluation_pending:
         state.evaluation_pending = False
@@ -49,6 +49,9 @@ def train(
     readings, started = Readings(state, schedule), time.monotonic()
     for micro_batches in _until_done(micro_batches_of_steps, state, schedule, hooks):
         waited = time.monotonic() - started
+        if schedule.begins_an_epoch(state.step + 1):
+            hooks.on_epoch_begin(state)
+        hooks.on_step_begin(state)
         metrics = job.step(micro_batches, state.step + 1, hooks.stop)
         state.step += 1
         state.consumed_samples += schedule.global_batch_size

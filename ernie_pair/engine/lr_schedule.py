@@ -2,6 +2,7 @@
 
 import logging
 import math
+from typing import Optional
 
 STYLES = ("linear", "cosine", "constant")  # the decay after the warm-up
 
@@ -35,11 +36,15 @@ def learning_rate(
     return min_lr + (max_lr - min_lr) * left
 
 
-def tell_schedule(rates: dict, max_steps: int, done: int = 0) -> None:
+def tell_schedule(rates: Optional[dict], max_steps: int, done: int = 0) -> None:
     """Log the key points of a run's learning rate, and warn of a warm-up longer than half of the run.
 
-    ``rates``: keyword arguments of ``learning_rate``; ``done``: the steps taken before this start.
+    ``rates``: keyword arguments of ``learning_rate``, None: of a schedule that nothing is known of;
+    ``done``: the steps taken before this start.
     """
+    if rates is None:
+        logger.info("learning rate: of the scheduler that was given")
+        return
     logger.info("%s", describe_schedule(rates, max_steps, done))
     if 2 * rates["warmup_steps"] > max_steps:
         logger.warning(

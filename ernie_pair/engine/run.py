@@ -79,7 +79,7 @@ class RunSettings:
     """The settings of a run.
 
     ``flags``: the dataclass of its flags, for display; ``report_to``: where to log besides VisualDL, see
-    `reporters`. ``rates``: keyword arguments of ``learning_rate``.
+    `reporters`. ``rates``: keyword arguments of ``learning_rate``; None: they are of the user's own.
     ``fingerprint``: what must be equal for a resumed run to be the same run, read by ``rules``;
     ``allow_change``: the names in it that may differ, separated by commas. ``topology``: what may change.
     ``product_rate``: FLOP/s that products reach on all ranks together, for the log; 0: not known.
@@ -93,7 +93,7 @@ class RunSettings:
     flags: Any
     output_dir: Path
     schedule: Schedule
-    rates: Dict[str, Any]
+    rates: Optional[Dict[str, Any]]
     fingerprint: Fingerprint
     topology: Dict[str, object] = field(default_factory=dict)
     rules: RunRules = NO_RULES

@@ -16,6 +16,9 @@ class Schedule:
     samples_per_epoch: int = 0
     has_validation: bool = True  # False: there is no data for it, and hooks are called without metrics
     has_test: bool = False  # whether there is another evaluation after the last step
+    evaluates: bool = True  # False: never, and nothing is judged
+    evaluates_epochs: bool = True  # at the end of each epoch too, if epochs count
+    saves_epochs: bool = False  # the same
     sync_freq: int = 1  # steps between readings of the metrics; 0: only when something else is due
 
     def logs_at(self, step: int) -> bool:
@@ -25,13 +28,20 @@ class Schedule:
     def evaluates_at(self, step: int) -> bool:
         """Return whether an evaluation is due.
 
-        That is every ``eval_freq`` steps, at the end of each epoch if epochs count, and at the end.
+        That is before the first step, every ``eval_freq`` steps, at the end of each epoch if these are to be
+        evaluated, and at the end.
         """
-        return step == self.max_steps or _is_multiple(step, self.eval_freq) or self.ends_an_epoch(step)
+        ends_an_epoch = self.evaluates_epochs and self.ends_an_epoch(step)
+        is_end = step in (0, self.max_steps)
+        return self.evaluates and (is_end or ends_an_epoch or _is_multiple(step, self.eval_freq))
 
     def saves_at(self, step: int) -> bool:
-        """Return whether a checkpoint is due: every ``checkpoint_steps`` steps and at the end."""
-        return step == self.max_steps or _is_multiple(step, self.checkpoint_steps)
+        """Return whether a checkpoint is due.
+
+        That is every ``checkpoint_steps`` steps, at the end of each epoch if these are saved, and at the end.
+        """
+        ends_an_epoch = self.saves_epochs and self.ends_an_epoch(step)
+        return step == self.max_steps or ends_an_epoch or _is_multiple(step, self.checkpoint_steps)
 
     def exports_at(self, step: int) -> bool:
         """Return whether an exported model is due: every ``export_steps`` steps."""
@@ -44,6 +54,10 @@ class Schedule:
         """
         due = (self.logs_at, self.evaluates_at, self.saves_at, self.exports_at)
         return _is_multiple(step, self.sync_freq) or any(is_due(step) for is_due in due)
+
+    def begins_an_epoch(self, step: int) -> bool:
+        """Return whether ``step`` is the first in an epoch; if epochs do not count, none is."""
+        return bool(self.samples_per_epoch) and (step == 1 or self.ends_an_epoch(step - 1))
 
     def ends_an_epoch(self, step: int) -> bool:
         """Return whether an epoch ends in this step; if epochs do not count, none does."""

@@ -20,7 +20,10 @@ from ernie_pair.model_files.source import open_model  # noqa: E402
 from ernie_pair.pair.config.pair_config import TrainConfig  # noqa: E402
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities  # noqa: E402
 from ernie_pair.pair.model.classifier import build_classifier  # noqa: E402
+from ernie_pair.pair.train.callbacks import EVENTS  # noqa: E402
+from ernie_pair.pair.train.own_parts import CALLED, OF_OTHERS  # noqa: E402
 from ernie_pair.pair.train.train_pair import train_pair  # noqa: E402
+from ernie_pair.pair.train.trainer import PairTrainer  # noqa: E402
 
 ROWS = 16
 # One batch is a whole epoch, so that both sides train on the same batches in whatever order.
@@ -115,3 +118,14 @@ def test_a_killed_peer_training_resumes_to_the_same_results(start, tmp_path):
     steps = [(event["split"], event["step"]) for event in events]
     assert [(event["split"], event["step"]) for event in again] == steps
     assert np.allclose(answers, whole, atol=1e-4)
+
+
+def test_every_event_of_transformers_exists():
+    theirs = {name for name in vars(transformers.TrainerCallback) if name.startswith("on_")}
+    assert theirs - set(EVENTS) == set()
+
+
+def test_every_method_of_their_trainer_is_called_or_refused():
+    theirs = {name for name, value in vars(transformers.Trainer).items() if callable(value)}
+    known = {*CALLED, *OF_OTHERS, *dir(PairTrainer)}
+    assert {name for name in theirs if not name.startswith("_")} - known == set()

@@ -2,7 +2,7 @@
 
 Names, as in Paddle 2.6.2, of `paddle.optimizer.Optimizer`: `_accumulators_holder` (the argument of
 `set_state_dict` before the first step creates the accumulators), `_master_weights`, `_multi_precision`,
-`_name`; and the name of a float32 copy.
+`_name`, `_learning_rate`, `_param_groups`; and the name of a float32 copy.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import paddle
 from paddle.base.layer_helper import LayerHelper
+from paddle.optimizer.lr import LRScheduler
 
 
 def state_of(optimizer) -> Dict[str, Any]:
@@ -32,6 +33,23 @@ def new_master(parameter, array: np.ndarray) -> paddle.Tensor:
 def keeps_masters(optimizer) -> bool:
     """Return whether the optimizer keeps float32 copies of 16-bit parameters."""
     return bool(optimizer._multi_precision)
+
+
+def is_named_adamw(optimizer) -> bool:
+    """Return whether it is an AdamW with a name, as this package makes it: its slots have known names."""
+    return isinstance(optimizer, paddle.optimizer.AdamW) and optimizer._name is not None
+
+
+def parameters_of(optimizer) -> List[paddle.Tensor]:
+    """Return the parameters that an optimizer moves, of all of its groups."""
+    groups = optimizer._param_groups
+    return [p for group in groups for p in (group["params"] if isinstance(group, dict) else [group])]
+
+
+def scheduler_in(optimizer) -> Optional[LRScheduler]:
+    """Return the scheduler that an optimizer was made with; None: its rate is a number."""
+    rate = optimizer._learning_rate
+    return rate if isinstance(rate, LRScheduler) else None
 
 
 def slot_name(optimizer, parameter, slot: str) -> str:

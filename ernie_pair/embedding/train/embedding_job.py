@@ -9,7 +9,7 @@ time (Gao et al. 2021, "Scaling deep contrastive learning batch size under memor
 
 import math
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 import paddle
@@ -96,6 +96,9 @@ class EmbeddingJob:
         self._judges = self.loss_scale is not None or config.on_nan == "skip"
         self._reads_each_step = config.sync_freq_on(config.device) == 1
         self._waiting: List[WaitingStep] = []
+        # Told the events within a step, and the rows of each batch of an evaluation; see `PairCallback`.
+        self.on_event: Callable[[str], None] = lambda event: None
+        self.on_batch: Optional[Callable[[int], None]] = None
         self._stop: Optional[StopRequests] = None  # that of the last step
 
     def load_initial_weights(self) -> str:
@@ -133,7 +136,9 @@ class EmbeddingJob:
             self._read()
             return {**metrics, **move_if_sound(self, rate, metrics["loss"], metrics["gradient_norm"])}
         is_known = has_norm and self.process_group.rank == 0 and isinstance(squares, float)
+        self.on_event("on_pre_optimizer_step")
         self.parallel.step(rate, math.sqrt(squares) if is_known else None)
+        self.on_event("on_optimizer_step")
         self.parallel.clear()
         if self._reads_each_step:
             self._read()
@@ -158,6 +163,8 @@ class EmbeddingJob:
             with self.parallel.passing(place == len(batches) - 1):
                 vectors = self._vectors(batch, number, place, self.parallel.forward)
                 self._backward(vectors, gradient, batch)
+            if place < len(batches) - 1:
+                self.on_event("on_substep_end")
         return numbers
 
     def _vectors(self, batch: ContrastiveBatch, number: int, place: int, forward) -> paddle.Tensor:
@@ -215,8 +222,10 @@ class EmbeddingJob:
         self._read()
         group, size, dev = self.process_group, self.config.eval_batch_size, self.dev
         with self.precision.casting():
-            vectors = vectors_of_rows(self.model, dev.rows, size, group)
-            asking = None if dev.asking is None else vectors_of_rows(self.model, dev.asking, size, group)
+            vectors = vectors_of_rows(self.model, dev.rows, size, group, self.on_batch)
+            asking = None
+            if dev.asking is not None:
+                asking = vectors_of_rows(self.model, dev.asking, size, group, self.on_batch)
         return measure_retrieval(vectors, dev.asked, asking)
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:

@@ -21,7 +21,6 @@ from ernie_pair.embedding.train.embedding_data import EmbeddingData, GivenData, 
 from ernie_pair.embedding.train.embedding_fingerprint import RULES, fingerprint_of
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
 from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.engine.schedule import Schedule
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.embedding_json import NORMALIZE, SIMILARITIES, EmbeddingSettings, width_after
 from ernie_pair.model_files.model_card import Measured, ModelCard, changed_flags, write_card
@@ -187,15 +186,9 @@ class EmbeddingRun:
 
     def _settings(self) -> RunSettings:
         config, job = self.config, self.job
-        schedule = Schedule(
-            max_steps=job.total_steps,
-            global_batch_size=self._pairs_per_step,
-            logging_freq=config.logging_freq,
-            eval_freq=config.eval_freq,
-            checkpoint_steps=config.checkpoint_steps,
-            samples_per_epoch=self.data.num_rows,
-            sync_freq=config.sync_freq_on(config.device),
-        )
+        sync_freq = config.sync_freq_on(config.device)
+        pairs_per_step = self._pairs_per_step
+        schedule = config.schedule(job.total_steps, pairs_per_step, self.data.num_rows, sync_freq)
         return RunSettings(
             flags=config,
             output_dir=Path(config.output_dir),

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.device.device import default_device
 from ernie_pair.engine.lr_schedule import STYLES
+from ernie_pair.engine.schedule import Schedule
 from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 
@@ -52,9 +54,15 @@ class RunFlags(Options):
     weight_decay: float = option(
         0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
     )
+    evaluation_strategy: Literal["auto", "steps", "epoch", "no"] = option(
+        "auto",
+        help="when to evaluate, besides before the first step and at the end: every --eval_freq steps, at "
+        "the end of each epoch, or both (auto); no: never, and there is no best model",
+        group="evaluation",
+    )
     eval_freq: int = option(
         100,
-        help="steps between evaluations; there is also one at the end of each epoch",
+        help="steps between evaluations; see --evaluation_strategy",
         group="evaluation",
         unit="steps",
         at_least=1,
@@ -62,8 +70,18 @@ class RunFlags(Options):
     logging_freq: int = option(
         10, help="steps between log lines", group="evaluation", unit="steps", at_least=1
     )
+    save_strategy: Literal["steps", "epoch", "no"] = option(
+        "steps",
+        help="when to write a checkpoint, besides at the end: every --checkpoint_steps steps, at the end of "
+        "each epoch, or never",
+        group="checkpoints",
+    )
     checkpoint_steps: int = option(
-        500, help="steps between checkpoints", group="checkpoints", unit="steps", at_least=1
+        500,
+        help="steps between checkpoints; see --save_strategy",
+        group="checkpoints",
+        unit="steps",
+        at_least=1,
     )
     keep_best: int = option(
         1,
@@ -107,3 +125,26 @@ class RunFlags(Options):
         "stop", help="when the loss is not finite: stop the run, or skip the step", group="optimisation"
     )
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.evaluation_strategy == "no" and self.early_stopping_patience:
+            raise InputError(
+                f"--early_stopping_patience {self.early_stopping_patience} counts evaluations, and "
+                "--evaluation_strategy no makes none; leave one of them out"
+            )
+
+    def schedule(self, max_steps: int, pairs_per_step: int, num_rows: int, sync_freq: int) -> Schedule:
+        """Return when a run logs, evaluates and saves; ``num_rows``: of an epoch, 0: a stream."""
+        return Schedule(
+            max_steps=max_steps,
+            global_batch_size=pairs_per_step,
+            logging_freq=self.logging_freq,
+            eval_freq=self.eval_freq if self.evaluation_strategy in ("auto", "steps") else 0,
+            checkpoint_steps=self.checkpoint_steps if self.save_strategy == "steps" else 0,
+            samples_per_epoch=num_rows,
+            evaluates=self.evaluation_strategy != "no",
+            evaluates_epochs=self.evaluation_strategy in ("auto", "epoch"),
+            saves_epochs=self.save_strategy == "epoch",
+            sync_freq=sync_freq,
+        )

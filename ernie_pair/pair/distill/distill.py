@@ -27,6 +27,7 @@ from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.loss import SuppliedLoss
 from ernie_pair.pair.train.callbacks import PairCallback, checked_callback
 from ernie_pair.pair.train.datasets import PairData, open_pairs
+from ernie_pair.pair.train.own_parts import OwnParts
 from ernie_pair.pair.train.train_pair import PairRun
 from ernie_pair.pair.train.trainer import PairDataset, TrainResult
 from ernie_pair.processes.console import start_console, start_missing_console
@@ -157,7 +158,7 @@ def _open_run(
         {"teacher_logits": "on the fly" if config.asks_in_each_step else "cached"},
         "distill",
     )
-    return PairRun(config, student, data, world, device, callbacks=callbacks, supplied=supplied)
+    return PairRun(config, student, data, world, device, OwnParts(callbacks=callbacks), supplied)
 
 
 def _sources_of(config: StudentConfig, teacher: Teacher, given: _Given) -> Dict[str, PairSource]:

@@ -6,6 +6,7 @@ from typing import Iterable, Iterator, Optional, Tuple, Union
 import paddle
 
 from ernie_pair.device.paddle_patches.gradients import squared_norm
+from ernie_pair.device.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.pair.step.optimizer import optimizer_arrays, restore_optimizer
 from ernie_pair.weights.weight_files import Arrays
@@ -50,7 +51,8 @@ class DataParallel:
 
     def step(self, rate: float, norm: Optional[float] = None) -> None:
         """Move the weights at the learning rate ``rate``; ``norm``: of the gradient, where it is known."""
-        self.optimizer.set_lr(rate)
+        if scheduler_in(self.optimizer) is None:
+            self.optimizer.set_lr(rate)
         if isinstance(self.optimizer, FusedAdamW):
             self.optimizer.known_norm = norm
         self.optimizer.step()

@@ -7,13 +7,15 @@ classifier.weight.master                      float32, of a parameter that is he
 A parameter that does not train has no state.
 """
 
-from typing import Dict, Optional, Protocol, Type
+from typing import Dict, Iterable, Iterator, Optional, Protocol, Tuple, Type
 
 import numpy as np
 import paddle
 from paddle.optimizer import AdamW
 
+from data_tools.base.errors import CheckpointError
 from ernie_pair.device.paddle_patches.optimizer_state import (
+    is_named_adamw,
     keeps_masters,
     lay_powers_on_cpu,
     masters_of,
@@ -113,9 +115,11 @@ def optimizer_arrays(model, optimizer, held: Optional[Parameters] = None) -> Arr
     """Return the state as {structured name.slot: array}; float32.
 
     It is whole even before the first step, or the first after a restore. ``held``: the parameters whose state
-    this rank has; None: all that are trained.
+    this rank has; None: all that are trained. Of an optimizer of the user's own: what its steps have made.
     """
     state = state_of(optimizer)
+    if not is_named_adamw(optimizer):
+        return {name: tensor.numpy() for name, tensor in _named_slots(model, state)}
     masters = state.get("master_weights", {})
     arrays: Arrays = {}
     for name, parameter in (trained_parameters(model) if held is None else held).items():
@@ -137,7 +141,15 @@ def restore_optimizer(
     Raises CheckpointError naming ``where`` before anything is set.
     """
     trained = trained_parameters(model) if held is None else held
-    refuse_mismatch(state_shapes(model, optimizer), arrays, where)
+    refuse_other_state(model, optimizer, arrays, where)
+    if not is_named_adamw(optimizer):
+        names = {f"{name}.": f"{p.name}_" for name, p in trained.items()}
+        state = dict(optimizer.state_dict())  # the rest of it, such as its scheduler's, stays
+        for slot, array in arrays.items():
+            name = _owner_of(slot, names)
+            state[names[name] + slot[len(name) :]] = paddle.to_tensor(array)
+        optimizer.set_state_dict(state)
+        return
     masters = {}
     for name, parameter in trained.items():
         if is_master_kept(optimizer, parameter):
@@ -150,6 +162,33 @@ def restore_optimizer(
     }
     optimizer.set_state_dict({**state, "master_weights": masters} if masters else state)
     lay_powers_on_cpu(optimizer, list(trained.values()))
+
+
+def refuse_other_state(model, optimizer, arrays: Arrays, where: str) -> None:
+    """Raise CheckpointError naming ``where`` when ``arrays`` is no state of this optimizer."""
+    if is_named_adamw(optimizer):
+        refuse_mismatch(state_shapes(model, optimizer), arrays, where)
+        return
+    names = [f"{name}." for name in trained_parameters(model)]
+    strange = [slot for slot in arrays if not _owner_of(slot, names)]
+    if strange:
+        raise CheckpointError(
+            f"{where}: {strange[0]} belongs to no parameter that this optimizer moves; pass the optimizer "
+            "and the model of the run that wrote it"
+        )
+
+
+def _owner_of(name: str, prefixes: Iterable[str]) -> str:
+    return max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
+
+
+def _named_slots(model, state: Parameters) -> Iterator[Tuple[str, paddle.Tensor]]:
+    """Yield (structured name.slot, tensor) of a state of any optimizer, which Paddle names by parameter."""
+    prefixes = {f"{p.name}_": f"{name}." for name, p in trained_parameters(model).items()}
+    for name, tensor in state.items():
+        prefix = _owner_of(name, prefixes)
+        if prefix and isinstance(tensor, paddle.Tensor):
+            yield prefixes[prefix] + name[len(prefix) :], tensor
 
 
 def state_shapes(model, optimizer) -> Dict[str, tuple]:

@@ -12,7 +12,9 @@ def move_if_sound(job, rate: float, loss: float, norm: float) -> Dict[str, float
     """
     is_sound = math.isfinite(norm) and (job.config.on_nan == "stop" or math.isfinite(loss))
     if is_sound:
+        job.on_event("on_pre_optimizer_step")
         job.parallel.step(rate, norm)
+        job.on_event("on_optimizer_step")
     else:
         job.skipped_updates += 1
     job.parallel.clear()

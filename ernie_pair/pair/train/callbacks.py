@@ -59,20 +59,110 @@ class PairCallback:
     continues from there.
     """
 
+    def on_init_end(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
+        """Handle the end of the construction of a trainer; there is no optimizer yet."""
+        return None
+
     def on_train_begin(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
     ) -> Optional[TrainerControl]:
         """Handle the start of the run, or its resumption."""
         return None
 
+    def on_epoch_begin(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
+        """Handle the start of a pass over the training pairs, before the first step in it."""
+        return None
+
+    def on_step_begin(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
+        """Handle the start of a step."""
+        return None
+
+    def on_substep_end(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
+        """Handle a micro-batch that is not the last one of its step."""
+        return None
+
+    def on_pre_optimizer_step(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
+        """Handle gradients that are complete, before the weights move."""
+        return None
+
+    def on_optimizer_step(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
+        """Handle weights that have moved, before the gradients are cleared."""
+        return None
+
     def on_step_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
     ) -> Optional[TrainerControl]:
         """Handle a step; ``control`` says whether it will be logged, evaluated and saved."""
         return None
 
     def on_epoch_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
     ) -> Optional[TrainerControl]:
         """Handle a step that ends a pass over the training pairs, after ``on_step_end``."""
         return None
@@ -90,6 +180,18 @@ class PairCallback:
         """Handle a training log line, every ``logging_freq`` steps."""
         return None
 
+    def on_prediction_step(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
+        """Handle a batch of an evaluation or a prediction, of rank 0; ``control`` is not read."""
+        return None
+
     def on_evaluate(
         self,
         args: PairConfig,
@@ -101,6 +203,19 @@ class PairCallback:
         **kwargs: Any,
     ) -> Optional[TrainerControl]:
         """Handle an evaluation, including the one before the first step."""
+        return None
+
+    def on_predict(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        metrics: Metrics,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
+        """Handle a prediction; ``metrics`` are empty without labels."""
         return None
 
     def on_save(
@@ -117,7 +232,13 @@ class PairCallback:
         return None
 
     def on_train_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        **kwargs: Any,
     ) -> Optional[TrainerControl]:
         """Handle the end of the run: finished, stopped early, or interrupted."""
         return None
@@ -171,6 +292,10 @@ class Callbacks:
             for name, value in left[0].items():
                 setattr(control, name, value)
 
+    def call_first(self, event: str, **kwargs) -> None:
+        """Call the method ``event`` of every callback on rank 0 alone; ``control`` is not read."""
+        self._call(event, TrainerControl(), **kwargs)
+
     def _overridden(self) -> List[str]:
         own = [type(callback) for callback in self.callbacks]
         return [name for name in EVENTS if any(getattr(c, name) is not vars(PairCallback)[name] for c in own)]
@@ -192,6 +317,19 @@ class CallingHooks(Hooks):
     def __init__(self, callbacks: Callbacks, job: Any, num_rows: int):
         super().__init__()
         self._callbacks, self._job, self._num_rows = callbacks, job, num_rows
+        self._state = TrainState(0, 0)
+        job.on_event = lambda event: self.call(event, self._state)
+        if "on_prediction_step" in callbacks.heard:
+            job.on_batch = lambda rows: callbacks.call_first("on_prediction_step", model=job.model)
+
+    def on_epoch_begin(self, state: TrainState) -> None:
+        """Call ``on_epoch_begin`` of the user's callbacks."""
+        self.call("on_epoch_begin", state)
+
+    def on_step_begin(self, state: TrainState) -> None:
+        """Call ``on_step_begin`` of the user's callbacks."""
+        self._state = state
+        self.call("on_step_begin", state)
 
     @property
     def told(self) -> TrainerState:

@@ -14,10 +14,10 @@ from typing import Any, Dict, Iterator, Tuple
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.pair.model.encoder_model import TRAINING_ONLY
 from ernie_pair.pair.step.amp import FINITE, INFINITE, SCALE
-from ernie_pair.pair.step.optimizer import state_shapes
+from ernie_pair.pair.step.optimizer import refuse_other_state
 from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.parameter_matching import match_parameters
-from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
+from ernie_pair.weights.weight_files import Arrays, from_safetensors
 
 MODEL_FILE, ANY_OPTIMIZER = "model.safetensors", "optimizer*.safetensors"
 BESIDE_FILE = f"{TRAINING_ONLY}.safetensors"
@@ -61,7 +61,7 @@ def restore(job, checkpoint: Checkpoint) -> None:
         state.update(from_safetensors(checkpoint.read(name), f"{checkpoint.folder}/{name}"))
     # The loss scale may be switched on by --allow_change: then it starts afresh.
     scale = {name: state.pop(name) for name in SCALE_STATE if name in state}
-    refuse_mismatch(state_shapes(job.model, job.optimizer), state, where)
+    refuse_other_state(job.model, job.optimizer, state, where)
     job.skipped_updates = checkpoint.state().skipped_updates
     job.model.set(chosen)
     job.parallel.restore(state, where)

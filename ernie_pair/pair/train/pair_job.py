@@ -2,10 +2,11 @@
 
 import math
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 import paddle
+from paddle.optimizer.lr import LRScheduler
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.engine.hooks import NoStop, StopRequests
@@ -34,6 +35,7 @@ from ernie_pair.pair.step.sound_step import move_if_sound
 from ernie_pair.pair.step.step_numbers import PassNumbers, StepSums, WaitingStep, read_steps
 from ernie_pair.pair.step.zero2 import Zero2
 from ernie_pair.pair.targets.target_metrics import MeasureFunction, measure_of
+from ernie_pair.pair.targets.user_metrics import refuse_unknown
 from ernie_pair.pair.train import job_state
 from ernie_pair.processes.world import seed_of
 
@@ -55,6 +57,8 @@ class PairJob:
     for. ``total_steps`` bounds the schedule. ``class_weights``: float32 [C], None where all classes count the
     same. ``beginning`` says in words what the initial weights of ``model`` are. Without ``vocab_file`` a
     checkpoint holds the weights alone, and does not load as a model. ``loss``: None is that of the flags.
+    ``optimizer``, ``scheduler``: of the user's own, None: those of the flags; the scheduler is one of
+    Paddle's, at its first step. ``own_evaluation`` replaces that of ``valid``, and returns its metrics.
     """
 
     def __init__(
@@ -70,13 +74,19 @@ class PairJob:
         beginning: str = "start from the model as given",
         vocab_file: Optional[Path] = None,
         loss: Optional[PairLoss] = None,
+        optimizer: Optional[paddle.optimizer.Optimizer] = None,
+        scheduler: Optional[LRScheduler] = None,
+        own_evaluation: Optional[Callable[[], Dict[str, float]]] = None,
     ):
         self.config, self.model, self.process_group = config, model, process_group
+        self.scheduler, self.own_evaluation = scheduler, own_evaluation
+        self.on_event: Callable[[str], None] = lambda event: None  # told those in a step, see `PairCallback`
+        self._scheduler_steps = 0  # taken so far
         self.measure = measure or measure_of(model.spec.labels, valid.groups)
         self.total_steps, self.splits = total_steps, {"valid": valid}
-        self.rates = rates_of(config, total_steps)
+        self.rates = None if scheduler else rates_of(config, total_steps)
         self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
-        self.optimizer = open_optimizer(config, model)
+        self.optimizer = open_optimizer(config, model) if optimizer is None else optimizer
         self.parallel = _parallel(config, model, self.optimizer, process_group)
         compiled = compile_forward(config, model, process_group.size)
         if compiled is not None:
@@ -92,6 +102,7 @@ class PairJob:
         self._waiting: List[WaitingStep] = []
         self._stop: StopRequests = NoStop()  # that of the last step
         self._has_entered = False
+        self.on_batch: Optional[Callable[[int], None]] = None  # told the rows of each batch of an evaluation
         self.evaluated: Optional[Evaluated] = None  # the last time
         self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
 
@@ -102,9 +113,16 @@ class PairJob:
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step: warm-up along a line, then as --lr_scheduler_type says.
 
-        Where it falls, it reaches 0 one step after the last.
+        Where it falls, it reaches 0 one step after the last. A scheduler of the user's own says it of one
+        step after the other.
         """
-        return learning_rate(step, **self.rates)
+        if self.scheduler is None:
+            assert self.rates is not None
+            return learning_rate(step, **self.rates)
+        while self._scheduler_steps < step - 1:
+            self.scheduler.step()
+            self._scheduler_steps += 1
+        return float(self.scheduler())
 
     def place(self, micro_batches: List[Batch]) -> List[Batch]:
         """Return the micro-batches of a step, on a GPU in pinned memory, from which it reads on its own.
@@ -193,6 +211,8 @@ class PairJob:
             with self.parallel.passing(is_last_round and number == len(batches) - 1):
                 answer = self.loss(self.forward, batch, to_device)
                 self.backward(answer.loss, weight, weight_of_all)
+            if number < len(batches) - 1:
+                self.on_event("on_substep_end")
             shape = batch.input_ids.shape
             tokens = np.count_nonzero(batch.input_ids != self.model.pad_id)
             counts = (tokens, batch.input_ids.size, self.operations.count(*shape))
@@ -203,10 +223,10 @@ class PairJob:
         """Let the next forward pass draw the dropout of pass ``number``, from 0, of a step."""
         seed_dropout(self.model, seed_of(self.config.seed, self.process_group.rank, step, number))
 
-    def forward(self, input_ids, token_type_ids):
-        """Return the logits [B, C] of ids and token types, tensors int64 [B, S], as training casts them."""
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Return what the model returns in training: of ids and types int64 [B, S] the logits [B, C]."""
         with self.precision.casting():
-            return self.parallel.forward(input_ids, token_type_ids)
+            return self.parallel.forward(*inputs, **named)
 
     def backward(self, loss: paddle.Tensor, weight: float, weight_of_all: float) -> None:
         """Add the gradients of a micro-batch to those of the mean over the rows of all ranks.
@@ -218,7 +238,9 @@ class PairJob:
         (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
 
     def _move(self, rate: float, norm: Optional[float] = None) -> None:
+        self.on_event("on_pre_optimizer_step")
         self.parallel.step(rate, norm)
+        self.on_event("on_optimizer_step")
         self.parallel.clear()
 
     def _read(self) -> None:
@@ -234,12 +256,11 @@ class PairJob:
             step.metrics.set(self._metrics(step, sums, dict(zip(self.loss.parts, parts))))
 
     def _metrics(self, step: WaitingStep, sums: StepSums, parts: Mapping[str, float]) -> Dict[str, float]:
-        metrics = {
-            "loss": sums.loss / step.weight,
-            self.loss.metric: sums.accuracy / (len(step.passes) * self.process_group.size),
-            "padding_share": 1 - sums.tokens / sums.padded_tokens,
-            **{name: getattr(sums, name) for name in ("tokens", "padded_tokens", "flops")},
-        }
+        metrics = {"loss": sums.loss / step.weight}
+        if self.loss.metric:
+            metrics[self.loss.metric] = sums.accuracy / (len(step.passes) * self.process_group.size)
+        metrics["padding_share"] = 1 - sums.tokens / sums.padded_tokens
+        metrics.update({name: getattr(sums, name) for name in ("tokens", "padded_tokens", "flops")})
         metrics.update({name: value / step.weight for name, value in parts.items()})
         if self.loss.has_divergence:
             metrics["divergence"] = sums.divergence / step.weight
@@ -256,10 +277,14 @@ class PairJob:
         Every row counts the same there, whatever the class weights.
         """
         self._read()
+        if self.own_evaluation is not None:
+            metrics = self.own_evaluation()
+            refuse_unknown(self.config.best_metric, metrics)
+            return metrics
         rows = self.splits[split]
         asked = rows if rows.orders is None else rows.orders
         with self.precision.casting():
-            logits = logits_of(self.model, asked, self.config.batch_size, self.process_group)
+            logits = logits_of(self.model, asked, self.config.batch_size, self.process_group, self.on_batch)
         logits = logits if rows.orders is None else mean_of_orders(logits)
         self.evaluated = Evaluated(logits, rows.known_labels, rows.groups)
         if self.model.spec.labels.has_classes:

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Dict, Optional, Sequence
+from typing import Dict, Optional
 
 from data_tools.base.errors import counted
 from data_tools.files.nothing_kept import nothing_kept
@@ -10,8 +10,8 @@ from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
+from ernie_pair.device.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.engine.schedule import Schedule
 from ernie_pair.inference.softmax import probabilities
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.model_card import write_card
@@ -25,13 +25,14 @@ from ernie_pair.pair.step.loss import SuppliedLoss
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.step.score_loss import loss_of
 from ernie_pair.pair.targets.target_metrics import measure_of
-from ernie_pair.pair.targets.user_metrics import ComputeMetrics, UserMetrics
+from ernie_pair.pair.targets.user_metrics import UserMetrics
 from ernie_pair.pair.train.best_card import card_of_best
 from ernie_pair.pair.train.best_checkpoint import BestModel
-from ernie_pair.pair.train.callbacks import Callbacks, CallingHooks, PairCallback, TrainerState
+from ernie_pair.pair.train.callbacks import Callbacks, CallingHooks, TrainerState
 from ernie_pair.pair.train.datasets import PairData, open_pair_data
 from ernie_pair.pair.train.early_stopping import EarlyStopping
 from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model, with_best_metric
+from ernie_pair.pair.train.own_parts import OwnParts
 from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.parts import total_steps
@@ -76,8 +77,8 @@ def _tell_who_loads_it(start: InitialModel, config: PairConfig) -> None:
 class PairRun:
     """One training run, opened; made and trained by every rank alike.
 
-    ``compute_metrics`` and ``callbacks`` are the user's own; see `user_metrics` and `callbacks`.
-    ``supplied``: the loss of another kind of training, None: that of the flags.
+    ``own``: what the user replaces. ``supplied``: the loss of another kind of training, None: that of the
+    flags.
     """
 
     def __init__(
@@ -87,11 +88,10 @@ class PairRun:
         data: PairData,
         world: World,
         device: str,
-        compute_metrics: Optional[ComputeMetrics] = None,
-        callbacks: Sequence[PairCallback] = (),
+        own: OwnParts = OwnParts(),  # noqa: B008 - nothing changes it
         supplied: Optional[SuppliedLoss] = None,
     ):
-        self.config, self.start, self.data, self.world = config, start, data, world
+        self.config, self.start, self.data, self.world, self.own = config, start, data, world, own
         self.supplied = supplied or SuppliedLoss(loss_of(start.model.spec.labels, config, data.class_weights))
         if config.save_format != "paddle":
             start.model.refuse_other_than_theirs()
@@ -104,24 +104,32 @@ class PairRun:
         if config.device == "cpu":
             logger.info("%s", self.kernels.describe())
         recompute_layers(start.model, config.use_recompute)
-        self.job = self._open_job(compute_metrics)
+        self.job = self._open_job()
         self.state = TrainerState(
             max_steps=self.job.total_steps,
             is_world_process_zero=world.is_first,
             is_local_process_zero=local_world().is_first,
         )
-        self.hooks = PairHooks(self, Callbacks(callbacks, config, self.state, world, group.all_reduce))
+        self.hooks = PairHooks(self, Callbacks(own.callbacks, config, self.state, world, group.all_reduce))
 
-    def _open_job(self, compute_metrics: Optional[ComputeMetrics]) -> PairJob:
-        config, start, data, group = self.config, self.start, self.data, self.process_group
+    def _open_job(self) -> PairJob:
+        config, start, data, group, own = self.config, self.start, self.data, self.process_group, self.own
         measure = measure_of(start.model.spec.labels, data.dev.groups)
+        steps = total_steps(config, data.num_rows, self.world)
+        optimizer = own.make_optimizer() if own.make_optimizer else None
+        scheduler = own.make_scheduler(steps, optimizer) if own.make_scheduler else None
         job = PairJob(
             config,
             start.model,
             data.dev,
-            total_steps(config, data.num_rows, self.world),
+            steps,
             group,
-            measure=UserMetrics(measure, compute_metrics, config.best_metric, self.world, group.all_reduce),
+            measure=UserMetrics(
+                measure, own.compute_metrics, config.best_metric, self.world, group.all_reduce
+            ),
+            optimizer=optimizer,
+            scheduler=scheduler or (None if optimizer is None else scheduler_in(optimizer)),
+            own_evaluation=own.evaluate,
             loss=self.supplied.loss,
             beginning=start.beginning,
             vocab_file=start.source.vocab_file,
@@ -138,15 +146,9 @@ class PairRun:
     def _settings(self) -> RunSettings:
         config, job, supplied = self.config, self.job, self.supplied
         known_by = fingerprint_of(config, self.start.source, self.data.hashes, job, self.world)
-        schedule = Schedule(
-            max_steps=job.total_steps,
-            global_batch_size=config.pairs_per_step(self.world.size),
-            logging_freq=config.logging_freq,
-            eval_freq=config.eval_freq,
-            checkpoint_steps=config.checkpoint_steps,
-            samples_per_epoch=self.data.num_rows,
-            sync_freq=config.sync_freq_on(config.device),
-        )
+        sync_freq = config.sync_freq_on(config.device)
+        pairs_per_step = config.pairs_per_step(self.world.size)
+        schedule = config.schedule(job.total_steps, pairs_per_step, self.data.num_rows, sync_freq)
         return RunSettings(
             flags=config,
             output_dir=Path(config.output_dir),
@@ -195,6 +197,8 @@ class PairHooks(CallingHooks):
         """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
         self.best.restore_link()
         self.restore_history(Path(self.config.output_dir), state)
+        if self.config.evaluation_strategy == "no" and self.run.world.is_first:
+            logger.info("no evaluation: the model of the last step is the result, in model_last")
         self.note_the_best(self.best.folder())
         self.call("on_train_begin", state)
 
@@ -206,6 +210,12 @@ class PairHooks(CallingHooks):
             return {}
         given = probabilities(evaluated.logits)[:, 1]
         return {probability_counts.NAME: probability_counts.count_probabilities(given, evaluated.labels)}
+
+    def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
+        """Call ``on_log`` of the user's callbacks, and the user's own ``log`` on rank 0."""
+        super().on_log(state, metrics)
+        if self.run.own.log is not None and self.run.world.is_first:
+            self.run.own.log(dict(self.told.log_history[-1]))
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""

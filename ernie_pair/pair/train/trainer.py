@@ -1,6 +1,7 @@
 """Training, evaluation and prediction from Python; the engine is that of the commands."""
 
 import contextlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import (
@@ -12,16 +13,21 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
+    Tuple,
     Type,
     Union,
 )
 
 import numpy as np
+from paddle.optimizer import Optimizer
+from paddle.optimizer.lr import LRScheduler
 
 from data_tools.base.errors import InputError
 from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_training_device
+from ernie_pair.device.paddle_patches.optimizer_state import scheduler_in
+from ernie_pair.engine.control import TrainerControl
 from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import decide, refuse_threshold, refuse_threshold_out_of_range
 from ernie_pair.inference.token_rows import WINDOW
@@ -40,6 +46,8 @@ from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.model.saved_model import save_classifier
 from ernie_pair.pair.process_group import join_process_group
+from ernie_pair.pair.step.loss import PairLoss
+from ernie_pair.pair.step.score_loss import loss_of
 from ernie_pair.pair.targets.groups import groups_of
 from ernie_pair.pair.targets.target_metrics import OF_TARGET, measure_of
 from ernie_pair.pair.targets.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
@@ -47,9 +55,13 @@ from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_
 from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.given_datasets import PairDataset, is_labelled, open_source, split_first
 from ernie_pair.pair.train.initial_model import config_of_model, open_given_model, with_best_metric
+from ernie_pair.pair.train.own_parts import overridden, own_loss_of, own_parts_of, refuse_ignored_flags
+from ernie_pair.pair.train.pair_job import open_optimizer
 from ernie_pair.pair.train.parts import TrainingParts
 from ernie_pair.pair.train.predictions import Predictions
+from ernie_pair.pair.train.train_batches import TrainBatches, with_batches
 from ernie_pair.pair.train.train_pair import PairRun
+from ernie_pair.pair.train.user_loss import loss_of_flags
 from ernie_pair.processes.collectives import gather_results
 from ernie_pair.processes.console import start_missing_console
 from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
@@ -91,7 +103,13 @@ class PairTrainer:
     (text, text, label). An iterator of training pairs is read into memory; with ``streaming`` the training
     pairs are not, and must be readable more than once. ``compute_metrics`` takes an EvalPrediction and
     returns a dictionary that is added to the built-in metrics; best_metric may be one of its names.
+    ``compute_loss_func`` takes the outputs of the model, with their ``logits``, and the labels, and returns
+    the loss; a loss layer of Paddle's gets the logits. ``optimizers``: an optimizer of Paddle's over
+    parameters of ``model``, and a scheduler, which each step moves once; None: as ``config`` says.
     ``callbacks``: see PairCallback. ``state``: the TrainerState of the last run.
+
+    A subclass may override `compute_loss`, `create_optimizer`, `create_scheduler`, `get_train_dataloader`,
+    `evaluate` and `log`, as of the Trainer of transformers and PaddleNLP; others of theirs are refused.
 
     Under `paddle.distributed.launch` or `notebook_launcher` all processes must make the same calls. Raises an
     ErniePairError, such as InputError, for whatever the user can fix; the call that fails raises it, on all
@@ -106,10 +124,15 @@ class PairTrainer:
         eval_dataset: Optional[PairDataset] = None,
         *,
         compute_metrics: Optional[ComputeMetrics] = None,
+        compute_loss_func: Optional[Callable[[Any, Any], Any]] = None,
+        optimizers: Tuple[Optional[Optimizer], Optional[LRScheduler]] = (None, None),
         callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
         vocab_file: Union[str, Path, None] = None,
     ):
-        _refuse_wrong_types(model, config, compute_metrics)
+        _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers)
+        self.overridden = overridden(self, PairTrainer)
+        self.compute_loss_func, (self.optimizer, self.lr_scheduler) = compute_loss_func, optimizers
+        self._flags_loss: Optional[PairLoss] = None  # that of the run, for `compute_loss`
         self.config = config_of_model(config, model) if isinstance(model, PairClassifier) else config
         self.callbacks, self.compute_metrics = list(map(checked_callback, callbacks)), compute_metrics
         self.state = TrainerState()
@@ -126,6 +149,10 @@ class PairTrainer:
         # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
         is_folder = isinstance(model, (str, Path)) and Path(model).is_dir()
         self._folder = model_folder_of(Path(str(model))) if is_folder else None
+        refuse_ignored_flags(self)
+        scheduler = self.lr_scheduler or (None if self.optimizer is None else scheduler_in(self.optimizer))
+        self._first_rates = scheduler, {} if scheduler is None else dict(scheduler.state_dict())
+        self._tell("on_init_end")
 
     @property
     def model(self) -> PairClassifier:
@@ -175,6 +202,38 @@ class PairTrainer:
         self._casting = run.job.precision.casting
         return TrainingParts(run.job, run.data)
 
+    def compute_loss(self, model: Any, inputs: Dict[str, Any], return_outputs: bool = False) -> Any:
+        """Return the loss of a micro-batch, a tensor []; with ``return_outputs`` also the logits [B, C].
+
+        ``inputs``: input_ids, token_type_ids int64 [B, S] and labels [B]; ``model(**inputs)`` computes as the
+        training step does. Without an override it is the loss of the flags.
+        """
+        if self._flags_loss is None:
+            self._flags_loss = loss_of(self.model.spec.labels, self.config, None)
+        loss, logits = loss_of_flags(self._flags_loss, model, inputs)
+        return (loss, logits) if return_outputs else loss
+
+    def create_optimizer(self) -> Optimizer:
+        """Return the optimizer of a run: AdamW, with the decay, clipping and layer rates of the flags."""
+        return open_optimizer(self.config, self.model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optional[Optimizer] = None) -> Any:
+        """Return a learning-rate scheduler of Paddle's for a run; None: the rates are those of the flags."""
+        return None
+
+    def get_train_dataloader(self) -> Any:
+        """Return what yields the micro-batches of this process for one pass over the training pairs.
+
+        Each is a dictionary of input_ids, token_type_ids and labels, int64. An override may return any
+        iterable with a length, such as a `paddle.io.DataLoader` with a DistributedBatchSampler; each epoch
+        iterates over it once.
+        """
+        data = self._open_data()
+        return TrainBatches(data, self.config, self.world.size)
+
+    def log(self, logs: Dict[str, Any]) -> None:
+        """Take a line of the training log, on the first process; without an override nothing more is done."""
+
     def evaluate(
         self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
     ) -> Dict[str, float]:
@@ -212,10 +271,12 @@ class PairTrainer:
         meant = self._start.source.spec.labels
         if not meant.has_classes:
             scores = scores_of(logits, meant.label_range)
+            self._tell("on_predict", metrics=dict(metrics))
             return Predictions.of_scores(logits, labels, metrics, scores).with_bad_rows(bad)
         decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
         names = [meant.names[number] for number in decided.classes]
         found = Predictions(logits, labels, metrics, decided.classes, names, decided.probabilities)
+        self._tell("on_predict", metrics=dict(metrics))
         return found.with_bad_rows(bad)
 
     def _calibration(self) -> Calibration:
@@ -257,15 +318,31 @@ class PairTrainer:
         return self._result(run, run.train(signals))
 
     def _open_run(self) -> PairRun:
-        return PairRun(
-            self.config,
-            self._start,
-            self._open_data(),
-            self.world,
-            self._device,
-            compute_metrics=self.compute_metrics,
-            callbacks=self.callbacks,
-        )
+        data = self._open_data()
+        self._flags_loss = loss_of(self.model.spec.labels, self.config, data.class_weights)
+        scheduler, state = self._first_rates
+        if scheduler is not None:  # an earlier run has moved it
+            scheduler.set_state_dict(dict(state))
+        if "get_train_dataloader" in self.overridden:
+            data = with_batches(data, self.get_train_dataloader(), self.config, self.world.size)
+        own, loss = own_parts_of(self), own_loss_of(self)
+        return PairRun(self.config, self._start, data, self.world, self._device, own, loss)
+
+    def _on_batch(self) -> Optional[Callable[[int], None]]:
+        """Return what tells the callbacks of each batch of a prediction; None: nobody listens."""
+        silent = PairCallback.on_prediction_step
+        if not self.world.is_first or all(type(c).on_prediction_step is silent for c in self.callbacks):
+            return None
+        return lambda rows: self._tell("on_prediction_step")
+
+    def _tell(self, event: str, **kwargs: Any) -> None:
+        """Call a method of the callbacks outside a run, on rank 0."""
+        if self.world.is_first:
+            for callback in self.callbacks:
+                control = TrainerControl()
+                getattr(callback, event)(
+                    self.config, replace(self.state), control, model=self.model, **kwargs
+                )
 
     def _result(self, run: PairRun, state: TrainState) -> TrainResult:
         best = run.hooks.best.folder()
@@ -312,7 +389,7 @@ class PairTrainer:
         choose_path(self.model, self.config, self.config.device, group.size, group.all_reduce)
         try:
             with self._casting():
-                return logits_of(self.model, rows, self.config.batch_size, group)
+                return logits_of(self.model, rows, self.config.batch_size, group, self._on_batch())
         finally:
             if was_training:
                 self.model.train()
@@ -323,14 +400,21 @@ class PairTrainer:
         return UserMetrics(measure, self.compute_metrics, self.config.best_metric, self.world, all_reduce)
 
 
-def _refuse_wrong_types(model, config, compute_metrics) -> None:
+def _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers) -> None:
     """Raise InputError that names the argument of PairTrainer whose type is wrong."""
+    pair = optimizers if isinstance(optimizers, (tuple, list)) and len(optimizers) == 2 else (0, 0)
     if not isinstance(model, (str, Path, PairClassifier)):
         wrong = f"model takes a name, a folder or a PairClassifier, not {model!r:.60}"
     elif not isinstance(config, PairConfig):
         wrong = f"config takes a PairConfig, not {config!r:.60}"
     elif not (compute_metrics is None or callable(compute_metrics)):
         wrong = f"compute_metrics takes a function, not {compute_metrics!r:.60}"
+    elif not (compute_loss_func is None or callable(compute_loss_func)):
+        wrong = f"compute_loss_func takes a function, not {compute_loss_func!r:.60}"
+    elif not (
+        isinstance(pair[0], (Optimizer, type(None))) and isinstance(pair[1], (LRScheduler, type(None)))
+    ):
+        wrong = "optimizers takes (an optimizer, a scheduler) of Paddle's, each of them or None"
     else:
         return
     raise InputError(f"PairTrainer: {wrong}; correct it")

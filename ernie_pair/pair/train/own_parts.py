@@ -1,0 +1,134 @@
+"""What a user puts in the place of parts of a run, in Python: arguments of PairTrainer, and overrides.
+
+The names are those of the Trainer of transformers and PaddleNLP.
+"""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from paddle.optimizer import Optimizer
+from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
+
+from data_tools.base.errors import InputError
+from ernie_pair.device.paddle_patches.optimizer_state import parameters_of
+from ernie_pair.pair.step.loss import SuppliedLoss
+from ernie_pair.pair.targets.user_metrics import ComputeMetrics
+from ernie_pair.pair.train.callbacks import PairCallback
+from ernie_pair.pair.train.user_loss import UserLoss, loss_of_function, loss_of_override
+
+CALLED = ("compute_loss", "create_optimizer", "create_scheduler", "evaluate", "get_train_dataloader", "log")
+# Public methods of the Trainer there, which nothing calls here.
+OF_OTHERS = """
+    autocast_smart_context_manager call_model_init compute_loss_context_manager compute_metrics
+    create_accelerator_and_postprocess create_model_card create_optimizer_and_scheduler criterion
+    disable_autocast_context_manager evaluation_loop export_evaluation_results floating_point_ops
+    get_decay_parameter_names get_eval_dataloader get_learning_rates get_num_trainable_parameters
+    get_optimizer_cls_and_kwargs get_optimizer_group get_ptq_dataloader get_test_dataloader
+    hyperparameter_search init_hf_repo is_local_process_zero is_world_process_zero
+    load_state_dict_from_checkpoint log_metrics metrics_format num_examples num_tokens optimizer_step
+    prediction_loop prediction_pipeline_step prediction_step preprocess_logits_for_metrics print_config
+    propagate_args_to_callbacks push_to_hub remove_callback save_metrics save_state
+    set_optimizer_grouped_parameters store_flos training_pipeline_step training_step
+""".split()
+
+
+def overridden(trainer: object, base: type) -> List[str]:
+    """Return the methods of CALLED that the class of ``trainer`` defines itself.
+
+    Raises InputError for one of another name of the Trainer there, or for a misspelt one: nothing would call
+    it.
+    """
+    kinds = [kind for kind in type(trainer).__mro__ if issubclass(kind, base) and kind is not base]
+    names = {name for kind in kinds for name, value in vars(kind).items() if callable(value)}
+    for name in sorted(names):
+        is_own = name in CALLED or hasattr(base, name) or name.startswith("_")
+        if not is_own and (name in OF_OTHERS or get_close_matches(name, CALLED, cutoff=0.8)):
+            raise InputError(
+                f"PairTrainer: nothing calls {type(trainer).__name__}.{name}; what is called of a subclass "
+                f"is {', '.join(CALLED)}; use one of these, or a callback"
+            )
+    return [name for name in CALLED if name in names]
+
+
+@dataclass
+class OwnParts:
+    """The parts of a run that are not as the flags say; None: they are.
+
+    ``make_optimizer`` and ``make_scheduler`` are called once the model is frozen and has its kernels;
+    ``evaluate`` replaces the evaluation on the dev pairs, ``log`` is called with each line of the log.
+    """
+
+    compute_metrics: Optional[ComputeMetrics] = None
+    callbacks: Sequence[PairCallback] = ()
+    make_optimizer: Optional[Callable[[], Optimizer]] = None
+    make_scheduler: Optional[Callable[[int, Any], LRScheduler]] = None  # takes the steps, and an optimizer
+    evaluate: Optional[Callable[[], Dict[str, float]]] = None
+    log: Optional[Callable[[Dict[str, float]], None]] = None
+
+
+def own_parts_of(trainer) -> OwnParts:
+    """Return the parts of the next run that a PairTrainer replaces."""
+
+    def make_optimizer() -> Optimizer:
+        optimizer = trainer.optimizer or trainer.create_optimizer() or trainer.optimizer
+        if not isinstance(optimizer, Optimizer):
+            raise InputError(
+                f"create_optimizer of {type(trainer).__name__} returned {type(optimizer).__name__}; return "
+                "an optimizer of Paddle's"
+            )
+        known = {id(parameter) for parameter in trainer.model.parameters()}
+        if any(id(parameter) not in known for parameter in parameters_of(optimizer)):
+            raise InputError(
+                "the optimizer moves parameters that this model does not have; make it of those of "
+                "trainer.model in create_optimizer, or of a model that is given to PairTrainer"
+            )
+        return optimizer
+
+    def make_scheduler(steps: int, optimizer: Optional[Optimizer]) -> LRScheduler:
+        scheduler = trainer.lr_scheduler or trainer.create_scheduler(steps, optimizer) or trainer.lr_scheduler
+        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceOnPlateau):
+            raise InputError(
+                f"{type(scheduler).__name__} is no schedule over steps; give a scheduler of Paddle's other "
+                "than ReduceOnPlateau"
+            )
+        return scheduler
+
+    names = trainer.overridden
+    has_optimizer = trainer.optimizer is not None or "create_optimizer" in names
+    has_scheduler = trainer.lr_scheduler is not None or "create_scheduler" in names
+    return OwnParts(
+        compute_metrics=trainer.compute_metrics,
+        callbacks=trainer.callbacks,
+        make_optimizer=make_optimizer if has_optimizer else None,
+        make_scheduler=make_scheduler if has_scheduler else None,
+        evaluate=trainer.evaluate if "evaluate" in names else None,
+        log=trainer.log if "log" in names else None,
+    )
+
+
+def own_loss_of(trainer) -> Optional[SuppliedLoss]:
+    """Return the loss that a PairTrainer has in the place of that of the flags; None: it has none."""
+    if "compute_loss" in trainer.overridden:
+        name = f"{type(trainer).__name__}.compute_loss"
+        compute = loss_of_override(trainer.compute_loss)
+    elif trainer.compute_loss_func is not None:
+        name, compute = "compute_loss_func", loss_of_function(trainer.compute_loss_func)
+    else:
+        return None
+    return SuppliedLoss(UserLoss(compute, trainer.model, name), {"loss": name})
+
+
+def refuse_ignored_flags(trainer) -> None:
+    """Raise InputError for a flag that what replaces its part would ignore."""
+    ignored: Dict[str, object] = {}
+    if trainer.compute_loss_func is not None:
+        ignored.update({"class_weights": "", "rdrop_alpha": 0.0, "symmetric": "none"})
+    if trainer.optimizer is not None or "create_optimizer" in trainer.overridden:
+        ignored.update({"sharding": "none", "dry_run": False})
+    if "get_train_dataloader" in trainer.overridden:
+        ignored.update({"streaming": False})
+    for name, nothing in ignored.items():
+        value = getattr(trainer.config, name)
+        if value != nothing:
+            raise InputError(f"--{name} {value} is of a part that PairTrainer is given here; leave it out")

@@ -1,0 +1,391 @@
+"""What people write who know the Trainer of transformers and PaddleNLP: it is called, or refused by name."""
+
+import numpy as np
+import paddle
+import pytest
+from paddle.nn import functional as F
+from tiny_pair import toy_rows, train_config, write_model
+
+from data_tools.base.errors import InputError
+from ernie_pair import PairCallback, PairConfig, PairTrainer
+from ernie_pair.pair.train.train_batches import batch_of
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.weights.weight_files import read_weights
+
+TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
+SETTINGS = {
+    **{"model_type": "ernie", "from_scratch": True, "max_steps": 6, "batch_size": 16, "learning_rate": 5e-3},
+    **{"eval_freq": 3, "logging_freq": 1, "checkpoint_steps": 3, "device": "cpu"},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def make(tmp_path, model):
+    def trainer(kind=PairTrainer, folder="out", own=None, **settings):
+        config = PairConfig(str(tmp_path / folder), **{**SETTINGS, **settings})
+        return kind(model, config, TRAIN, DEV, **(own or {}))
+
+    return trainer
+
+
+def losses_of(trainer):
+    """The losses of all steps, and what is logged beside them."""
+    lines = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return [line["loss"] for line in lines], [line.get("accuracy") for line in lines]
+
+
+@pytest.fixture
+def plain(make):
+    trainer = make(folder="plain")
+    trainer.train()
+    return losses_of(trainer)
+
+
+class OwnLoss(PairTrainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        labels = inputs.pop("labels")
+        logits = model(**inputs)
+        loss = F.cross_entropy(logits, labels)
+        return (loss, logits) if return_outputs else loss
+
+
+class FlagsLoss(PairTrainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
+        return (loss, {"logits": outputs}) if return_outputs else loss
+
+
+class Doubled(PairTrainer):
+    def compute_loss(self, model, inputs):
+        return 2 * F.cross_entropy(model(inputs["input_ids"], inputs["token_type_ids"]), inputs["labels"])
+
+
+@pytest.mark.parametrize("kind", [OwnLoss, FlagsLoss])
+def test_a_loss_of_a_subclass_is_trained_with(make, plain, kind):
+    trainer = make(kind)
+    trainer.train()
+    assert losses_of(trainer) == plain
+
+
+def test_a_loss_without_outputs_has_no_accuracy_and_moves_weights(make, plain):
+    trainer = make(Doubled)
+    trainer.train()
+    losses, accuracies = losses_of(trainer)
+    assert losses[0] == pytest.approx(2 * plain[0][0], rel=1e-6) and accuracies == [None] * 6
+    assert losses[1:] != [2 * loss for loss in plain[0][1:]]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda outputs, labels: F.cross_entropy(outputs.logits, labels), paddle.nn.CrossEntropyLoss()],
+    ids=["function", "layer"],
+)
+def test_a_loss_function_is_trained_with(make, plain, function):
+    trainer = make(own={"compute_loss_func": function})
+    trainer.train()
+    assert losses_of(trainer) == plain
+
+
+def test_the_loss_of_the_flags_inside_an_override_has_class_weights(make):
+    weighted = {"class_weights": "1,2.5"}
+    runs = [make(kind, folder=kind.__name__, **weighted) for kind in (PairTrainer, FlagsLoss)]
+    for run in runs:
+        run.train()
+    np.testing.assert_allclose(losses_of(runs[0])[0], losses_of(runs[1])[0], rtol=1e-6)
+
+
+def test_a_run_resumes_with_its_own_loss_alone(make, plain):
+    stop = type("Stop", (PairCallback,), {})
+    stop.on_step_end = lambda self, args, state, control, **kwargs: setattr(
+        control, "should_training_stop", state.global_step == 3
+    )
+    make(OwnLoss, own={"callbacks": [stop]}).train()
+    with pytest.raises(InputError, match="loss .*OwnLoss.compute_loss"):
+        make().train()
+    resumed = make(OwnLoss)
+    resumed.train()
+    assert losses_of(resumed) == plain
+
+
+@pytest.mark.parametrize(
+    "found, reason",
+    [
+        ("nothing", "returned NoneType, not a loss; return one number with its gradient"),
+        ("rows", r"returned a tensor \[16\], not a loss"),
+        ("number", r"returned a tensor \[\], not a loss"),
+    ],
+)
+def test_what_is_no_loss_is_refused(make, found, reason):
+    class Wrong(PairTrainer):
+        def compute_loss(self, model, inputs):
+            rows = F.cross_entropy(
+                model(inputs["input_ids"], inputs["token_type_ids"]), inputs["labels"], reduction="none"
+            )
+            return {"nothing": None, "rows": rows, "number": rows.mean().detach()}[found]
+
+    with pytest.raises(InputError, match=f"Wrong.compute_loss {reason}"):
+        make(Wrong).train()
+
+
+@pytest.mark.parametrize("name", ["training_step", "get_eval_dataloader", "optimizer_step", "compute_losses"])
+def test_a_method_that_nobody_calls_is_refused(make, name):
+    kind = type("Mine", (PairTrainer,), {name: lambda self, *inputs: None})
+    with pytest.raises(
+        InputError, match=f"nothing calls Mine.{name}; what is called of a subclass is compute_loss"
+    ):
+        make(kind)
+
+
+def test_methods_of_ones_own_are_nobodys_business(make):
+    make(type("Mine", (PairTrainer,), {"describe": lambda self: "", "_training_step": lambda self: ""}))
+
+
+def momentum(trainer):
+    return paddle.optimizer.Momentum(0.05, 0.9, parameters=trainer.model.parameters())
+
+
+class OwnOptimizer(PairTrainer):
+    def create_optimizer(self):
+        return momentum(self)
+
+
+class SetOptimizer(PairTrainer):
+    def create_optimizer(self):
+        self.optimizer = momentum(self)
+
+
+class OwnScheduler(OwnOptimizer):
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        return paddle.optimizer.lr.LambdaDecay(0.1, lambda step: 1 / (1 + step))
+
+
+def by_hand(make, rates):
+    """The losses of a loop with Paddle's Momentum at the given rates."""
+    trainer = make(folder="hand")
+    parts = trainer.open_parts()
+    optimizer, losses = momentum(trainer), []
+    for (_, (batch,)), rate in zip(parts.steps, rates):
+        loss = parts.loss(batch)
+        loss.backward()
+        losses.append(float(loss))
+        optimizer.set_lr(rate)
+        optimizer.step()
+        optimizer.clear_grad()
+    return losses
+
+
+@pytest.mark.parametrize("kind", [OwnOptimizer, SetOptimizer])
+def test_an_optimizer_of_a_subclass_follows_the_rates_of_the_flags(make, kind):
+    trainer = make(kind)
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert losses_of(trainer)[0] == by_hand(make, rates)
+
+
+def test_a_scheduler_of_a_subclass_gives_the_rates(make):
+    trainer = make(OwnScheduler)
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    np.testing.assert_allclose(rates, [0.1 / (1 + step) for step in range(6)])
+    assert losses_of(trainer)[0] == by_hand(make, rates)
+
+
+def given_model(make):
+    start = make(folder="start")
+    return start.model, str(start._start.source.vocab_file)
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_optimizers_given_as_an_argument_are_used_and_resumed(tmp_path, make, is_inside):
+    def run(folder, steps):
+        model, vocab_file = given_model(make)
+        scheduler = paddle.optimizer.lr.LinearWarmup(
+            paddle.optimizer.lr.ExponentialDecay(0.1, 0.9), 2, 0.0, 0.1
+        )
+        rate = scheduler if is_inside else 0.1
+        optimizer = paddle.optimizer.Momentum(rate, 0.9, parameters=model.parameters())
+        stop = type("Stop", (PairCallback,), {})
+        stop.on_step_end = lambda self, args, state, control, **kwargs: setattr(
+            control, "should_training_stop", state.global_step == steps
+        )
+        config = PairConfig(str(tmp_path / folder), **SETTINGS)
+        trainer = PairTrainer(
+            model,
+            config,
+            TRAIN,
+            DEV,
+            vocab_file=vocab_file,
+            optimizers=(optimizer, None if is_inside else scheduler),
+            callbacks=[stop],
+        )
+        trainer.train()
+        return losses_of(trainer)[0], read_weights(tmp_path / folder / "model_last" / "model.safetensors")
+
+    whole, weights = run("whole", 6)
+    run("parts", 3)
+    resumed, again = run("parts", 6)
+    assert resumed == whole and len(set(whole)) == 6
+    for name, value in weights.items():
+        np.testing.assert_array_equal(value, again[name])
+
+
+def test_optimizers_that_do_not_fit_are_refused(make):
+    other = paddle.nn.Linear(2, 2)
+    foreign = paddle.optimizer.SGD(0.1, parameters=other.parameters())
+    with pytest.raises(InputError, match="the optimizer moves parameters that this model does not have"):
+        make(own={"optimizers": (foreign, None)}).train()
+    with pytest.raises(
+        InputError, match="PairTrainer: optimizers takes .an optimizer, a scheduler. of Paddle's"
+    ):
+        make(own={"optimizers": foreign})
+    plateau = paddle.optimizer.lr.ReduceOnPlateau(0.1)
+    with pytest.raises(InputError, match="ReduceOnPlateau is no schedule over steps"):
+        make(own={"optimizers": (None, plateau)}).train()
+    with pytest.raises(InputError, match="create_optimizer of Wrong returned NoneType; return an optimizer"):
+        make(type("Wrong", (PairTrainer,), {"create_optimizer": lambda self: None})).train()
+
+
+@pytest.mark.parametrize("name", ["class_weights", "rdrop_alpha", "symmetric"])
+def test_flags_of_the_loss_beside_a_loss_function_are_refused(make, name):
+    value = {"class_weights": "1,2", "rdrop_alpha": 1.0, "symmetric": "average"}[name]
+    with pytest.raises(InputError, match=f"{name}.* is of a part that PairTrainer is given here"):
+        make(own={"compute_loss_func": paddle.nn.CrossEntropyLoss()}, **{name: value})
+
+
+class OwnLoader(PairTrainer):
+    def get_train_dataloader(self):
+        return self.loader or super().get_train_dataloader()
+
+    loader = None
+
+
+def test_the_loader_of_a_trainer_gives_the_batches_of_its_run(make, plain):
+    batches = make(folder="loader").get_train_dataloader()
+    assert len(batches) == 6 and [len(batch["labels"]) for batch in batches] == [16] * 6
+    trainer = make(OwnLoader)
+    trainer.train()
+    assert losses_of(trainer) == plain
+
+
+def test_a_loader_of_ones_own_is_trained_with_epoch_by_epoch(make):
+    trainer = make(OwnLoader, max_steps=0, epochs=3, dropout=0.0)
+    ready = [batch for _, batch in zip(range(2), trainer.get_train_dataloader())]
+    trainer.loader = [ready[0], [paddle.to_tensor(ready[1][name]) for name in ready[1]]]
+    trainer.train()
+    assert trainer.state.global_step == 6
+    first = make(OwnLoader, folder="first", max_steps=1, dropout=0.0)
+    first.loader = trainer.loader
+    first.train()
+    assert losses_of(first)[0] == losses_of(trainer)[0][:1]
+
+
+def test_a_loader_of_paddle_is_trained_with_and_resumed(make):
+    class Rows(paddle.io.Dataset):
+        def __init__(self, batches):
+            self.rows = [row for batch in batches for row in zip(*batch.values())]
+
+        def __getitem__(self, index):
+            ids, types, label = self.rows[index]
+            padded = [np.pad(array, (0, 32 - len(array))) for array in (ids, types)]
+            return (*padded, np.array([label]))
+
+        def __len__(self):
+            return len(self.rows)
+
+    rows = Rows(make(folder="rows").get_train_dataloader())
+
+    def run(folder, steps):
+        trainer = make(OwnLoader, folder=folder, max_steps=steps)
+        sampler = paddle.io.DistributedBatchSampler(rows, 16, num_replicas=1, rank=0, shuffle=True)
+        trainer.loader = paddle.io.DataLoader(rows, batch_sampler=sampler, return_list=True)
+        trainer.config = PairConfig(**{**vars(trainer.config), "max_steps": 9})
+        stop = type("Stop", (PairCallback,), {})
+        stop.on_step_end = lambda self, args, state, control, **kwargs: setattr(
+            control, "should_training_stop", state.global_step == steps
+        )
+        trainer.add_callback(stop)
+        trainer.train()
+        return losses_of(trainer)[0]
+
+    whole = run("whole", 9)
+    run("parts", 7)
+    assert run("parts", 9) == whole and len(set(whole)) == 9
+
+
+@pytest.mark.parametrize(
+    "batch, reason",
+    [
+        (
+            {"input_ids": [[1, 2]], "labels": [0], "weights": [1]},
+            "a batch of input_ids, labels, weights; give",
+        ),
+        ({"input_ids": [[1, 2]]}, "a batch of input_ids; give input_ids, token_type_ids, labels"),
+        (["a"], "a list, no batch"),
+        (3, "a int, no batch"),
+        ([[[1, 2]], [[0]], [1]], r"input_ids \(1, 2\), token_type_ids \(1, 1\)"),
+    ],
+)
+def test_what_is_no_batch_is_refused(batch, reason):
+    with pytest.raises(InputError, match=f"loader gave {reason}"):
+        batch_of(batch, "loader")
+
+
+def test_a_loader_without_a_length_is_refused(make):
+    trainer = make(OwnLoader)
+    trainer.loader = iter([1])
+    with pytest.raises(InputError, match="get_train_dataloader returned what has no length"):
+        trainer.train()
+
+
+def test_evaluate_and_log_of_a_subclass_are_called(make):
+    class Noting(PairTrainer):
+        seen = []
+
+        def evaluate(self, *given, **named):
+            metrics = super().evaluate(*given, **named)
+            return {**metrics, "mine": metrics["accuracy"] / 2}
+
+        def log(self, logs):
+            self.seen.append(logs["step"])
+
+    trainer = make(Noting, best_metric="accuracy")
+    trainer.train()
+    evaluations = [entry for entry in trainer.state.log_history if "eval_accuracy" in entry]
+    assert [entry["step"] for entry in evaluations] == [0, 3, 6] and Noting.seen == [1, 2, 3, 4, 5, 6]
+    assert all(entry["eval_mine"] == entry["eval_accuracy"] / 2 for entry in evaluations)
+
+
+@pytest.mark.parametrize(
+    "strategy, steps",
+    [("auto", [0, 4, 6, 8, 12]), ("steps", [0, 4, 8, 12]), ("epoch", [0, 6, 12]), ("no", [])],
+)
+def test_evaluation_by_steps_epochs_or_never(make, strategy, steps):
+    trainer = make(evaluation_strategy=strategy, max_steps=0, epochs=2, eval_freq=4)
+    result = trainer.train()
+    assert [e["step"] for e in trainer.state.log_history if "eval_loss" in e] == steps
+    assert (result.best_model is None) == (strategy == "no") and result.step == 12
+
+
+@pytest.mark.parametrize("strategy, steps", [("steps", [5, 10, 12]), ("epoch", [6, 12]), ("no", [12])])
+def test_saving_by_steps_epochs_or_at_the_end_alone(make, strategy, steps):
+    saved = []
+    note = type("Note", (PairCallback,), {})
+    note.on_save = lambda self, args, state, control, **kwargs: saved.append(state.global_step)
+    make(save_strategy=strategy, max_steps=0, epochs=2, checkpoint_steps=5, own={"callbacks": [note]}).train()
+    assert saved == steps
+
+
+def test_the_command_without_evaluations_leaves_the_last_model(tmp_path):
+    train_pair(train_config(tmp_path, max_steps=2, evaluation_strategy="no"))
+    assert (tmp_path / "out" / "model_last" / "model.safetensors").is_file()
+    assert not (tmp_path / "out" / "best").exists()
+
+
+def test_early_stopping_without_evaluations_is_refused():
+    with pytest.raises(InputError, match="early_stopping_patience=3 counts evaluations, and"):
+        PairConfig("out", evaluation_strategy="no", early_stopping_patience=3)
