@@ -1,6 +1,6 @@
 """Encoded pairs on disk: tokenised once, memory mapped, checked whenever they are opened.
 
-CACHE/pairs-NAME.arrow   a table of Hugging Face datasets: input_ids, head (see `EncodedPairs`), label
+CACHE/pairs-NAME.arrow   an Arrow stream: input_ids, head (see `EncodedPairs`), label
 CACHE/pairs-NAME.json    its sha256 and the key it was made for; written last, so the two are whole
 CACHE/pairs-NAME.lock    held by the process that makes them
 
@@ -113,23 +113,18 @@ def _write(rows: EncodedPairs, draft: Path) -> Dict[str, object]:
 def _write_table(path: Path, rows: EncodedPairs) -> None:
     """Write the rows as one Arrow record batch, so that their ids lie side by side in the file."""
     import pyarrow as pa
-    from datasets import Features, Value
-    from datasets import Sequence as ListOf
-    from datasets.arrow_writer import ArrowWriter
 
     columns = {
         "input_ids": pa.ListArray.from_arrays(pa.array(rows.starts, pa.int32()), pa.array(rows.ids)),
         "head": pa.array(rows.heads, pa.int32()),
     }
-    kinds = {"input_ids": ListOf(Value("int32")), "head": Value("int32")}
-    if rows.labels is not None:
-        kind = rows.labels.dtype.name  # int64 of classes, float64 of scores
-        columns["label"], kinds["label"] = pa.array(rows.labels, kind), Value(kind)
+    if rows.labels is not None:  # int64 of classes, float64 of scores
+        columns["label"] = pa.array(rows.labels)
     if rows.groups is not None:
-        columns["group"], kinds["group"] = pa.array(rows.groups, pa.int64()), Value("int64")
-    with ArrowWriter(path=str(path), features=Features(kinds)) as writer:
-        writer.write_table(pa.table(columns), writer_batch_size=len(rows))
-        writer.finalize()
+        columns["group"] = pa.array(rows.groups, pa.int64())
+    table = pa.table(columns)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=max(1, len(rows)))
 
 
 def _load(tokenizer: AnyTokenizer, note: Dict, path: Path) -> Optional[EncodedPairs]:
@@ -140,9 +135,9 @@ def _load(tokenizer: AnyTokenizer, note: Dict, path: Path) -> Optional[EncodedPa
 
 
 def _mapped(path: Path, tokenizer: AnyTokenizer, num_cut: int, bad: Tuple[BadRow, ...]) -> EncodedPairs:
-    from datasets import Dataset
+    import pyarrow as pa
 
-    table = Dataset.from_file(str(path)).data
+    table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
     (lists,) = table.column("input_ids").chunks
     heads = table.column("head").to_numpy()
     labels = table.column("label").to_numpy() if "label" in table.column_names else None
