@@ -24,6 +24,7 @@ from pages import ROOT, blocks, blocks_to_run, text_of
 from ports import free_port
 from tiny_bert import ORDER, POOLER, write_bert
 from tiny_sentence import write_sentence
+from warm_commands import warm_environment
 
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier
@@ -174,11 +175,13 @@ def here(template, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def environment():
-    """`python` and `ernie-pair` as after activating .venv."""
+def environment(tmp_path_factory):
+    """`python` and `ernie-pair` as after activating .venv, the latter from a warm process."""
     venv = ROOT / ".venv" / "bin"
     path = f"{venv}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "DEVICE": "cpu", "OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS}
+    found = {**os.environ, "PATH": path, "DEVICE": "cpu", "OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS}
+    with warm_environment(tmp_path_factory.mktemp("warm"), found) as warm:
+        yield warm
 
 
 def changed(command):
