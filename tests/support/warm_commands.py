@@ -1,8 +1,8 @@
 """Commands of the package that start from a process with Paddle imported already.
 
-Importing Paddle and what is built on it takes most of a short command. `warm_environment` starts a parent that
-has imported it, and puts an `ernie-pair` first in PATH, which has the parent fork: the child gets the words,
-the environment, the folder and the streams of the caller. What is decided at import differs with the
+Importing Paddle and what is built on it takes most of a short command. `warm_environment` starts a parent
+that has imported it, and puts an `ernie-pair` first in PATH, which has the parent fork: the child gets the
+words, the environment, the folder and the streams of the caller. What is decided at import differs with the
 environment, so a caller with other such variables than the parent's starts Python as ever.
 """
 
@@ -21,20 +21,7 @@ from pathlib import Path
 from places import ROOT
 
 # Read while something is imported, or by a library that has been loaded already.
-AT_IMPORT = (
-    "CUDA",
-    "ERNIE_PAIR",
-    "FLAGS_",
-    "GLOG",
-    "HOME",
-    "KMP_",
-    "LD_",
-    "MKL_",
-    "OMP_",
-    "PADDLE",
-    "PPNLP",
-    "PYTHON",
-)
+AT_IMPORT = tuple("CUDA ERNIE_PAIR FLAGS_ GLOG HOME KMP_ LD_ MKL_ OMP_ PADDLE PPNLP PYTHON".split())
 PRELOADED = """
     ernie_pair.pair.train.train_pair ernie_pair.pretrain.pretrain ernie_pair.pretrain.convert.convert
     ernie_pair.embedding.train.train_embedding ernie_pair.pair.export.export_pair
