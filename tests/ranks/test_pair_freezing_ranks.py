@@ -51,8 +51,8 @@ def state_of(output_dir, name):
     "flags",
     [
         {"freeze_layers": 1, "use_recompute": True, "layer_decay": 0.9},
-        {"freeze": "encoder", "pooling": "mean"},
-        {"use_recompute": True, "model_type": "tinybert"},
+        pytest.param({"freeze": "encoder", "pooling": "mean"}, marks=pytest.mark.slow),
+        pytest.param({"use_recompute": True, "model_type": "tinybert"}, marks=pytest.mark.slow),
     ],
 )
 def test_frozen_or_recomputed_training_on_two_ranks_matches_one(tmp_path, flags):

@@ -233,7 +233,13 @@ def test_a_collective_without_its_peer_is_a_one_line_error(tmp_path):
 
 
 @needs_kernels
-@pytest.mark.parametrize("levels", [("avx512_bf16", "none"), ("avx512", "avx2")], ids="-".join)
+@pytest.mark.parametrize(
+    "levels",
+    [
+        pytest.param(("avx512_bf16", "none"), id="none"),
+        pytest.param(("avx512", "avx2"), id="avx2", marks=pytest.mark.slow),
+    ],
+)
 def test_all_processes_fall_back_to_the_same_kernels(config, levels):
     if levels[1] == "avx2" and level_here() == "avx2":
         pytest.skip("this processor has one level alone")

@@ -141,7 +141,13 @@ def test_the_fused_kernels_match_the_plain_kernels(folder):
 
 
 @needs_kernels
-@pytest.mark.parametrize("levels", [("avx512_bf16", "none"), ("avx512", "avx2")], ids="-".join)
+@pytest.mark.parametrize(
+    "levels",
+    [
+        pytest.param(("avx512_bf16", "none"), id="none"),
+        pytest.param(("avx512", "avx2"), id="avx2", marks=pytest.mark.slow),
+    ],
+)
 def test_all_processes_fall_back_to_the_same_kernels(folder, levels):
     if levels[1] == "avx2" and level_here() == "avx2":
         pytest.skip("this processor has one level alone")
@@ -159,7 +165,9 @@ def reference(folder):
     return results_of(folder, 1, layouts, "reference")["one"][0]
 
 
-@pytest.mark.parametrize("processes", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "processes", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_every_layout_gives_the_weights_of_one_process(folder, reference, processes):
     found = differences(results_of(folder, processes, layouts_of(processes), f"p{processes}"), reference)
     print("".join(f"\n{name:<36}{difference:.1e}" for name, difference in found.items()))
@@ -168,6 +176,7 @@ def test_every_layout_gives_the_weights_of_one_process(folder, reference, proces
     assert np.abs(start).max() > 100 * BOUND
 
 
+@pytest.mark.slow
 def test_every_layout_matches_one_process_with_lamb(folder):
     """LAMB divides by the norms of whole parameters, whichever rank holds their state."""
     settings = {"optimizer": "lamb", "adam_epsilon": 1e-6}
@@ -182,6 +191,7 @@ def test_every_layout_matches_one_process_with_lamb(folder):
     assert max(found.values()) < BOUND
 
 
+@pytest.mark.slow
 def test_every_layout_matches_one_process_with_ngram_masking(folder):
     """The numbers of n-grams and tokens vary from rank to rank; the loss is a mean over all of them."""
     build_ngrams(
@@ -209,6 +219,7 @@ def test_every_layout_matches_one_process_with_ngram_masking(folder):
         np.testing.assert_allclose(ranks[1]["lm_loss"], one["lm_loss"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_lamb_skips_an_update_with_infinite_gradients(folder):
     layout = {name: layouts_of(2)[name] for name in ("dp1-sharding2-merge1", "dp2-sharding1-merge2")}
     settings = {"optimizer": "lamb", "on_nan": "skip"}
@@ -233,6 +244,7 @@ def test_fused_collectives_are_bit_identical(folder):
             assert all(np.array_equal(alone[key], together[key]) for key in alone)
 
 
+@pytest.mark.slow
 def test_dropout_is_reproducible_for_the_same_seed_and_layout(folder):
     layouts = {name: flags for name, flags in layouts_of(2, merges=(2,)).items() if "sharding2" in name}
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
@@ -242,7 +254,13 @@ def test_dropout_is_reproducible_for_the_same_seed_and_layout(folder):
             assert all(np.array_equal(one[key], other[key]) for key in one)
 
 
-@pytest.mark.parametrize("processes, name", [(1, "dp1-sharding1-merge2"), (2, "dp1-sharding2-merge2")])
+@pytest.mark.parametrize(
+    "processes, name",
+    [
+        pytest.param(1, "dp1-sharding1-merge2", marks=pytest.mark.slow),
+        (2, "dp1-sharding2-merge2"),
+    ],
+)
 def test_an_infinite_gradient_skips_only_its_own_update(folder, processes, name):
     """Real dynamic loss scaling on the CPU; scales that are powers of two leave the results bit-identical."""
     layout = {name: layouts_of(processes)[name]}
@@ -266,6 +284,7 @@ def test_an_infinite_gradient_skips_only_its_own_update(folder, processes, name)
     assert all(np.array_equal(scaled[key], skipping[key]) for key in weights)
 
 
+@pytest.mark.slow
 def test_phases_with_different_micro_batches_match_one_process(folder):
     """Gradient merge changes between the phases: 2 steps of short samples, then 3 of long ones."""
     whole = {"one": {"micro_batch_size": GLOBAL_BATCH, "phases": "16:2,32:3"}}

@@ -47,6 +47,7 @@ def weights(output):
     return load_file(output / "model_last" / "static_vars.safetensors")
 
 
+@pytest.mark.slow
 def test_unshared_folders_each_hold_all_a_resume_needs(world):
     outputs = [world / "first", world / "second"]
     unshared = {"share_folder": "false", "decay_steps": 4}

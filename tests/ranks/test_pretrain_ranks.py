@@ -62,11 +62,14 @@ ALL_AT_ONCE = {
 @pytest.mark.parametrize(
     "layout",
     [
-        {"micro_batch_size": 8, "split": "1,0,0"},
-        {**ALL_AT_ONCE},
-        {**ALL_AT_ONCE, "dp_degree": 1, "sharding_degree": 2, "use_sharding": "true"},
+        pytest.param(
+            {"micro_batch_size": 8, "split": "1,0,0"}, id="dp-no-validation", marks=pytest.mark.slow
+        ),
+        pytest.param({**ALL_AT_ONCE}, id="dp-all", marks=pytest.mark.slow),
+        pytest.param(
+            {**ALL_AT_ONCE, "dp_degree": 1, "sharding_degree": 2, "use_sharding": "true"}, id="sharding-all"
+        ),
     ],
-    ids=["dp-no-validation", "dp-all", "sharding-all"],
 )
 def test_a_killed_and_restarted_run_is_bit_identical(world, layout, request):
     name = request.node.callspec.id

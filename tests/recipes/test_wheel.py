@@ -125,6 +125,7 @@ def test_without_a_compiler_the_wheel_has_no_kernels(tmp_path):
         assert "the package was built without its compiled kernels" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_quickstart_and_several_processes(installed, empty):
     said = run(installed / "ernie-pair", "quickstart", "--output_dir", "out", *SHORT.split(), cwd=empty)
     assert said.count("test accuracy") == 2 and "[7/7] predict" in said
