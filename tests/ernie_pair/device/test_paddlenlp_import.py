@@ -35,7 +35,7 @@ print(transformers is paddlenlp.transformers, "paddlenlp.taskflow" in __import__
     assert run_python(code) == ["True", "True"]
 
 
-def test_all_of_paddlenlp_computes_what_its_models_alone_compute():
+def test_paddlenlp_computes_what_its_models_alone_compute():
     code = """
 import paddle
 {first}
