@@ -146,7 +146,8 @@ def test_rendezvous_ports_are_below_the_ephemeral_range(tmp_path):
 def test_a_failed_process_keeps_its_code_and_leaks_no_env(tmp_path):
     (tmp_path / "fails.py").write_text("import sys\nsys.exit('error: it failed')\n")
     done = launch(tmp_path, "--nproc_per_node", "2", "fails.py", A_PASSWORD="open-sesame")
-    assert done.returncode == 1 and "ended with exit code 1" in done.stderr
+    assert done.returncode == 1 and done.stderr.startswith("error: rank ")
+    assert done.stderr.count("\n") == 1 and "ended with exit code 1; see " in done.stderr
     assert "error: it failed" in (tmp_path / "log" / "workerlog.0").read_text()
     written = "".join(path.read_text() for path in (tmp_path / "log").iterdir())
     assert "open-sesame" not in written + done.stdout + done.stderr
