@@ -7,7 +7,7 @@ every start and to the console when a process fails; this one does neither. Ever
 share of the cores, or with the user's OMP_NUM_THREADS, where Paddle's launcher lets it use one core. GPUs
 that are not there are an error of one line (exit code 2), not a traceback. Processes that are to run on the
 CPU (`--device cpu` behind FILE) are given no GPU. When a process fails, the last line names it and its log,
-and the exit code is its own, not that of another one that was stopped because of it; see `failure_of`. When
+and the exit code is its own, not that of another one that was stopped because of it; see `blame`. When
 the launcher is stopped, killed or loses its terminal, its processes end with it, and so does whatever they
 have started. It says nothing of itself but warnings and errors (--log_level INFO brings the rest back), and
 shows the last lines of a run that is stopped. On a terminal what it shows of the first process has its
@@ -85,7 +85,9 @@ def leave(end: LaunchEnd, logs: Path) -> NoReturn:
         code = next((code for code in end.codes if code in NOT_SAVED), usual)
         line = f"stopped by {signal.Signals(end.signal).name}; what each process printed is in {logs}"
     elif end.failed:
-        code, line = failure_of(end.failed)
+        blamed = blame(end.failed)
+        sys.stdout.write(blamed.unseen)
+        code, line = failure_of(blamed)
     elif any(end.codes):
         code = LostProcessError.exit_code
         line = f"error: stopped, since a process on another machine failed; see its log, and {logs} here"
@@ -96,20 +98,26 @@ def leave(end: LaunchEnd, logs: Path) -> NoReturn:
     sys.exit(code)
 
 
-def failure_of(failed: Sequence[FailedProcess]) -> Tuple[int, str]:
-    """Return (the exit code of the launcher, its line) for processes that failed by themselves.
+def blame(failed: Sequence[FailedProcess]) -> FailedProcess:
+    """Return which of the processes that failed by themselves is the cause.
 
-    The one to blame was killed, or else does not say that it lost another one; of several it is the first
-    that fell silent. Its code is that of the launcher; for one that was killed 6, as if lost, or 128 + N for
-    a signal N that asks to end.
+    It was killed, or else does not say that it lost another one; of several it is the first to fall silent.
     """
     lost = LostProcessError.exit_code
-    blamed = min(failed, key=lambda each: (each.code > 0, each.code == lost, each.wrote))
+    return min(failed, key=lambda each: (each.code > 0, each.code == lost, each.wrote))
+
+
+def failure_of(blamed: FailedProcess) -> Tuple[int, str]:
+    """Return (the exit code of the launcher, its line) for the process that is the cause of the end.
+
+    The code is that of the process; for one that was killed 6, as if lost, or 128 + N for a signal N that
+    asks to end.
+    """
     code, fate = blamed.code, f"ended with exit code {blamed.code}"
     if code < 0:
         number = signal.Signals(-code)
         asks = number in (signal.SIGINT, signal.SIGTERM)
-        code, fate = 128 + number if asks else lost, f"was killed by {number.name}"
+        code, fate = 128 + number if asks else LostProcessError.exit_code, f"was killed by {number.name}"
     return code, f"error: rank {blamed.rank} (pid {blamed.pid}) {fate}; see {blamed.log}"
 
 

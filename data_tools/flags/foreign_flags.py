@@ -134,7 +134,9 @@ FOREIGN_FLAGS: Dict[str, Tuple[str, ...]] = {
     **_same(
         ("workers", "num_workers"), "dataloader_num_workers num_workers preprocessing_num_workers num_proc"
     ),
-    **_same(("workers",), "n_jobs jobs processes num_processes"),
+    **_same(("workers", "processes"), "n_jobs jobs processes num_processes"),
+    **_same(("nnodes",), "num_machines num_nodes"),
+    **_same(("master",), "main_process_ip master_addr rdzv_endpoint"),
     **_same(("threads",), "num_threads cpu_threads n_threads"),
     **_same(("host",), "ip address bind"),
     **_same(("max_batch",), "max_batch_size"),

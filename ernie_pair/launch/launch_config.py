@@ -32,7 +32,7 @@ from data_tools.base.flag_words import (
     split_words,
 )
 from data_tools.base.options import Given, Options, hints_of, option, read_given
-from data_tools.base.yaml_flags import Entry, launch_file, read_entries
+from data_tools.base.yaml_flags import Entry, launch_file, nearest, read_entries
 from ernie_pair.device.gpu.cards import why_no_gpu
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
@@ -200,15 +200,19 @@ def read_launch(
 def split_at_target(words: Sequence[str]) -> Tuple[List[str], List[str]]:
     """Return (the flags before the file, the script or the command that is to be started; that and all else).
 
-    Only flags of launch can stand there, each with its value. All words are returned first where there is
-    nothing to start.
+    Each flag stands there with its value. The second is empty where there is nothing to start. Raises
+    InputError for a flag that launch does not have.
     """
     place, names = 0, flag_names(LaunchConfig)
     while place < len(words) and words[place].startswith("-"):
         flag, equals, _ = _named_as_here(words[place : place + 1])[0].partition("=")
-        if flag[2:].replace("-", "_") not in names:
-            return list(words), []
-        place += 1 if equals else 2
+        name = flag.lstrip("-").replace("-", "_")
+        if flag not in ("-h", "--help") and name not in names:
+            raise InputError(
+                f"{flag} stands before the file or command to start, where only flags of launch can; "
+                f"{nearest([name], names)}"
+            )
+        place += 1 if equals or name in ("h", "help") else 2
     return list(words[:place]), list(words[place:])
 
 

@@ -18,6 +18,8 @@ from data_tools.base.regular_file import FileRefusedError, read_regular
 from data_tools.base.yaml_flags import MOST_BYTES
 from ernie_pair.launch.launch_config import LaunchConfig, build_launch, split_at_target
 
+# The flags of launch that mean nothing for a script.
+OF_COMMANDS = {"--command": "chooses a command of ernie-pair", "--config": "is for a command"}
 SHEBANG = re.compile(rb"#!.*\bpython[\d.]*\b")
 
 
@@ -32,8 +34,9 @@ def read_script(words: Sequence[str]) -> Optional[Tuple[LaunchConfig, List[str]]
         return None
     script = behind[0]
     config = build_launch(before, {"file": Given(script, "FILE")})
-    if any(re.match("--command(?==|$)", word) for word in before):
-        raise InputError(f"--command chooses a command of ernie-pair, and {script} is a script; leave it out")
+    for flag, purpose in OF_COMMANDS.items():
+        if any(word.partition("=")[0] == flag for word in before):
+            raise InputError(f"{flag} {purpose}, and {script} is a script; leave it out")
     if config.is_auto:
         raise InputError(f"--processes auto times the package's own steps; give {script} a number")
     return replace(config, log_dir=config.log_dir or "log"), [sys.executable, "-u", *behind]

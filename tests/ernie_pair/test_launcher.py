@@ -14,6 +14,7 @@ from places import ROOT
 
 from data_tools.base.errors import InputError
 from ernie_pair import launcher
+from ernie_pair.device.paddle_patches.launcher import FailedProcess
 from ernie_pair.launcher import refuse_absent_gpus
 
 
@@ -163,13 +164,30 @@ time.sleep(100)
 
 @pytest.mark.parametrize(
     "failure, code",
-    [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 128 + 9)],
-    ids=["it ends", "it is killed"],
+    [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 6), ("os.kill(os.getpid(), 15)", 143)],
+    ids=["it ends", "it is killed", "it is asked to end"],
 )
 def test_the_exit_code_is_that_of_the_failed_process(failure, code, tmp_path):
     (tmp_path / "fails_one.py").write_text(FAILS_ONE.format(failure=failure))
     done = launch(tmp_path, "--nproc_per_node", "2", "fails_one.py")
     assert done.returncode == code, done.stderr
+
+
+def failed(code, wrote):
+    return FailedProcess(0, 7, code, "log/workerlog.0", wrote, "")
+
+
+@pytest.mark.parametrize(
+    "first, second, blamed",
+    [
+        (failed(6, 1.0), failed(-9, 2.0), 1),
+        (failed(6, 1.0), failed(1, 2.0), 1),
+        (failed(1, 2.0), failed(1, 1.0), 1),
+        (failed(2, 1.0), failed(2, 2.0), 0),
+    ],
+)
+def test_the_process_that_failed_for_its_own_reasons_is_blamed(first, second, blamed):
+    assert launcher.blame([first, second]) is (first, second)[blamed]
 
 
 SPEAKS = """
@@ -208,7 +226,7 @@ def test_the_last_output_of_a_stopped_run_is_shown(tmp_path):
     )
     assert running.stdout.readline() == "ready\n"
     running.send_signal(signal.SIGTERM)
-    assert running.communicate(timeout=60)[0] == "saved, and stopped\n"
+    assert running.communicate(timeout=60)[0] == "saved, and stopped\n" and running.returncode == 143
 
 
 def test_a_multi_machine_run_reports_that_it_is_waiting(capsys):

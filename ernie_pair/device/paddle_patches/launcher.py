@@ -21,6 +21,8 @@ from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tup
 
 from ernie_pair.device.paddle_patches.replaced import replaced
 
+TAIL_BYTES = 3000  # of the log of a process that failed
+
 
 def asked_gpus() -> Optional[str]:
     """Return the GPUs that --gpus of ``sys.argv``, or the environment, requests."""
@@ -100,6 +102,7 @@ class FailedProcess(NamedTuple):
     """A process that ended by itself.
 
     ``code``: its exit code, or minus the signal that killed it. ``wrote``: when it last wrote its ``log``.
+    ``unseen``: the end of the log; of the first process nothing, whose log the launcher shows.
     """
 
     rank: int
@@ -107,6 +110,7 @@ class FailedProcess(NamedTuple):
     code: int
     log: str
     wrote: float
+    unseen: str
 
 
 @dataclass
@@ -160,7 +164,8 @@ def end_noted() -> Iterator[LaunchEnd]:
     with ExitStack() as stack:
         stack.enter_context(replaced(Pod, "stop", note_and_stop))
         stack.enter_context(replaced(ControllerBase, "signal_handler", note_and_handle))
-        stack.enter_context(replaced(Container, "tail", _show_tail))
+        # Paddle shows the end of one that failed first, which need not be the cause, or what it has shown.
+        stack.enter_context(replaced(Container, "tail", lambda container: None))
         logger.addFilter(_is_news)
         stack.callback(logger.removeFilter, _is_news)
         yield end
@@ -168,9 +173,14 @@ def end_noted() -> Iterator[LaunchEnd]:
 
 def _failed(container) -> FailedProcess:
     rank = int(container.env.get("PADDLE_TRAINER_ID", container.rank))
-    log = container.errfile or os.devnull
-    wrote = os.stat(log).st_mtime if os.path.exists(log) else 0.0
-    return FailedProcess(rank, container._proc._proc.pid, container.exit_code, log, wrote)
+    log, wrote, unseen = container.errfile or os.devnull, 0.0, ""
+    with suppress(OSError), open(log, "rb") as lines:
+        wrote = os.fstat(lines.fileno()).st_mtime
+        end = lines.seek(0, os.SEEK_END)
+        if container.rank > 0:
+            lines.seek(max(container._log_start_offset, end - TAIL_BYTES))
+            unseen = lines.read().decode("utf-8", errors="replace")
+    return FailedProcess(rank, container._proc._proc.pid, container.exit_code, log, wrote, unseen)
 
 
 def _kill_group(container) -> None:
@@ -185,21 +195,6 @@ def _kill_group(container) -> None:
 def _is_news(record: logging.LogRecord) -> bool:
     """Return whether a line of the launcher says more than the one that this package ends with."""
     return not record.getMessage().startswith("Container failed")
-
-
-def _show_tail(container, length: int = 3000) -> None:
-    """Show the end of the log of a process that failed; of the first one, what has not been shown.
-
-    Paddle's own shows that of the first process twice, and nothing where the cut is within a character.
-    """
-    if container.rank == 0 or not container.outfile:
-        while container.logs():
-            continue
-        return
-    with open(container.outfile, "rb") as log:
-        end = log.seek(0, os.SEEK_END)
-        log.seek(max(container._log_start_offset, end - length))
-        sys.stdout.write(log.read().decode("utf-8", errors="replace"))
 
 
 @contextmanager

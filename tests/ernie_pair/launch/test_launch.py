@@ -15,11 +15,14 @@ from tiny_pair import write_model, write_pairs
 
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import InputError
+from ernie_pair.device.gpu import cards
+from ernie_pair.device.gpu.builds import Build
 from ernie_pair.launch import launch as launching
 from ernie_pair.launch import launcher_words as launching_words
 from ernie_pair.launch.launch import launch
 from ernie_pair.launch.launch_config import read_launch
-from ernie_pair.launch.launcher_words import environment_of, launcher_words
+from ernie_pair.launch.launcher_words import environment_of, launcher_words, words_around
+from ernie_pair.launch.own_script import is_script, read_script
 from ernie_pair.launch.wizard import QuestionsConfig, write_launch_file
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -209,19 +212,106 @@ def test_launch_errors_are_reported_before_anything_starts(folder, monkeypatch, 
     "words, reason",
     [
         ([], "give a file or one of train, "),
-        (["--epochs=3"], "give a file or one of train, "),
+        (["--epochs=3"], "epochs stands before the file or command to start, where only flags of launch"),
+        (["--num_processes", "2", "my.py"], "did you mean processes"),
+        (["--gpu_ids", "0,1", "my.py"], "name the GPUs by gpus 0,1, or give the number of processes"),
+        (["--num_machines=2", "my.py"], "did you mean nnodes"),
+        (["--processes", "2"], "give a file or one of train, .*, or a script of your own"),
         (
             ["mine", "--train_file=a"],
             "mine is not a command of launch; give one of train, .*, or a file that",
         ),
         (["predikt"], "predikt is not a command of launch; give one of train, "),
         (["absent.yaml"], "absent.yaml: no such file; ernie-pair config writes a file"),
+        (["absent.py", "--lr", "1"], "absent.py: no such file; .* give a Python script"),
         (["model"], "model: a folder; ernie-pair config writes a file"),
     ],
 )
 def test_a_missing_or_unknown_launch_target_is_an_error(words, reason):
     with pytest.raises(InputError, match=reason):
         launch(words)
+
+
+SCRIPT = "import sys\nprint(sys.argv)\n"
+
+
+def script_words(*words):
+    """The command that would be run for a script, without the interpreter."""
+    config, run = read_script(words)
+    return [word for word in words_around(config, run) if word != sys.executable]
+
+
+def test_words_behind_a_script_are_its_own(folder):
+    (folder / "my.py").write_text(SCRIPT)
+    own = ["my.py", "--gpus", "7", "--help", "--", "-x", "--processes=9"]
+    assert script_words(*own) == ["-u", *own]
+    launcher = ["-m", "ernie_pair.launcher", "--log_dir", "log"]
+    assert script_words("--nproc_per_node", "2", *own) == [*launcher, "--nproc_per_node", "2", "-u", *own]
+    assert script_words("--gpus=0,1", *own) == [*launcher, "--gpus", "0,1", "-u", *own]
+    words = ["--nnodes", "2", "--master", "10.0.0.1:8090", "--processes=2", "--log_dir=mine", "my.py"]
+    assert script_words(*words)[3:9] == ["mine", "--nproc_per_node", "2", "--nnodes", "2", "--master"]
+
+
+def test_flags_of_launch_may_stand_before_a_command_or_a_file(folder):
+    file = write(folder, {"processes": 3}, device="cpu")
+    assert started("--processes", "2", file) == started(file, "--processes=2")
+    words = [*PRETRAIN, "--device=cpu"]
+    assert started("--nproc-per-node=2", "pretrain", *words) == started("pretrain", "--processes=2", *words)
+
+
+@pytest.mark.parametrize(
+    "name, text, is_one",
+    [
+        ("my.py", "max_steps: 1", True),
+        ("my", f"#!/usr/bin/env python3\n{SCRIPT}(", True),
+        ("my", SCRIPT, True),
+        ("my", "max_steps: 1\nbatch_size: 2\n", False),
+        ("my.txt", "# only a comment\n", False),
+        ("my.yaml", SCRIPT, False),
+    ],
+)
+def test_scripts_are_told_from_files_of_flags(folder, name, text, is_one):
+    (folder / name).write_text(text)
+    assert is_script(folder / name) is is_one
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\nexec python my.py --lr 1\n", "一句话。", "[1, 2\n", "\0"])
+def test_a_file_that_is_neither_script_nor_flags_is_refused(folder, text):
+    (folder / "my").write_text(text)
+    with pytest.raises(InputError, match="my is neither a Python script nor a YAML file of flags; name a "):
+        launch(["my", "--lr", "1"])
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (["--processes", "auto"], "--processes auto times the package's own steps; give my.py a number"),
+        (["--command=train"], "--command chooses a command of ernie-pair, and my.py is a script; leave it"),
+        (["--config", "a.yaml"], "--config is for a command, and my.py is a script; leave it out"),
+        (["--processes", "-1"], "--processes -1 is below 0"),
+        (["--gpus", "0", "--processes", "2"], "--gpus 0 and --processes 2 differ"),
+    ],
+)
+def test_flags_that_a_script_cannot_have_are_refused(folder, words, reason):
+    (folder / "my.py").write_text(SCRIPT)
+    with pytest.raises(InputError) as caught:
+        launch([*words, "my.py"])
+    assert reason in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "build, said",
+    [("", "this Paddle is the CPU build and no NVIDIA driver"), ("12", "no NVIDIA driver is loaded")],
+)
+def test_gpus_without_a_gpu_blame_no_flag_that_is_not_given(monkeypatch, build, said):
+    monkeypatch.setattr(cards, "installed_build", lambda: Build("2.6.2", build, False, None))
+    monkeypatch.setattr(cards, "has_driver", lambda: False)
+    flags = [f"--{name}={value}" for name, value in FLAGS.items()]
+    with pytest.raises(InputError) as caught:
+        launch(["train", "--gpus", "0,1", *flags])
+    message = caught.value.message
+    assert message.startswith("--gpus 0,1, but there is no GPU to use: ") and said in message
+    assert message.endswith("or use the CPU: --processes 2 in its place") and "--device" not in message
 
 
 def test_a_launch_file_given_as_config_is_refused(folder):
