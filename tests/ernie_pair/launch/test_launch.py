@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -19,6 +20,7 @@ from ernie_pair.device.gpu import cards
 from ernie_pair.device.gpu.builds import Build
 from ernie_pair.launch import launch as launching
 from ernie_pair.launch import launcher_words as launching_words
+from ernie_pair.launch import wizard
 from ernie_pair.launch.launch import launch
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.launch.launcher_words import environment_of, launcher_words, words_around
@@ -424,6 +426,90 @@ def test_a_wrong_answer_on_a_terminal_is_asked_again(folder):
     assert asking.returncode == 0, errors
     assert "'tpu' is not one of cpu, gpu; answer with one of them" in said and said.count("cpu or gpu?") == 2
     assert yaml.safe_load((folder / "pair.yaml").read_text())["train_file"] == "train.tsv"
+
+
+class Terminal(io.StringIO):
+    """Answers as if they were typed."""
+
+    def isatty(self):
+        return True
+
+
+def type_answers(monkeypatch, *answers):
+    monkeypatch.setattr(sys, "stdin", Terminal("".join(f"{answer}\n" for answer in answers)))
+    write_launch_file(QuestionsConfig())
+
+
+def test_contradicting_answers_repeat_only_the_question_concerned(folder, monkeypatch, capsys):
+    """The last question that the reason names; what was answered before it stays."""
+
+    def check(words):
+        if yaml.safe_load(Path(words[0]).read_text())["batch_size"] == 8:
+            raise InputError("--batch_size 8 does not go with --device cpu; choose another")
+
+    monkeypatch.setattr(wizard, "read_launch", check)
+    type_answers(monkeypatch, *ON_CPU, "16")
+    read = yaml.safe_load((folder / "pair.yaml").read_text())
+    assert (read["batch_size"], read["train_file"], read["launch"]["processes"]) == (16, "train.tsv", 2)
+    said = capsys.readouterr().out
+    assert "  --batch_size 8 does not go with" in said and said.count("in one forward pass") == 2
+    assert said.count("Training pairs") == said.count("cpu or gpu?") == 1
+    with pytest.raises(InputError, match="batch_size=8 does not go"):
+        answer(monkeypatch, *ON_CPU, "16", output_file="piped.yaml")
+    assert not list(folder.glob("piped.yaml*"))
+
+
+def test_another_device_asks_only_what_it_needs_anew(folder, monkeypatch):
+    def check(words):
+        if "gpus" in yaml.safe_load(Path(words[0]).read_text())["launch"]:
+            raise InputError("--device gpu is not here; choose another")
+
+    monkeypatch.setattr(wizard, "read_launch", check)
+    words = ("gpu", "0,1", "", "float16", "8", "", "stage2", "yes", "model", "ernie", "train.tsv", "dev.tsv")
+    type_answers(monkeypatch, *words, "", "cpu", "3")
+    read = yaml.safe_load((folder / "pair.yaml").read_text())
+    assert read["launch"] == {"processes": 3, "nnodes": 1} and read["device"] == "cpu"
+    assert (read["batch_size"], read["train_file"]) == (8, "train.tsv")
+    assert not {"use_amp", "amp_dtype", "amp_level", "sharding", "sharding_offload"} & set(read)
+
+
+def test_a_contradiction_that_no_question_is_about_ends_the_wizard(folder, monkeypatch):
+    def check(words):
+        raise InputError("--seed 3 is odd; leave it out")
+
+    monkeypatch.setattr(wizard, "read_launch", check)
+    with pytest.raises(InputError, match="seed=3 is odd"):
+        type_answers(monkeypatch, *ON_CPU)
+    assert not list(folder.glob("pair.yaml*"))
+
+
+def test_a_broken_model_folder_is_asked_again(folder, monkeypatch, capsys):
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_text("{")
+    type_answers(monkeypatch, *ON_CPU[:5], "broken", *ON_CPU[5:])
+    assert "  broken/config.json" in capsys.readouterr().out
+    assert yaml.safe_load((folder / "pair.yaml").read_text())["model_name_or_path"] == "model"
+
+
+def test_an_end_of_input_on_a_terminal_is_no_default(folder, monkeypatch):
+    with pytest.raises(
+        InputError, match="the answers end before 'How many micro-batches.*nothing is written"
+    ):
+        type_answers(monkeypatch, *ON_CPU[:4])
+    assert not list(folder.glob("pair.yaml*"))
+
+
+def test_ctrl_c_ends_the_wizard_with_one_line(folder):
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "ernie_pair", "config"]
+    asking = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    os.write(ours, b"cpu\n")
+    while "processes" not in asking.stdout.read(1 << 6).replace("\n", ""):
+        continue
+    asking.send_signal(signal.SIGINT)
+    said, told = asking.communicate(timeout=60)
+    assert (asking.returncode, told) == (130, "error: interrupted from the keyboard\n")
+    assert said.endswith("\n") and not list(folder.glob("pair.yaml*"))
 
 
 SHORT = {"from_scratch": True, "model_type": "ernie", "max_steps": 2, "batch_size": 16, "device": "cpu"}
