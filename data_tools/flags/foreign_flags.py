@@ -161,5 +161,7 @@ ADVICE: Dict[str, str] = {
     **dict.fromkeys("do_train do_eval do_predict do_test do_export".split(), _BY_COMMANDS),
     **dict.fromkeys("gpus n_gpu num_gpus gpu_ids nproc_per_node local_rank nnodes".split(), LAUNCHED),
     **dict.fromkeys("resume resume_from_checkpoint auto_resume".split(), _BY_ITSELF),
+    "disable_tqdm": "a bar is shown on a terminal and in a notebook alone; TQDM_DISABLE=1 in the environment "
+    "hides it: leave it out",
     "load_best_model_at_end": "the best model is always kept, in OUTPUT_DIR/best: leave it out",
 }

@@ -62,17 +62,26 @@ def write_launch_file(config: QuestionsConfig) -> None:
     path = Path(config.output_file)
     refuse_existing([path], config.overwrite)
     refuse_closed_input("the questions", "run this on a terminal, or give the answers through a pipe")
+    try:
+        _ask_until_they_agree(path)
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")  # behind the question
+        raise
+    sys.stdout.write(f"{path} is written; start it: ernie-pair launch {shlex.quote(str(path))}\n")
+
+
+def _ask_until_they_agree(path: Path) -> None:
+    """Ask all questions, and again those that the answers contradict each other in; write the file."""
     ask = Asker()
     answers: Answers = {}
     while True:
         ask_missing(ask, answers)
         try:
-            _write(path, answers)
-            break
+            return _write(path, answers)
         except InputError as error:
-            ask.again(question_of(error, answers), error)
-            answers.pop(question_of(error, answers))
-    sys.stdout.write(f"{path} is written; start it: ernie-pair launch {shlex.quote(str(path))}\n")
+            concerned = question_of(error, answers)
+            ask.again(concerned, error)
+            del answers[concerned]
 
 
 def ask_missing(ask: "Asker", answers: Answers) -> None:
@@ -87,7 +96,7 @@ def ask_missing(ask: "Asker", answers: Answers) -> None:
 
 def question_of(error: InputError, answers: Answers) -> str:
     """Return the last of the answered questions that ``error`` names, "" for none."""
-    named = set(re.findall(r"\w+", error.message))
+    named = set(re.findall(r"(?:--|:\d+: )(\w+)", error.message))  # a flag, or a line of the file
     concerned = [each.name for each in QUESTIONS if named & {each.name, *each.others}]
     return next((name for name in reversed(concerned) if name in answers), "")
 
@@ -141,11 +150,7 @@ class Asker:
 
     def _read(self) -> str:
         """Return a line, or "" at the end; whatever follows begins a line of its own."""
-        try:
-            line = sys.stdin.readline()
-        except KeyboardInterrupt:
-            sys.stdout.write("\n")
-            raise
+        line = sys.stdin.readline()
         if not (line and self.is_terminal):
             sys.stdout.write(line or "\n")
         return line
