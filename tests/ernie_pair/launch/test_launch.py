@@ -440,7 +440,7 @@ def type_answers(monkeypatch, *answers):
     write_launch_file(QuestionsConfig())
 
 
-def test_contradicting_answers_repeat_only_the_question_concerned(folder, monkeypatch, capsys):
+def test_contradicting_answers_repeat_the_question_concerned(folder, monkeypatch, capsys):
     """The last question that the reason names; what was answered before it stays."""
 
     def check(words):
@@ -473,7 +473,7 @@ def test_another_device_asks_only_what_it_needs_anew(folder, monkeypatch):
     assert not {"use_amp", "amp_dtype", "amp_level", "sharding", "sharding_offload"} & set(read)
 
 
-def test_a_contradiction_that_no_question_is_about_ends_the_wizard(folder, monkeypatch):
+def test_a_contradiction_about_no_question_ends_the_wizard(folder, monkeypatch):
     def check(words):
         raise InputError("--seed 3 is odd; leave it out")
 
