@@ -71,7 +71,8 @@ def launch() -> None:
     restore_asked_threads()  # Paddle, loaded meanwhile, has set one for all that is started
     tell_of_waiting(machines, master)
     keep_launcher_quiet()
-    signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # and not that of nohup
+        signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     log = asked_log()
     with dry_logs_removed(), log_shown(log), private_environment(stop_with_the_launcher):
         end = run_launcher()

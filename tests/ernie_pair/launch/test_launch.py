@@ -261,6 +261,13 @@ def test_flags_of_launch_may_stand_before_a_command_or_a_file(folder):
     assert started("--nproc-per-node=2", "pretrain", *words) == started("pretrain", "--processes=2", *words)
 
 
+def test_help_before_a_script_is_that_of_launch(folder, capsys):
+    (folder / "my.py").write_text(SCRIPT)
+    with pytest.raises(SystemExit) as left:
+        launch(["--processes", "2", "--help", "my.py"])
+    assert left.value.code == 0 and "--nnodes" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "name, text, is_one",
     [
