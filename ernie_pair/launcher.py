@@ -48,6 +48,7 @@ from ernie_pair.processes.console import log_shown
 from ernie_pair.processes.dry_logs import dry_logs_removed
 from ernie_pair.processes.stop_signals import stop_with_the_launcher
 
+ERROR = "error: "  # begins the line of an error; see `exit_code_of`
 NOT_SAVED = tuple(error.exit_code for error in (CheckpointError, NumbersError, MachineError))
 
 
@@ -87,7 +88,7 @@ def leave(end: LaunchEnd, logs: Path) -> NoReturn:
         line = f"stopped by {signal.Signals(end.signal).name}; what each process printed is in {logs}"
     elif end.failed:
         blamed = blame(end.failed)
-        sys.stdout.write(blamed.unseen)
+        sys.stdout.write("" if blamed.shows else blamed.tail)
         code, line = failure_of(blamed)
     elif any(end.codes):
         code = LostProcessError.exit_code
@@ -112,14 +113,15 @@ def failure_of(blamed: FailedProcess) -> Tuple[int, str]:
     """Return (the exit code of the launcher, its line) for the process that is the cause of the end.
 
     The code is that of the process; for one that was killed 6, as if lost, or 128 + N for a signal N that
-    asks to end.
+    asks to end. The line repeats the error that the process has printed last.
     """
-    code, fate = blamed.code, f"ended with exit code {blamed.code}"
+    errors = [line[len(ERROR) :] for line in blamed.tail.splitlines() if line.startswith(ERROR)]
+    code, fate = blamed.code, f"ended with exit code {blamed.code}" + "".join(f": {e}" for e in errors[-1:])
     if code < 0:
         number = signal.Signals(-code)
         asks = number in (signal.SIGINT, signal.SIGTERM)
         code, fate = 128 + number if asks else LostProcessError.exit_code, f"was killed by {number.name}"
-    return code, f"error: rank {blamed.rank} (pid {blamed.pid}) {fate}; see {blamed.log}"
+    return code, f"{ERROR}rank {blamed.rank} (pid {blamed.pid}) {fate}; see {blamed.log}"
 
 
 def ports_not_given_by_chance() -> str:

@@ -148,7 +148,7 @@ def test_a_failed_process_keeps_its_code_and_leaks_no_env(tmp_path):
     (tmp_path / "fails.py").write_text("import sys\nsys.exit('error: it failed')\n")
     done = launch(tmp_path, "--nproc_per_node", "2", "fails.py", A_PASSWORD="open-sesame")
     assert done.returncode == 1 and done.stderr.startswith("error: rank ")
-    assert done.stderr.count("\n") == 1 and "ended with exit code 1; see " in done.stderr
+    assert done.stderr.count("\n") == 1 and "ended with exit code 1: it failed; see " in done.stderr
     assert "error: it failed" in (tmp_path / "log" / "workerlog.0").read_text()
     written = "".join(path.read_text() for path in (tmp_path / "log").iterdir())
     assert "open-sesame" not in written + done.stdout + done.stderr
@@ -173,8 +173,8 @@ def test_the_exit_code_is_that_of_the_failed_process(failure, code, tmp_path):
     assert done.returncode == code, done.stderr
 
 
-def failed(code, wrote):
-    return FailedProcess(0, 7, code, "log/workerlog.0", wrote, "")
+def failed(code, wrote, tail=""):
+    return FailedProcess(0, 7, code, "log/workerlog.0", wrote, tail, True)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +188,23 @@ def failed(code, wrote):
 )
 def test_the_process_that_failed_for_its_own_reasons_is_blamed(first, second, blamed):
     assert launcher.blame([first, second]) is (first, second)[blamed]
+
+
+@pytest.mark.parametrize(
+    "code, tail, found",
+    [
+        (
+            2,
+            "error: earlier\nerror: x.tsv:3: two columns; add one\n",
+            (2, "exit code 2: x.tsv:3: two columns; a"),
+        ),
+        (1, "Traceback (most recent call last):\nKeyError: 3\n", (1, "ended with exit code 1; see log/")),
+        (-11, "error: earlier\n", (6, "was killed by SIGSEGV; see log/workerlog.0")),
+    ],
+)
+def test_the_line_of_a_failed_process_repeats_its_own_error(code, tail, found):
+    given, line = launcher.failure_of(failed(code, 1.0, tail))
+    assert given == found[0] and found[1] in line and line.startswith("error: rank 0 (pid 7) ")
 
 
 SPEAKS = """

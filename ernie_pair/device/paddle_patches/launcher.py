@@ -102,7 +102,7 @@ class FailedProcess(NamedTuple):
     """A process that ended by itself.
 
     ``code``: its exit code, or minus the signal that killed it. ``wrote``: when it last wrote its ``log``.
-    ``unseen``: the end of the log; of the first process nothing, whose log the launcher shows.
+    ``tail``: the end of the log, which the launcher ``shows`` of the first process of this machine alone.
     """
 
     rank: int
@@ -110,7 +110,8 @@ class FailedProcess(NamedTuple):
     code: int
     log: str
     wrote: float
-    unseen: str
+    tail: str
+    shows: bool
 
 
 @dataclass
@@ -173,14 +174,14 @@ def end_noted() -> Iterator[LaunchEnd]:
 
 def _failed(container) -> FailedProcess:
     rank = int(container.env.get("PADDLE_TRAINER_ID", container.rank))
-    log, wrote, unseen = container.errfile or os.devnull, 0.0, ""
+    log, wrote, tail = container.errfile or os.devnull, 0.0, ""
     with suppress(OSError), open(log, "rb") as lines:
         wrote = os.fstat(lines.fileno()).st_mtime
         end = lines.seek(0, os.SEEK_END)
-        if container.rank > 0:
-            lines.seek(max(container._log_start_offset, end - TAIL_BYTES))
-            unseen = lines.read().decode("utf-8", errors="replace")
-    return FailedProcess(rank, container._proc._proc.pid, container.exit_code, log, wrote, unseen)
+        lines.seek(max(container._log_start_offset, end - TAIL_BYTES))
+        tail = lines.read().decode("utf-8", errors="replace")
+    pid = container._proc._proc.pid
+    return FailedProcess(rank, pid, container.exit_code, log, wrote, tail, container.rank == 0)
 
 
 def _kill_group(container) -> None:
