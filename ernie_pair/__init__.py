@@ -13,6 +13,7 @@ prepare_cpu_math()
 choose_programs()
 
 if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
+    from ernie_pair.device.set_seed import set_seed
     from ernie_pair.embedding.open_embedder import open_embedder
     from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
     from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
@@ -72,6 +73,7 @@ __all__ = [
     "open_embedder",
     "open_vectors",
     "search_params",
+    "set_seed",
 ]
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
@@ -106,6 +108,7 @@ _OFFERED = {
     "open_embedder": "ernie_pair.embedding.open_embedder",
     "open_vectors": "ernie_pair.inference.vector_files",
     "search_params": "ernie_pair.pair.param_search.search_params",
+    "set_seed": "ernie_pair.device.set_seed",
 }
 
 

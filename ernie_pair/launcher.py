@@ -1,4 +1,4 @@
-"""Paddle's launcher, with its flags and signals, and without eight of its behaviours.
+"""Paddle's launcher, with its flags and signals, and without nine of its behaviours.
 
 python -m ernie_pair.launcher --gpus 0,1 FILE [flags of FILE]
 
@@ -6,37 +6,50 @@ The environment may hold passwords, and `paddle.distributed.launch` writes all o
 every start and to the console when a process fails; this one does neither. Every process computes with its
 share of the cores, or with the user's OMP_NUM_THREADS, where Paddle's launcher lets it use one core. GPUs
 that are not there are an error of one line (exit code 2), not a traceback. Processes that are to run on the
-CPU (`--device cpu` behind FILE) are given no GPU. Its own exit code is that of the process which failed,
-not of another one that it has stopped because of it. It says nothing of itself but warnings and errors
-(--log_level INFO brings the rest back), and shows the last lines of a run that is stopped. On a terminal
-what it shows of the first process has its colours. The processes of one machine meet at a port that no
-program is given by chance in the seconds until they do.
+CPU (`--device cpu` behind FILE) are given no GPU. When a process fails, the last line names it and its log,
+and the exit code is its own, not that of another one that was stopped because of it; see `blame`. When
+the launcher is stopped, killed or loses its terminal, its processes end with it, and so does whatever they
+have started. It says nothing of itself but warnings and errors (--log_level INFO brings the rest back), and
+shows the last lines of a run that is stopped. On a terminal what it shows of the first process has its
+colours. The processes of one machine meet at a port that no program is given by chance in the seconds until
+they do.
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import Dict, Optional, Sequence
+from typing import Dict, NoReturn, Optional, Sequence, Tuple
 
 from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError, counted
-from data_tools.base.installation import install_command
+from data_tools.base.errors import (
+    CheckpointError,
+    InputError,
+    LostProcessError,
+    MachineError,
+    NumbersError,
+    counted,
+)
 from ernie_pair.device.cpu_env import restore_asked_threads
-from ernie_pair.device.gpu.cards import count_cards, without_cards
+from ernie_pair.device.gpu.cards import count_cards, why_no_gpu, without_cards
 from ernie_pair.device.paddle_patches.launcher import (
+    FailedProcess,
+    LaunchEnd,
     asked_gpus,
     asked_log,
     asked_machines,
     asked_processes,
     keep_launcher_quiet,
-    last_lines_shown,
-    own_exit_code,
     private_environment,
-    start_launcher,
+    run_launcher,
     visible_gpus,
 )
 from ernie_pair.processes.console import log_shown
 from ernie_pair.processes.dry_logs import dry_logs_removed
+from ernie_pair.processes.stop_signals import stop_with_the_launcher
+
+ERROR = "error: "  # begins the line of an error; see `exit_code_of`
+NOT_SAVED = tuple(error.exit_code for error in (CheckpointError, NumbersError, MachineError))
 
 
 def main() -> None:
@@ -59,9 +72,56 @@ def launch() -> None:
     restore_asked_threads()  # Paddle, loaded meanwhile, has set one for all that is started
     tell_of_waiting(machines, master)
     keep_launcher_quiet()
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # and not that of nohup
+        signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     log = asked_log()
-    with dry_logs_removed(), log_shown(log), private_environment(), own_exit_code(), last_lines_shown():
-        start_launcher()
+    with dry_logs_removed(), log_shown(log), private_environment(stop_with_the_launcher):
+        end = run_launcher()
+    leave(end, log.parent)
+
+
+def leave(end: LaunchEnd, logs: Path) -> NoReturn:
+    """End this process, with one line that says why its processes have ended, unless all is well."""
+    if end.signal:
+        usual = 128 + (signal.SIGINT if end.signal == signal.SIGINT else signal.SIGTERM)
+        code = next((code for code in end.codes if code in NOT_SAVED), usual)
+        line = f"stopped by {signal.Signals(end.signal).name}; what each process printed is in {logs}"
+    elif end.failed:
+        blamed = blame(end.failed)
+        sys.stdout.write("" if blamed.shows else blamed.tail)
+        code, line = failure_of(blamed)
+    elif any(end.codes):
+        code = LostProcessError.exit_code
+        line = f"error: stopped, since a process on another machine failed; see its log, and {logs} here"
+    else:
+        sys.exit(end.code)  # type: ignore[arg-type]
+    sys.stdout.flush()
+    sys.stderr.write(f"{line}\n")
+    sys.exit(code)
+
+
+def blame(failed: Sequence[FailedProcess]) -> FailedProcess:
+    """Return which of the processes that failed by themselves is the cause.
+
+    It was killed, or else does not say that it lost another one; of several it is the first to fall silent.
+    """
+    lost = LostProcessError.exit_code
+    return min(failed, key=lambda each: (each.code > 0, each.code == lost, each.wrote))
+
+
+def failure_of(blamed: FailedProcess) -> Tuple[int, str]:
+    """Return (the exit code of the launcher, its line) for the process that is the cause of the end.
+
+    The code is that of the process; for one that was killed 6, as if lost, or 128 + N for a signal N that
+    asks to end. The line repeats the error that the process has printed last.
+    """
+    errors = [line[len(ERROR) :] for line in blamed.tail.splitlines() if line.startswith(ERROR)]
+    code, fate = blamed.code, f"ended with exit code {blamed.code}" + "".join(f": {e}" for e in errors[-1:])
+    if code < 0:
+        number = signal.Signals(-code)
+        asks = number in (signal.SIGINT, signal.SIGTERM)
+        code, fate = 128 + number if asks else LostProcessError.exit_code, f"was killed by {number.name}"
+    return code, f"{ERROR}rank {blamed.rank} (pid {blamed.pid}) {fate}; see {blamed.log}"
 
 
 def ports_not_given_by_chance() -> str:
@@ -79,19 +139,14 @@ def ports_not_given_by_chance() -> str:
 
 def refuse_absent_gpus(asked: Optional[str]) -> None:
     """Raise InputError for GPUs that Paddle does not see; ``asked``: as in --gpus 0,1."""
-    import paddle
-
     if not asked:
         return
-    cure = (
-        "leave --gpus out: --nproc_per_node 2 (of ernie-pair launch: --processes 2), and --device cpu for "
-        "the processes"
-    )
-    if not paddle.is_compiled_with_cuda():
-        gpu_build = install_command("gpu")
-        raise InputError(f"--gpus {asked}, but this Paddle is the CPU build; {gpu_build}, or {cure}")
-    if paddle.device.cuda.device_count() == 0:
-        raise InputError(f"--gpus {asked}, but no GPU is visible; check the driver, or {cure}")
+    count = asked.count(",") + 1
+    if count_cards() == 0:
+        raise InputError(
+            f"--gpus {asked}, but {why_no_gpu()}; or use the CPU: --nproc_per_node {count} in its place (of "
+            f"ernie-pair launch: --processes {count}), and --device cpu if the program has it"
+        )
     visible = visible_gpus()
     absent = [gpu.strip() for gpu in asked.split(",") if gpu.strip() not in visible]
     if absent:

@@ -1,5 +1,9 @@
-"""The progress of a tool: a bar with the remaining time on a terminal, lines if requested, else nothing."""
+"""The progress of a tool: a bar with the remaining time for a person, lines if requested, else nothing.
 
+A person watches a terminal or a notebook; TQDM_DISABLE=1 in the environment hides every bar.
+"""
+
+import os
 import sys
 import time
 from pathlib import Path
@@ -8,6 +12,14 @@ from typing import Sequence
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 60
+
+
+def shows_bars() -> bool:
+    """Return whether a person watches standard error, and has not turned bars off."""
+    if os.environ.get("TQDM_DISABLE", "0") not in ("", "0"):
+        return False
+    is_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
+    return is_notebook or bool(getattr(sys.stderr, "isatty", lambda: False)())
 
 
 class Progress:
@@ -19,7 +31,7 @@ class Progress:
         self._made = self._told = 0
 
     def __enter__(self) -> "Progress":
-        self._bar = tqdm(total=self._size, unit="B", unit_scale=True, disable=None)
+        self._bar = tqdm(total=self._size, unit="B", unit_scale=True, disable=not shows_bars())
         return self
 
     def __exit__(self, *exception) -> None:
@@ -38,14 +50,14 @@ class Progress:
 
 
 class CountProgress:
-    """``total`` items, each a ``unit``: a bar with the time left on a terminal, elsewhere a line per minute.
+    """``total`` items, each a ``unit``: a bar with the time left, or a line per minute; see `shows_bars`.
 
     It is silent unless ``shown``.
     """
 
     def __init__(self, total: int, unit: str, shown: bool = True):
         self._total, self._unit = total, unit
-        self._is_bar = sys.stderr.isatty()
+        self._is_bar = shows_bars()
         self._bar = tqdm(total=total, unit=unit, disable=not (shown and self._is_bar), leave=False)
         self._is_told = shown and not self._is_bar
         self._started = self._told = time.monotonic()

@@ -134,7 +134,9 @@ FOREIGN_FLAGS: Dict[str, Tuple[str, ...]] = {
     **_same(
         ("workers", "num_workers"), "dataloader_num_workers num_workers preprocessing_num_workers num_proc"
     ),
-    **_same(("workers",), "n_jobs jobs processes num_processes"),
+    **_same(("workers", "processes"), "n_jobs jobs processes num_processes"),
+    **_same(("nnodes",), "num_machines num_nodes"),
+    **_same(("master",), "main_process_ip master_addr rdzv_endpoint"),
     **_same(("threads",), "num_threads cpu_threads n_threads"),
     **_same(("host",), "ip address bind"),
     **_same(("max_batch",), "max_batch_size"),
@@ -159,5 +161,7 @@ ADVICE: Dict[str, str] = {
     **dict.fromkeys("do_train do_eval do_predict do_test do_export".split(), _BY_COMMANDS),
     **dict.fromkeys("gpus n_gpu num_gpus gpu_ids nproc_per_node local_rank nnodes".split(), LAUNCHED),
     **dict.fromkeys("resume resume_from_checkpoint auto_resume".split(), _BY_ITSELF),
+    "disable_tqdm": "a bar is shown on a terminal and in a notebook alone; TQDM_DISABLE=1 in the environment "
+    "hides it: leave it out",
     "load_best_model_at_end": "the best model is always kept, in OUTPUT_DIR/best: leave it out",
 }

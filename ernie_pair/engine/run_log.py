@@ -14,7 +14,6 @@ import logging
 import math
 import os
 import resource
-import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,6 +23,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from tqdm import tqdm
 
+from data_tools.base.progress import shows_bars
 from data_tools.files.atomic_files import published
 from data_tools.files.atomic_folder import set_aside
 from data_tools.files.json_file import JsonError, is_utf8, is_whole_number, parse_json_object
@@ -78,7 +78,7 @@ class RunLog:
             self._draw(event, [reporter for reporter in self.reporters if reporter.draws_again])
         self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         self.bar = tqdm(
-            initial=resumed.step, total=max_steps, unit="step", disable=not sys.stderr.isatty(), leave=False
+            initial=resumed.step, total=max_steps, unit="step", disable=not shows_bars(), leave=False
         )
         self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
         self.is_writable = True

@@ -1,6 +1,7 @@
 """Read the arguments of `ernie-pair launch`: the number of processes, and the flags of their command.
 
 ernie-pair launch pretrain --gpus 0,1 --input_dir data ...       a command, and flags
+ernie-pair launch --gpus 0,1 my_train.py --lr 0.1                a script, and its own flags; see `own_script`
 ernie-pair launch pair.yaml --max_steps 1000                     a file, and flags that win over it:
 
 launch:
@@ -31,7 +32,8 @@ from data_tools.base.flag_words import (
     split_words,
 )
 from data_tools.base.options import Given, Options, hints_of, option, read_given
-from data_tools.base.yaml_flags import Entry, launch_file, read_entries
+from data_tools.base.yaml_flags import Entry, launch_file, nearest, read_entries
+from ernie_pair.device.gpu.cards import why_no_gpu
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.distill_config import DistillConfig
@@ -70,7 +72,8 @@ class LaunchConfig(Options):
     file: str = option(
         positional=True,
         help="a file with a `launch:` block and flags, as written by ernie-pair config; or the name of a "
-        "command, such as train",
+        "command, such as train; or a Python script, which gets all words behind it, so that the flags of "
+        "launch stand before it",
         group="data",
     )
     command: str = option("train", help="what the processes run", group="devices", choices=CONFIGS)
@@ -132,8 +135,16 @@ class LaunchConfig(Options):
         if self.is_auto and self.command not in TIMED:
             raise InputError(f"--processes auto is for {' and '.join(TIMED)}; give {self.command} a number")
 
-    def refuse_device(self, device: str) -> None:
-        """Raise InputError if ``device``, an option of what is started, does not fit the GPUs."""
+    def refuse_device(self, device: str, is_given: bool = True) -> None:
+        """Raise InputError if ``device``, an option of what is started, does not fit the GPUs.
+
+        Where it is not given, it is the CPU if no driver is loaded.
+        """
+        if self.gpus and device == "cpu" and not is_given:
+            processes = f"--processes {self.on_each_machine}"
+            raise InputError(
+                f"--gpus {self.gpus}, but {why_no_gpu()}; or use the CPU: {processes} in its place"
+            )
         if self.gpus and device == "cpu":
             raise InputError(f"--gpus {self.gpus} and --device cpu exclude each other; leave one of them out")
         if device == "gpu" and self.is_auto:
@@ -165,23 +176,60 @@ def read_launch(
     values for flags of what is started, are the choice for --processes auto; without them it stays open, and
     the flags are those for the fewest processes. Raises InputError, with file:line for the file.
     """
-    words = [LAUNCHERS_WORD.sub("--processes", word) for word in words]
-    first = words[0] if words else ""
-    if "-h" in words or "--help" in words:
+    before, behind = split_at_target(words)
+    first = behind[0] if behind else ""
+    flags = _named_as_here([*before, *behind[1:]])
+    if "-h" in flags or "--help" in flags:
         leave_with_help([LaunchConfig, CONFIGS.get(first, TrainConfig)], "ernie-pair launch")
-    if not first or first.startswith("-"):
-        raise InputError(f"give a file or one of {', '.join(CONFIGS)} first: ernie-pair launch FILE [flags]")
+    if not first:
+        raise InputError(
+            f"give a file or one of {', '.join(CONFIGS)}, or a script of your own, with the flags of launch "
+            "before it: ernie-pair launch FILE [flags]"
+        )
     block, beside = _entries_of(first)
-    split = _split(words[1:], LaunchConfig, *CONFIGS.values(), refuse_unknown=False)  # command not known yet
     of_file = {**read_entries(first, block, hints_of(LaunchConfig)), "file": Given(first, "FILE")}
-    asked = {**of_file, **_command_of(first), **flags_given(split, LaunchConfig)}
-    launch = build_config(LaunchConfig, asked, "ernie-pair launch")
+    launch = build_launch(flags, {**of_file, **_command_of(first)}, *CONFIGS.values())
     _refuse_two_commands(first, launch.command)
     launch = replace(launch, processes=processes) if processes else launch
-    config, given = _read_started(launch, beside, words[1:], sizes or {})
+    config, given = _read_started(launch, beside, flags, sizes or {})
     usual = os.path.join(getattr(config, "output_dir", ""), "log")
     log_dir = launch.log_dir or (dry_log_dir() if getattr(config, "dry_run", False) else usual)
     return replace(launch, log_dir=log_dir), [word for name in given for word in _words_of(name, given[name])]
+
+
+def split_at_target(words: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """Return (the flags before the file, the script or the command that is to be started; that and all else).
+
+    Each flag stands there with its value. The second is empty where there is nothing to start. Raises
+    InputError for a flag that launch does not have.
+    """
+    place, names = 0, flag_names(LaunchConfig)
+    while place < len(words) and words[place].startswith("-"):
+        flag, equals, _ = _named_as_here(words[place : place + 1])[0].partition("=")
+        name = flag.lstrip("-").replace("-", "_")
+        if flag not in ("-h", "--help") and name not in names:
+            raise InputError(
+                f"{flag} stands before the file or command to start, where only flags of launch can; "
+                f"{nearest([name], names)}"
+            )
+        place += 1 if equals or name in ("h", "help") else 2
+    return list(words[:place]), list(words[place:])
+
+
+def _named_as_here(words: Sequence[str]) -> List[str]:
+    return [LAUNCHERS_WORD.sub("--processes", word) for word in words]
+
+
+def build_launch(
+    words: Sequence[str], given: Dict[str, Given], *config_classes: Type[Options]
+) -> LaunchConfig:
+    """Return how to start, by flags among ``words`` over what is ``given``.
+
+    ``config_classes``: whose flags may be among them; which of these is started is not known yet, so that
+    other words are left alone. Without any, an unknown flag raises InputError.
+    """
+    split = _split(_named_as_here(words), LaunchConfig, *config_classes, refuse_unknown=not config_classes)
+    return build_config(LaunchConfig, {**given, **flags_given(split, LaunchConfig)}, "ernie-pair launch")
 
 
 def _read_started(
@@ -200,7 +248,7 @@ def _read_started(
     if started is PretrainConfig:
         given.setdefault("dp_degree", _groups(layout, given.get("sharding_degree")))
     config: Any = build_config(started, given, program)
-    launch.refuse_device(config.device)
+    launch.refuse_device(config.device, "device" in given)
     if started is PretrainConfig:
         refuse_unready(config, World(0, layout.on_all_machines), World(0, layout.on_each_machine))
     return config, given
@@ -213,12 +261,13 @@ def _entries_of(first: str) -> Tuple[List[Entry], List[Entry]]:
     if NAME.fullmatch(first) and not Path(first).exists():
         raise InputError(
             f"{first} is not a command of launch; give one of {', '.join(CONFIGS)}, or a file that "
-            "ernie-pair config has written"
+            "ernie-pair config has written, or a Python script"
         )
     if not Path(first).is_file():
         what = "a folder" if Path(first).is_dir() else "no such file"
         raise InputError(
-            f"{first}: {what}; ernie-pair config writes a file, or give one of {', '.join(CONFIGS)}"
+            f"{first}: {what}; ernie-pair config writes a file, or give a Python script or one of "
+            f"{', '.join(CONFIGS)}"
         )
     return launch_file(first)
 

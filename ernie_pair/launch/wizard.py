@@ -1,10 +1,11 @@
 """`ernie-pair config`: a few questions, most with a default, make the file of `ernie-pair launch`."""
 
+import re
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
 import yaml
 
@@ -21,6 +22,7 @@ from ernie_pair.model_files.spec import read_family
 from ernie_pair.pair.data.pair_file import refuse_missing
 from ernie_pair.pair.data.pair_source import PairSource
 
+Answers = Dict[str, object]
 Understand = Callable[[str], object]
 
 
@@ -38,6 +40,20 @@ class QuestionsConfig(Options):
         refuse_empty(self, "output_file")
 
 
+class Question(NamedTuple):
+    """A question whose answer is the option ``name``; asked where it ``applies`` to the answers before it.
+
+    ``default`` is that of the answers before, None: there is none. ``others``: options that follow from it.
+    """
+
+    name: str
+    text: str
+    default: Callable[[Answers], Optional[str]]
+    understand: Understand
+    applies: Callable[[Answers], bool] = lambda answers: True
+    others: Tuple[str, ...] = ()
+
+
 def write_launch_file(config: QuestionsConfig) -> None:
     """Ask for the settings of a training run, and write the file from which `ernie-pair launch` starts it.
 
@@ -46,14 +62,59 @@ def write_launch_file(config: QuestionsConfig) -> None:
     path = Path(config.output_file)
     refuse_existing([path], config.overwrite)
     refuse_closed_input("the questions", "run this on a terminal, or give the answers through a pipe")
+    try:
+        _ask_until_they_agree(path)
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")  # behind the question
+        raise
+    sys.stdout.write(f"{path} is written; start it: ernie-pair launch {shlex.quote(str(path))}\n")
+
+
+def _ask_until_they_agree(path: Path) -> None:
+    """Ask all questions, and again those that the answers contradict each other in; write the file."""
     ask = Asker()
-    block = _processes(ask)
-    answers = {LAUNCH: block, **_training(ask, block), **_places(ask)}
-    text = yaml.safe_dump(answers, sort_keys=False, allow_unicode=True)
+    answers: Answers = {}
+    while True:
+        ask_missing(ask, answers)
+        try:
+            return _write(path, answers)
+        except InputError as error:
+            concerned = question_of(error, answers)
+            ask.again(concerned, error)
+            del answers[concerned]
+
+
+def ask_missing(ask: "Asker", answers: Answers) -> None:
+    """Ask the questions that apply and have no answer yet; forget answers that no longer apply."""
+    for question in QUESTIONS:
+        if not question.applies(answers):
+            answers.pop(question.name, None)
+        elif question.name not in answers:
+            default = question.default(answers)
+            answers[question.name] = ask(question.text, default, question.understand)
+
+
+def question_of(error: InputError, answers: Answers) -> str:
+    """Return the last of the answered questions that ``error`` names, "" for none."""
+    named = set(re.findall(r"(?:--|:\d+: )(\w+)", error.message))  # a flag, or a line of the file
+    concerned = [each.name for each in QUESTIONS if named & {each.name, *each.others}]
+    return next((name for name in reversed(concerned) if name in answers), "")
+
+
+def _write(path: Path, answers: Answers) -> None:
+    """Write the file. Raises InputError, and writes nothing, for answers that contradict each other."""
+    flags = {each.name: answers[each.name] for each in QUESTIONS if each.name in answers}
+    block = {name: flags.pop(name) for name in OF_LAUNCH if name in flags}
+    if flags.get("amp_dtype") == "no":
+        del flags["amp_dtype"]
+    elif "amp_dtype" in flags:
+        flags["use_amp"] = True
+    if flags.pop("sharding_offload", "no") == "yes":
+        flags.update(sharding_offload=True, amp_level="O2")
+    text = yaml.safe_dump({LAUNCH: block, **flags}, sort_keys=False, allow_unicode=True)
     with published(followed(path)) as (draft,):
         draft.write_text(f"# ernie-pair launch {path} [--flags that override it]\n{text}", encoding="utf-8")
         read_launch([str(draft)])  # checks the combination of the answers
-    sys.stdout.write(f"{path} is written; start it: ernie-pair launch {shlex.quote(str(path))}\n")
 
 
 class Asker:
@@ -73,69 +134,26 @@ class Asker:
         while True:
             sys.stdout.write(f"{question}{'' if default is None else f' [{default}]'}: ")
             sys.stdout.flush()
-            line = sys.stdin.readline()
-            if not self.is_terminal:
-                sys.stdout.write(line or "\n")
-            if not line and default is None:
-                raise InputError(f"the answers end before {question!r}; it needs one")
+            line = self._read()
+            if not line and (default is None or self.is_terminal):
+                raise InputError(f"the answers end before {question!r}; it needs one, and nothing is written")
             try:
                 return understand(line.strip() or default or "")
             except InputError as error:
-                if not self.is_terminal:
-                    raise
-                sys.stdout.write(f"  {error.message}\n")
+                self.again(question, error)
 
+    def again(self, question: str, error: InputError) -> None:
+        """Say why ``question`` is asked again; raise ``error`` where nobody would answer it."""
+        if not (self.is_terminal and question):
+            raise error
+        sys.stdout.write(f"  {error.message}\n")
 
-def _processes(ask: Asker) -> Dict[str, Any]:
-    """Ask for the block `launch:`."""
-    block: Dict[str, Any] = {}
-    device = ask("Run on cpu or gpu?", default_device(), one_of("cpu", "gpu"))
-    if device == "gpu":
-        block["gpus"] = ask("Which GPUs of each machine, 0,1 for example?", "0", _gpus)
-    else:
-        block["processes"] = ask("How many processes on each machine?", "1", at_least(1))
-    block["nnodes"] = ask("How many machines?", "1", at_least(1))
-    if block["nnodes"] > 1:
-        block["master"] = ask("Address of the first machine, host:port?", None, _address)
-    return block
-
-
-def _training(ask: Asker, block: Dict[str, Any]) -> Dict[str, object]:
-    """Ask how a step is computed, and return the flags of training for it."""
-    flags: Dict[str, object] = {"device": "gpu" if "gpus" in block else "cpu"}
-    if "gpus" in block:
-        precision = one_of("no", "float16", "bfloat16")
-        dtype = ask("Mixed precision: no, float16 or bfloat16?", "no", precision)
-        flags.update({} if dtype == "no" else {"use_amp": True, "amp_dtype": dtype})
-    flags["batch_size"] = ask("How many pairs in one forward pass of a process?", "64", at_least(1))
-    accumulation = ask("How many micro-batches in one step?", "1", at_least(1))
-    flags["gradient_accumulation_steps"] = accumulation
-    if "gpus" in block and ("," in block["gpus"] or block["nnodes"] > 1):
-        sharding = "Split the optimizer state over the GPUs: none or stage2?"
-        flags["sharding"] = ask(sharding, "none", one_of("none", "stage2"))
-        # What --sharding_offload needs; see `update_config`.
-        if (flags["sharding"], flags.get("amp_dtype"), accumulation) == ("stage2", "float16", 1):
-            offload = "Keep it in the CPU's memory, with float16 weights (O2): yes or no?"
-            if ask(offload, "no", one_of("yes", "no")) == "yes":
-                flags.update(sharding_offload=True, amp_level="O2")
-    return flags
-
-
-def _places(ask: Asker) -> Dict[str, object]:
-    """Ask what to train, on what, and where the results go."""
-    model = ask("Which model: a folder, or a name such as ernie-gram-zh?", "ernie-gram-zh", _model)
-    family = ask("Its family, ernie_gram, ernie, bert and so on?", _family_of(model), one_of(*FAMILIES))
-    train = ask("Training pairs: a file, or a set such as lcqmc?", None, _pairs("train"))
-    is_set = PairSource("train_file", train, "train", None).is_file is False
-    dev = ask("Pairs that choose the best model?", train if is_set else None, _pairs("dev"))
-    output_dir = ask("Folder for the results?", "output", _folder)
-    return {
-        "model_name_or_path": model,
-        "model_type": family,
-        "train_file": train,
-        "dev_file": dev,
-        "output_dir": output_dir,
-    }
+    def _read(self) -> str:
+        """Return a line, or "" at the end; whatever follows begins a line of its own."""
+        line = sys.stdin.readline()
+        if not (line and self.is_terminal):
+            sys.stdout.write(line or "\n")
+        return line
 
 
 def one_of(*words: str) -> Understand:
@@ -175,6 +193,7 @@ def _address(answer: str) -> str:
 def _model(answer: str) -> str:
     if ("/" in answer or Path(answer).exists()) and not Path(answer).is_dir():
         raise InputError(f"{answer} is not a folder; answer with the folder or the name of a model")
+    _family_of(answer)  # refuses a folder whose config.json cannot be read
     return answer
 
 
@@ -203,3 +222,90 @@ def _folder(answer: str) -> str:
     if Path(answer).is_file():
         raise InputError(f"{answer} is a file; answer with the name of a folder")
     return answer
+
+
+def _train_set(answers: Answers) -> Optional[str]:
+    """Return the name of the set of the training pairs, None where they are a file."""
+    train = str(answers["train_file"])
+    return train if PairSource("train_file", train, "train", None).is_file is False else None
+
+
+def _on_gpus(answers: Answers) -> bool:
+    return answers["device"] == "gpu"
+
+
+def _shards(answers: Answers) -> bool:
+    several = "," in str(answers.get("gpus", "")) or answers["nnodes"] != 1
+    return _on_gpus(answers) and several
+
+
+def _can_offload(answers: Answers) -> bool:
+    """Return whether the state can lie in the memory of the CPU; see `update_config`."""
+    wanted = {"sharding": "stage2", "amp_dtype": "float16", "gradient_accumulation_steps": 1}
+    return all(answers.get(name) == value for name, value in wanted.items())
+
+
+def _always(default: Optional[str]) -> Callable[[Answers], Optional[str]]:
+    return lambda answers: default
+
+
+QUESTIONS = (
+    Question("device", "Run on cpu or gpu?", lambda answers: default_device(), one_of("cpu", "gpu")),
+    Question("gpus", "Which GPUs of each machine, 0,1 for example?", _always("0"), _gpus, _on_gpus),
+    Question(
+        "processes",
+        "How many processes on each machine?",
+        _always("1"),
+        at_least(1),
+        lambda answers: not _on_gpus(answers),
+    ),
+    Question("nnodes", "How many machines?", _always("1"), at_least(1)),
+    Question(
+        "master",
+        "Address of the first machine, host:port?",
+        _always(None),
+        _address,
+        lambda answers: answers["nnodes"] != 1,
+    ),
+    Question(
+        "amp_dtype",
+        "Mixed precision: no, float16 or bfloat16?",
+        _always("no"),
+        one_of("no", "float16", "bfloat16"),
+        _on_gpus,
+        ("use_amp",),
+    ),
+    Question("batch_size", "How many pairs in one forward pass of a process?", _always("64"), at_least(1)),
+    Question("gradient_accumulation_steps", "How many micro-batches in one step?", _always("1"), at_least(1)),
+    Question(
+        "sharding",
+        "Split the optimizer state over the GPUs: none or stage2?",
+        _always("none"),
+        one_of("none", "stage2"),
+        _shards,
+    ),
+    Question(
+        "sharding_offload",
+        "Keep it in the CPU's memory, with float16 weights (O2): yes or no?",
+        _always("no"),
+        one_of("yes", "no"),
+        _can_offload,
+        ("amp_level",),
+    ),
+    Question(
+        "model_name_or_path",
+        "Which model: a folder, or a name such as ernie-gram-zh?",
+        _always("ernie-gram-zh"),
+        _model,
+    ),
+    Question(
+        "model_type",
+        "Its family, ernie_gram, ernie, bert and so on?",
+        lambda answers: _family_of(str(answers["model_name_or_path"])),
+        one_of(*FAMILIES),
+    ),
+    Question("train_file", "Training pairs: a file, or a set such as lcqmc?", _always(None), _pairs("train")),
+    Question("dev_file", "Pairs that choose the best model?", _train_set, _pairs("dev")),
+    Question("output_dir", "Folder for the results?", _always("output"), _folder),
+)
+OF_LAUNCH = ("gpus", "processes", "nnodes", "master")

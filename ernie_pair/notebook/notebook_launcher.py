@@ -14,12 +14,15 @@ in use there already. What the function uses travels with it as a copy.
 """
 
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
 from data_tools.base.errors import InputError, counted
 from ernie_pair.device.cpu_env import THREADS, THREADS_ASKED
@@ -38,21 +41,44 @@ def notebook_launcher(
 
     ``gpus``: '0,1', one GPU per process; '' for the CPU; None: the first that CUDA_VISIBLE_DEVICES shows if
     there is a driver. The first process prints into the notebook. If a process fails, the others are stopped
-    and its error is raised here, with its traceback as the cause. On Ctrl-C (interrupt the kernel) they save
-    first. Raises InputError for arguments that cannot be started, LostProcessError for a process that was
-    killed.
+    and its error is raised here, with its traceback as the cause. On Ctrl-C (interrupt the kernel) and on
+    SIGTERM, which ends this program with exit code 143, they save first. Raises InputError for arguments that
+    cannot be started, LostProcessError for a process that was killed.
     """
     if launched_world().size > 1:
         raise InputError("this process is one of several already; call the function itself")
     if num_processes < 1:
         raise InputError(f"num_processes {num_processes} is below 1; use 2, for example")
     devices = _devices_of(gpus, num_processes)
-    with tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
+    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
         folder = Path(name)
         (folder / PAYLOAD).write_bytes(_packed(function, args))
         with Ranks(folder, _environments(num_processes, devices)) as ranks:
             ranks.wait()
             return ranks.answer()
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise SystemExit in this context, so that what was started ends before this program.
+
+    Only the main thread can, and a handler of the user's own is left in place.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number, frame):
+        signal.signal(number, signal.SIG_IGN)  # launchers send it several times
+        sys.stderr.write("stopped by SIGTERM\n")
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _packed(function: Callable, args: Sequence) -> bytes:

@@ -40,7 +40,7 @@ class RankTraceback(Exception):
 class Ranks:
     """The processes, started on entering, gone on leaving.
 
-    An interrupt from the keyboard lets them save first.
+    An interrupt from the keyboard, or SystemExit, lets them save first.
     """
 
     def __init__(self, folder: Path, environments: List[Dict[str, str]]):
@@ -63,7 +63,7 @@ class Ranks:
 
     def __exit__(self, kind, *reason) -> None:
         try:
-            if kind is not None and issubclass(kind, KeyboardInterrupt):
+            if kind is not None and issubclass(kind, (KeyboardInterrupt, SystemExit)):
                 self._let_them_save()
         finally:
             self._kill()

@@ -16,6 +16,7 @@ from data_tools.base.errors import Stopped
 # A sum over up to 1023 ranks keeps the signals apart; the one that stands last here outweighs the others.
 SIGNAL_WEIGHTS = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}
 PR_SET_PDEATHSIG = 1
+_C_LIBRARY = ctypes.CDLL(None)  # opened once: a process that was just forked may not
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,6 @@ def raise_stopped(total: int, when: str) -> NoReturn:
 def stop_with_the_launcher() -> None:
     """Have the kernel send SIGTERM to this process when the one that launched it dies."""
     launcher = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    _C_LIBRARY.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != launcher:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -14,6 +14,7 @@ from places import ROOT
 
 from data_tools.base.errors import InputError
 from ernie_pair import launcher
+from ernie_pair.device.paddle_patches.launcher import FailedProcess
 from ernie_pair.launcher import refuse_absent_gpus
 
 
@@ -146,7 +147,8 @@ def test_rendezvous_ports_are_below_the_ephemeral_range(tmp_path):
 def test_a_failed_process_keeps_its_code_and_leaks_no_env(tmp_path):
     (tmp_path / "fails.py").write_text("import sys\nsys.exit('error: it failed')\n")
     done = launch(tmp_path, "--nproc_per_node", "2", "fails.py", A_PASSWORD="open-sesame")
-    assert done.returncode == 1 and "ended with exit code 1" in done.stderr
+    assert done.returncode == 1 and done.stderr.startswith("error: rank ")
+    assert done.stderr.count("\n") == 1 and "ended with exit code 1: it failed; see " in done.stderr
     assert "error: it failed" in (tmp_path / "log" / "workerlog.0").read_text()
     written = "".join(path.read_text() for path in (tmp_path / "log").iterdir())
     assert "open-sesame" not in written + done.stdout + done.stderr
@@ -162,13 +164,47 @@ time.sleep(100)
 
 @pytest.mark.parametrize(
     "failure, code",
-    [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 128 + 9)],
-    ids=["it ends", "it is killed"],
+    [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 6), ("os.kill(os.getpid(), 15)", 143)],
+    ids=["it ends", "it is killed", "it is asked to end"],
 )
 def test_the_exit_code_is_that_of_the_failed_process(failure, code, tmp_path):
     (tmp_path / "fails_one.py").write_text(FAILS_ONE.format(failure=failure))
     done = launch(tmp_path, "--nproc_per_node", "2", "fails_one.py")
     assert done.returncode == code, done.stderr
+
+
+def failed(code, wrote, tail=""):
+    return FailedProcess(0, 7, code, "log/workerlog.0", wrote, tail, True)
+
+
+@pytest.mark.parametrize(
+    "first, second, blamed",
+    [
+        (failed(6, 1.0), failed(-9, 2.0), 1),
+        (failed(6, 1.0), failed(1, 2.0), 1),
+        (failed(1, 2.0), failed(1, 1.0), 1),
+        (failed(2, 1.0), failed(2, 2.0), 0),
+    ],
+)
+def test_the_process_that_failed_for_its_own_reasons_is_blamed(first, second, blamed):
+    assert launcher.blame([first, second]) is (first, second)[blamed]
+
+
+@pytest.mark.parametrize(
+    "code, tail, found",
+    [
+        (
+            2,
+            "error: earlier\nerror: x.tsv:3: two columns; add one\n",
+            (2, "exit code 2: x.tsv:3: two columns; a"),
+        ),
+        (1, "Traceback (most recent call last):\nKeyError: 3\n", (1, "ended with exit code 1; see log/")),
+        (-11, "error: earlier\n", (6, "was killed by SIGSEGV; see log/workerlog.0")),
+    ],
+)
+def test_the_line_of_a_failed_process_repeats_its_own_error(code, tail, found):
+    given, line = launcher.failure_of(failed(code, 1.0, tail))
+    assert given == found[0] and found[1] in line and line.startswith("error: rank 0 (pid 7) ")
 
 
 SPEAKS = """
@@ -207,7 +243,7 @@ def test_the_last_output_of_a_stopped_run_is_shown(tmp_path):
     )
     assert running.stdout.readline() == "ready\n"
     running.send_signal(signal.SIGTERM)
-    assert running.communicate(timeout=60)[0] == "saved, and stopped\n"
+    assert running.communicate(timeout=60)[0] == "saved, and stopped\n" and running.returncode == 143
 
 
 def test_a_multi_machine_run_reports_that_it_is_waiting(capsys):

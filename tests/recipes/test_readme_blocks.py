@@ -151,6 +151,7 @@ def write_texts(here):
     for row in (0, 14, 28):  # wrong labels, so that there is something to calibrate
         lines[row] = lines[row].replace("\t0\n", "\t1\n")
     (here / "dev.tsv").write_text("".join(lines), encoding="utf-8")
+    (here / "my_train.py").write_text("import paddle.distributed as dist\ndist.init_parallel_env()\n")
     pairs = here / "output" / "quickstart" / "sample" / "pairs"
     pairs.mkdir(parents=True)
     for name in ("train.tsv", "dev.tsv"):

@@ -92,6 +92,15 @@ def why_no_card() -> str:
     return "no NVIDIA driver is loaded; install it (nvidia-smi shows it)"
 
 
+def why_no_gpu() -> str:
+    """Return why no GPU can be used, and what to do, without loading Paddle."""
+    build = installed_build()
+    if build is not None and not build.cuda:
+        driver = "" if has_driver() else " and no NVIDIA driver is loaded"
+        return f"there is no GPU to use: this Paddle is the CPU build{driver}; {install_command('gpu')}"
+    return f"there is no GPU to use: {why_no_card()}"
+
+
 def refuse_without_code(card: Card, build: Optional[Build]) -> None:
     """Raise InputError if ``build`` is known to have no code for ``card``."""
     if build is None or build.runs_on(card.capability) is not False:

@@ -1,28 +1,27 @@
-"""Four behaviours of Paddle's launcher, turned off while it runs.
+"""Behaviours of Paddle's launcher that are turned off while it runs, and what is asked of it.
 
 Names, as in Paddle 2.6.2, all below `paddle.distributed.launch`: `controllers.controller.Controller` with
 `save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log), `utils.process_context.ProcessContext._start`
 (backup_env.N.json, for lists that the kernel would not accept), `job.container.Container.__str__` (the
-environment on the console), `_log_handler` and `outfile` of the same, `job.pod.Pod` with `stop` and
-`exit_code`, `context.device.Device`, `context.args_envs.parse_args`, `main.launch`. PADDLE_LOG_LEVEL, in the
-environment, overrides --log_level.
+environment on the console), `tail`, `_log_handler`, `_log_start_offset` and `outfile` of the same,
+`job.pod.Pod` with `stop`, `controllers.controller.ControllerBase.signal_handler`, the logger LAUNCH,
+`context.device.Device`, `context.args_envs.parse_args`, `main.launch`. PADDLE_LOG_LEVEL, in the environment,
+overrides --log_level.
 """
 
+import logging
 import os
+import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ernie_pair.device.paddle_patches.replaced import replaced
 
-
-def start_launcher() -> None:
-    """Start the processes that ``sys.argv`` requests; exits with the code of the launcher."""
-    from paddle.distributed.launch.main import launch
-
-    launch()
+TAIL_BYTES = 3000  # of the log of a process that failed
 
 
 def asked_gpus() -> Optional[str]:
@@ -70,41 +69,137 @@ def visible_gpus() -> List[str]:
 
 
 @contextmanager
-def private_environment() -> Iterator[None]:
-    """Have the launcher neither store nor show the environment of the processes in this context."""
+def private_environment(prepare: Callable[[], None]) -> Iterator[None]:
+    """Have the launcher neither store nor show the environment of the processes in this context.
+
+    Each of them calls ``prepare`` before its program begins.
+    """
     from paddle.distributed.launch.controllers.controller import Controller
     from paddle.distributed.launch.job.container import Container
     from paddle.distributed.launch.utils.process_context import ProcessContext
 
+    def start(process) -> None:
+        """Start a ``ProcessContext``; a signal is for its whole session."""
+        process._proc = subprocess.Popen(
+            process._cmd,
+            env=process._env,
+            stdout=process._stdout,
+            stderr=process._stderr,
+            shell=process._shell,
+            start_new_session=process._group,
+            preexec_fn=prepare,
+        )
+
     with ExitStack() as stack:
         stack.enter_context(replaced(Controller, "save_pod_env", lambda self: None))
         stack.enter_context(replaced(Controller, "save_pod_log", lambda self, info: None))
-        stack.enter_context(replaced(ProcessContext, "_start", _start))
+        stack.enter_context(replaced(ProcessContext, "_start", start))
         stack.enter_context(replaced(Container, "__str__", _shown))
         yield
 
 
-@contextmanager
-def own_exit_code() -> Iterator[None]:
-    """Have the launcher end with the code of a process that failed by itself, in this context.
+class FailedProcess(NamedTuple):
+    """A process that ended by itself.
 
-    It is 128 + N for signal N. Paddle's own is that of the first process which has one, including those that
-    it stops itself.
+    ``code``: its exit code, or minus the signal that killed it. ``wrote``: when it last wrote its ``log``.
+    ``tail``: the end of the log, which the launcher ``shows`` of the first process of this machine alone.
     """
+
+    rank: int
+    pid: int
+    code: int
+    log: str
+    wrote: float
+    tail: str
+    shows: bool
+
+
+@dataclass
+class LaunchEnd:
+    """How the launcher came to its end: the processes that failed by themselves, and the signal it heard."""
+
+    failed: Sequence[FailedProcess] = ()
+    signal: int = 0
+    codes: Sequence[int] = ()  # of all processes, if they were stopped
+    code: object = 0  # with which Paddle's launcher would exit
+
+
+def run_launcher() -> LaunchEnd:
+    """Run the processes that ``sys.argv`` requests to their end."""
+    from paddle.distributed.launch.main import launch
+
+    with end_noted() as end, _last_lines_shown():
+        try:
+            launch()
+        except SystemExit as leaving:
+            end.code = leaving.code
+    return end
+
+
+@contextmanager
+def end_noted() -> Iterator[LaunchEnd]:
+    """Note how the launcher ends in this context, and have it leave nothing behind.
+
+    Paddle's own exits with the code of the first process that has one, including those that it stops itself,
+    and with the bare number of a signal. It stops no child of a process that has already ended.
+    """
+    from paddle.distributed.launch.controllers.controller import ControllerBase
+    from paddle.distributed.launch.job.container import Container
     from paddle.distributed.launch.job.pod import Pod
 
-    stop = Pod.stop
+    end, stop, handle = LaunchEnd(), Pod.stop, ControllerBase.signal_handler
 
     def note_and_stop(pod, *arguments, **named):
-        pod.failed_by_themselves = pod.failed_container()
-        return stop(pod, *arguments, **named)
+        end.failed = end.failed or [_failed(each) for each in pod.failed_container()]
+        stopped = stop(pod, *arguments, **named)
+        for each in pod.containers:
+            _kill_group(each)
+        end.codes = [each.exit_code for each in pod.containers]
+        return stopped
 
-    with replaced(Pod, "stop", note_and_stop), replaced(Pod, "exit_code", property(_exit_code_of)):
-        yield
+    def note_and_handle(controller, number, frame):
+        end.signal = end.signal or number
+        handle(controller, number, frame)
+
+    logger = logging.getLogger("LAUNCH")
+    with ExitStack() as stack:
+        stack.enter_context(replaced(Pod, "stop", note_and_stop))
+        stack.enter_context(replaced(ControllerBase, "signal_handler", note_and_handle))
+        # Paddle shows the end of one that failed first, which need not be the cause, or what it has shown.
+        stack.enter_context(replaced(Container, "tail", lambda container: None))
+        logger.addFilter(_is_news)
+        stack.callback(logger.removeFilter, _is_news)
+        yield end
+
+
+def _failed(container) -> FailedProcess:
+    rank = int(container.env.get("PADDLE_TRAINER_ID", container.rank))
+    log, wrote, tail = container.errfile or os.devnull, 0.0, ""
+    with suppress(OSError), open(log, "rb") as lines:
+        wrote = os.fstat(lines.fileno()).st_mtime
+        end = lines.seek(0, os.SEEK_END)
+        lines.seek(max(container._log_start_offset, end - TAIL_BYTES))
+        tail = lines.read().decode("utf-8", errors="replace")
+    pid = container._proc._proc.pid
+    return FailedProcess(rank, pid, container.exit_code, log, wrote, tail, container.rank == 0)
+
+
+def _kill_group(container) -> None:
+    """End what a process has started and left behind; the process leads a group of that number."""
+    process = container._proc and container._proc._proc
+    if process:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether a line of the launcher says more than the one that this package ends with."""
+    return not record.getMessage().startswith("Container failed")
 
 
 @contextmanager
-def last_lines_shown() -> Iterator[None]:
+def _last_lines_shown() -> Iterator[None]:
     """Have the launcher show, in this context, the output of its first process while it was being stopped.
 
     Paddle's own no longer reads that log then, so it would never show how far the run was when it stopped.
@@ -124,26 +219,6 @@ def last_lines_shown() -> Iterator[None]:
 
     with replaced(Pod, "stop", stop_and_show):
         yield
-
-
-def _exit_code_of(pod) -> int:
-    """Return the code of a ``Pod``: that of a process that ended by itself before that of a signal."""
-    ended = getattr(pod, "failed_by_themselves", None) or pod.containers
-    codes = [container.exit_code for container in ended if container.exit_code]
-    given = [code for code in codes if code > 0] or [128 - code for code in codes]
-    return given[0] if given else 0
-
-
-def _start(process) -> None:
-    """Start a ``ProcessContext``; a signal is for its whole session."""
-    process._proc = subprocess.Popen(
-        process._cmd,
-        env=process._env,
-        stdout=process._stdout,
-        stderr=process._stderr,
-        shell=process._shell,
-        start_new_session=process._group,
-    )
 
 
 def _shown(container) -> str:

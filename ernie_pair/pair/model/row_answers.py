@@ -1,12 +1,12 @@
 """The outputs of a model for every row of a file, bit-identical for any number of processes."""
 
-import sys
 from typing import Callable, Optional
 
 import numpy as np
 import paddle
 from tqdm import tqdm
 
+from data_tools.base.progress import shows_bars
 from ernie_pair.device.paddle_patches.core_settings import without_tf32
 from ernie_pair.inference.token_rows import EncodedPairs, evaluation_batches
 from ernie_pair.pair.model.kernel_path import constant_weights
@@ -24,11 +24,11 @@ def answers_of_rows(
 
     The batches follow from the rows and ``batch_size`` alone and are dealt to the ranks one by one, so a row
     always stands in the same batch. ``asked`` is told the rows of each batch, of all ranks; without it a bar
-    shows them on a terminal. Leaves ``model`` in evaluation mode.
+    of the first rank shows them, see `shows_bars`. Leaves ``model`` in evaluation mode.
     """
     model.eval()
     batches = evaluation_batches(rows.lengths, batch_size)[process_group.rank :: process_group.size]
-    is_hidden = asked is not None or process_group.rank > 0 or not sys.stderr.isatty()
+    is_hidden = asked is not None or process_group.rank > 0 or not shows_bars()
     found = np.zeros((len(rows), width), dtype=np.float32)
     answers = []
     with paddle.no_grad(), constant_weights(model), without_tf32():

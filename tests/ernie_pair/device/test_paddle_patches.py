@@ -7,14 +7,14 @@ import paddle
 import pytest
 from paddle.amp import grad_scaler
 from paddle.distributed.fleet.meta_optimizers import AMPOptimizer, common
-from paddle.distributed.launch.controllers.controller import Controller
+from paddle.distributed.launch.controllers.controller import Controller, ControllerBase
 from paddle.distributed.launch.job.container import Container
 from paddle.distributed.launch.job.pod import Pod
 from paddle.distributed.launch.utils.process_context import ProcessContext
 
 from ernie_pair.device.paddle_patches import static_programs
 from ernie_pair.device.paddle_patches.grad_scaler import AnyDeviceGradScaler
-from ernie_pair.device.paddle_patches.launcher import own_exit_code, private_environment
+from ernie_pair.device.paddle_patches.launcher import end_noted, private_environment
 from ernie_pair.device.paddle_patches.layer_settings import activation_of
 from ernie_pair.device.paddle_patches.replaced import replaced
 from ernie_pair.device.paddle_patches.static_fleet import amp_by, without_nccl
@@ -29,11 +29,11 @@ from ernie_pair.device.paddle_version import can_pretrain
 
 REPAIRS = {
     "environment": (
-        private_environment,
+        lambda: private_environment(lambda: None),
         [(Controller, "save_pod_env"), (Controller, "save_pod_log")]
         + [(ProcessContext, "_start"), (Container, "__str__")],
     ),
-    "exit code": (own_exit_code, [(Pod, "stop"), (Pod, "exit_code")]),
+    "end": (end_noted, [(Pod, "stop"), (Container, "tail"), (ControllerBase, "signal_handler")]),
     "amp": (lambda: amp_by(lambda optimizer: optimizer), [(AMPOptimizer, "_init_wrapped_opt")]),
     "no NCCL": (without_nccl, [(common.CollectiveHelper, "_init_communicator")]),
 }

@@ -1,6 +1,8 @@
+import io
 import json
 import logging
 import os
+import re
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -204,3 +206,24 @@ def test_the_text_tab_shows_the_command_line_and_each_sample(tmp_path):
     ]
     samples = reader.get_data("text", "masked samples")
     assert [(r.id, r.text.encoded_text_string) for r in samples] == [(0, "one"), (1, "two")]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_lines_stand_whole_above_the_bar_of_a_run(tmp_path, monkeypatch, hides):
+    monkeypatch.setenv("TQDM_DISABLE", "1" if hides else "")
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    start_console(World())
+    log_steps(tmp_path, [1, 2])
+    written = shown.getvalue()
+    assert ("step/s" in written or "s/step" in written or "?step" in written) is not hides
+    lines = [part for part in re.split("[\r\n]", written) if "train step" in part]
+    assert len(lines) == 2 and all(
+        re.match(r"\d\d:\d\d:\d\d train step \d/9 .*remaining", line) for line in lines
+    )
+    assert NullLog().tick(0.5, 0.1, StepWork()) is None and shown.getvalue() == written  # of another rank

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,11 +16,15 @@ from tiny_pair import write_model, write_pairs
 
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import InputError
+from ernie_pair.device.gpu import cards
+from ernie_pair.device.gpu.builds import Build
 from ernie_pair.launch import launch as launching
 from ernie_pair.launch import launcher_words as launching_words
+from ernie_pair.launch import wizard
 from ernie_pair.launch.launch import launch
 from ernie_pair.launch.launch_config import read_launch
-from ernie_pair.launch.launcher_words import environment_of, launcher_words
+from ernie_pair.launch.launcher_words import environment_of, launcher_words, words_around
+from ernie_pair.launch.own_script import is_script, read_script
 from ernie_pair.launch.wizard import QuestionsConfig, write_launch_file
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -209,19 +214,113 @@ def test_launch_errors_are_reported_before_anything_starts(folder, monkeypatch, 
     "words, reason",
     [
         ([], "give a file or one of train, "),
-        (["--epochs=3"], "give a file or one of train, "),
+        (["--epochs=3"], "epochs stands before the file or command to start, where only flags of launch"),
+        (["--num_processes", "2", "my.py"], "did you mean processes"),
+        (["--gpu_ids", "0,1", "my.py"], "name the GPUs by gpus 0,1, or give the number of processes"),
+        (["--num_machines=2", "my.py"], "did you mean nnodes"),
+        (["--processes", "2"], "give a file or one of train, .*, or a script of your own"),
         (
             ["mine", "--train_file=a"],
             "mine is not a command of launch; give one of train, .*, or a file that",
         ),
         (["predikt"], "predikt is not a command of launch; give one of train, "),
         (["absent.yaml"], "absent.yaml: no such file; ernie-pair config writes a file"),
+        (["absent.py", "--lr", "1"], "absent.py: no such file; .* give a Python script"),
         (["model"], "model: a folder; ernie-pair config writes a file"),
     ],
 )
 def test_a_missing_or_unknown_launch_target_is_an_error(words, reason):
     with pytest.raises(InputError, match=reason):
         launch(words)
+
+
+SCRIPT = "import sys\nprint(sys.argv)\n"
+
+
+def script_words(*words):
+    """The command that would be run for a script, without the interpreter."""
+    config, run = read_script(words)
+    return [word for word in words_around(config, run) if word != sys.executable]
+
+
+def test_words_behind_a_script_are_its_own(folder):
+    (folder / "my.py").write_text(SCRIPT)
+    own = ["my.py", "--gpus", "7", "--help", "--", "-x", "--processes=9"]
+    assert script_words(*own) == ["-u", *own]
+    launcher = ["-m", "ernie_pair.launcher", "--log_dir", "log"]
+    assert script_words("--nproc_per_node", "2", *own) == [*launcher, "--nproc_per_node", "2", "-u", *own]
+    assert script_words("--gpus=0,1", *own) == [*launcher, "--gpus", "0,1", "-u", *own]
+    words = ["--nnodes", "2", "--master", "10.0.0.1:8090", "--processes=2", "--log_dir=mine", "my.py"]
+    assert script_words(*words)[3:9] == ["mine", "--nproc_per_node", "2", "--nnodes", "2", "--master"]
+
+
+def test_flags_of_launch_may_stand_before_a_command_or_a_file(folder):
+    file = write(folder, {"processes": 3}, device="cpu")
+    assert started("--processes", "2", file) == started(file, "--processes=2")
+    words = [*PRETRAIN, "--device=cpu"]
+    assert started("--nproc-per-node=2", "pretrain", *words) == started("pretrain", "--processes=2", *words)
+
+
+def test_help_before_a_script_is_that_of_launch(folder, capsys):
+    (folder / "my.py").write_text(SCRIPT)
+    with pytest.raises(SystemExit) as left:
+        launch(["--processes", "2", "--help", "my.py"])
+    assert left.value.code == 0 and "--nnodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name, text, is_one",
+    [
+        ("my.py", "max_steps: 1", True),
+        ("my", f"#!/usr/bin/env python3\n{SCRIPT}(", True),
+        ("my", SCRIPT, True),
+        ("my", "max_steps: 1\nbatch_size: 2\n", False),
+        ("my.txt", "# only a comment\n", False),
+        ("my.yaml", SCRIPT, False),
+    ],
+)
+def test_scripts_are_told_from_files_of_flags(folder, name, text, is_one):
+    (folder / name).write_text(text)
+    assert is_script(folder / name) is is_one
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\nexec python my.py --lr 1\n", "一句话。", "[1, 2\n", "\0"])
+def test_a_file_that_is_neither_script_nor_flags_is_refused(folder, text):
+    (folder / "my").write_text(text)
+    with pytest.raises(InputError, match="my is neither a Python script nor a YAML file of flags; name a "):
+        launch(["my", "--lr", "1"])
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (["--processes", "auto"], "--processes auto times the package's own steps; give my.py a number"),
+        (["--command=train"], "--command chooses a command of ernie-pair, and my.py is a script; leave it"),
+        (["--config", "a.yaml"], "--config is for a command, and my.py is a script; leave it out"),
+        (["--processes", "-1"], "--processes -1 is below 0"),
+        (["--gpus", "0", "--processes", "2"], "--gpus 0 and --processes 2 differ"),
+    ],
+)
+def test_flags_that_a_script_cannot_have_are_refused(folder, words, reason):
+    (folder / "my.py").write_text(SCRIPT)
+    with pytest.raises(InputError) as caught:
+        launch([*words, "my.py"])
+    assert reason in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "build, said",
+    [("", "this Paddle is the CPU build and no NVIDIA driver"), ("12", "no NVIDIA driver is loaded")],
+)
+def test_gpus_without_a_gpu_blame_no_flag_that_is_not_given(monkeypatch, build, said):
+    monkeypatch.setattr(cards, "installed_build", lambda: Build("2.6.2", build, False, None))
+    monkeypatch.setattr(cards, "has_driver", lambda: False)
+    flags = [f"--{name}={value}" for name, value in FLAGS.items()]
+    with pytest.raises(InputError) as caught:
+        launch(["train", "--gpus", "0,1", *flags])
+    message = caught.value.message
+    assert message.startswith("--gpus 0,1, but there is no GPU to use: ") and said in message
+    assert message.endswith("or use the CPU: --processes 2 in its place") and "--device" not in message
 
 
 def test_a_launch_file_given_as_config_is_refused(folder):
@@ -334,6 +433,91 @@ def test_a_wrong_answer_on_a_terminal_is_asked_again(folder):
     assert asking.returncode == 0, errors
     assert "'tpu' is not one of cpu, gpu; answer with one of them" in said and said.count("cpu or gpu?") == 2
     assert yaml.safe_load((folder / "pair.yaml").read_text())["train_file"] == "train.tsv"
+
+
+class Terminal(io.StringIO):
+    """Answers as if they were typed."""
+
+    def isatty(self):
+        return True
+
+
+def type_answers(monkeypatch, *answers):
+    monkeypatch.setattr(sys, "stdin", Terminal("".join(f"{answer}\n" for answer in answers)))
+    write_launch_file(QuestionsConfig())
+
+
+def test_contradicting_answers_repeat_the_question_concerned(folder, monkeypatch, capsys):
+    """The last question that the reason names; what was answered before it stays."""
+
+    def check(words):
+        if yaml.safe_load(Path(words[0]).read_text())["batch_size"] == 8:
+            raise InputError("--batch_size 8 does not go with --device cpu; choose another")
+
+    monkeypatch.setattr(wizard, "read_launch", check)
+    type_answers(monkeypatch, *ON_CPU, "16")
+    read = yaml.safe_load((folder / "pair.yaml").read_text())
+    assert (read["batch_size"], read["train_file"], read["launch"]["processes"]) == (16, "train.tsv", 2)
+    said = capsys.readouterr().out
+    assert "  --batch_size 8 does not go with" in said and said.count("in one forward pass") == 2
+    assert said.count("Training pairs") == said.count("cpu or gpu?") == 1
+    with pytest.raises(InputError, match="batch_size=8 does not go"):
+        answer(monkeypatch, *ON_CPU, "16", output_file="piped.yaml")
+    assert not list(folder.glob("piped.yaml*"))
+
+
+def test_another_device_asks_only_what_it_needs_anew(folder, monkeypatch):
+    def check(words):
+        if "gpus" in yaml.safe_load(Path(words[0]).read_text())["launch"]:
+            raise InputError("--device gpu is not here; choose another")
+
+    monkeypatch.setattr(wizard, "read_launch", check)
+    words = ("gpu", "0,1", "", "float16", "8", "", "stage2", "yes", "model", "ernie", "train.tsv", "dev.tsv")
+    type_answers(monkeypatch, *words, "", "cpu", "3")
+    read = yaml.safe_load((folder / "pair.yaml").read_text())
+    assert read["launch"] == {"processes": 3, "nnodes": 1} and read["device"] == "cpu"
+    assert (read["batch_size"], read["train_file"]) == (8, "train.tsv")
+    assert not {"use_amp", "amp_dtype", "amp_level", "sharding", "sharding_offload"} & set(read)
+
+
+def test_a_contradiction_about_no_question_ends_the_wizard(folder, monkeypatch):
+    def check(words):
+        raise InputError("--seed 3 is odd; leave it out")
+
+    monkeypatch.setattr(wizard, "read_launch", check)
+    with pytest.raises(InputError, match="seed=3 is odd"):
+        type_answers(monkeypatch, *ON_CPU)
+    assert not list(folder.glob("pair.yaml*"))
+
+
+def test_a_broken_model_folder_is_asked_again(folder, monkeypatch, capsys):
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_text("{")
+    type_answers(monkeypatch, *ON_CPU[:5], "broken", *ON_CPU[5:])
+    assert "  broken/config.json" in capsys.readouterr().out
+    assert yaml.safe_load((folder / "pair.yaml").read_text())["model_name_or_path"] == "model"
+
+
+def test_an_end_of_input_on_a_terminal_is_no_default(folder, monkeypatch):
+    with pytest.raises(
+        InputError, match="the answers end before 'How many micro-batches.*nothing is written"
+    ):
+        type_answers(monkeypatch, *ON_CPU[:4])
+    assert not list(folder.glob("pair.yaml*"))
+
+
+def test_ctrl_c_ends_the_wizard_with_one_line(folder):
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "ernie_pair", "config"]
+    asking = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.write(ours, b"cpu\n")
+    said = b""
+    while b"How many processes" not in said:
+        said += os.read(asking.stdout.fileno(), 1 << 10)
+    asking.send_signal(signal.SIGINT)
+    rest, told = asking.communicate(timeout=60)
+    assert (asking.returncode, told) == (130, b"error: interrupted from the keyboard\n")
+    assert (said + rest).endswith(b"[1]: \n") and not list(folder.glob("pair.yaml*"))
 
 
 SHORT = {"from_scratch": True, "model_type": "ernie", "max_steps": 2, "batch_size": 16, "device": "cpu"}

@@ -221,10 +221,13 @@ def wait_for(condition):
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_a_killed_notebook(tmp_path, number):
     notebook = subprocess.Popen(
-        [sys.executable, "-c", ENDLESS, str(tmp_path)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", ENDLESS, str(tmp_path)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert wait_for(lambda: len(list(tmp_path.glob("pid.*"))) == 2)
     pids = [int(path.name[4:]) for path in tmp_path.glob("pid.*")]
@@ -233,3 +236,6 @@ def test_no_process_outlives_a_killed_notebook(tmp_path, number):
     assert wait_for(lambda: not any(map(is_alive, pids)))
     assert wait_for(lambda: len(list(tmp_path.glob("saved.*"))) == 2)
     assert ("KeyboardInterrupt" in said) == (number == signal.SIGINT)
+    if number == signal.SIGTERM:
+        assert (notebook.returncode, said) == (143, "stopped by SIGTERM\n")
+        assert not list(tmp_path.glob("ernie-pair-*"))
