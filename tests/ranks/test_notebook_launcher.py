@@ -59,7 +59,9 @@ def train(flags, folder, changes=None, compute_metrics=None, callbacks=()):
     given = [flags[name] for name in names]
     trainer = PairTrainer(given[0], config, *given[1:], compute_metrics=compute_metrics, callbacks=callbacks)
     result = trainer.train()
-    assert trainer.evaluate() == result.metrics
+    metrics = trainer.evaluate()
+    assert {name: metrics[name] for name in result.metrics} == result.metrics
+    assert metrics.keys() - result.metrics.keys() == {"runtime", "samples_per_second"}
     predicted = trainer.predict(list(toy_rows(9, seed=2)))
     return result, predicted
 

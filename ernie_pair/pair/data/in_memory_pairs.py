@@ -143,7 +143,7 @@ def is_token_row(example: Any) -> bool:
 
 def held(examples):
     """Return something that can be read again: ``examples`` itself, or a list of what an iterator gives."""
-    return list(examples) if is_one_shot(examples) else examples
+    return list(iter(examples)) if is_one_shot(examples) else examples
 
 
 def examples_of(flag: str, examples: Any) -> Iterator:

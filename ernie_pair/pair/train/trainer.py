@@ -407,7 +407,10 @@ class PairTrainer:
         return _Asked(np.concatenate(logits), np.concatenate(labels), bad, groups)
 
     def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
-        return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
+        if symmetric == "average":
+            return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
+        # With their labels, which a data_collator may want.
+        return self._logits_of_rows(encode_pairs(pairs, self.tokenizer.tokenizer, self.config.max_seq_len))
 
     def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
         rows = encode_texts(left, right, None, self.tokenizer.tokenizer, self.config.max_seq_len)
