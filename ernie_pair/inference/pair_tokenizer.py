@@ -15,8 +15,7 @@ from ernie_pair.inference.token_rows import (
     encode_texts,
     open_tokenizer,
 )
-from ernie_pair.model_files.source import open_model
-from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.model_files.source import ModelSource, open_model
 from ernie_pair.model_files.tokenizer_files import tokenizer_files
 
 Texts = Union[str, Sequence[str]]
@@ -63,20 +62,12 @@ class PairTokenizer:
     there is no such model, or it has fewer positions.
     """
 
-    def __init__(self, model: Union[str, Path], max_seq_len: int = 0):
-        source = open_model(str(model), model_type="", from_scratch=True)
-        self._set_up(source.vocab_file, source.spec, max_seq_len or source.spec.inference_length)
-
-    @classmethod
-    def of_files(cls, vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> "PairTokenizer":
-        """Return the tokenizer of the model ``spec``, whose file is ``vocab_file``; raises InputError."""
-        made = cls.__new__(cls)
-        made._set_up(vocab_file, spec, max_seq_len)
-        return made
-
-    def _set_up(self, vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> None:
-        self.vocab_file, self.spec, self.max_seq_len = vocab_file, spec, max_seq_len
-        self.tokenizer: AnyTokenizer = open_tokenizer(vocab_file, spec, max_seq_len)
+    def __init__(self, model: Union[str, Path, ModelSource], max_seq_len: int = 0):
+        if isinstance(model, (str, Path)):
+            model = open_model(str(model), model_type="", from_scratch=True)
+        self.vocab_file, self.spec = model.vocab_file, model.spec
+        self.max_seq_len = max_seq_len or model.spec.inference_length
+        self.tokenizer: AnyTokenizer = open_tokenizer(self.vocab_file, self.spec, self.max_seq_len)
 
     def __len__(self) -> int:
         """Return the number of ids."""

@@ -153,8 +153,7 @@ class PairTrainer:
 
         Raises InputError when it does not fit the model.
         """
-        source = self._start.source
-        return PairTokenizer.of_files(source.vocab_file, source.spec, self.config.max_seq_len)
+        return PairTokenizer(self._start.source, self.config.max_seq_len)
 
     def show(self, pair: Sequence[str]) -> ShownPair:
         """Return the tokens, ids and segments of a pair of texts, and what of it is cut; printed, a table.
