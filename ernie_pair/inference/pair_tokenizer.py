@@ -97,6 +97,8 @@ class PairTokenizer:
         Lists of texts give lists of such lists. ``max_seq_len``, or ``max_length``: 0 is that of this
         tokenizer. Raises InputError for what is no text, and without ``truncation`` for what is too long.
         """
+        if max_seq_len and max_length:
+            raise InputError("max_seq_len and max_length are two names of one number; give one of them")
         length = max_seq_len or max_length or self.max_seq_len
         is_one = isinstance(text, str)
         left = _texts_of([text] if is_one else text)

@@ -56,7 +56,8 @@ class UserCollator:
             return own.token_type_ids
         if given is None:
             raise _refused("other input_ids than it was given and no token_type_ids", "both")
-        if given.shape != ids.shape or not np.isin(given, range(max(1, self.spec.token_types))).all():
+        # A model with one type reads none of them; --symmetric tells the two texts by 0 and 1.
+        if given.shape != ids.shape or not np.isin(given, range(max(2, self.spec.token_types))).all():
             raise _refused(
                 "token_type_ids that do not fit its input_ids", "the segment of each token, 0 or 1"
             )

@@ -414,6 +414,7 @@ def test_the_tokenizer_encodes_as_training_does(tmp_path, make, model, tokenizer
         ),
         (lambda tokenizer: tokenizer("今" * 20, "天", truncation=False), "1 row above 12 tokens"),
         (lambda tokenizer: tokenizer("今", "天", max_seq_len=3), "max_seq_len=3 is below 5"),
+        (lambda tokenizer: tokenizer("今", "天", max_seq_len=6, max_length=5), "two names of one number"),
         (
             lambda tokenizer: tokenizer.convert_ids_to_tokens([1, 99]),
             "the id 99 is outside of the vocabulary",
