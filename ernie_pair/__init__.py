@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
     from ernie_pair.engine.control import TrainerControl
     from ernie_pair.inference.embedder import TextEmbedder
+    from ernie_pair.inference.pair_tokenizer import PairTokenizer
     from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.inference.vector_files import open_vectors
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
@@ -55,6 +56,7 @@ __all__ = [
     "PairConfig",
     "PairPredictor",
     "PairSearcher",
+    "PairTokenizer",
     "PairTrainer",
     "SearchParamsConfig",
     "StudentConfig",
@@ -91,6 +93,7 @@ _OFFERED = {
     "PairConfig": "ernie_pair.pair.config.pair_config",
     "PairPredictor": "ernie_pair.inference.predictor",
     "PairSearcher": "ernie_pair.search.searcher",
+    "PairTokenizer": "ernie_pair.inference.pair_tokenizer",
     "PairTrainer": "ernie_pair.pair.train.trainer",
     "SearchParamsConfig": "ernie_pair.pair.param_search.search_config",
     "StudentConfig": "ernie_pair.pair.config.distill_config",

@@ -63,7 +63,10 @@ BELOW = {
     ),
     "ernie_pair/pretrain/convert": ("ernie_pair/pretrain/graph", "ernie_pair/engine"),
     "ernie_pair/pretrain/filling": ("ernie_pair/pretrain/convert",),
-    "ernie_pair/pretrain": ("ernie_pair/pretrain/convert", "ernie_pair/kernels"),
+    "ernie_pair/pretrain": (
+        *("ernie_pair/pretrain/convert", "ernie_pair/kernels"),
+        "ernie_pair/pair/data",  # inspect-data shows pairs too
+    ),
     "ernie_pair/pair": ("ernie_pair/processes", "ernie_pair/device/paddle_patches"),
     "ernie_pair/pair/targets": ("ernie_pair/inference", "ernie_pair/pair"),
     "ernie_pair/pair/data": ("ernie_pair/pair/targets",),

@@ -6,7 +6,7 @@ texts. A model with a single token type ignores them.
 """
 
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -69,6 +69,8 @@ class EncodedPairs:
         self.orders: Optional[EncodedPairs] = None  # the pairs in both orders, if both are scored
         self.teacher_logits: Optional[np.ndarray] = None  # float32 [rows, C], for distillation
         self.groups: Optional[np.ndarray] = None
+        # What makes a batch of rows in place of ``padded``: the data_collator of a user.
+        self.collator: Optional[Callable[[EncodedPairs, np.ndarray], Batch]] = None
 
     def __len__(self) -> int:
         return len(self.heads)
@@ -79,7 +81,26 @@ class EncodedPairs:
         assert self.labels is not None
         return self.labels
 
+    def features(self, rows: np.ndarray) -> List[Dict[str, Any]]:
+        """Return ``rows``, int64 [B] row numbers, as dictionaries of input_ids, token_type_ids and labels.
+
+        The former are lists of the numbers of a row, without padding; labels, one number, if there are any.
+        A second separator is of type 0, as all is in a model that has one.
+        """
+        found: List[Dict[str, Any]] = []
+        for row in rows.tolist():
+            ids, head = self.ids[self.starts[row] : self.starts[row + 1]].tolist(), int(self.heads[row])
+            second = 0 if self.separators else 1
+            found.append({"input_ids": ids, "token_type_ids": [0] * head + [second] * (len(ids) - head)})
+            if self.labels is not None:
+                found[-1]["labels"] = self.labels[row].item()
+        return found
+
     def batch(self, rows: np.ndarray, length: int = 0) -> Batch:
+        """Return a batch of ``rows``, int64 [B] row numbers, as ``collator`` or else ``padded`` makes it."""
+        return self.padded(rows, length) if self.collator is None else self.collator(self, rows)
+
+    def padded(self, rows: np.ndarray, length: int = 0) -> Batch:
         """Return a batch of ``rows``, int64 [B] row numbers, padded to the longest, or to ``length``."""
         lengths = self.lengths[rows]
         columns = np.arange(max(lengths.max(), length))

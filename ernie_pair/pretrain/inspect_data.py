@@ -1,10 +1,14 @@
-"""ernie-pair inspect-data data/text: see the samples that pretraining would read, before it does."""
+"""ernie-pair inspect-data data/text: see the samples that pretraining would read, before it does.
+
+ernie-pair inspect-data train.tsv --vocab_file MODEL: the same for the pairs that fine-tuning would read.
+"""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Dict, Iterator, List, Sequence, Tuple
 
+from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
 from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.corpus.format import Corpus
@@ -17,10 +21,16 @@ from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.masking_plugin import load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
+from data_tools.text.lines import ENCODINGS
+from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP, Columns
+from ernie_pair.pair.data.pair_records import ENCODING_HELP, RowRules
+from ernie_pair.pair.data.shown_pairs import open_pair_tokenizer, shown_pairs
 
 BAR = 40  # characters of the longest bar
 LEGEND = "{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n"
 JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
+OF_BOTH = ("prefix", "vocab_file", "show", "max_seq_len")
+OF_PAIRS = ("text_a", "text_b", "label", "encoding")
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,7 @@ class Inspected(Options):
     """A corpus and its vocabulary; a base on its own puts them first of all fields."""
 
     prefix: str = option(
-        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder",
+        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs",
         positional=True,
         group="data",
     )
@@ -37,7 +47,7 @@ class Inspected(Options):
 
 @dataclass(frozen=True)
 class InspectConfig(MaskingFlags, Inspected):
-    """Show samples of a corpus with their masks marked, and measure them."""
+    """Show samples of a corpus with their masks marked, and measure them; or show the tokens of pairs."""
 
     EXAMPLE = "data/baike --vocab_file vocab.txt --output inspected"
 
@@ -45,19 +55,50 @@ class InspectConfig(MaskingFlags, Inspected):
         "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
     )
     samples: int = option(2000, help="samples to measure", group="data", unit="samples", at_least=1)
-    show: int = option(3, help="samples to print", group="data", unit="samples", at_least=0)
+    show: int = option(3, help="samples, or pairs, to print", group="data", unit="samples", at_least=0)
     max_seq_len: int = option(
         512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
     )
     seed: int = option(1234, help="another seed shows other samples", group="data", at_least=0)
     overwrite: bool = option(False, help="replace an existing report in the folder", group="data")
+    text_a: str = option("", help=f"of pairs: {FIRST_TEXT_HELP}", group="data")
+    text_b: str = option("", help=f"of pairs: {SECOND_TEXT_HELP}", group="data")
+    label: str = option("", help="of pairs: the column of the label", group="data")
+    encoding: str = option("utf-8", help=f"of pairs: {ENCODING_HELP}", group="data", choices=ENCODINGS)
+
+    @property
+    def is_of_pairs(self) -> bool:
+        """Return whether a file of pairs is shown, and no corpus."""
+        return Path(self.prefix).is_file() and Path(self.prefix).suffix not in (".npy", ".npz")
+
+    def refuse_unused(self) -> None:
+        """Raise InputError for a flag that is of a corpus where pairs are shown, or the other way round."""
+        for item in fields(self):
+            used = item.name not in OF_PAIRS
+            if self.is_of_pairs:
+                used = item.name in (*OF_BOTH, *OF_PAIRS)
+            value = getattr(self, item.name)
+            if not used and value != item.default:
+                of, other = ("a corpus", "a file of pairs") if self.is_of_pairs else ("pairs", "a corpus")
+                raise InputError(
+                    f"--{item.name} {value} is for {of}, and {self.prefix} is {other}; leave it out"
+                )
 
 
 def inspect_data(config: InspectConfig) -> None:
     """Print the samples and the report; write the report and its picture below ``output``.
 
-    Raises InputError when the corpus or the vocabulary cannot be used.
+    Of a file of pairs, print the first ones. Raises InputError when the corpus, the pairs or the vocabulary
+    cannot be used.
     """
+    config.refuse_unused()
+    if config.is_of_pairs:
+        pairs_tokenizer = open_pair_tokenizer(config.vocab_file, config.max_seq_len)
+        columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules(config.encoding)
+        told = config.show, config.max_seq_len
+        for lines in shown_pairs(Path(config.prefix), pairs_tokenizer, columns, rules, *told):
+            print(lines)
+        return
     tokenizer = open_vocabulary(config.vocab_file)
     corpus = open_corpus(find_corpus(config.prefix, "PREFIX"))
     tokenizer = vocabulary_of([corpus], tokenizer)
@@ -126,7 +167,7 @@ def _results(config: InspectConfig, corpus: Corpus) -> Results:
         "prefix": list(corpus.paths),
         "vocab_file": [vocabulary_file(config.vocab_file)],
     }
-    settings = settings_of(config, "prefix", "vocab_file", "output", "show")
+    settings = settings_of(config, "prefix", "vocab_file", "output", "show", *OF_PAIRS)
     outputs = [folder / JSON_FILE, folder / PICTURE_FILE]
     return Results("inspect-data", outputs, inputs, settings, config.overwrite, positional=["prefix"])
 

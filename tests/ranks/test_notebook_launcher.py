@@ -59,7 +59,9 @@ def train(flags, folder, changes=None, compute_metrics=None, callbacks=()):
     given = [flags[name] for name in names]
     trainer = PairTrainer(given[0], config, *given[1:], compute_metrics=compute_metrics, callbacks=callbacks)
     result = trainer.train()
-    assert trainer.evaluate() == result.metrics
+    metrics = trainer.evaluate()
+    assert {name: metrics[name] for name in result.metrics} == result.metrics
+    assert metrics.keys() - result.metrics.keys() == {"runtime", "samples_per_second"}
     predicted = trainer.predict(list(toy_rows(9, seed=2)))
     return result, predicted
 
@@ -80,6 +82,26 @@ def test_the_result_of_the_first_process_is_returned(notebook):
     assert (result.step, result.is_done) == (8, True) and result.best_model.is_dir()
     assert predicted.predictions.shape == (9, 2) and predicted.label_ids.tolist() == [0, 1] * 4 + [0]
     assert json.loads((folder / "model_last" / MANIFEST).read_text())["topology"]["processes"] == 2
+
+
+def train_on_ids(flags, folder):
+    """The same run on token ids, in batches that a collator makes; its metrics, and those of all ranks."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    model, config = flags["model_name_or_path"], PairConfig(folder, **SETTINGS)
+    texts = PairTrainer(model, config)
+    rows = [texts.encode(flags[name]) for name in ("train_file", "dev_file")]
+    trainer = PairTrainer(model, config, *rows, data_collator=texts.collate)
+    trainer.train()
+    metrics = trainer.evaluate()
+    (Path(folder) / f"metrics{launched_world().rank}.json").write_text(json.dumps(metrics))
+    return metrics
+
+
+def test_ids_and_a_collator_give_the_run_of_the_texts(flags, notebook, tmp_path):
+    metrics = notebook_launcher(train_on_ids, (flags, str(tmp_path)))
+    assert events(tmp_path) == events(notebook[0])
+    told = [json.loads((tmp_path / f"metrics{rank}.json").read_text()) for rank in (0, 1)]
+    assert told == [metrics, metrics] and metrics["runtime"] > 0
 
 
 def test_the_script_under_paddle_launcher_makes_the_same_run(flags, notebook, tmp_path):

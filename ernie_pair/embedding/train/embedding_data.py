@@ -26,7 +26,7 @@ from ernie_pair.model_files.labels import Labels, parse_label_map
 from ernie_pair.model_files.model_card import DataFile
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.audit.audit_warnings import warn_before_training
-from ernie_pair.pair.data.in_memory_pairs import GivenPairs
+from ernie_pair.pair.data.in_memory_pairs import GivenPairs, examples_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
@@ -140,7 +140,7 @@ def read_any_texts(config: EmbeddingConfig, given: Given, world: World):
             logger.warning("%s: left out: %s, the first: %s", path, told, left_out.first)
         return texts, sha256_of_file(path)
     if not isinstance(given, (str, Path)) and not hasattr(given, "itertuples"):
-        given = list(given)
+        given = list(examples_of(ARGUMENTS["train"], given))
         if given and all(isinstance(one, str) for one in given):
             return given, sha256_of_texts(given)
     source = source_of(config, "train", given, labelled=False)

@@ -1,6 +1,7 @@
-"""Pairs given from Python: lists, generators, Hugging Face datasets, pandas DataFrames.
+"""Pairs given from Python: lists, generators, datasets of Hugging Face and Paddle, pandas DataFrames.
 
-A list or a generator holds dictionaries or tuples; a dataset is map-style or iterable.
+A list or a generator holds dictionaries or tuples; a dataset is map-style or iterable. Rows of token ids are
+for `tokenized_pairs`.
 
 [{"sentence1": "怎么开户", "sentence2": "如何开户", "label": 1}, ...]      keys as in `pair_columns`
 [("怎么开户", "如何开户", 1), ...]                                         or without the label
@@ -15,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Iterable, Iterator, List, Optional, Tuple, Union
+
+import numpy as np
 
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.labels import Labels
@@ -79,11 +82,7 @@ class GivenPairs:
 
     def refuse_one_shot(self) -> None:
         """Raise InputError when the pairs can be read only once."""
-        if is_one_shot(self.examples):
-            raise InputError(
-                f"streaming reads {self.flag} once per epoch, and an iterator or generator can be read once; "
-                "give a list, a Dataset or an IterableDataset, or leave streaming out"
-            )
+        refuse_one_shot(self.flag, self.examples)
 
     @cached_property
     def _pairs(self) -> Pairs:
@@ -102,6 +101,10 @@ class GivenPairs:
             if keys is None and isinstance(example, Mapping):
                 keys = keys_of(where, list(map(str, example)), self.columns)
             try:
+                if is_token_row(example):
+                    raise InputError(
+                        f"{where}: token ids, and {self.flag} is read as pairs of texts; give texts alone"
+                    )
                 cells = (*_cells(where, example, keys), self._query_of(example))
                 _refuse_half_characters(where, cells[:2])
                 row: Union[Pair, BadRow] = row_of(where, number, cells, self.labels)
@@ -111,17 +114,40 @@ class GivenPairs:
 
 
 def is_one_shot(examples: object) -> bool:
-    """Return whether ``examples`` is an iterator or a generator, which can be read only once."""
-    return isinstance(examples, OneShot)
+    """Return whether ``examples`` can be read only once: an iterator, or PaddleNLP's IterDataset of one."""
+    return isinstance(examples, OneShot) or isinstance(getattr(examples, "data", None), OneShot)
+
+
+def refuse_one_shot(flag: str, examples: object) -> None:
+    """Raise InputError when ``examples`` can be read only once, and streaming is to read it in each epoch."""
+    if is_one_shot(examples):
+        raise InputError(
+            f"streaming reads {flag} once per epoch, and an iterator or generator can be read once; give a "
+            "list, a Dataset or an IterableDataset, or leave streaming out"
+        )
+
+
+def is_token_row(example: Any) -> bool:
+    """Return whether ``example`` is a row of token ids: a mapping with input_ids, or a tuple of arrays."""
+    if isinstance(example, Mapping):
+        return "input_ids" in example
+    is_tuple = isinstance(example, (tuple, list)) and len(example) in (2, 3)
+    if not is_tuple or isinstance(example[0], str) or not hasattr(example[0], "__len__"):
+        return False
+    try:
+        ids = np.asarray(example[0])
+    except (TypeError, ValueError):  # lists of several lengths
+        return False
+    return ids.size > 0 and ids.dtype.kind in "iu"
 
 
 def held(examples):
     """Return something that can be read again: ``examples`` itself, or a list of what an iterator gives."""
-    return list(examples) if is_one_shot(examples) else examples
+    return list(iter(examples)) if is_one_shot(examples) else examples
 
 
-def examples_of(flag: str, examples: Iterable) -> Iterator:
-    """Iterate over the dictionaries or tuples of ``examples``.
+def examples_of(flag: str, examples: Any) -> Iterator:
+    """Iterate over the dictionaries or tuples of ``examples``; over a dataset without __iter__ by index.
 
     Raises InputError when it is a dictionary or not iterable, or a DataFrame with two columns of one name.
     """
@@ -130,11 +156,18 @@ def examples_of(flag: str, examples: Iterable) -> Iterator:
         raise InputError(f"{flag} is a dictionary ({parts}); give one of its parts")
     if hasattr(examples, "itertuples"):
         return _rows_of_frame(flag, examples)
+    kind = type(examples)
+    is_map_style = hasattr(kind, "__getitem__") and hasattr(kind, "__len__")
     try:
-        return iter(examples)
-    except TypeError:
-        kind = type(examples).__name__
-        raise InputError(f"{flag} is a {kind}; give a file, a list, a dataset or a DataFrame") from None
+        if hasattr(kind, "__iter__") or not is_map_style:
+            return iter(examples)
+    except (TypeError, NotImplementedError):
+        if not is_map_style:
+            raise InputError(
+                f"{flag} is a {kind.__name__}; give a file, a list, a dataset or a DataFrame"
+            ) from None
+    # By its length: the index of a dataset of Paddle need not end with an IndexError.
+    return map(examples.__getitem__, range(len(examples)))
 
 
 def _rows_of_frame(flag: str, frame) -> Iterator:

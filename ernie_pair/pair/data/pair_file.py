@@ -12,7 +12,19 @@ the rules say so, bad rows are left out and told.
 
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+)
 
 import numpy as np
 
@@ -48,6 +60,7 @@ class BadRow(NamedTuple):
 
 
 Reject = Callable[[BadRow], None]
+Row = TypeVar("Row")  # a `Pair`, or a pair in another form
 
 
 class Pairs(NamedTuple):
@@ -177,8 +190,8 @@ def chunks_of(rows: Iterator[Pair], size: int, path: str) -> Iterator[Pairs]:
 
 
 def good_rows(
-    found: Iterator[Union[Pair, BadRow]], skips: bool, path: str, reject: Reject = lambda row: None
-) -> Iterator[Pair]:
+    found: Iterator[Union[Row, BadRow]], skips: bool, path: str, reject: Reject = lambda row: None
+) -> Iterator[Row]:
     """Yield the rows that are pairs, at least one; call ``reject`` with each bad row that is left out.
 
     Bad rows are left out when ``skips`` says so, and known ones always. Raises InputError with the reason of
@@ -186,7 +199,7 @@ def good_rows(
     """
     num_good, first_bad = 0, None
     for place, row in enumerate(found):
-        if isinstance(row, Pair):
+        if not isinstance(row, BadRow):
             num_good += 1
             yield row
             continue
@@ -249,7 +262,7 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> P
         raise InputError(f"{where}: no query; fill in the column that --query names, or remove the row")
     if not (isinstance(left, str) and isinstance(right, str) and left.strip() and right.strip()):
         raise _bad_text(where, "sentence1", left) if _is_bad(left) else _bad_text(where, "sentence2", right)
-    value = None if labels is None else _value_of(where, label, labels)
+    value = None if labels is None else label_value(where, label, labels)
     return Pair(number, left, right, value, "" if query is None else str(query))
 
 
@@ -262,7 +275,8 @@ def _bad_text(where: str, name: str, text: object) -> InputError:
     return InputError(f"{where}: {name} {found}; fill it in or remove the row")
 
 
-def _value_of(where: str, label: object, labels: Labels) -> Union[int, float]:
+def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
+    """Return what is learned from a label. Raises InputError when it is none of ``labels``."""
     if labels.are_optional and (label is None or not str(label).strip()):
         return UNLABELLED
     if label is None:

@@ -25,6 +25,7 @@ from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_cells import ending_of
 from ernie_pair.pair.data.pair_file import BadRow, Pairs
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.tokenized_pairs import TokenizedPairs
 
 VERSION = 2  # raised when the same file would give other rows
 MOST_TOKENS = 2**31 - 1  # that one Arrow list counts
@@ -43,14 +44,19 @@ def cached_rows(
 ) -> List[EncodedPairs]:
     """Return the pairs of each source as token ids, memory mapped; encode those not in ``cache_dir``.
 
+    Rows that are ids already, `TokenizedPairs`, are returned as they are, and held in memory.
     ``check`` is given each, pairs or encoded pairs with labels, before anything is written. Any number of
     processes may ask at once: one tokenises while it holds a lock, the others wait, and the next one does it
     when the first dies. Raises InputError for a bad row of any source, before anything is written;
     MachineError when the disk does not keep what is written.
     """
-    keys = [key_of(source, tokenizer, max_seq_len) for source in sources]
-    caches = [_cache_of(cache_dir, key, tokenizer) for key in keys]
-    found = [cache.read() for cache in caches]
+    caches = [
+        None
+        if isinstance(source, TokenizedPairs)
+        else _cache_of(cache_dir, key_of(source, tokenizer, max_seq_len), tokenizer)
+        for source in sources
+    ]
+    found = [None if cache is None else cache.read() for cache in caches]
     either = [source.read() if rows is None else rows for source, rows in zip(sources, found)]
     check(either)
     for each in either:
@@ -58,7 +64,9 @@ def cached_rows(
             raise _too_many_bad(each)
     encode = partial(_encode, tokenizer, max_seq_len)
     return [
-        cache.get(partial(encode, source, each), LOCK_SECONDS) if isinstance(each, Pairs) else each
+        cache.get(partial(encode, source, each), LOCK_SECONDS)
+        if cache is not None and isinstance(each, Pairs)
+        else each
         for cache, source, each in zip(caches, sources, either)
     ]
 

@@ -8,17 +8,19 @@ Everything follows from the file and the seed: to go on from row n, the first n 
 """
 
 from itertools import count, islice
-from typing import Iterator, List, NamedTuple, Optional
+from typing import Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.inference.token_rows import Batch, encode_texts
+from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts
 from ernie_pair.pair.data.batch_order import POOL_BATCHES, alike
 from ernie_pair.pair.data.encoded_pairs import split_among_ranks
 from ernie_pair.pair.data.pair_file import Pair, labels_array
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import StreamedRejects
+from ernie_pair.pair.data.tokenized_pairs import TokenizedPairs
+from ernie_pair.pair.data.user_collator import UserCollator
 from ernie_pair.processes.world import World
 
 _POOLS = 1  # sets the draws of the pools apart from those of the buffer
@@ -28,7 +30,7 @@ class StreamRules(NamedTuple):
     """How a stream is shuffled and batched.
 
     ``batch_size`` rows make a step, over all ranks and micro-batches; ``accumulation_steps`` is the number of
-    micro-batches of a rank. ``buffer`` rows wait to be drawn.
+    micro-batches of a rank. ``buffer`` rows wait to be drawn. ``collator`` makes the batches.
     """
 
     seed: int
@@ -37,6 +39,7 @@ class StreamRules(NamedTuple):
     bucket: bool
     max_seq_len: int
     accumulation_steps: int = 1
+    collator: Optional[UserCollator] = None
 
     @property
     def pool_size(self) -> int:
@@ -61,12 +64,19 @@ def streamed_steps(
     stream = islice(shuffled(source, rules, rejects), first_pool * rules.pool_size, None)
     for pool in count(first_pool):
         rows = list(islice(stream, rules.pool_size))
-        labels = labels_array([row.label for row in rows])
-        texts = [row.left for row in rows], [row.right for row in rows]
-        encoded = encode_texts(*texts, labels, tokenizer, rules.max_seq_len)
+        encoded = _encode(source, rows, tokenizer, rules)
+        encoded.collator = rules.collator
         for picked in _batches(encoded.lengths, rules, pool)[done // rules.batch_size :]:
             yield [encoded.batch(part) for part in split_among_ranks(picked, world, rules.accumulation_steps)]
         done = 0
+
+
+def _encode(source: PairSource, rows: Sequence, tokenizer: AnyTokenizer, rules: StreamRules) -> EncodedPairs:
+    if isinstance(source, TokenizedPairs):
+        return source.form.encoded(rows)
+    labels = labels_array([row.label for row in rows])
+    texts = [row.left for row in rows], [row.right for row in rows]
+    return encode_texts(*texts, labels, tokenizer, rules.max_seq_len)
 
 
 def shuffled(

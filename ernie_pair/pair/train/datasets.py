@@ -30,6 +30,8 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.data.row_stream import StreamRules, streamed_steps
+from ernie_pair.pair.data.tokenized_pairs import TokenizedPairs
+from ernie_pair.pair.data.user_collator import UserCollator
 from ernie_pair.pair.targets.class_weights import class_weights_of
 from ernie_pair.pair.targets.groups import training_groups
 from ernie_pair.pair.targets.target_metrics import refuse_unmeasurable
@@ -67,19 +69,31 @@ def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> Pa
 
 
 def open_pairs(
-    config: PairConfig, sources: Dict[str, PairSource], source: ModelSource, world: World
+    config: PairConfig,
+    sources: Dict[str, PairSource],
+    source: ModelSource,
+    world: World,
+    collator: Optional[UserCollator] = None,
 ) -> PairData:
     """Open the training and dev pairs, and log a line about each and what is wrong with them.
 
-    ``sources``: train, more to train on if there is any, and dev, in this order.
+    ``sources``: train, more to train on if there is any, and dev, in this order. ``collator`` makes their
+    batches, None: they are padded to the longest row.
     Raises InputError when a row, a label or a flag cannot be used.
     """
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
     labels = source.spec.labels
-    make = _stream if config.streaming else _hold
+    make = partial(_stream, collator=collator) if config.streaming else _hold
     data = make(config, sources, tokenizer, labels, world)
     if config.scored_as == "average":
+        if isinstance(sources["dev"], TokenizedPairs):
+            raise InputError(
+                "--symmetric average scores the dev pairs in both orders of their texts, and "
+                f"{sources['dev'].flag} holds token ids; give texts there"
+            )
         data.dev.orders = encode_both_orders(sources["dev"].read(), tokenizer, config.max_seq_len)
+    for rows in filter(None, (data.train, data.dev, data.dev.orders)):
+        rows.collator = collator
     if data.dev.groups is not None:
         logger.info(
             "a batch has --batch_size queries with all of their candidates, at most %d per query",
@@ -99,7 +113,10 @@ def _hold(
         _describe(source, rows, labels)
         told = _rejected(config, split) if world.is_first else None
         tell_rejected(source.name, rows.bad, len(rows), told)
-    if world.is_first:
+    ids = [source.flag for source in in_order if isinstance(source, TokenizedPairs)]
+    if ids:
+        logger.info("%s: token ids, neither audited nor cached", ", ".join(ids))
+    elif world.is_first:
         warn_before_training(cache_dir, {split: sources[split] for split in ("train", "dev")})
     train = join_rows(training)
     steps, num_rows = _steps_of(config, train)
@@ -132,10 +149,15 @@ def _steps_of(config: PairConfig, train: EncodedPairs) -> Tuple[Callable, int]:
 
 
 def _stream(
-    config: PairConfig, sources: Dict[str, PairSource], tokenizer: AnyTokenizer, labels: Labels, world: World
+    config: PairConfig,
+    sources: Dict[str, PairSource],
+    tokenizer: AnyTokenizer,
+    labels: Labels,
+    world: World,
+    collator: Optional[UserCollator],
 ) -> PairData:
     train, dev = sources["train"], sources["dev"]
-    if isinstance(train, GivenPairs):
+    if isinstance(train, (GivenPairs, TokenizedPairs)):
         train.refuse_one_shot()
     elif not train.is_file:
         raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
@@ -154,6 +176,7 @@ def _stream(
         config.bucket,
         config.max_seq_len,
         config.gradient_accumulation_steps,
+        collator,
     )
     rejects = StreamedRejects(train.name, _rejected(config, "train") if world.is_first else None)
     updates = partial(streamed_steps, train, tokenizer, rules, world, rejects=rejects)

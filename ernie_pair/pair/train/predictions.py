@@ -15,13 +15,13 @@ class Predictions:
     A model without classes fills ``scores`` and leaves ``classes``, ``names`` and ``probabilities`` empty.
     ``predictions`` are the logits, as everywhere in Transformers and PaddleNLP; ``classes`` are decided from
     them by temperature and threshold, where the model has such. Without labels, ``label_ids`` is None and
-    ``metrics`` empty. With on_bad_row="skip" a row that is no pair has the class and the label -1, NaN for
-    numbers and no name.
+    ``metrics`` are the times alone. With on_bad_row="skip" a row that is no pair has the class and the label
+    -1, NaN for numbers and no name.
     """
 
     predictions: np.ndarray  # the logits, float32 [N, C]
     label_ids: Optional[np.ndarray]  # classes int64 [N], or scores float64 [N]
-    metrics: Dict[str, float]  # of the likeliest classes, or of the scores
+    metrics: Dict[str, float]  # of the likeliest classes, or of the scores; runtime, samples_per_second
     classes: np.ndarray  # int64 [N]
     names: List[str]  # of the classes, [N]
     probabilities: np.ndarray  # float64 [N, C], calibrated if the model is
@@ -68,6 +68,12 @@ class Predictions:
             [next(names) if is_pair else "" for is_pair in np.isin(np.arange(count), places)],
             _spread(self.probabilities, places, count, np.nan),
         )
+
+
+def with_times(metrics: Dict[str, float], seconds: float, count: int) -> Dict[str, float]:
+    """Return ``metrics`` and, behind them, the times of ``count`` rows; a metric of such a name stays."""
+    times = {"runtime": round(seconds, 4), "samples_per_second": round(count / max(seconds, 1e-9), 3)}
+    return {**metrics, **{name: value for name, value in times.items() if name not in metrics}}
 
 
 def _spread(values: np.ndarray, places: np.ndarray, count: int, empty: float) -> np.ndarray:

@@ -1,14 +1,16 @@
 """Training, evaluation and prediction from Python; the engine is that of the commands."""
 
 import contextlib
+import time
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import (
     Any,
     Callable,
     ContextManager,
     Dict,
+    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -28,18 +30,21 @@ from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_training_device
 from ernie_pair.device.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.engine.control import TrainerControl
+from ernie_pair.inference.pair_tokenizer import PairTokenizer, ShownPair
 from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import decide, refuse_threshold, refuse_threshold_out_of_range
-from ernie_pair.inference.token_rows import WINDOW
+from ernie_pair.inference.token_rows import WINDOW, EncodedPairs
 from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.pair_symmetry import score_pairs
 from ernie_pair.model_files.source import model_folder_of, open_model
 from ernie_pair.model_files.temperature import Calibration, read_calibration
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, encode_texts
 from ernie_pair.pair.data.in_memory_pairs import held
 from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.rejected import tell_rejected
+from ernie_pair.pair.data.tokenized_pairs import TokenForm, TokenizedPairs
+from ernie_pair.pair.data.user_collator import DataCollator, UserCollator
 from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.model.classifier_weights import load_initial_weights
 from ernie_pair.pair.model.kernel_path import choose_path
@@ -53,12 +58,18 @@ from ernie_pair.pair.targets.target_metrics import OF_TARGET, measure_of
 from ernie_pair.pair.targets.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.pair.train.datasets import PairData, open_pairs
-from ernie_pair.pair.train.given_datasets import PairDataset, is_labelled, open_source, split_first
+from ernie_pair.pair.train.given_datasets import (
+    PairDataset,
+    is_labelled,
+    open_source,
+    rows_of_source,
+    split_first,
+)
 from ernie_pair.pair.train.initial_model import config_of_model, open_given_model, with_best_metric
 from ernie_pair.pair.train.own_parts import overridden, own_loss_of, own_parts_of, refuse_ignored_flags
 from ernie_pair.pair.train.pair_job import open_optimizer
 from ernie_pair.pair.train.parts import TrainingParts
-from ernie_pair.pair.train.predictions import Predictions
+from ernie_pair.pair.train.predictions import Predictions, with_times
 from ernie_pair.pair.train.train_batches import TrainBatches, with_batches
 from ernie_pair.pair.train.train_pair import PairRun
 from ernie_pair.pair.train.user_loss import loss_of_flags
@@ -101,7 +112,10 @@ class PairTrainer:
     keeps its own dropout, whatever ``config`` says. A dataset: a file or a named set, as for the command, a
     Hugging Face dataset, a pandas DataFrame, or a list, generator or other iterable of dictionaries or of
     (text, text, label). An iterator of training pairs is read into memory; with ``streaming`` the training
-    pairs are not, and must be readable more than once. ``compute_metrics`` takes an EvalPrediction and
+    pairs are not, and must be readable more than once. A row may be token ids that ``tokenizer`` or
+    PaddleNLP's tokenizer of the model has made: {"input_ids": [...], "token_type_ids": [...], "labels": 1},
+    or (input_ids, token_type_ids, label). ``data_collator`` takes such dictionaries, the rows of a batch
+    without padding, and returns {"input_ids": [B, S], ...}. ``compute_metrics`` takes an EvalPrediction and
     returns a dictionary that is added to the built-in metrics; best_metric may be one of its names.
     ``compute_loss_func`` takes the outputs of the model, with their ``logits``, and the labels, and returns
     the loss; a loss layer of Paddle's gets the logits. ``optimizers``: an optimizer of Paddle's over
@@ -123,19 +137,20 @@ class PairTrainer:
         train_dataset: Optional[PairDataset] = None,
         eval_dataset: Optional[PairDataset] = None,
         *,
+        data_collator: Optional[DataCollator] = None,
         compute_metrics: Optional[ComputeMetrics] = None,
         compute_loss_func: Optional[Callable[[Any, Any], Any]] = None,
         optimizers: Tuple[Optional[Optimizer], Optional[LRScheduler]] = (None, None),
         callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
         vocab_file: Union[str, Path, None] = None,
     ):
-        _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers)
+        _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers, data_collator)
         self.overridden = overridden(self, PairTrainer)
         self.compute_loss_func, (self.optimizer, self.lr_scheduler) = compute_loss_func, optimizers
         self._flags_loss: Optional[PairLoss] = None  # that of the run, for `compute_loss`
         self.config = config_of_model(config, model) if isinstance(model, PairClassifier) else config
         self.callbacks, self.compute_metrics = list(map(checked_callback, callbacks)), compute_metrics
-        self.state = TrainerState()
+        self.data_collator, self.state = data_collator, TrainerState()
         self.train_dataset = train_dataset if config.streaming else held(train_dataset)
         self.eval_dataset = held(eval_dataset)
         self.world = launched_world()
@@ -158,6 +173,63 @@ class PairTrainer:
     def model(self) -> PairClassifier:
         """Return the model: after `train` the best one; before it, and in callbacks, the current one."""
         return self._start.model
+
+    @cached_property
+    def tokenizer(self) -> PairTokenizer:
+        """Return the tokenizer of the model, which cuts pairs to ``config.max_seq_len`` tokens.
+
+        Raises InputError when it does not fit the model.
+        """
+        return PairTokenizer(self._start.source, self.config.max_seq_len)
+
+    def show(self, pair: Sequence[str]) -> ShownPair:
+        """Return the tokens, ids and segments of a pair of texts, and what of it is cut; printed, a table.
+
+        Raises InputError for what is no pair of texts.
+        """
+        if isinstance(pair, str) or len(pair) not in (2, 3):
+            raise InputError(f"show takes a pair of texts, not {pair!r:.60}; give (text, text)")
+        return self.tokenizer.show(pair[0], pair[1])
+
+    def train_rows(self) -> Iterator[Dict[str, Any]]:
+        """Iterate over the training rows as they are read: {sentence1, sentence2, label}, or token ids.
+
+        ``label`` is the class, or the score. Raises InputError naming a row that cannot be read.
+        """
+        return rows_of_source(self._pairs_of("train", self.train_dataset))
+
+    def eval_rows(self) -> Iterator[Dict[str, Any]]:
+        """Iterate over the rows of ``eval_dataset``; see ``train_rows``."""
+        return rows_of_source(self._pairs_of("dev", self.eval_dataset))
+
+    def encode(self, dataset: PairDataset) -> List[Dict[str, Any]]:
+        """Return the rows of a dataset as training encodes them: {input_ids, token_type_ids, labels}.
+
+        They are plain lists without padding, and ``labels`` one number, there if the first row has one.
+        Raises InputError for rows that cannot be read.
+        """
+        rows = self._encode(dataset)
+        return rows.features(np.arange(len(rows)))
+
+    def collate(self, features: PairDataset) -> Dict[str, np.ndarray]:
+        """Return a batch of rows of ``encode``, padded to the longest: a collate_fn for paddle.io.DataLoader.
+
+        input_ids and token_type_ids are int64 [B, S], labels [B] int64, of scores float64; they are there if
+        the first row has one. Raises InputError for rows that cannot be read.
+        """
+        rows = self._encode(features)
+        batch = rows.padded(np.arange(len(rows)))
+        found = {"input_ids": batch.input_ids, "token_type_ids": batch.token_type_ids}
+        return found if batch.labels is None else {**found, "labels": batch.labels}
+
+    def _encode(self, dataset: PairDataset) -> EncodedPairs:
+        first, dataset = split_first(dataset)
+        source = self._pairs_of("test", dataset, is_labelled(self._pairs_of("test", first)))
+        found = source.read()
+        tell_rejected(source.name, found.bad, len(found), None)
+        if isinstance(found, EncodedPairs):
+            return found
+        return encode_pairs(found, self.tokenizer.tokenizer, self.config.max_seq_len)
 
     def add_callback(self, callback: Union[PairCallback, Type[PairCallback]]) -> None:
         """Add a callback, given as an instance or a class. Raises InputError for anything else."""
@@ -239,35 +311,49 @@ class PairTrainer:
     ) -> Dict[str, float]:
         """Return the metrics of the model on labelled pairs, the same on all processes.
 
-        The pairs are read once. ``symmetric``: see ``predict``.
+        ``runtime``, in seconds, and ``samples_per_second`` are among them. The pairs are read once.
+        ``symmetric``: see ``predict``.
         """
+        begin = time.monotonic()
         chosen = self._calibration().chosen_symmetry(symmetric, str(self._folder))
-        return self._evaluate(self.eval_dataset if eval_dataset is None else eval_dataset, chosen)
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        found = self._ask(self._pairs_of("dev", given), chosen)
+        return self._with_times(self._metrics_of(found), begin, len(found.logits))
 
     def _evaluate(self, dataset: Optional[PairDataset], symmetric: str) -> Dict[str, float]:
-        found = self._ask(self._pairs_of("dev", dataset), symmetric)
-        assert found.labels is not None  # the source is read with them
+        return self._metrics_of(self._ask(self._pairs_of("dev", dataset), symmetric))
+
+    def _metrics_of(self, found: _Asked) -> Dict[str, float]:
+        if found.labels is None:
+            return {}
         return self._measure(found.groups)(found.logits, found.labels)
+
+    def _with_times(self, metrics: Dict[str, float], begin: float, count: int) -> Dict[str, float]:
+        """Return ``metrics`` and the times of ``count`` rows since ``begin``, those of the first rank."""
+        seconds = np.array([time.monotonic() - begin if self.world.is_first else 0.0])
+        return with_times(metrics, float(join_process_group(self.world).all_reduce_now(seconds)[0]), count)
 
     def predict(
         self, dataset: PairDataset, *, threshold: Optional[float] = None, symmetric: str = "auto"
     ) -> Predictions:
         """Predict the class, or the score, of every pair; labels are used if the first row has one.
 
+        ``metrics`` are those of the labels, and ``runtime``, in seconds, and ``samples_per_second``.
         ``threshold``: with two classes, the probability at or above which a pair is of class 1; None: that of
         calibration.json in the folder of the model if there is one, otherwise the more probable class.
         ``symmetric``: average scores (a, b) and (b, a) and takes the mean of the logits, none scores only
         (a, b), auto follows calibration.json. The pairs are read once, and are never all in memory. Raises
         InputError for rows that are not pairs of texts.
         """
-        saved = self._calibration()
+        begin, saved = time.monotonic(), self._calibration()
         refuse_threshold_out_of_range(threshold)
         refuse_threshold(threshold, self.model.num_classes, "the model")
         chosen = saved.chosen_symmetry(symmetric, str(self._folder))
         first, dataset = split_first(dataset)
         labelled = is_labelled(self._pairs_of("test", first))
-        logits, labels, bad, groups = self._ask(self._pairs_of("test", dataset, labelled), chosen)
-        metrics = {} if labels is None else self._measure(groups)(logits, labels)
+        asked = self._ask(self._pairs_of("test", dataset, labelled), chosen)
+        logits, labels, bad, _ = asked
+        metrics = self._with_times(self._metrics_of(asked), begin, len(logits))
         meant = self._start.source.spec.labels
         if not meant.has_classes:
             scores = scores_of(logits, meant.label_range)
@@ -297,7 +383,11 @@ class PairTrainer:
         }
         if self.compute_metrics is None:
             refuse_unknown(self.config.best_metric, OF_TARGET[self.model.spec.target].names)
-        return open_pairs(self.config, sources, self._start.source, self.world)
+        return open_pairs(self.config, sources, self._start.source, self.world, self._collator)
+
+    @property
+    def _collator(self) -> Optional[UserCollator]:
+        return self.data_collator and UserCollator(self.data_collator, self._start.source.spec)
 
     def _plan(self, signals: StopSignals) -> TrainResult:
         """Let the run print its plan; its steps move the weights, which are put back."""
@@ -357,18 +447,32 @@ class PairTrainer:
     def _pairs_of(self, split: str, given: Optional[PairDataset], labelled: bool = True):
         """Return a source of pairs; see `open_source`."""
         labels = self._start.source.spec.labels if labelled else None
-        return open_source(split, given, self.config, labels)
+        return open_source(split, given, self.config, labels, self._token_form)
+
+    def _token_form(self) -> TokenForm:
+        token_types = self._start.source.spec.token_types
+        return TokenForm(self.tokenizer.tokenizer, self.config.max_seq_len, token_types)
 
     def _ask(self, source, symmetric: str) -> _Asked:
         """Return what the model says of all pairs, which are read window by window."""
         bad: List[BadRow] = []
         logits, labels = [], []
         queries: List[str] = []
-        for pairs in chunks_of(source.rows(bad.append), WINDOW, source.name):
-            logits.append(self._logits_of(pairs, symmetric))
-            if pairs.labels is not None:
-                labels.append(pairs.labels)
-                queries += pairs.queries or pairs.left
+        if isinstance(source, TokenizedPairs):
+            if symmetric == "average":
+                raise InputError(
+                    f"symmetric='average' asks for both orders of the texts, and {source.flag} holds token "
+                    "ids; give texts, or symmetric='none'"
+                )
+            for rows in source.windows(WINDOW, bad.append):
+                logits.append(self._logits_of_rows(rows))
+                labels += [] if rows.labels is None else [rows.labels]
+        else:
+            for pairs in chunks_of(source.rows(bad.append), WINDOW, source.name):
+                logits.append(self._logits_of(pairs, symmetric))
+                if pairs.labels is not None:
+                    labels.append(pairs.labels)
+                    queries += pairs.queries or pairs.left
         tell_rejected(source.name, bad, sum(map(len, logits)), None)
         if source.labels is None:
             return _Asked(np.concatenate(logits), None, bad)
@@ -377,13 +481,18 @@ class PairTrainer:
         return _Asked(np.concatenate(logits), np.concatenate(labels), bad, groups)
 
     def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
-        return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
+        if symmetric == "average":
+            return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
+        # With their labels, which a data_collator may want.
+        return self._logits_of_rows(encode_pairs(pairs, self.tokenizer.tokenizer, self.config.max_seq_len))
 
     def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+        rows = encode_texts(left, right, None, self.tokenizer.tokenizer, self.config.max_seq_len)
+        return self._logits_of_rows(rows)
+
+    def _logits_of_rows(self, rows: EncodedPairs) -> np.ndarray:
         was_training = self.model.training
-        source = self._start.source
-        tokenizer = open_tokenizer(source.vocab_file, source.spec, self.config.max_seq_len)
-        rows = encode_texts(left, right, None, tokenizer, self.config.max_seq_len)
+        rows.collator = self._collator
         group = join_process_group(self.world)
         group.barrier()
         choose_path(self.model, self.config, self.config.device, group.size, group.all_reduce)
@@ -400,7 +509,7 @@ class PairTrainer:
         return UserMetrics(measure, self.compute_metrics, self.config.best_metric, self.world, all_reduce)
 
 
-def _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers) -> None:
+def _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers, data_collator) -> None:
     """Raise InputError that names the argument of PairTrainer whose type is wrong."""
     pair = optimizers if isinstance(optimizers, (tuple, list)) and len(optimizers) == 2 else (0, 0)
     if not isinstance(model, (str, Path, PairClassifier)):
@@ -415,6 +524,8 @@ def _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optim
         isinstance(pair[0], (Optimizer, type(None))) and isinstance(pair[1], (LRScheduler, type(None)))
     ):
         wrong = "optimizers takes (an optimizer, a scheduler) of Paddle's, each of them or None"
+    elif not (data_collator is None or callable(data_collator)):
+        wrong = f"data_collator takes a function, not {data_collator!r:.60}"
     else:
         return
     raise InputError(f"PairTrainer: {wrong}; correct it")

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from paddlenlp.datasets import IterDataset
 from places import ROOT
 from run_files import events
 from tiny_embedding import (
@@ -155,6 +156,13 @@ def test_the_python_trainer_trains_evaluates_and_embeds(folder, tmp_path):
     vectors = trainer.embed(["今天", "明天"])
     assert vectors.shape == (2, 32) and np.allclose(np.linalg.norm(vectors, axis=1), 1)
     assert trainer.train().step == result.step  # there is nothing left to do
+
+
+def test_texts_come_from_any_set_but_not_from_a_dictionary(folder):
+    config = embedding_config(folder, objective="simcse")
+    assert read_any_texts(config, IterDataset(iter(["今天", "明天"])), World())[0] == ["今天", "明天"]
+    with pytest.raises(InputError, match=r"train_dataset is a dictionary \(train, dev\); give one"):
+        read_any_texts(config, {"train": ["今天"], "dev": ["明天"]}, World())
 
 
 BAD_ROWS = {
