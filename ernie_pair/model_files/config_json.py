@@ -9,9 +9,7 @@ from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS, find_
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
 EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see model_files.embedding_json
-LAYER_CLASS = (
-    "layer_class"  # module:Class of a layer of the user's own; see `ernie_pair.pair.model.plain_model`
-)
+LAYER_CLASS = "layer_class"  # module:Class of a layer of the user's own; see pair.model.plain_model
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 # The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
 FAMILIES = {
@@ -43,8 +41,8 @@ def refuse_unsupported(config_file: Path) -> None:
     if LAYER_CLASS in config:
         name, folder = layer_class_in(config), str(config_file.parent)
         raise InputError(
-            f"{folder} was made from the class {name}, a layer of your own, which no command can make; in Python "
-            f"load it with PairTrainer({name}(...), config, weights={folder!r})"
+            f"{folder} was made from the class {name}, a layer of your own, which no command can make; load "
+            f"it in Python: PairTrainer({name}(...), config, weights={folder!r})"
         )
     named = config.get("model_type")
     if named is not None and not family_in(config) and not find_family(str(named)):

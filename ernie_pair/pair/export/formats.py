@@ -42,8 +42,8 @@ def write_paddle(
         named = model.family if is_layer else f"--model_class {model.spec.model_class}"
         own = model.family if is_layer else type(model).__name__
         raise InputError(
-            f"{named} has no static graph in Paddle ({reason}); write super({own}, self) in place of super(), "
-            "and tensors' operations for Python's"
+            f"{named} has no static graph in Paddle ({reason}); write super({own}, self) for super(), and "
+            "tensors' operations in place of Python's"
         ) from None
     (folder / f"{PADDLE_FILES[1]}.info").unlink()  # for training on; nothing here reads it
 

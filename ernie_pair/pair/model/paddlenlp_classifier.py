@@ -40,7 +40,10 @@ def classifier_around(layer: nn.Layer, spec: ModelSpec) -> Optional[PairClassifi
     numbers = paddle.get_rng_state()
     model = PairClassifier(spec.family, spec)
     paddle.set_rng_state(numbers)
-    for name, part in layer.named_children():
+    parts = dict(layer.named_children())
+    if not parts.keys() <= dict(model.named_children()).keys():
+        return None
+    for name, part in parts.items():
         setattr(model, name, part)
     ours, theirs = dict(model.named_parameters()), dict(layer.named_parameters())
     if ours.keys() != theirs.keys() or any(ours[name] is not theirs[name] for name in ours):

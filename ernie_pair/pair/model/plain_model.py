@@ -2,7 +2,7 @@
 
 Its weights keep the names that they have in the layer, and its folder says of which class it is:
 
-    {"architectures": ["TeachingPlanModel"], "layer_class": "my_models:TeachingPlanModel", "num_labels": 2, ...}
+    {"architectures": ["TeachingPlanModel"], "layer_class": "models:TeachingPlanModel", "num_labels": 2, ...}
 
 The class is never imported: whoever loads such a folder makes the layer first. B batch, S sequence, C
 classes.
@@ -105,8 +105,8 @@ class PlainModel(SavedLayer):
         for name, part in self.layer.named_sublayers(include_self=True):
             if isinstance(part, kinds):
                 raise InputError(
-                    f"{self.family}: {name} is a {type(part).__name__}, whose statistics would differ between "
-                    "the processes of a run; use LayerNorm, or train in one process"
+                    f"{self.family}: {name} is a {type(part).__name__}, whose statistics would differ "
+                    "between the processes of a run; use LayerNorm, or train in one process"
                 )
 
     def num_product_weights(self, trained_only: bool = False) -> int:
@@ -130,21 +130,18 @@ def inputs_of(layer: nn.Layer) -> str:
 
     Raises InputError if its forward needs other arguments.
     """
-    named = inspect.signature(layer.forward).parameters
-    kinds = inspect.Parameter
-    takes_any = any(each.kind == kinds.VAR_KEYWORD for each in named.values())
-    needed = [name for name, each in named.items() if each.default is kinds.empty]
-    needed = [name for name in needed if named[name].kind not in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)]
+    named, kinds = inspect.signature(layer.forward).parameters, inspect.Parameter
+    takes_any = any(each.kind is kinds.VAR_KEYWORD for each in named.values())
+    many = (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)
+    needed = [n for n, each in named.items() if each.default is kinds.empty and each.kind not in many]
     if set(needed) <= {IDS, TYPES} and (IDS in named or takes_any):
         return BY_NAME if TYPES in named or takes_any else IDS_ALONE
-    by_place = [
-        name for name in named if named[name].kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-    ]
-    if by_place[: len(needed)] == needed and len(needed) in (1, 2):
+    has_places = not any(named[name].kind is kinds.KEYWORD_ONLY for name in needed)
+    if list(named) == needed and len(needed) in (1, 2) and has_places:
         return BY_PLACE if len(needed) == 2 else IDS_ALONE
-    takes = f"({', '.join(named)})"
     raise InputError(
-        f"{type(layer).__name__}.forward takes {takes}; give it ({IDS}, {TYPES}), and a default to the rest"
+        f"{type(layer).__name__}.forward takes ({', '.join(named)}); let it take ({IDS}, {TYPES}), and "
+        "the rest with defaults"
     )
 
 
@@ -190,9 +187,8 @@ def width_of(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: in
 
 
 def _trial_batch(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> Batch:
-    length = min(max_seq_len, SHORT)
-    tokenizer = open_tokenizer(vocab_file, spec, length)
-    rows = encode_texts(["今天天气好", "我"], ["天气", "你"], None, tokenizer, length)
+    tokenizer = open_tokenizer(vocab_file, spec, max_seq_len)
+    rows = encode_texts(["今天天气好", "我"], ["天气", "你"], None, tokenizer, min(max_seq_len, SHORT))
     return rows.batch(np.arange(2))
 
 

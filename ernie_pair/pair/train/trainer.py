@@ -89,14 +89,16 @@ class PairTrainer:
         print(trainer.predict([("怎么开户", "如何开户"), ("今天下雨", "怎么开户")]).classes)
 
     ``model``: a name or a folder, as for the command, or a PairClassifier with its ``vocab_file``; the latter
-    keeps its own dropout, whatever ``config`` says; or any other `paddle.nn.Layer` with its ``vocab_file``,
-    whose forward(input_ids, token_type_ids) returns logits [B, C], and which is trained from the weights that
-    it has: a class of your own, or one of PaddleNLP's XForSequenceClassification. ``weights``: the folder of
-    an earlier model of your own class, whose weights the layer gets first. A dataset: a file or a named set, as for the command, a
-    Hugging Face dataset, a pandas DataFrame, or a list, generator or other iterable of dictionaries or of
-    (text, text, label). An iterator of training pairs is read into memory; with ``streaming`` the training
-    pairs are not, and must be readable more than once. ``compute_metrics`` takes an EvalPrediction and
-    returns a dictionary that is added to the built-in metrics; best_metric may be one of its names.
+    keeps its own dropout, whatever ``config`` says. Or any other `paddle.nn.Layer` with its ``vocab_file``,
+    of your own or of PaddleNLP, whose forward(input_ids, token_type_ids) returns logits [B, C]: it is trained
+    from the weights that it has. ``weights``: the folder of an earlier model of your own class, whose weights
+    the layer gets first.
+
+    A dataset: a file or a named set, as for the command, a Hugging Face dataset, a pandas DataFrame, or a
+    list, generator or other iterable of dictionaries or of (text, text, label). An iterator of training pairs
+    is read into memory; with ``streaming`` the training pairs are not, and must be readable more than once.
+    ``compute_metrics`` takes an EvalPrediction and returns a dictionary that is added to the built-in
+    metrics; best_metric may be one of its names.
     ``callbacks``: see PairCallback. ``state``: the TrainerState of the last run.
 
     Under `paddle.distributed.launch` or `notebook_launcher` all processes must make the same calls. Raises an
@@ -152,9 +154,9 @@ class PairTrainer:
         """Write the current model to ``folder``, completely or not at all.
 
         `PairTrainer`, the commands and PaddleNLP's from_pretrained can load it, except PaddleNLP if the model
-        uses mean pooling; of a layer of your own `PairTrainer` with ``weights``. The calibration of unchanged weights is saved with it. An earlier saved model
-        without added files is replaced. Raises InputError if ``folder`` contains anything else, MachineError
-        if it cannot be written.
+        uses mean pooling; a layer of your own only `PairTrainer` with ``weights``. The calibration of
+        unchanged weights is saved with it. An earlier saved model without added files is replaced. Raises
+        InputError if ``folder`` contains anything else, MachineError if it cannot be written.
         """
         all_reduce = join_process_group(self.world).all_reduce
         vocab_file, max_seq_len = self._start.source.vocab_file, self.config.max_seq_len
