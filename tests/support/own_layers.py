@@ -39,7 +39,7 @@ class Bag(nn.Layer):
 
     def __init__(self, num_outputs=2, answer=lambda logits: logits, num_ids=len(VOCAB)):
         super().__init__()
-        self.words, self.answer = nn.Embedding(num_ids, 16), answer
+        self.words, self.answer = nn.Embedding(num_ids, 16, padding_idx=0), answer
         self.out = nn.Linear(32, num_outputs)
 
     def forward(self, input_ids, token_type_ids):
@@ -50,9 +50,10 @@ class Bag(nn.Layer):
         return self.answer(self.out(texts))
 
 
-def tutorial_model(seed=0):
+def tutorial_model(seed=0, dropout=None, **changes):
     paddle.seed(seed)
-    return TeachingPlanModel(ErnieGramModel(ErnieGramConfig(**TINY, embedding_size=32)))
+    config = ErnieGramConfig(**{**TINY, "embedding_size": 32, **changes})
+    return TeachingPlanModel(ErnieGramModel(config), dropout)
 
 
 def bag(seed=0, **changes):
