@@ -40,10 +40,10 @@ def write_paddle(
             raise
         reason = " ".join(str(error).strip().rpartition("\n")[2].split())
         named = model.family if is_layer else f"--model_class {model.spec.model_class}"
-        own = model.family if is_layer else type(model).__name__
+        own = named if is_layer else type(model).__name__
         raise InputError(
-            f"{named} has no static graph in Paddle ({reason}); write super({own}, self) for super(), and "
-            "tensors' operations in place of Python's"
+            f"{named} has no static graph in Paddle ({reason}); write super({own}, self) in place of "
+            "super(), and operations of tensors for those of Python"
         ) from None
     (folder / f"{PADDLE_FILES[1]}.info").unlink()  # for training on; nothing here reads it
 

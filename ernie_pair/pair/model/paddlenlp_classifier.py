@@ -14,7 +14,7 @@ from ernie_pair.model_files.tokenizer_json import TokenizerSettings
 from ernie_pair.pair.model.classifier import PairClassifier
 
 
-def family_of(layer: nn.Layer) -> str:
+def known_family(layer: nn.Layer) -> str:
     """Return the family of an object of PaddleNLP's XForSequenceClassification; empty: it is none of ours.
 
     A subclass is none: it may compute anything.

@@ -23,7 +23,9 @@ def freeze(model: Union[EncoderModel, PlainModel], config: LayerFlags) -> str:
     model.frozen_modules = [] if num_frozen is None else [*model.embeddings(), *layers[:num_frozen]]
     for name, parameter in model.named_parameters():
         is_frozen = num_frozen is not None and model.depth_of(name) <= num_frozen
-        is_kept = model.keeps_frozen and parameter.stop_gradient
+        is_given_frozen = parameter.stop_gradient and not getattr(parameter, "frozen_by_flags", False)
+        is_kept = model.keeps_frozen and is_given_frozen
+        parameter.frozen_by_flags = is_frozen and not is_kept  # another run with other flags trains it again
         parameter.stop_gradient = is_frozen or is_kept or model.is_unused(name)
     every = sum(int(parameter.size) for parameter in model.parameters())
     trained = sum(int(parameter.size) for parameter in trained_parameters(model).values())

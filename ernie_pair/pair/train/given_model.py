@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence, Tuple, Union
 
+import paddle
 from paddle import nn
 
 from data_tools.base.errors import InputError
@@ -26,7 +27,7 @@ from ernie_pair.pair.config.target_flags import chosen_labels, refuse_unfit_flag
 from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.model.classifier_weights import load_initial_weights
 from ernie_pair.pair.model.kernel_path import choose_path
-from ernie_pair.pair.model.paddlenlp_classifier import classifier_around, family_of, spec_of
+from ernie_pair.pair.model.paddlenlp_classifier import classifier_around, known_family, spec_of
 from ernie_pair.pair.model.plain_model import PlainModel, load_plain_weights, plain_settings, width_of
 from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model, wrap_model
 
@@ -49,7 +50,7 @@ def open_given_model(
 
     Raises InputError when the flags and the model do not fit, or a layer comes without its vocabulary.
     """
-    is_own = isinstance(model, nn.Layer) and not isinstance(model, PairClassifier) and not family_of(model)
+    is_own = isinstance(model, nn.Layer) and not isinstance(model, PairClassifier) and not known_family(model)
     if weights is not None and not is_own:
         raise InputError("weights is for a layer of your own; give the folder as the model")
     if not isinstance(model, nn.Layer):
@@ -70,7 +71,9 @@ def _open_layer(
 ) -> InitialModel:
     """Return a start from ``layer``, with the weights of ``source`` if there is one."""
     vocab_file = find_tokenizer(vocab_file) if vocab_file.is_dir() else vocab_file
-    name, family = type(layer).__name__, family_of(layer)
+    name, family = type(layer).__name__, known_family(layer)
+    if isinstance(layer, paddle.DataParallel):
+        raise InputError("PairTrainer averages gradients itself; give it the layer without DataParallel")
     _refuse_flags(config, OF_MAKING, f"{name} is made already, and keeps what it has")
     tokenizer, settings = _open_vocabulary(vocab_file)
     if family:

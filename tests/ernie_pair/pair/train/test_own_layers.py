@@ -15,6 +15,8 @@ from tiny_pair import VOCAB, toy_rows, write_pairs
 
 from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair import PairCallback, PairClassifier, PairConfig, PairTrainer
+from ernie_pair.model_files.spec import parse_spec
+from ernie_pair.pair.model.paddlenlp_classifier import classifier_around
 from ernie_pair.pair.model.plain_model import PlainModel
 from ernie_pair.weights.weight_files import read_weights
 
@@ -318,6 +320,27 @@ def test_what_a_layer_cannot_have_is_refused_in_one_line(tmp_path, make, layer, 
     with pytest.raises(InputError, match=said) as error:
         make(layer(), **settings)
     assert len(str(error.value).splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("layer", [paddlenlp_model, lambda: make_classifier(paddlenlp_model())])
+def test_what_flags_froze_trains_again_without_them(tmp_path, make, layer):
+    layer = layer()
+    make(layer, freeze="encoder", max_steps=1, folder="probe").train()
+    before = state(layer)
+    make(layer, max_steps=4).train()
+    last = read_weights(tmp_path / "out" / "model_last" / "model.safetensors")
+    name = "ernie.encoder.layers.0.linear1.weight"
+    assert not np.array_equal(last[name], before[name])
+
+
+def make_classifier(layer):
+    spec = parse_spec({**TINY, "model_type": "ernie", "architectures": ["ErnieForSequenceClassification"]})
+    return classifier_around(layer, spec)
+
+
+def test_a_wrapped_layer_is_refused(make):
+    with pytest.raises(InputError, match="give it the layer without DataParallel"):
+        make(paddle.DataParallel(bag()))
 
 
 def test_a_layer_with_nothing_to_train_is_refused(make):
