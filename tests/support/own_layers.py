@@ -13,8 +13,9 @@ from paddlenlp.transformers import (
 )
 from tiny_pair import VOCAB
 
+NUM_IDS = len(VOCAB)
 TINY = {
-    **{"vocab_size": len(VOCAB), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"vocab_size": NUM_IDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
     **{"intermediate_size": 64, "max_position_embeddings": 64, "type_vocab_size": 2},
 }
 
@@ -37,7 +38,7 @@ class TeachingPlanModel(nn.Layer):
 class Bag(nn.Layer):
     """The sum of word vectors of each text, and a linear layer; no encoder."""
 
-    def __init__(self, num_outputs=2, answer=lambda logits: logits, num_ids=len(VOCAB)):
+    def __init__(self, num_outputs=2, answer=lambda logits: logits, num_ids=NUM_IDS):
         super().__init__()
         self.words, self.answer = nn.Embedding(num_ids, 16, padding_idx=0), answer
         self.out = nn.Linear(32, num_outputs)

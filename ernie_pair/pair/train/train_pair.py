@@ -69,7 +69,7 @@ def _tell_who_loads_it(start: InitialModel, config: PairConfig) -> None:
         )
     if isinstance(start.model, PlainModel):
         logger.info(
-            "%s is a layer of your own: its models load with PairTrainer alone, and there with weights=FOLDER",
+            "%s is a layer of your own: its models load with PairTrainer alone, by weights=FOLDER",
             start.model.family,
         )
     if config.model_class:

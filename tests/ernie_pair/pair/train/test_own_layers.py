@@ -177,7 +177,7 @@ def test_batch_norm_is_saved_and_restored(tmp_path, make, vocab_file):
             self.norm = nn.BatchNorm1D(2)
 
         def forward(self, input_ids, token_type_ids):
-            return self.norm(super(Normed, self).forward(input_ids, token_type_ids))
+            return self.norm(super().forward(input_ids, token_type_ids))
 
     first, second = Normed(), Normed()
     trainer = make(first)
@@ -392,7 +392,7 @@ def test_a_changed_classifier_of_paddlenlp_is_a_plain_layer(make):
 def test_a_subclass_of_paddlenlps_classifier_is_a_plain_layer(tmp_path, make):
     class Sharper(BertForSequenceClassification):
         def forward(self, input_ids, token_type_ids=None, **more):
-            return super(Sharper, self).forward(input_ids, token_type_ids, **more) * 2
+            return super().forward(input_ids, token_type_ids, **more) * 2
 
     paddle.seed(0)
     layer = Sharper(paddlenlp_model("bert").config)
