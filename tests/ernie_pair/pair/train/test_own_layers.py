@@ -9,7 +9,12 @@ import pytest
 from own_layers import TINY, Bag, TeachingPlanModel, bag, paddlenlp_model, state, tutorial_model
 from package_command import command
 from paddle import nn
-from paddlenlp.transformers import BertForSequenceClassification, BertModel, ErnieForSequenceClassification
+from paddlenlp.transformers import (
+    BertForSequenceClassification,
+    BertModel,
+    ErnieForSequenceClassification,
+    ErnieGramTokenizer,
+)
 from run_files import events
 from tiny_pair import VOCAB, toy_rows, write_pairs
 
@@ -358,6 +363,12 @@ def test_a_model_of_a_wrong_type_is_refused_in_a_short_line(make, given):
     assert len(str(error.value)) < 160
 
 
+def test_the_folder_of_a_tokenizer_of_paddlenlp_is_taken(tmp_path, make, vocab_file):
+    ErnieGramTokenizer(str(vocab_file), do_lower_case=False).save_pretrained(str(tmp_path / "tokenizer"))
+    trainer = make(tutorial_model(), own={"vocab_file": tmp_path / "tokenizer"}, max_steps=2)
+    assert not trainer.model.spec.lower_case and trainer.train().is_done
+
+
 def test_a_layer_without_vocabulary_is_refused(make, tmp_path):
     with pytest.raises(InputError, match="a model in memory has no vocabulary"):
         make(bag(), own={"vocab_file": None})
@@ -408,6 +419,19 @@ def test_attributes_of_the_layer_are_those_of_the_model(make):
         _ = trainer.model.no_such_part
     trainer.model.set_dict(tutorial_model(seed=4).state_dict())
     assert np.array_equal(state(layer)["clf.weight"], state(tutorial_model(seed=4))["clf.weight"])
+
+
+def test_a_loop_of_ones_own_trains_the_layer(make):
+    layer = tutorial_model()
+    before = state(layer)
+    parts = make(layer, max_steps=2).open_parts()
+    for step, batches in parts.steps:
+        parts.optimizer.set_lr(parts.learning_rate(step))
+        logits = parts.model(*(paddle.to_tensor(each) for each in batches[0][:2]))
+        nn.functional.cross_entropy(logits, paddle.to_tensor(batches[0].labels)).backward()
+        parts.optimizer.step()
+        parts.optimizer.clear_grad()
+    assert not np.array_equal(state(layer)["clf.weight"], before["clf.weight"])
 
 
 def test_a_dry_run_leaves_the_layer_unchanged(tmp_path, make):
