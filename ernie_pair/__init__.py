@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.ensemble.ensemble import ensemble
     from ernie_pair.pair.ensemble.ensemble_config import EnsembleConfig
     from ernie_pair.pair.evaluation.robustness_table import measure_robustness
+    from ernie_pair.pair.export.export_config import ExportConfig
+    from ernie_pair.pair.export.export_pair import export_pair
     from ernie_pair.pair.model.classifier import PairClassifier
     from ernie_pair.pair.param_search.search_config import SearchParamsConfig
     from ernie_pair.pair.param_search.search_params import search_params
@@ -50,6 +52,7 @@ __all__ = [
     "EnsembleConfig",
     "EvalPrediction",
     "EvaluateMlmConfig",
+    "ExportConfig",
     "MaskFiller",
     "PairCallback",
     "PairClassifier",
@@ -69,6 +72,7 @@ __all__ = [
     "distill",
     "ensemble",
     "evaluate_mlm",
+    "export_pair",
     "load_config",
     "measure_robustness",
     "notebook_launcher",
@@ -87,6 +91,7 @@ _OFFERED = {
     "EnsembleConfig": "ernie_pair.pair.ensemble.ensemble_config",
     "EvalPrediction": "ernie_pair.pair.targets.user_metrics",
     "EvaluateMlmConfig": "ernie_pair.pretrain.filling.evaluate_mlm",
+    "ExportConfig": "ernie_pair.pair.export.export_config",
     "MaskFiller": "ernie_pair.pretrain.filling.mask_filler",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairClassifier": "ernie_pair.pair.model.classifier",
@@ -105,6 +110,7 @@ _OFFERED = {
     "distill": "ernie_pair.pair.distill.distill",
     "ensemble": "ernie_pair.pair.ensemble.ensemble",
     "evaluate_mlm": "ernie_pair.pretrain.filling.evaluate_mlm",
+    "export_pair": "ernie_pair.pair.export.export_pair",
     "load_config": "ernie_pair.run_config.load_config",
     "measure_robustness": "ernie_pair.pair.evaluation.robustness_table",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",

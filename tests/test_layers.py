@@ -76,7 +76,7 @@ BELOW = {
     "ernie_pair/pair/step": ("ernie_pair/pair/config", "ernie_pair/pair/model"),
     "ernie_pair/pair/train": (
         *("ernie_pair/engine", "ernie_pair/pair/audit", "ernie_pair/pair/step", "ernie_pair/pair/evaluation"),
-        "ernie_pair/kernels",
+        *("ernie_pair/kernels", "ernie_pair/pair/export"),
     ),
     "ernie_pair/pair/robustness": ("ernie_pair/pair/data",),
     "ernie_pair/pair/new_pairs": ("ernie_pair/pair/audit",),

@@ -114,7 +114,10 @@ def read_exported(folder: Path) -> ExportedModel:
     if not path.is_file():
         if (folder / CONFIG).is_file():
             refuse_unsupported(folder / CONFIG)
-        raise InputError(f"{folder} holds no {EXPORT_MANIFEST}; make a model to ship with ernie-pair export")
+        raise InputError(
+            f"{folder} holds no {EXPORT_MANIFEST}; make an exported model of a trained one with ernie-pair "
+            "export or ernie_pair.export_pair, or use PairTrainer(folder, config).predict"
+        )
     manifest = read_json_object(path, CURE, CheckpointError, MOST_MANIFEST_BYTES)
     try:
         return _exported_of(folder, manifest)

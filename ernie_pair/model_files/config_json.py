@@ -9,6 +9,7 @@ from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS, find_
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
 EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see model_files.embedding_json
+LAYER_CLASS = "layer_class"  # module:Class of a layer of the user's own; see pair.model.plain_model
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 # The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
 FAMILIES = {
@@ -23,6 +24,8 @@ FAMILIES = {
 
 def family_in(config: Mapping[str, Any]) -> str:
     """Return which of FAMILIES a config.json names, by model_type or by architectures; empty: none."""
+    if LAYER_CLASS in config:  # whatever its class is called
+        return ""
     if config.get("model_type") in list(FAMILIES):  # which may be anything in a file
         return config["model_type"]
     named = architecture_in(config)
@@ -30,12 +33,26 @@ def family_in(config: Mapping[str, Any]) -> str:
 
 
 def refuse_unsupported(config_file: Path) -> None:
-    """Raise InputError for a config.json whose model_type is of no model here, whatever else is in it."""
+    """Raise InputError for a config.json that no command opens, whatever else is in it.
+
+    Its model_type is of no model here, or it is of a layer of the user's own.
+    """
     config = read_json_object(config_file, "correct it, or give the config.json of a model")
+    if LAYER_CLASS in config:
+        name, folder = layer_class_in(config), str(config_file.parent)
+        raise InputError(
+            f"{folder} was made from the class {name}, a layer of your own, which no command can make; load "
+            f"it in Python: PairTrainer({name}(...), config, weights={folder!r})"
+        )
     named = config.get("model_type")
     if named is not None and not family_in(config) and not find_family(str(named)):
         types = {peer.model_type for peer in COUNTERPARTS.values()} | (FAMILIES.keys() - COUNTERPARTS.keys())
         raise unsupported_type(named, str(config_file), types)
+
+
+def layer_class_in(config: Mapping[str, Any]) -> str:
+    """Return the name of the user's own class that a config.json is of; empty: of none."""
+    return str(config.get(LAYER_CLASS, "")).rpartition(":")[2]
 
 
 def architecture_in(config: Mapping[str, Any]) -> str:

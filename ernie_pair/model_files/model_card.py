@@ -62,7 +62,8 @@ class ModelCard:
                 self.measured_on,
                 markdown_table(["metric", "value", "95 % interval"], values),
             ]
-        parts += ["## Use", "In this folder:", _fenced("sh", self.commands), _fenced("python", self.python)]
+        commands = [_fenced("sh", self.commands)] if self.commands else []
+        parts += ["## Use", "In this folder:", *commands, _fenced("python", self.python)]
         versions = [f"- {package} {version}" for package, version in installed_versions().items()]
         return "\n\n".join([*parts, "## Versions", "\n".join(versions)]) + "\n"
 

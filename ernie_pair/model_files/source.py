@@ -28,6 +28,7 @@ from ernie_pair.model_files.config_json import (
     FAMILIES,
     VOCAB,
     find_config,
+    layer_class_in,
     read_config,
     refuse_unsupported,
 )
@@ -177,6 +178,31 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
     if is_own and is_theirs:
         refuse_other_cutting(folder, spec.lower_case)
     return ModelSource(str(folder), spec, vocab_file, weights, is_theirs)
+
+
+def open_layer_folder(given: Path, class_name: str) -> ModelSource:
+    """Open a folder that a layer of the user's own, of the class of this name, was saved in; or a checkpoint.
+
+    Raises InputError when it is none, or of another class, CheckpointError when it is damaged.
+    """
+    folder = model_folder_of(given)
+    config = find_config(folder)
+    named = layer_class_in(read_config(config)) if config is not None else ""
+    weights, vocab_file = find_weights(folder), find_tokenizer(folder)
+    if config is None or not named or weights is None:
+        raise InputError(
+            f"weights={str(given)!r} is no folder that a layer of your own was saved in; give the folder of "
+            "save_model, or the output_dir of the run"
+        )
+    if named.rpartition(".")[2] != class_name:
+        raise InputError(
+            f"weights={str(given)!r} was made from the class {named}, and the model is a {class_name}; give "
+            "one of the other"
+        )
+    _refuse_damage(folder, config, vocab_file, weights)
+    is_own = cuts_by_own_rule(folder, {}, is_theirs=False)
+    spec = read_spec(config, vocab_file, is_folders=not is_own)
+    return ModelSource(str(folder), spec, vocab_file, weights)
 
 
 def _translated(found: Dict, config: Path, family: str) -> Dict:

@@ -83,5 +83,5 @@ def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str,
 
 
 def tokenizer_class_of(family: str) -> str:
-    """Return the name of PaddleNLP's tokenizer of word pieces."""
-    return _OWN_CLASSES.get(family, f"{FAMILIES[family]}Tokenizer")
+    """Return PaddleNLP's tokenizer of word pieces; without a family ERNIE's, whose rule is ours."""
+    return _OWN_CLASSES.get(family, f"{FAMILIES[family or 'ernie']}Tokenizer")

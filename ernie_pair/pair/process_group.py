@@ -40,7 +40,7 @@ class SingleProcess:
         """Leave ``tensor`` as it is: the mean over the only rank."""
         pass
 
-    def share_gradients(self, model, widens: bool = False):
+    def share_gradients(self, model, widens: bool = False, afterwards: bool = False):
         """Return ``model`` as its own forward pass."""
         return model
 
@@ -69,11 +69,11 @@ class ProcessGroup:
         self._is_nccl = dist.get_backend() == "NCCL"
         if not self._is_nccl:
             skip_destructors()
-        self._widens = False
+        self._widens = self._averages_afterwards = False
 
     @property
     def _averages_in_backward(self) -> bool:
-        return self._is_nccl and not self._widens
+        return self._is_nccl and not (self._widens or self._averages_afterwards)
 
     def barrier(self) -> None:
         """Wait until all ranks have come, however long one of them takes."""
@@ -103,17 +103,18 @@ class ProcessGroup:
             dist.all_reduce(tensor)
         tensor.scale_(1.0 / self.size)
 
-    def share_gradients(self, model, widens: bool = False):
+    def share_gradients(self, model, widens: bool = False, afterwards: bool = False):
         """Return the forward pass of ``model``, its weights made equal to those of rank 0.
 
         With NCCL it averages the gradients during the backward pass; elsewhere `average_gradients` does so
         after it. gloo would gain nothing, and its errors would end the process there without a word: they are
         C++ exceptions that Paddle's ``backward`` lets through. ``widens``: half gradients become float32
-        and are averaged so, for which there is no way during the backward pass.
+        and are averaged so, for which there is no way during the backward pass. ``afterwards``: not during
+        it with NCCL either, which would wait for the gradient of a parameter that gets none.
         """
         import paddle
 
-        self._widens = widens
+        self._widens, self._averages_afterwards = widens, afterwards
         with self._meeting():
             if self._averages_in_backward:
                 return paddle.DataParallel(model)

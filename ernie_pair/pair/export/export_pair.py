@@ -12,7 +12,7 @@ from data_tools.base.optional_import import import_optional
 from data_tools.files.atomic_folder import MADE, README, content_of, publish_folder, read_made, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.text.folder_tokenizer import AnyTokenizer, is_their_config
+from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, is_their_config
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.cpu_level import refuse_no_bf16
@@ -52,6 +52,7 @@ from ernie_pair.pair.export.judge_precision import (
 from ernie_pair.pair.export.quantize import write_int8
 from ernie_pair.pair.export.triton import TRITON_FILES, write_triton
 from ernie_pair.pair.model.classifier_weights import load_classifier
+from ernie_pair.pair.model.plain_model import PlainModel
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
@@ -73,7 +74,7 @@ class Source:
     a report into the folder that it is given, None: there is none.
     """
 
-    model: Any  # a PairClassifier, or one of several; see `ensemble_model`
+    model: Any  # a PairClassifier, one of several (see `ensemble_model`), or a PlainModel
     vocab_file: Path
     tokenizer: AnyTokenizer
     max_seq_len: int
@@ -84,15 +85,18 @@ class Source:
     report: Optional[Callable[[Path], None]] = None
 
 
-def export_pair(config: ExportConfig) -> None:
+def export_pair(config: ExportConfig, model: Optional[PlainModel] = None) -> None:
     """Write ``output_dir`` and log the largest difference of each format from the trained model.
+
+    ``model``: the layer of the user's own that ``model_path`` is the folder of; it is a static one on the CPU
+    afterwards. None: the model is loaded from the folder.
 
     Raises InputError for what cannot be exported or would be lost, CheckpointError if a format answers
     differently from the model; then nothing is written.
     """
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     models = {"model_path": [Path(config.model_path)]}
-    if publish_export(config, "export", models, lambda: _source_of(config)):
+    if publish_export(config, "export", models, lambda: _source_of(config, model)):
         logger.info("exported %s to %s", config.model_path, config.output_dir)
 
 
@@ -177,8 +181,12 @@ def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
     return replace(saved, symmetric=symmetric, threshold=threshold)
 
 
-def _source_of(config: ExportConfig) -> Source:
-    model, vocab_file = load_classifier(config.model_path, config.model_class)
+def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
+    model, vocab_file = (
+        load_classifier(config.model_path, config.model_class)
+        if given is None
+        else (given.to(device="cpu"), find_tokenizer(Path(config.model_path)))
+    )
     refuse_class_flags(config, model.spec.labels, config.model_path)
     calibration = _calibration(config, model.num_classes)
     max_seq_len = config.max_seq_len or model.spec.inference_length

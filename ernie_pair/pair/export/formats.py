@@ -1,7 +1,7 @@
 """The classifier as a file of Paddle Inference, and that as a file of ONNX."""
 
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 import paddle
 from paddle import nn
@@ -11,12 +11,15 @@ from data_tools.base.optional_import import import_optional
 from ernie_pair.inference.exported_model import ONNX_FILES, PADDLE_FILES
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.pair.model.encoder_model import EncoderModel
+from ernie_pair.pair.model.plain_model import PlainModel
 
 OPSET = 17
 INPUTS, OUTPUT = ("input_ids", "token_type_ids"), "logits"
 
 
-def write_paddle(model: EncoderModel, folder: Path, traced: Optional[nn.Layer] = None) -> None:
+def write_paddle(
+    model: Union[EncoderModel, PlainModel], folder: Path, traced: Optional[nn.Layer] = None
+) -> None:
     """Write PADDLE_FILES, for any batch and length. ``model`` is a static one afterwards.
 
     ``traced``: a layer that makes something of what ``model`` answers; None: the model itself.
@@ -25,18 +28,22 @@ def write_paddle(model: EncoderModel, folder: Path, traced: Optional[nn.Layer] =
     """
     _drop_padding_ids(model)
     traced = traced or model
-    traced = traced if model.way.takes_types else _AlsoTakesTypes(traced)
+    is_layer = isinstance(model, PlainModel)
+    takes_types = not is_layer and model.way.takes_types
+    traced = traced if takes_types else _AlsoTakesTypes(traced)
     shapes = [paddle.static.InputSpec([None, None], "int64", name) for name in INPUTS]
     prefix = folder / Path(PADDLE_FILES[0]).stem
     try:
         paddle.jit.save(paddle.jit.to_static(traced, input_spec=shapes, full_graph=True), str(prefix))
     except NO_MODEL as error:
-        if not model.spec.model_class:
+        if not (is_layer or model.spec.model_class):
             raise
         reason = " ".join(str(error).strip().rpartition("\n")[2].split())
+        named = model.family if is_layer else f"--model_class {model.spec.model_class}"
+        own = named if is_layer else type(model).__name__
         raise InputError(
-            f"--model_class {model.spec.model_class} has no static graph in Paddle ({reason}); write "
-            f"super({type(model).__name__}, self) in place of super(), and tensors' operations for Python's"
+            f"{named} has no static graph in Paddle ({reason}); write super({own}, self) in place of "
+            "super(), and operations of tensors for those of Python"
         ) from None
     (folder / f"{PADDLE_FILES[1]}.info").unlink()  # for training on; nothing here reads it
 
@@ -57,7 +64,7 @@ class _AlsoTakesTypes(nn.Layer):
         return logits_BC + (token_type_ids[:, :1] * 0).astype(logits_BC.dtype)
 
 
-def _drop_padding_ids(model: EncoderModel) -> None:
+def _drop_padding_ids(model: nn.Layer) -> None:
     """Make each embedding a plain table of what it answers, the padding's zeros included.
 
     For a padding id ONNX would hold a second table of the same size, and multiply by it at every call.

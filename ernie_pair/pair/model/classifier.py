@@ -32,6 +32,7 @@ from ernie_pair.pair.model.encoders import (
 )
 from ernie_pair.pair.model.first_token import can_run_first_token
 from ernie_pair.pair.model.model_class import path_of_class
+from ernie_pair.pair.model.model_output import output_with_loss, refuse_other_inputs
 from ernie_pair.processes.world import seed_of
 
 # Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
@@ -105,11 +106,26 @@ class PairClassifier(EncoderModel):
         """Return the name prefixes of the encoder's parameters that no logit depends on."""
         return self.way.idle + (("pooler.",) if self.pooling == "mean" else ())
 
-    def forward(self, input_ids, token_type_ids):
+    def forward(
+        self,
+        input_ids,
+        token_type_ids=None,
+        position_ids=None,
+        attention_mask=None,
+        labels=None,
+        return_dict=None,
+    ):
         """Return the logits, float32 [B, C], of ids and token types, int64 [B, S]; padding ids are masked.
 
-        A published reranker returns its scores, the sigmoid of its one logit.
+        A published reranker returns its scores, the sigmoid of its one logit. Without ``token_type_ids`` all
+        are 0. With ``labels``, classes [B] or [B, 1], or scores of a model for regression, return (loss,
+        logits) as PaddleNLP's classifiers do, and with ``return_dict`` their SequenceClassifierOutput.
+        Raises InputError for ``position_ids``, for an ``attention_mask`` [B, S] that is not 1 on the tokens
+        and 0 on the padding, and for ``labels`` of a model for ranking.
         """
+        if position_ids is not None or attention_mask is not None:
+            refuse_other_inputs(position_ids, attention_mask, input_ids, self.pad_id)
+        token_type_ids = paddle.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         last = self.layers()[-1] if self.reads_first_token else None
         states_BSD, pooled_BD = hidden_states(
             self.family, self.encoder, input_ids, token_type_ids, self.pad_id, last
@@ -118,7 +134,9 @@ class PairClassifier(EncoderModel):
             logits_BC = self.classifier(states_BSD)
         else:
             logits_BC = self.classifier(self.dropout(self._pooled(states_BSD, pooled_BD, input_ids)))
-        return F.sigmoid(logits_BC) if self.spec.labels.activation == SIGMOID else logits_BC
+        logits_BC = F.sigmoid(logits_BC) if self.spec.labels.activation == SIGMOID else logits_BC
+        is_plain = labels is None and not return_dict
+        return logits_BC if is_plain else output_with_loss(logits_BC, labels, return_dict, self.spec.target)
 
     @property
     def reads_first_token(self) -> bool:

@@ -3,7 +3,6 @@
 B batch, S sequence, D hidden.
 """
 
-import json
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
@@ -11,20 +10,19 @@ import paddle
 from paddle import nn
 
 from ernie_pair.kernels.model_state import ModelState
-from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.hugging_face.folder import ModelParts, write_their_folder
 from ernie_pair.model_files.hugging_face.settings import refuse_other_model
 from ernie_pair.model_files.spec import ModelSpec
-from ernie_pair.model_files.tokenizer_files import their_tokenizer_files, tokenizer_files
+from ernie_pair.model_files.tokenizer_files import their_tokenizer_files
 from ernie_pair.pair.model.encoders import ENCODERS, new_encoder
-from ernie_pair.weights.half_tensors import set_weight, widen_tensors
-from ernie_pair.weights.weight_files import Arrays
+from ernie_pair.pair.model.saved_layer import SavedLayer
+from ernie_pair.weights.half_tensors import widen_tensors
 
-MODEL_STATE, THEIRS = "model_state.pdparams", "hugging_face"
+THEIRS = "hugging_face"
 TRAINING_ONLY = "distillation"  # the part that is trained along, and no part of what is written
 
 
-class EncoderModel(nn.Layer):
+class EncoderModel(SavedLayer):
     """A model on an encoder. ``spec`` describes it, as in its config.json; its family is known."""
 
     def __init__(self, spec: ModelSpec):
@@ -36,7 +34,6 @@ class EncoderModel(nn.Layer):
         self.written_apart: Tuple[
             str, ...
         ] = ()  # begins names of weights that are none of transformers' model
-        self.frozen_modules: List[nn.Layer] = []  # what stays in evaluation mode
         self.fused_state: Optional[ModelState] = None  # of the fused kernels, where they compute the encoder
 
     @property
@@ -62,12 +59,6 @@ class EncoderModel(nn.Layer):
         names = (name for name, _ in self.named_parameters())
         return tuple(name for name in names if not name.startswith(f"{self.attribute}."))
 
-    def train(self) -> None:
-        """Set training mode, except for what is frozen."""
-        super().train()
-        for layer in self.frozen_modules:
-            layer.eval()
-
     def layers(self) -> List[nn.Layer]:
         """Return the layers of the encoder, from the embeddings up; shared ones stand once."""
         found = self.encoder
@@ -92,14 +83,8 @@ class EncoderModel(nn.Layer):
 
     def own_weights(self) -> Dict[str, paddle.Tensor]:
         """Return {name: tensor} of the model, without parameters that are trained but not saved."""
-        found = self.state_dict()
+        found = super().own_weights()
         return {name: found[name] for name in found if not name.startswith(f"{TRAINING_ONLY}.")}
-
-    def set(self, arrays: Arrays) -> None:
-        """Set the parameters to the values of {parameter.name: array}; others stay as they are."""
-        for parameter in self.parameters():
-            if parameter.name in arrays:
-                set_weight(parameter, arrays[parameter.name])
 
     def write(
         self, folder: Path, vocab_file: Path, max_seq_len: int = 0, save_format: str = "paddle"
@@ -111,7 +96,7 @@ class EncoderModel(nn.Layer):
         hugging_face inside. Raises InputError for hf where transformers has no such model.
         """
         if save_format != "hf":
-            self._write_own(folder, vocab_file, max_seq_len)
+            self.write_paddle(folder, vocab_file, max_seq_len)
         if save_format != "paddle":
             theirs = folder / THEIRS if save_format == "both" else folder
             theirs.mkdir(exist_ok=True)
@@ -124,14 +109,3 @@ class EncoderModel(nn.Layer):
     def refuse_other_than_theirs(self) -> None:
         """Raise InputError when transformers has no model that computes the same."""
         refuse_other_model(self.spec.config, self.family, "--save_format hf")
-
-    def _write_own(self, folder: Path, vocab_file: Path, max_seq_len: int) -> None:
-        # As plain arrays: tensors would carry along names that differ from process to process.
-        paddle.save(widen_tensors(self.own_weights()), str(folder / MODEL_STATE))
-        for name, content in self.files_beside(vocab_file, max_seq_len).items():
-            (folder / name).write_bytes(content)
-
-    def files_beside(self, vocab_file: Path, max_seq_len: int = 0) -> Dict[str, bytes]:
-        """Return {name: content} of what a folder holds beside the weights; see `write`."""
-        config = json.dumps(self.spec.to_config(), indent=2, ensure_ascii=False)
-        return {**tokenizer_files(vocab_file, self.spec, max_seq_len), CONFIG: f"{config}\n".encode()}

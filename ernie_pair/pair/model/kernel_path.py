@@ -1,7 +1,7 @@
 """Choose the kernels of a classifier, fused or plain, and configure the fused ones."""
 
 from contextlib import nullcontext
-from typing import ContextManager
+from typing import ContextManager, Union
 
 import numpy as np
 import paddle
@@ -14,10 +14,13 @@ from ernie_pair.kernels.choice import AllReduce, KernelChoice, agree_on_path, ch
 from ernie_pair.kernels.kernel_flags import DTYPES, KernelFlags
 from ernie_pair.kernels.model_state import ModelState
 from ernie_pair.pair.model.encoder_model import EncoderModel
+from ernie_pair.pair.model.plain_model import PlainModel
+
+AnyModel = Union[EncoderModel, PlainModel]
 
 
 def choose_path(
-    model: EncoderModel,
+    model: AnyModel,
     flags: KernelFlags,
     device: str,
     size: int = 1,
@@ -31,7 +34,8 @@ def choose_path(
     has its kernels already. Raises InputError if they cannot be had.
     """
     parts = model.layers(), model.embeddings()
-    unfit = why_layers_unfit(parts[0])
+    is_own = isinstance(model, PlainModel)
+    unfit = f"{model.family} is a layer of your own" if is_own else why_layers_unfit(parts[0])
     choice = agree_on_path(
         lambda: choose_kernels(flags, device, unfit, casts), flags, device, size, all_reduce
     )
@@ -52,7 +56,7 @@ def choose_path(
     return choice.with_note(describe_unfit(parts[1])) if choice.is_fused else choice
 
 
-def take_threads(model: EncoderModel, threads: int) -> None:
+def take_threads(model: AnyModel, threads: int) -> None:
     """Let this thread run ``model`` on ``threads`` threads of a CPU; 0: as many as the process has."""
     if threads:
         set_math_threads(threads)
@@ -70,13 +74,13 @@ def casting(choice: KernelChoice) -> ContextManager[None]:
     return paddle.amp.auto_cast(level="O1", dtype=DTYPES[choice.precision])
 
 
-def seed_dropout(model: EncoderModel, seed: int) -> None:
+def seed_dropout(model: AnyModel, seed: int) -> None:
     """Set the dropout seed of the next forward pass, 31 bits."""
     paddle.seed(seed)
     if model.fused_state is not None:
         model.fused_state.seed.set(seed)
 
 
-def constant_weights(model: EncoderModel) -> ContextManager[None]:
+def constant_weights(model: AnyModel) -> ContextManager[None]:
     """Return a context in which the weights of ``model`` do not change: copies in bfloat16 are made once."""
     return nullcontext() if model.fused_state is None else model.fused_state.constant_weights()

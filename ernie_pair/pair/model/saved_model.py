@@ -4,18 +4,23 @@ import os
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Dict, Optional, Union
 
 from data_tools.base.errors import InputError
 from data_tools.files.atomic_folder import is_as_made, publish_folder, read_made
 from ernie_pair.model_files.temperature import CALIBRATION
 from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.model.plain_model import PlainModel
 
 SAVED_MODEL: Dict[str, object] = {"kind": "saved model"}
 
 
 def save_classifier(
-    folder: Path, model: PairClassifier, vocab_file: Path, max_seq_len: int, from_folder: Optional[Path]
+    folder: Path,
+    model: Union[PairClassifier, PlainModel],
+    vocab_file: Path,
+    max_seq_len: int,
+    from_folder: Optional[Path],
 ) -> None:
     """Write ``model`` into ``folder``, whole or not at all, in place of an earlier one at most.
 

@@ -12,6 +12,7 @@ from data_tools.base.errors import InputError
 from ernie_pair.device.paddle_version import why_programs_do_not_train
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.model.plain_model import PlainModel
 
 ANY_SHAPE = [None, None]
 COMPARED = ("ernie", "ernie_gram", "bert")  # families, by the tests
@@ -37,7 +38,8 @@ def compile_forward(config: PairConfig, model: PairClassifier, num_processes: in
 def why_not_compiled(config: PairConfig, model: PairClassifier, num_processes: int) -> str:
     """Return why the forward pass of ``model`` cannot be compiled; empty: it can."""
     if type(model) is not PairClassifier:
-        return f"{type(model).__name__} is a class of your own, whose Python may do what a program cannot"
+        name = model.family if isinstance(model, PlainModel) else type(model).__name__
+        return f"{name} is a class of your own, whose Python may do what a program cannot"
     if model.family not in COMPARED:
         return f"{model.family} is untested; tested are {', '.join(COMPARED)}"
     if model.fused_state is not None:

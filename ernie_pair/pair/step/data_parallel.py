@@ -8,6 +8,7 @@ import paddle
 from ernie_pair.device.paddle_patches.gradients import squared_norm
 from ernie_pair.device.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.kernels.adamw import FusedAdamW
+from ernie_pair.pair.model.plain_model import PlainModel
 from ernie_pair.pair.step.optimizer import optimizer_arrays, restore_optimizer
 from ernie_pair.weights.weight_files import Arrays
 
@@ -18,12 +19,16 @@ Squares = Union[float, paddle.Tensor]
 class DataParallel:
     """Data parallelism over one rank, or over several that average gradients in the last pass of a step.
 
-    ``widens_sums``: they average those in half precision as float32.
+    ``widens_sums``: they average those in half precision as float32. Which parameters of a layer of the
+    user's own get a gradient is unknown: these are averaged when the backward pass is over.
     """
 
     def __init__(self, model, optimizer, process_group, *, widens_sums: bool = False):
         self.model, self.optimizer, self.process_group = model, optimizer, process_group
-        self.forward = process_group.share_gradients(model, widens_sums)
+        is_own = isinstance(model, PlainModel)
+        if is_own and process_group.size > 1:
+            model.refuse_running_statistics()
+        self.forward = process_group.share_gradients(model, widens_sums, afterwards=is_own)
         self.loss_factor = process_group.size  # of a process's part of the loss: Paddle divides the sum by it
 
     @contextmanager

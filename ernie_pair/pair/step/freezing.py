@@ -4,15 +4,16 @@ Embeddings and the layers above them freeze from below, so nothing of what they 
 backward pass. They run as in evaluation: what comes out of them is the same in every epoch.
 """
 
-from typing import Optional
+from typing import Optional, Union
 
 from data_tools.base.errors import InputError
 from ernie_pair.pair.config.layer_flags import LayerFlags
 from ernie_pair.pair.model.encoder_model import EncoderModel
+from ernie_pair.pair.model.plain_model import PlainModel
 from ernie_pair.pair.step.optimizer import trained_parameters
 
 
-def freeze(model: EncoderModel, config: LayerFlags) -> str:
+def freeze(model: Union[EncoderModel, PlainModel], config: LayerFlags) -> str:
     """Freeze what the flags name, and return how many parameters are trained, as a line for the log.
 
     The pooler, if there is one, trains with the head. Raises InputError when the model has fewer layers.
@@ -22,7 +23,10 @@ def freeze(model: EncoderModel, config: LayerFlags) -> str:
     model.frozen_modules = [] if num_frozen is None else [*model.embeddings(), *layers[:num_frozen]]
     for name, parameter in model.named_parameters():
         is_frozen = num_frozen is not None and model.depth_of(name) <= num_frozen
-        parameter.stop_gradient = is_frozen or model.is_unused(name)
+        is_given_frozen = parameter.stop_gradient and not getattr(parameter, "frozen_by_flags", False)
+        is_kept = model.keeps_frozen and is_given_frozen
+        parameter.frozen_by_flags = is_frozen and not is_kept  # another run with other flags trains it again
+        parameter.stop_gradient = is_frozen or is_kept or model.is_unused(name)
     every = sum(int(parameter.size) for parameter in model.parameters())
     trained = sum(int(parameter.size) for parameter in trained_parameters(model).values())
     share = f"{trained:,} of {every:,} parameters are trained ({trained / every:.1%})"

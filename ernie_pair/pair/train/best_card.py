@@ -9,6 +9,7 @@ from ernie_pair.model_files.labels import RANKING, Labels
 from ernie_pair.model_files.model_card import Measured, ModelCard, changed_flags
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.evaluation.intervals import intervals
+from ernie_pair.pair.model.plain_model import PlainModel
 from ernie_pair.pair.targets.bootstrap import bootstrap_intervals
 from ernie_pair.pair.targets.ranking_metrics import CountedQueries
 from ernie_pair.pair.targets.regression_metrics import CountedScores
@@ -32,6 +33,13 @@ from ernie_pair import PairConfig, PairTrainer
 trainer = PairTrainer(".", PairConfig("output", max_seq_len={length}))
 answer = trainer.predict([("怎么注销信用卡", "如何注销信用卡")])
 print({shown})"""
+OF_A_LAYER = """\
+from ernie_pair import PairConfig, PairTrainer
+
+layer = {name}(...)  # as it was made for this run
+trainer = PairTrainer(layer, PairConfig("output", max_seq_len={length}), weights=".")
+answer = trainer.predict([("怎么注销信用卡", "如何注销信用卡")])
+print({shown})"""
 TITLES = {
     True: "{} sentence-pair classifier",
     False: "{} model that scores sentence pairs",
@@ -52,7 +60,8 @@ def card_of_best(
 
     ``evaluated``: the logits and labels of that evaluation; None: there are no intervals.
     """
-    spec = start.model.spec
+    spec, is_layer = start.model.spec, isinstance(start.model, PlainModel)
+    python = OF_A_LAYER if is_layer else PYTHON
     found = {} if evaluated is None else _intervals(evaluated, spec.labels, config.seed)
     return ModelCard(
         title=TITLES[spec.labels.has_classes].format(start.model.family),
@@ -66,11 +75,13 @@ def card_of_best(
             "chosen": f"step {step}, the best {config.best_metric} so far",
         },
         data=data.files,
-        flags=changed_flags({**asdict(config), "model_type": start.model.family}, _defaults_of(config)),
+        flags=changed_flags({**asdict(config), "model_type": spec.family or None}, _defaults_of(config)),
         metrics={name: Measured(value, found.get(name)) for name, value in metrics.items()},
         measured_on=f"On the dev pairs that chose the model. Intervals: bootstrap, {RESAMPLES} resamples.",
-        commands=COMMANDS,
-        python=PYTHON.format(length=config.max_seq_len, shown=SHOWN[spec.labels.has_classes]),
+        commands="" if is_layer else COMMANDS,
+        python=python.format(
+            name=start.model.family, length=config.max_seq_len, shown=SHOWN[spec.labels.has_classes]
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from ernie_pair.pair.model.classifier import PairClassifier, build_classifier
 from ernie_pair.pair.model.classifier_weights import load_initial_weights
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.model_class import trusted_class
+from ernie_pair.pair.model.plain_model import PlainModel
 from ernie_pair.pair.step.freezing import num_frozen_layers
 from ernie_pair.pair.targets.target_metrics import chosen_metric, refuse_other_metric
 
@@ -23,7 +24,7 @@ class InitialModel(NamedTuple):
     ``facts``: {what: value}, which the model card tells besides.
     """
 
-    model: PairClassifier
+    model: Union[PairClassifier, PlainModel]
     source: ModelSource
     beginning: str
     facts: Mapping[str, str] = {}
@@ -70,29 +71,17 @@ def with_best_metric(config: Config, start: InitialModel, has_own: bool = False)
 def wrap_model(model: PairClassifier, vocab_file: Path, config: PairConfig) -> InitialModel:
     """Return a start from a model that is in memory already; it keeps its labels and its own dropout.
 
+    What the caller froze, by ``stop_gradient``, stays frozen.
+
     Raises InputError when ``config`` asks for another target, or for what this one has no use of.
     """
-    labels = model.spec.labels
+    labels, model.keeps_frozen = model.spec.labels, True
     if config.target not in ("auto", labels.target):
         raise InputError(f"--target {config.target}: the model is one for {labels.target}; leave it out")
     refuse_unfit_flags(config, labels)
     return InitialModel(
         model, ModelSource("the model", model.spec, vocab_file, None), "start from the model as given"
     )
-
-
-def open_given_model(
-    model: Union[str, Path, PairClassifier], config: PairConfig, vocab_file: Union[str, Path, None]
-) -> InitialModel:
-    """Open what PairTrainer is given as a model: a name, a folder, or a classifier in memory.
-
-    Raises InputError when the flags and the model do not fit, or a classifier comes without its vocabulary.
-    """
-    if not isinstance(model, PairClassifier):
-        return open_initial_model(config, str(model))
-    if vocab_file is None:
-        raise InputError("a model in memory has no vocabulary; give its vocab_file to PairTrainer")
-    return wrap_model(model, Path(vocab_file), config)
 
 
 def config_of_model(config: PairConfig, model: PairClassifier) -> PairConfig:

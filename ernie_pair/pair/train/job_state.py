@@ -27,7 +27,7 @@ SCALE_STATE = (SCALE, FINITE, INFINITE)
 def state_files(job) -> Iterator[Tuple[str, Content]]:
     """Yield (name, content) of the checkpoint files of this rank; the names differ between the ranks."""
     if job.process_group.rank == 0:
-        own, beside = _own_and_beside(dict(job.model.named_parameters()))
+        own, beside = _own_and_beside(job.model.saved_tensors())
         yield MODEL_FILE, widen_tensors(own)
         if beside:
             yield BESIDE_FILE, widen_tensors(beside)
@@ -51,9 +51,7 @@ def restore(job, checkpoint: Checkpoint) -> None:
     for name in (MODEL_FILE, BESIDE_FILE):
         if name == MODEL_FILE or name in checkpoint.files:
             weights.update(from_safetensors(checkpoint.read(name), f"{checkpoint.folder}/{name}"))
-    chosen = match_parameters(
-        dict(job.model.named_parameters()), weights, f"{checkpoint.folder}/{MODEL_FILE}"
-    )
+    chosen = match_parameters(job.model.saved_tensors(), weights, f"{checkpoint.folder}/{MODEL_FILE}")
     parts = sorted(name for name in checkpoint.files if fnmatch(name, ANY_OPTIMIZER))
     where = f"{checkpoint.folder}/{parts[0] if len(parts) == 1 else ANY_OPTIMIZER}"
     state: Arrays = {}

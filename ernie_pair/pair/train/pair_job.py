@@ -27,7 +27,7 @@ from ernie_pair.pair.step.compiled import compile_forward
 from ernie_pair.pair.step.data_parallel import DataParallel
 from ernie_pair.pair.step.fgm import Fgm
 from ernie_pair.pair.step.loss import PairLoss
-from ernie_pair.pair.step.operations import StepOperations
+from ernie_pair.pair.step.operations import operations_of
 from ernie_pair.pair.step.optimizer import OptimizerFlags, ScheduleFlags, new_optimizer
 from ernie_pair.pair.step.pinned_batch import PinnedBatch
 from ernie_pair.pair.step.score_loss import loss_of
@@ -94,7 +94,7 @@ class PairJob:
         self.is_compiled = compiled is not None
         self.loss = loss or loss_of(model.spec.labels, config, class_weights)
         self.fgm = _fgm(config, model, process_group)
-        self.operations = StepOperations(config, model)
+        self.operations = operations_of(config, model)
         self.beginning, self.vocab_file, self.skipped_updates = beginning, vocab_file, 0
         # Whether the numbers of a step decide, on the host, whether the weights move.
         self.judges = self.loss_scale is not None or config.on_nan == "skip"

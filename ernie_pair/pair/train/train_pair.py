@@ -19,6 +19,7 @@ from ernie_pair.model_files.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.metrics import describe_single_class
 from ernie_pair.pair.model.kernel_path import choose_path
+from ernie_pair.pair.model.plain_model import PlainModel
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.freezing import freeze
 from ernie_pair.pair.step.loss import SuppliedLoss
@@ -66,6 +67,11 @@ def _tell_who_loads_it(start: InitialModel, config: PairConfig) -> None:
         logger.info(
             "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
             "AutoModelForSequenceClassification, which has no such pooling"
+        )
+    if isinstance(start.model, PlainModel):
+        logger.info(
+            "%s is a layer of your own: its models load with PairTrainer alone, by weights=FOLDER",
+            start.model.family,
         )
     if config.model_class:
         logger.info(

@@ -21,6 +21,7 @@ from typing import (
 )
 
 import numpy as np
+from paddle import nn
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
@@ -36,7 +37,7 @@ from ernie_pair.inference.softmax import decide, refuse_threshold, refuse_thresh
 from ernie_pair.inference.token_rows import WINDOW, EncodedPairs
 from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.pair_symmetry import score_pairs
-from ernie_pair.model_files.source import model_folder_of, open_model
+from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import Calibration, read_calibration
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, encode_texts
@@ -46,9 +47,9 @@ from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.data.tokenized_pairs import TokenForm, TokenizedPairs
 from ernie_pair.pair.data.user_collator import DataCollator, UserCollator
 from ernie_pair.pair.model.classifier import PairClassifier
-from ernie_pair.pair.model.classifier_weights import load_initial_weights
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.logits import logits_of
+from ernie_pair.pair.model.plain_model import PlainModel
 from ernie_pair.pair.model.saved_model import save_classifier
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.loss import PairLoss
@@ -58,6 +59,7 @@ from ernie_pair.pair.targets.target_metrics import OF_TARGET, measure_of
 from ernie_pair.pair.targets.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.pair.train.datasets import PairData, open_pairs
+from ernie_pair.pair.train.export_current import export_current
 from ernie_pair.pair.train.given_datasets import (
     PairDataset,
     is_labelled,
@@ -65,7 +67,8 @@ from ernie_pair.pair.train.given_datasets import (
     rows_of_source,
     split_first,
 )
-from ernie_pair.pair.train.initial_model import config_of_model, open_given_model, with_best_metric
+from ernie_pair.pair.train.given_model import GivenModel, load_best, open_given_model
+from ernie_pair.pair.train.initial_model import config_of_model, with_best_metric
 from ernie_pair.pair.train.own_parts import overridden, own_loss_of, own_parts_of, refuse_ignored_flags
 from ernie_pair.pair.train.pair_job import open_optimizer
 from ernie_pair.pair.train.parts import TrainingParts
@@ -109,7 +112,12 @@ class PairTrainer:
         print(trainer.predict([("怎么开户", "如何开户"), ("今天下雨", "怎么开户")]).classes)
 
     ``model``: a name or a folder, as for the command, or a PairClassifier with its ``vocab_file``; the latter
-    keeps its own dropout, whatever ``config`` says. A dataset: a file or a named set, as for the command, a
+    keeps its own dropout, whatever ``config`` says. Or any other `paddle.nn.Layer` with its ``vocab_file``,
+    of your own or of PaddleNLP, whose forward(input_ids, token_type_ids) returns logits [B, C]: it is trained
+    from the weights that it has. ``weights``: the folder of an earlier model of your own class, whose weights
+    the layer gets first.
+
+    A dataset: a file or a named set, as for the command, a
     Hugging Face dataset, a pandas DataFrame, or a list, generator or other iterable of dictionaries or of
     (text, text, label). An iterator of training pairs is read into memory; with ``streaming`` the training
     pairs are not, and must be readable more than once. A row may be token ids that ``tokenizer`` or
@@ -132,7 +140,7 @@ class PairTrainer:
 
     def __init__(
         self,
-        model: Union[str, Path, PairClassifier],
+        model: GivenModel,
         config: PairConfig,
         train_dataset: Optional[PairDataset] = None,
         eval_dataset: Optional[PairDataset] = None,
@@ -143,12 +151,12 @@ class PairTrainer:
         optimizers: Tuple[Optional[Optimizer], Optional[LRScheduler]] = (None, None),
         callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
         vocab_file: Union[str, Path, None] = None,
+        weights: Union[str, Path, None] = None,
     ):
         _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers, data_collator)
         self.overridden = overridden(self, PairTrainer)
         self.compute_loss_func, (self.optimizer, self.lr_scheduler) = compute_loss_func, optimizers
         self._flags_loss: Optional[PairLoss] = None  # that of the run, for `compute_loss`
-        self.config = config_of_model(config, model) if isinstance(model, PairClassifier) else config
         self.callbacks, self.compute_metrics = list(map(checked_callback, callbacks)), compute_metrics
         self.data_collator, self.state = data_collator, TrainerState()
         self.train_dataset = train_dataset if config.streaming else held(train_dataset)
@@ -156,22 +164,28 @@ class PairTrainer:
         self.world = launched_world()
         start_missing_console(self.world)
         self._device = start_training_device(config, self.world)
-        self._open = partial(open_given_model, model, config, vocab_file)
+        self._open = partial(open_given_model, model, config, vocab_file, weights)
         self._start = self._open()
-        self.config = with_best_metric(self.config, self._start, compute_metrics is not None)
+        is_folder = isinstance(model, (str, Path)) and Path(model).is_dir()
+        if isinstance(self.model, PairClassifier) and not isinstance(model, (str, Path)):
+            config = config_of_model(config, self.model)
+        self.config = with_best_metric(config, self._start, compute_metrics is not None)
         self._has_begun = False
         self._casting: Callable[[], ContextManager[Any]] = contextlib.nullcontext
         # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
-        is_folder = isinstance(model, (str, Path)) and Path(model).is_dir()
-        self._folder = model_folder_of(Path(str(model))) if is_folder else None
+        lies_in = weights or (model if is_folder else None)
+        self._folder = model_folder_of(Path(str(lies_in))) if lies_in else None
         refuse_ignored_flags(self)
         scheduler = self.lr_scheduler or (None if self.optimizer is None else scheduler_in(self.optimizer))
         self._first_rates = scheduler, {} if scheduler is None else dict(scheduler.state_dict())
         self._tell("on_init_end")
 
     @property
-    def model(self) -> PairClassifier:
-        """Return the model: after `train` the best one; before it, and in callbacks, the current one."""
+    def model(self) -> Union[PairClassifier, PlainModel]:
+        """Return the model: after `train` the best one; before it, and in callbacks, the current one.
+
+        The given layer has the same weights at any time.
+        """
         return self._start.model
 
     @cached_property
@@ -239,9 +253,9 @@ class PairTrainer:
         """Write the current model to ``folder``, completely or not at all.
 
         `PairTrainer`, the commands and PaddleNLP's from_pretrained can load it, except PaddleNLP if the model
-        uses mean pooling. The calibration of unchanged weights is saved with it. An earlier saved model
-        without added files is replaced. Raises InputError if ``folder`` contains anything else, MachineError
-        if it cannot be written.
+        uses mean pooling; a layer of your own only `PairTrainer` with ``weights``. The calibration of
+        unchanged weights is saved with it. An earlier saved model without added files is replaced. Raises
+        InputError if ``folder`` contains anything else, MachineError if it cannot be written.
         """
         all_reduce = join_process_group(self.world).all_reduce
         vocab_file, max_seq_len = self._start.source.vocab_file, self.config.max_seq_len
@@ -251,6 +265,21 @@ class PairTrainer:
                 save_classifier(Path(folder), self.model, vocab_file, max_seq_len, self._folder)
 
         gather_results(all_reduce, self.world, save)
+
+    def export(self, folder: Union[str, Path], **flags: Any) -> None:
+        """Export the current model to ``folder``, as ``ernie-pair export`` does; see `PairPredictor`.
+
+        ``flags``: those of `ExportConfig`, such as format="onnx". Raises InputError for what cannot be
+        exported or would be lost, CheckpointError if the export answers differently from the model.
+        """
+        all_reduce = join_process_group(self.world).all_reduce
+        vocab_file, max_seq_len = self._start.source.vocab_file, self.config.max_seq_len
+
+        def export() -> None:
+            if self.world.is_first:
+                export_current(Path(folder), self.model, vocab_file, max_seq_len, self._folder, flags)
+
+        gather_results(all_reduce, self.world, export)
 
     def train(self) -> TrainResult:
         """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing if it is finished.
@@ -439,7 +468,7 @@ class PairTrainer:
         metrics = run.hooks.best_metrics
         if best is not None:
             self._folder = best
-            load_initial_weights(self.model, open_model(str(best), model_type=""))
+            load_best(self.model, best)
             metrics = metrics or self._evaluate(self.eval_dataset, self.config.scored_as)
         is_done = state.step == run.job.total_steps
         return TrainResult(state.step, metrics, state.best_metric, best, is_done)
@@ -512,8 +541,9 @@ class PairTrainer:
 def _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers, data_collator) -> None:
     """Raise InputError that names the argument of PairTrainer whose type is wrong."""
     pair = optimizers if isinstance(optimizers, (tuple, list)) and len(optimizers) == 2 else (0, 0)
-    if not isinstance(model, (str, Path, PairClassifier)):
-        wrong = f"model takes a name, a folder or a PairClassifier, not {model!r:.60}"
+    if not isinstance(model, (str, Path, nn.Layer)):
+        kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        wrong = f"model takes a name, a folder or a paddle.nn.Layer, not {kind}"
     elif not isinstance(config, PairConfig):
         wrong = f"config takes a PairConfig, not {config!r:.60}"
     elif not (compute_metrics is None or callable(compute_metrics)):

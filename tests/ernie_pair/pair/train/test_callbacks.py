@@ -205,7 +205,7 @@ def test_a_callback_that_is_never_called_is_refused(make, callback, reason):
     "given, reason",
     [
         ({"config": {"epochs": 1}}, "config takes a PairConfig, not {'epochs': 1}"),
-        ({"model": None}, "model takes a name, a folder or a PairClassifier, not None"),
+        ({"model": None}, "model takes a name, a folder or a paddle.nn.Layer, not a NoneType"),
         ({"compute_metrics": "accuracy"}, "compute_metrics takes a function, not 'accuracy'"),
     ],
 )
