@@ -10,6 +10,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from ernie_pair.inference.token_rows import Batch
+from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.train.datasets import PairData
 
@@ -39,11 +40,13 @@ class TrainBatches:
             yield dict(zip(INPUTS, (batch.input_ids, batch.token_type_ids, batch.labels)))
 
 
-def with_batches(data: PairData, loader: Any, config: PairConfig, processes: int) -> PairData:
+def with_batches(
+    data: PairData, loader: Any, config: PairConfig, processes: int, spec: ModelSpec
+) -> PairData:
     """Return ``data`` with the training batches of ``loader``, which is iterated over once per epoch.
 
     A resumed run skips what its checkpoint has seen; a batch sampler with set_epoch is told the epoch. Raises
-    InputError for a loader without a length, and for batches that are none.
+    InputError for a loader without a length, and for batches that the model ``spec`` cannot take.
     """
     try:
         length = len(loader)
@@ -55,14 +58,14 @@ def with_batches(data: PairData, loader: Any, config: PairConfig, processes: int
 
     def updates(consumed: int) -> Iterator[List[Batch]]:
         epoch, skipped = divmod(consumed // rows_per_batch, length)
-        batches = _batches_from(loader, epoch, skipped)
+        batches = _batches_from(loader, epoch, skipped, spec)
         while True:
             yield list(islice(batches, config.gradient_accumulation_steps))
 
     return data._replace(updates=updates, num_rows=length * rows_per_batch, train=None)
 
 
-def _batches_from(loader: Any, first_epoch: int, skipped: int) -> Iterator[Batch]:
+def _batches_from(loader: Any, first_epoch: int, skipped: int, spec: ModelSpec) -> Iterator[Batch]:
     for epoch in count(first_epoch):
         set_epoch = getattr(getattr(loader, "batch_sampler", None), "set_epoch", None)
         if set_epoch is not None:
@@ -70,12 +73,12 @@ def _batches_from(loader: Any, first_epoch: int, skipped: int) -> Iterator[Batch
         is_empty = True
         for batch in islice(loader, skipped if epoch == first_epoch else 0, None):
             is_empty = False
-            yield batch_of(batch, "get_train_dataloader")
+            yield batch_of(batch, "get_train_dataloader", spec)
         if is_empty and epoch > first_epoch:
             raise InputError("get_train_dataloader: the loader is empty after its first epoch; return a list")
 
 
-def batch_of(found: Any, where: str) -> Batch:
+def batch_of(found: Any, where: str, spec: ModelSpec) -> Batch:
     """Return a batch of a mapping, or of a list in the order input_ids, token_type_ids, labels.
 
     Arrays or tensors of ints, ids and types [B, S], labels [B] or [B, 1]; without types they are 0. Raises
@@ -99,5 +102,15 @@ def batch_of(found: Any, where: str) -> Batch:
             f"{where} gave input_ids {ids.shape}, token_type_ids {types.shape} and labels {labels.shape}; "
             "give [B, S], [B, S] and [B]"
         )
+    limits = (("input_ids", ids, spec.vocab_size), ("token_type_ids", types, max(2, spec.token_types)))
+    if spec.labels.has_classes:
+        limits += (("labels", labels, spec.num_labels),)
+    for name, array, limit in limits:
+        if array.dtype.kind not in "iub" or array.min(initial=0) < 0 or array.max(initial=0) >= limit:
+            raise InputError(
+                f"{where} gave {name} that are no whole numbers from 0 to {limit - 1}; correct them"
+            )
+    if ids.shape[1] > spec.max_positions:
+        raise InputError(f"{where} gave rows of {ids.shape[1]} tokens; the model takes {spec.max_positions}")
     labels = labels.astype(np.int64) if labels.dtype.kind in "iub" else labels
     return Batch(ids.astype(np.int64), types.astype(np.int64), labels)

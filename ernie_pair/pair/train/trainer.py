@@ -443,7 +443,9 @@ class PairTrainer:
         if scheduler is not None:  # an earlier run has moved it
             scheduler.set_state_dict(dict(state))
         if "get_train_dataloader" in self.overridden:
-            data = with_batches(data, self.get_train_dataloader(), self.config, self.world.size)
+            data = with_batches(
+                data, self.get_train_dataloader(), self.config, self.world.size, self.model.spec
+            )
         own, loss = own_parts_of(self), own_loss_of(self)
         return PairRun(self.config, self._start, data, self.world, self._device, own, loss)
 

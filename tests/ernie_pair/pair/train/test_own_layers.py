@@ -57,7 +57,7 @@ def test_any_layer_is_trained_and_holds_the_best_weights(tmp_path, make, layer):
     trainer = make(layer, epochs=8)
     result = trainer.train()
     assert result.is_done and result.metrics["accuracy"] > 0.6
-    assert trainer.evaluate() == result.metrics
+    assert trainer.evaluate().items() >= result.metrics.items()
     after, saved = state(layer), read_weights(result.best_model / "model_state.pdparams")
     assert after.keys() == before.keys() == saved.keys()
     assert all(np.array_equal(after[name], saved[name]) for name in after)

@@ -127,7 +127,7 @@ def test_a_loss_of_ones_own_gives_the_numbers_of_the_trainer(tmp_path, make):
     assert_same_weights(trainer, tmp_path / "run")
 
 
-def test_a_loop_over_batches_of_ones_own_moves_through_the_schedule(make):
+def test_batches_of_ones_own_move_through_the_schedule(make):
     parts = make("loop", max_steps=4, warmup_steps=2).open_parts()
     inputs = {"input_ids": np.array([[1, 5, 2, 6, 2]]), "token_type_ids": np.array([[0, 0, 0, 1, 1]])}
     rates = []

@@ -72,7 +72,7 @@ def test_a_loss_of_a_subclass_is_trained_with(make, plain, kind):
     assert losses_of(trainer) == plain
 
 
-def test_a_loss_without_outputs_has_no_accuracy_and_moves_weights(make, plain):
+def test_a_loss_without_outputs_has_no_accuracy(make, plain):
     trainer = make(Doubled)
     trainer.train()
     losses, accuracies = losses_of(trainer)
@@ -91,7 +91,7 @@ def test_a_loss_function_is_trained_with(make, plain, function):
     assert losses_of(trainer) == plain
 
 
-def test_the_loss_of_the_flags_inside_an_override_has_class_weights(make):
+def test_the_loss_of_the_flags_in_an_override_has_weights(make):
     weighted = {"class_weights": "1,2.5"}
     runs = [make(kind, folder=kind.__name__, **weighted) for kind in (PairTrainer, FlagsLoss)]
     for run in runs:
@@ -180,7 +180,7 @@ def by_hand(make, rates):
 
 
 @pytest.mark.parametrize("kind", [OwnOptimizer, SetOptimizer])
-def test_an_optimizer_of_a_subclass_follows_the_rates_of_the_flags(make, kind):
+def test_an_optimizer_of_a_subclass_follows_the_flags(make, kind):
     trainer = make(kind)
     trainer.train()
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
@@ -328,11 +328,14 @@ def test_a_loader_of_paddle_is_trained_with_and_resumed(make):
         (["a"], "a list, no batch"),
         (3, "a int, no batch"),
         ([[[1, 2]], [[0]], [1]], r"input_ids \(1, 2\), token_type_ids \(1, 1\)"),
+        ({"input_ids": [[1, 99]], "labels": [0]}, "input_ids that are no whole numbers from 0 to"),
+        ({"input_ids": [[1, 2]], "labels": [2]}, "labels that are no whole numbers from 0 to 1"),
+        ({"input_ids": [[1] * 200], "labels": [1]}, "rows of 200 tokens; the model takes 128"),
     ],
 )
-def test_what_is_no_batch_is_refused(batch, reason):
+def test_what_is_no_batch_is_refused(make, batch, reason):
     with pytest.raises(InputError, match=f"loader gave {reason}"):
-        batch_of(batch, "loader")
+        batch_of(batch, "loader", make().model.spec)
 
 
 def test_a_loader_without_a_length_is_refused(make):
