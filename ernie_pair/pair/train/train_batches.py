@@ -102,9 +102,9 @@ def batch_of(found: Any, where: str, spec: ModelSpec) -> Batch:
             f"{where} gave input_ids {ids.shape}, token_type_ids {types.shape} and labels {labels.shape}; "
             "give [B, S], [B, S] and [B]"
         )
-    limits = (("input_ids", ids, spec.vocab_size), ("token_type_ids", types, max(2, spec.token_types)))
+    limits = [("input_ids", ids, spec.vocab_size), ("token_type_ids", types, max(2, spec.token_types))]
     if spec.labels.has_classes:
-        limits += (("labels", labels, spec.num_labels),)
+        limits.append(("labels", labels, spec.num_labels))
     for name, array, limit in limits:
         if array.dtype.kind not in "iub" or array.min(initial=0) < 0 or array.max(initial=0) >= limit:
             raise InputError(
