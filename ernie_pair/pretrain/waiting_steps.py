@@ -91,7 +91,8 @@ def weighed_labels(labelled: np.ndarray) -> np.ndarray:
 def means_of(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:
     """Return the losses and accuracies of ``sums`` [4 or 6] over the label counts ``labelled`` [2 or 3].
 
-    The loss is the mean over all masked tokens and n-grams, plus that of the sentence order.
+    The loss is the mean over all masked tokens and n-grams, plus that of the sentence order, if any sample is
+    labelled with one.
     """
     lm_loss, lm_accuracy, sop_loss, sop_accuracy, *of_ngrams = (
         sums / np.maximum(labelled, 1).repeat(2)
@@ -99,7 +100,7 @@ def means_of(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:
     masked_loss = lm_loss
     if of_ngrams:
         masked_loss = float((sums[0] + sums[4]) / max(weighed_labels(labelled)[0], 1))
-    return {
+    metrics = {
         "loss": masked_loss + sop_loss,
         "lm_loss": lm_loss,
         "perplexity": perplexity_of(lm_loss),
@@ -108,3 +109,6 @@ def means_of(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:
         "sop_accuracy": sop_accuracy,
         **dict(zip(("ngram_loss", "ngram_accuracy"), of_ngrams)),
     }
+    if not labelled[1]:
+        del metrics["sop_loss"], metrics["sop_accuracy"]
+    return metrics

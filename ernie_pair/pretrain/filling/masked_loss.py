@@ -34,6 +34,8 @@ def measure_masked_loss(
 ) -> Dict[str, Any]:
     """Return lm_loss with its 95 % interval, perplexity, lm_accuracy, sop_loss and sop_accuracy, and counts.
 
+    Without labels of the sentence order there are no sop_loss and sop_accuracy.
+
     Losses are means in nats over the masked tokens, or over the samples. ``documents``: integers [samples],
     the document of each sample; None: each has its own. The interval is a bootstrap over the documents,
     because samples of one document, or of one text with other masks, are not independent. Raises InputError
@@ -61,8 +63,7 @@ def measure_masked_loss(
         **({} if interval is None else {"lm_loss_interval": interval}),
         "perplexity": perplexity_of(lm_loss),
         "lm_accuracy": hits / tokens,
-        "sop_loss": order_loss / max(ordered, 1),
-        "sop_accuracy": order_hits / max(ordered, 1),
+        **({"sop_loss": order_loss / ordered, "sop_accuracy": order_hits / ordered} if ordered else {}),
         "masked_tokens": int(tokens),
         "samples": len(sums),
         "documents": len(np.unique(documents)),
