@@ -78,8 +78,9 @@ def with_batches(
 def _batches_from(loader: Any, first_epoch: int, skipped: int, spec: ModelSpec) -> Iterator[Batch]:
     for epoch in count(first_epoch):
         for told in (loader, getattr(loader, "batch_sampler", None)):
-            if hasattr(told, "set_epoch"):
-                told.set_epoch(epoch)
+            set_epoch = getattr(told, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
         is_empty = True
         for batch in islice(loader, skipped if epoch == first_epoch else 0, None):
             is_empty = False

@@ -213,7 +213,7 @@ def test_a_batch_without_ids_is_refused(make):
         make("loop").open_parts().forward({"input_ids": [[1, 2]]})
 
 
-def test_callbacks_and_a_log_that_a_loop_never_calls_are_refused(make):
+def test_callbacks_that_a_loop_never_calls_are_refused(make):
     class Loud(PairCallback):
         def on_step_end(self, args, state, control, **kwargs):
             return control
