@@ -86,7 +86,8 @@ def _due_in(schedule: Any, done: int) -> Dict[str, int]:
     steps = range(done + 1, schedule.max_steps + 1)
     if len(steps) > MOST_COUNTED:
         return {}
-    validations = int(done == 0) + sum(map(schedule.evaluates_at, steps))
+    first = int(done == 0 and schedule.evaluates_at(0))
+    validations = first + sum(map(schedule.evaluates_at, steps))
     tests = int(schedule.has_test and len(steps) > 0)
     return {
         "evaluations": validations * schedule.has_validation + tests,

@@ -7,6 +7,7 @@ environment, so a caller with other such variables than the parent's starts Pyth
 """
 
 import array
+import atexit
 import json
 import os
 import select
@@ -15,6 +16,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -106,6 +108,17 @@ def serve(address):
             caller.close()
 
 
+def leave(code):
+    """End as Python does, without the destructors of libraries: they may wait for threads of the parent."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def answer(caller):
     """Run the command of a caller in a child, and send its pid and its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -129,7 +142,10 @@ def answer(caller):
         sys.argv = ["ernie-pair", *words]
         from ernie_pair.__main__ import main
 
-        sys.exit(main())
+        try:
+            main()
+        except SystemExit as end:
+            leave(end.code or 0)
     for stream in streams:
         os.close(stream)
     caller.sendall(pid.to_bytes(4, "big"))

@@ -109,6 +109,8 @@ class EmbeddingTrainer:
         if best is not None:
             self._folder, self._embedder = best, None
             metrics = metrics or self.evaluate()
+        elif state.step:  # no evaluation chose one
+            self._folder, self._embedder = Path(self.config.output_dir) / "model_last", None
         return EmbeddingResult(
             state.step, metrics, state.best_metric, best, state.step == run.job.total_steps
         )

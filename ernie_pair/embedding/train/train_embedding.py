@@ -172,6 +172,7 @@ class EmbeddingRun:
             is_world_process_zero=world.is_first,
             is_local_process_zero=local_world().is_first,
         )
+        callbacks = () if config.dry_run else callbacks
         called = Callbacks(callbacks, config, self.state, world, group.all_reduce)
         self.hooks = EmbeddingHooks(self, called)
 

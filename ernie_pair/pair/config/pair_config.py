@@ -124,6 +124,11 @@ class PairConfig(
     def _refuse_streaming(self) -> None:
         if self.streaming and not self.max_steps:
             raise InputError("--streaming true does not know the number of rows; pass --max_steps")
+        for name in ("evaluation_strategy", "save_strategy") if self.streaming else ():
+            if getattr(self, name) == "epoch":
+                raise InputError(
+                    f"--streaming true has no epochs, and --{name} epoch waits for them; use steps"
+                )
         if self.streaming and self.class_weights == BALANCED:
             raise InputError(
                 "--class_weights balanced counts the labels of all training pairs, and --streaming true "

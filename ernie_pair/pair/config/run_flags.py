@@ -128,11 +128,13 @@ class RunFlags(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.evaluation_strategy == "no" and self.early_stopping_patience:
-            raise InputError(
-                f"--early_stopping_patience {self.early_stopping_patience} counts evaluations, and "
-                "--evaluation_strategy no makes none; leave one of them out"
-            )
+        for name, nothing in (("early_stopping_patience", 0), ("keep_best", 1), ("save_format", "paddle")):
+            value = getattr(self, name, nothing)
+            if self.evaluation_strategy == "no" and value != nothing:
+                raise InputError(
+                    f"--{name} {value} is for best models, and --evaluation_strategy no chooses none; leave "
+                    "one of them out"
+                )
 
     def schedule(self, max_steps: int, pairs_per_step: int, num_rows: int, sync_freq: int) -> Schedule:
         """Return when a run logs, evaluates and saves; ``num_rows``: of an epoch, 0: a stream."""

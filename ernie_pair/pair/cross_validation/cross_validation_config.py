@@ -97,6 +97,11 @@ class CrossValidateConfig(PairConfig):
             raise InputError(
                 "--fresh_start true is for a single run; give another --output_dir to start again"
             )
+        if self.evaluation_strategy == "no":
+            raise InputError(
+                "--evaluation_strategy no chooses no best model, and each fold is predicted by its best; "
+                "leave it out"
+            )
         if self.dry_run:
             raise InputError("--dry_run true is for a single run; try it with ernie-pair train")
 

@@ -48,8 +48,14 @@ class PlainModel(SavedLayer):
         self.pooling, self.num_classes = "", spec.num_labels
         self.inputs = inputs_of(layer)
         self.layer = layer
-        if all(parameter.stop_gradient for parameter in layer.parameters()):
+        trained = [parameter for parameter in layer.parameters() if not parameter.stop_gradient]
+        if not trained:
             raise InputError(f"{self.family} has no parameter to train; leave some without stop_gradient")
+        if len({parameter.dtype == paddle.float64 for parameter in trained}) > 1:
+            raise InputError(
+                f"{self.family} has parameters in float64 beside others, which Paddle's AdamW does not move "
+                "together; give all of them one type"
+            )
 
     def __getattr__(self, name: str) -> Any:
         try:

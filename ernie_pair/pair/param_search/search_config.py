@@ -79,6 +79,11 @@ class SearchParamsConfig(TrainConfig):
             )
         if self.dry_run:
             raise InputError("--dry_run true is for a single run; try it with ernie-pair train")
+        if self.evaluation_strategy in ("epoch", "no"):
+            raise InputError(
+                f"--evaluation_strategy {self.evaluation_strategy}: trials are compared at --evaluations of "
+                "each; leave it out"
+            )
 
     def config_of(self, changes: Dict[str, Any]) -> TrainConfig:
         """Return these flags with ``changes``, for one run. Raises InputError for invalid values."""

@@ -6,7 +6,7 @@ from typing import Iterable, Iterator, Optional, Tuple, Union
 import paddle
 
 from ernie_pair.device.paddle_patches.gradients import squared_norm
-from ernie_pair.device.paddle_patches.optimizer_state import scheduler_in
+from ernie_pair.device.paddle_patches.optimizer_state import parameters_of, scheduler_in
 from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.pair.model.plain_model import PlainModel
 from ernie_pair.pair.step.optimizer import optimizer_arrays, restore_optimizer
@@ -29,6 +29,9 @@ class DataParallel:
         if is_own and process_group.size > 1:
             model.refuse_running_statistics()
         self.forward = process_group.share_gradients(model, widens_sums, afterwards=is_own)
+        moved = {id(parameter) for parameter in parameters_of(optimizer)}
+        # Of an optimizer of the user's own: gradients that it would not clear.
+        self._unmoved = [p for p in model.parameters() if not (p.stop_gradient or id(p) in moved)]
         self.loss_factor = process_group.size  # of a process's part of the loss: Paddle divides the sum by it
 
     @contextmanager
@@ -65,6 +68,8 @@ class DataParallel:
     def clear(self) -> None:
         """Clear the gradients."""
         self.optimizer.clear_grad()
+        for parameter in self._unmoved:
+            parameter.clear_gradient()
 
     def files(self, more: Arrays) -> Iterator[Tuple[str, Arrays]]:
         """Yield (name, arrays) of the checkpoint file of rank 0, with ``more``, which all ranks have."""

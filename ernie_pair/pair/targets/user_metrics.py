@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Callable, Dict, Iterable, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional
 
 import numpy as np
 
@@ -53,18 +53,21 @@ class UserMetrics:
         if not self.world.is_first:
             return {}
         found = compute(EvalPrediction(logits, labels))
-        try:
-            own = {str(name): float(value) for name, value in found.items()}
-        except (AttributeError, TypeError, ValueError):
-            raise InputError(
-                f"compute_metrics returned {found!r:.100}; return a dictionary of numbers"
-            ) from None
-        if not math.isfinite(own.get(self.best_metric, 0.0)):
-            raise InputError(
-                f"compute_metrics returned {self.best_metric} {own[self.best_metric]}, which "
-                "can choose no best model; return a finite number"
-            )
-        return own
+        return numbers_in(found, self.best_metric, "compute_metrics")
+
+
+def numbers_in(found: Any, best_metric: str, where: str) -> Dict[str, float]:
+    """Return what a function of the user's own measured. Raises InputError, naming ``where``, if unusable."""
+    try:
+        own = {str(name): float(value) for name, value in found.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(f"{where} returned {found!r:.100}; return a dictionary of numbers") from None
+    if not math.isfinite(own.get(best_metric, 0.0)):
+        raise InputError(
+            f"{where} returned {best_metric} {own[best_metric]}, which can choose no best model; return a "
+            "finite number"
+        )
+    return own
 
 
 def refuse_unknown(best_metric: str, metrics: Iterable[str]) -> None:

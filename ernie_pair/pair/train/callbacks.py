@@ -5,7 +5,7 @@ They have the names, the arguments and the order of those of the Trainer of Tran
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
@@ -330,6 +330,11 @@ class CallingHooks(Hooks):
         """Call ``on_step_begin`` of the user's callbacks."""
         self._state = state
         self.call("on_step_begin", state)
+
+    @property
+    def heard(self) -> Set[str]:
+        """Return the events that the user's callbacks override."""
+        return set(self._callbacks.heard)
 
     @property
     def told(self) -> TrainerState:

@@ -3,20 +3,34 @@
 The names are those of the Trainer of transformers and PaddleNLP.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from paddle.optimizer import Optimizer
+from paddle.optimizer import LBFGS, Optimizer
 from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 
 from data_tools.base.errors import InputError
-from ernie_pair.device.paddle_patches.optimizer_state import parameters_of
+from ernie_pair.device.paddle_patches.optimizer_state import parameters_of, scheduler_in
+from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.loss import SuppliedLoss
-from ernie_pair.pair.targets.user_metrics import ComputeMetrics
+from ernie_pair.pair.targets.user_metrics import ComputeMetrics, numbers_in
 from ernie_pair.pair.train.callbacks import PairCallback
-from ernie_pair.pair.train.user_loss import UserLoss, loss_of_function, loss_of_override
+from ernie_pair.pair.train.predictions import TIMES
+from ernie_pair.pair.train.user_loss import (
+    OF_THE_LOSS,
+    ComputeLoss,
+    Inputs,
+    UserLoss,
+    loss_of_function,
+    loss_of_override,
+)
+from ernie_pair.processes.collectives import gather_results
 
+OF_THE_OPTIMIZER = ("weight_decay", "layer_decay", "grad_clip")
+OF_THE_SCHEDULE = ("learning_rate", "lr_scheduler_type", "warmup_rate", "warmup_steps")
 CALLED = ("compute_loss", "create_optimizer", "create_scheduler", "evaluate", "get_train_dataloader", "log")
 # Public methods of the Trainer there, which nothing calls here.
 OF_OTHERS = """
@@ -69,49 +83,77 @@ class OwnParts:
 
 def own_parts_of(trainer) -> OwnParts:
     """Return the parts of the next run that a PairTrainer replaces."""
-
-    def make_optimizer() -> Optimizer:
-        optimizer = trainer.optimizer or trainer.create_optimizer() or trainer.optimizer
-        if not isinstance(optimizer, Optimizer):
-            raise InputError(
-                f"create_optimizer of {type(trainer).__name__} returned {type(optimizer).__name__}; return "
-                "an optimizer of Paddle's"
-            )
-        known = {id(parameter) for parameter in trainer.model.parameters()}
-        if any(id(parameter) not in known for parameter in parameters_of(optimizer)):
-            raise InputError(
-                "the optimizer moves parameters that this model does not have; make it of those of "
-                "trainer.model in create_optimizer, or of a model that is given to PairTrainer"
-            )
-        return optimizer
-
-    def make_scheduler(steps: int, optimizer: Optional[Optimizer]) -> LRScheduler:
-        scheduler = trainer.lr_scheduler or trainer.create_scheduler(steps, optimizer) or trainer.lr_scheduler
-        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceOnPlateau):
-            raise InputError(
-                f"{type(scheduler).__name__} is no schedule over steps; give a scheduler of Paddle's other "
-                "than ReduceOnPlateau"
-            )
-        return scheduler
-
     names = trainer.overridden
     has_optimizer = trainer.optimizer is not None or "create_optimizer" in names
     has_scheduler = trainer.lr_scheduler is not None or "create_scheduler" in names
     return OwnParts(
         compute_metrics=trainer.compute_metrics,
         callbacks=trainer.callbacks,
-        make_optimizer=make_optimizer if has_optimizer else None,
-        make_scheduler=make_scheduler if has_scheduler else None,
-        evaluate=trainer.evaluate if "evaluate" in names else None,
+        make_optimizer=partial(_make_optimizer, trainer, has_scheduler) if has_optimizer else None,
+        make_scheduler=partial(_make_scheduler, trainer) if has_scheduler else None,
+        evaluate=partial(_evaluate, trainer) if "evaluate" in names else None,
         log=trainer.log if "log" in names else None,
     )
+
+
+def _make_optimizer(trainer, has_scheduler: bool) -> Optimizer:
+    """Return the optimizer of a trainer's own. Raises InputError for one that cannot move its model."""
+    optimizer = trainer.optimizer or trainer.create_optimizer() or trainer.optimizer
+    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, LBFGS):
+        raise InputError(
+            f"create_optimizer of {type(trainer).__name__} returned {type(optimizer).__name__}; return "
+            "an optimizer of Paddle's other than LBFGS, which computes the loss of a step many times"
+        )
+    known = {id(parameter) for parameter in trainer.model.parameters()}
+    if any(id(parameter) not in known for parameter in parameters_of(optimizer)):
+        raise InputError(
+            "the optimizer moves parameters that this model does not have; make it of those of "
+            "trainer.model in create_optimizer, or of a model that is given to PairTrainer"
+        )
+    own, rate = optimizer.get_lr(), trainer.config.learning_rate
+    is_idle = scheduler_in(optimizer) is None and not has_scheduler and own != 0
+    if is_idle and not math.isclose(own, rate, rel_tol=1e-6):
+        raise InputError(
+            f"the optimizer has the learning rate {own:g}, and its steps have that of --learning_rate "
+            f"{rate:g}, as --lr_scheduler_type says; pass learning_rate={own:g} in the config, or give the "
+            "optimizer a scheduler"
+        )
+    return optimizer
+
+
+def _make_scheduler(trainer, steps: int, optimizer: Optional[Optimizer]) -> LRScheduler:
+    """Return the scheduler of a trainer's own. Raises InputError for one that gives no rates of steps."""
+    scheduler = trainer.lr_scheduler or trainer.create_scheduler(steps, optimizer) or trainer.lr_scheduler
+    if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceOnPlateau):
+        raise InputError(
+            f"{type(scheduler).__name__} is no schedule over steps; give a scheduler of Paddle's other "
+            "than ReduceOnPlateau"
+        )
+    inside = None if optimizer is None else scheduler_in(optimizer)
+    if inside is not None and inside is not scheduler:
+        raise InputError(
+            f"the optimizer has a {type(inside).__name__}, and there is a {type(scheduler).__name__} beside "
+            "it; make the optimizer with a number, or leave the other scheduler out"
+        )
+    return scheduler
+
+
+def _evaluate(trainer) -> Dict[str, float]:
+    """Return what ``evaluate`` of a trainer's own measures on the first process."""
+
+    def own() -> Dict[str, float]:
+        where = f"evaluate of {type(trainer).__name__}"
+        found = numbers_in(trainer.evaluate(), trainer.config.best_metric, where)
+        return {name: value for name, value in found.items() if name not in TIMES}
+
+    return gather_results(join_process_group(trainer.world).all_reduce, trainer.world, own)[0]
 
 
 def own_loss_of(trainer) -> Optional[SuppliedLoss]:
     """Return the loss that a PairTrainer has in the place of that of the flags; None: it has none."""
     if "compute_loss" in trainer.overridden:
         name = f"{type(trainer).__name__}.compute_loss"
-        compute = loss_of_override(trainer.compute_loss)
+        compute = _with_flags(trainer, loss_of_override(trainer.compute_loss), name)
     elif trainer.compute_loss_func is not None:
         name, compute = "compute_loss_func", loss_of_function(trainer.compute_loss_func)
     else:
@@ -119,16 +161,39 @@ def own_loss_of(trainer) -> Optional[SuppliedLoss]:
     return SuppliedLoss(UserLoss(compute, trainer.model, name), {"loss": name})
 
 
+def _with_flags(trainer, compute: ComputeLoss, name: str) -> ComputeLoss:
+    """Return ``compute``, which raises InputError if it leaves out flags of the loss that are set."""
+    asked = [flag for flag, nothing in OF_THE_LOSS.items() if getattr(trainer.config, flag) != nothing]
+
+    def compute_with_flags(model: Any, inputs: Inputs) -> Tuple[Any, Any]:
+        trainer.has_asked_flags = False
+        found = compute(model, inputs)
+        if not trainer.has_asked_flags:
+            raise InputError(
+                f"--{asked[0]} {getattr(trainer.config, asked[0])} is of the loss of the flags, which {name} "
+                "does not call; call super().compute_loss, or leave it out"
+            )
+        return found
+
+    return compute_with_flags if asked else compute
+
+
 def refuse_ignored_flags(trainer) -> None:
     """Raise InputError for a flag that what replaces its part would ignore."""
     ignored: Dict[str, object] = {}
+    usual = {item.name: item.default for item in fields(trainer.config)}
     if trainer.compute_loss_func is not None:
-        ignored.update({"class_weights": "", "rdrop_alpha": 0.0, "symmetric": "none"})
+        ignored.update(OF_THE_LOSS)
     if trainer.optimizer is not None or "create_optimizer" in trainer.overridden:
         ignored.update({"sharding": "none", "dry_run": False})
+    if trainer.optimizer is not None:
+        ignored.update({name: usual[name] for name in OF_THE_OPTIMIZER})
+    if trainer.lr_scheduler is not None or (trainer.optimizer and scheduler_in(trainer.optimizer)):
+        ignored.update({name: usual[name] for name in OF_THE_SCHEDULE})
     if "get_train_dataloader" in trainer.overridden:
         ignored.update({"streaming": False})
     for name, nothing in ignored.items():
         value = getattr(trainer.config, name)
         if value != nothing:
-            raise InputError(f"--{name} {value} is of a part that PairTrainer is given here; leave it out")
+            shown = str(value).lower() if isinstance(value, bool) else value
+            raise InputError(f"--{name} {shown} is of a part that PairTrainer is given here; leave it out")

@@ -82,6 +82,7 @@ class PairJob:
         self.scheduler, self.own_evaluation = scheduler, own_evaluation
         self.on_event: Callable[[str], None] = lambda event: None  # told those in a step, see `PairCallback`
         self._scheduler_steps = 0  # taken so far
+        self._first_rate = {} if scheduler is None else dict(scheduler.state_dict())
         self.measure = measure or measure_of(model.spec.labels, valid.groups)
         self.total_steps, self.splits = total_steps, {"valid": valid}
         self.rates = None if scheduler else rates_of(config, total_steps)
@@ -113,12 +114,15 @@ class PairJob:
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step: warm-up along a line, then as --lr_scheduler_type says.
 
-        Where it falls, it reaches 0 one step after the last. A scheduler of the user's own says it of one
-        step after the other.
+        Where it falls, it reaches 0 one step after the last. A scheduler of the user's own is moved to the
+        step.
         """
         if self.scheduler is None:
             assert self.rates is not None
             return learning_rate(step, **self.rates)
+        if step - 1 < self._scheduler_steps:
+            self.scheduler.set_state_dict(dict(self._first_rate))
+            self._scheduler_steps = 0
         while self._scheduler_steps < step - 1:
             self.scheduler.step()
             self._scheduler_steps += 1

@@ -7,19 +7,28 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 import numpy as np
 import paddle
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, NumbersError
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.step.loss import wide_logits
 from ernie_pair.pair.step.sound_step import move_if_sound
 from ernie_pair.pair.train.datasets import PairData
 from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.user_loss import OF_THE_LOSS
 from ernie_pair.processes.world import World
 
 # What PairTrainer does and a user's own loop does not: {flag: the value that asks for nothing}.
-OF_THE_LOOP: Dict[str, object] = {"fgm_epsilon": 0.0, "early_stopping_patience": 0, "report_to": ""}
-# What the loss of the flags does, and one of the user's own does not.
-OF_THE_LOSS: Dict[str, object] = {"class_weights": "", "rdrop_alpha": 0.0, "symmetric": "none"}
+OF_THE_LOOP: Dict[str, object] = {
+    "fgm_epsilon": 0.0,
+    "early_stopping_patience": 0,
+    "report_to": "",
+    "dry_run": False,
+    "evaluation_strategy": "auto",
+    "save_strategy": "steps",
+    "save_format": "paddle",
+    "keep_best": 1,
+    "keep_every": 0,
+}
 
 
 class TrainingParts:
@@ -56,7 +65,9 @@ class TrainingParts:
         self._pass = ExitStack()  # around the forward and the backward pass of a micro-batch
         self._weight, self._weight_of_all = 1.0, 0.0
         self._forwards = self._backwards = 0
+        self._is_open = False  # a forward pass waits for its backward one
         self._losses: List[paddle.Tensor] = []
+        self._unread: List[paddle.Tensor] = []  # losses that nothing has looked at
         self._has_own_loss = False
 
     def learning_rate(self, step: int) -> float:
@@ -88,17 +99,24 @@ class TrainingParts:
 
         It divides by the micro-batches of all processes and scales the loss where the precision needs it; the
         last one of a step averages the gradients over the processes. Raises InputError where the step has
-        had all of its micro-batches.
+        had all of its micro-batches, and with several processes for a loss of no pass of ``forward`` or
+        ``loss``, whose gradients would not be averaged.
         """
         if self._backwards == self._num_micro_batches:
             raise InputError(
                 f"backward was called once more than a step has micro-batches, {self._num_micro_batches}; "
                 "call update first, or add up the losses of a micro-batch"
             )
+        if not self._is_open and self._job.process_group.size > 1:
+            raise InputError(
+                "backward follows parts.forward or parts.loss with several processes, and none was called; "
+                "use one of them, or paddle.DataParallel(parts.model) and loss.backward"
+            )
         if not self._weight_of_all:  # micro-batches of the user's own, which all count the same
             self._weight_of_all = float(self._num_micro_batches * self._job.process_group.size)
         with self._pass:
             self._job.backward(loss, self._weight, self._weight_of_all)
+        self._is_open = False
         self._losses.append(loss.detach())
         self._backwards += 1
 
@@ -107,7 +125,7 @@ class TrainingParts:
 
         learning_rate; with --on_nan skip or a loss scale also gradient_norm and skipped_updates, and the
         weights stay where they are not finite. Raises InputError where micro-batches are missing, or where
-        the loop ignored a flag.
+        the loop ignored a flag, and NumbersError for a loss that is not finite, as often as --sync_freq says.
         """
         job = self._job
         if self._backwards < self._num_micro_batches:
@@ -126,6 +144,7 @@ class TrainingParts:
             numbers["gradient_norm"] = math.sqrt(sums[1])
             numbers.update(move_if_sound(job, rate, float(sums[0]), numbers["gradient_norm"]))
         else:
+            self._refuse_bad_losses()
             job.parallel.step(rate)
             job.parallel.clear()
         self.step += 1
@@ -147,7 +166,16 @@ class TrainingParts:
         return len(self._batches) or self._job.config.gradient_accumulation_steps
 
     def _take(self, number: int, batches: List[Batch]) -> None:
-        """Begin the step ``number`` with the micro-batches of this process."""
+        """Begin the step ``number`` with the micro-batches of this process.
+
+        Raises InputError if the gradients of the step before it are still there.
+        """
+        gradients = [p.grad for p in self.model.parameters() if self._backwards and p.grad is not None]
+        if any(float(gradient.abs().max()) != 0 for gradient in gradients):
+            raise InputError(
+                f"backward was called in step {self.step + 1} and update was not: its gradients would add to "
+                "those of the next step; call parts.update, or parts.optimizer.clear_grad to drop them"
+            )
         self.step, self._batches = number - 1, batches
         self._begin_step()
         self._weight_of_all = self._job.weight_of_all(batches)
@@ -155,6 +183,7 @@ class TrainingParts:
 
     def _begin_step(self) -> None:
         self._forwards = self._backwards = 0
+        self._is_open = False
         self._losses, self._has_own_loss = [], False
         self._weight_of_all = 0.0
 
@@ -162,9 +191,23 @@ class TrainingParts:
         self._pass.close()  # of a forward pass without a backward one
         self._weight = self._job.loss.weight_of(batch) if isinstance(batch, Batch) else 1.0
         self.seed(self.step + 1, self._forwards)
-        self._forwards += 1
+        self._forwards, self._is_open = self._forwards + 1, True
         is_last = self._backwards == self._num_micro_batches - 1
         self._pass.enter_context(self._job.parallel.passing(is_last))
+
+    def _refuse_bad_losses(self) -> None:
+        """Raise NumbersError on all processes if a loss since the last look is not finite."""
+        job, number = self._job, self.step + 1
+        self._unread += self._losses
+        if number % (job.config.sync_freq_on(job.config.device) or job.config.logging_freq):
+            return
+        total = sum(float(loss) for loss in self._unread)
+        self._unread = []
+        if not math.isfinite(job.process_group.all_reduce_now(np.array([total]))[0]):
+            raise NumbersError(
+                f"the loss is not finite up to step {number} of your loop; lower --learning_rate, or look at "
+                "the samples; --on_nan skip leaves such a step out"
+            )
 
     def _refuse_ignored_flags(self, config: PairConfig) -> None:
         for name, nothing in OF_THE_LOSS.items():

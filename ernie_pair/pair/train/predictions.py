@@ -7,6 +7,8 @@ import numpy as np
 
 from ernie_pair.pair.data.pair_file import BadRow
 
+TIMES = ("runtime", "samples_per_second")  # among the metrics of an evaluation that was asked for
+
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
@@ -72,7 +74,7 @@ class Predictions:
 
 def with_times(metrics: Dict[str, float], seconds: float, count: int) -> Dict[str, float]:
     """Return ``metrics`` and, behind them, the times of ``count`` rows; a metric of such a name stays."""
-    times = {"runtime": round(seconds, 4), "samples_per_second": round(count / max(seconds, 1e-9), 3)}
+    times = dict(zip(TIMES, (round(seconds, 4), round(count / max(seconds, 1e-9), 3))))
     return {**metrics, **{name: value for name, value in times.items() if name not in metrics}}
 
 

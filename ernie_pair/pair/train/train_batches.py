@@ -10,6 +10,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from ernie_pair.inference.token_rows import Batch
+from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.train.datasets import PairData
@@ -30,6 +31,10 @@ class TrainBatches:
     def __len__(self) -> int:
         return -(-self._data.num_rows // self._rows_per_batch)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be that of ``epoch``, from 0."""
+        self._epoch = epoch
+
     def __iter__(self) -> Iterator[Dict[str, np.ndarray]]:
         first, self._epoch = self._epoch * len(self), self._epoch + 1
         step, place = divmod(first, self._accumulation_steps)
@@ -45,9 +50,14 @@ def with_batches(
 ) -> PairData:
     """Return ``data`` with the training batches of ``loader``, which is iterated over once per epoch.
 
-    A resumed run skips what its checkpoint has seen; a batch sampler with set_epoch is told the epoch. Raises
-    InputError for a loader without a length, and for batches that the model ``spec`` cannot take.
+    A resumed run skips what its checkpoint has seen; a loader or its batch sampler with set_epoch is told the
+    epoch. Raises InputError for a loader without a length, for batches that the model ``spec`` cannot take,
+    and for ranking.
     """
+    if spec.labels.target == RANKING:
+        raise InputError(
+            "get_train_dataloader: ranking draws the candidates of each query itself; leave it out"
+        )
     try:
         length = len(loader)
     except TypeError:
@@ -67,9 +77,10 @@ def with_batches(
 
 def _batches_from(loader: Any, first_epoch: int, skipped: int, spec: ModelSpec) -> Iterator[Batch]:
     for epoch in count(first_epoch):
-        set_epoch = getattr(getattr(loader, "batch_sampler", None), "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
+        for told in (loader, getattr(loader, "batch_sampler", None)):
+            set_epoch = getattr(told, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
         is_empty = True
         for batch in islice(loader, skipped if epoch == first_epoch else 0, None):
             is_empty = False
@@ -112,5 +123,7 @@ def batch_of(found: Any, where: str, spec: ModelSpec) -> Batch:
             )
     if ids.shape[1] > spec.max_positions:
         raise InputError(f"{where} gave rows of {ids.shape[1]} tokens; the model takes {spec.max_positions}")
+    if labels.dtype.kind not in "iubf" or not np.isfinite(labels).all():
+        raise InputError(f"{where} gave labels that are no finite numbers; correct them")
     labels = labels.astype(np.int64) if labels.dtype.kind in "iub" else labels
     return Batch(ids.astype(np.int64), types.astype(np.int64), labels)

@@ -116,7 +116,8 @@ class PairRun:
             is_world_process_zero=world.is_first,
             is_local_process_zero=local_world().is_first,
         )
-        self.hooks = PairHooks(self, Callbacks(own.callbacks, config, self.state, world, group.all_reduce))
+        callbacks = () if config.dry_run else own.callbacks
+        self.hooks = PairHooks(self, Callbacks(callbacks, config, self.state, world, group.all_reduce))
 
     def _open_job(self) -> PairJob:
         config, start, data, group, own = self.config, self.start, self.data, self.process_group, self.own
@@ -160,7 +161,7 @@ class PairRun:
             output_dir=Path(config.output_dir),
             schedule=schedule,
             rates=job.rates,
-            fingerprint={**known_by, **supplied.fingerprint},
+            fingerprint={**known_by, **self._own_kinds(), **supplied.fingerprint},
             topology={**topology_of(config, self.kernels.name, self.world, "sharding"), **supplied.topology},
             rules=RULES,
             allow_change=config.allow_change,
@@ -174,6 +175,12 @@ class PairRun:
             command=self.supplied.command,
             num_parameters=sum(int(each.size) for each in self.start.model.parameters()),
         )
+
+    def _own_kinds(self) -> Dict[str, object]:
+        """Return the kinds of the user's own parts whose state a checkpoint has, or leaves to them."""
+        job = self.job
+        parts = {"optimizer": job.optimizer if self.own.make_optimizer else None, "scheduler": job.scheduler}
+        return {name: type(part).__name__ for name, part in parts.items() if part is not None}
 
 
 class PairHooks(CallingHooks):
@@ -203,9 +210,10 @@ class PairHooks(CallingHooks):
         """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
         self.best.restore_link()
         self.restore_history(Path(self.config.output_dir), state)
-        if self.config.evaluation_strategy == "no" and self.run.world.is_first:
+        best = self.best.folder()
+        if self.config.evaluation_strategy == "no" and best is None and self.run.world.is_first:
             logger.info("no evaluation: the model of the last step is the result, in model_last")
-        self.note_the_best(self.best.folder())
+        self.note_the_best(best)
         self.call("on_train_begin", state)
 
     def counts(self) -> Dict[str, object]:

@@ -156,6 +156,7 @@ class PairTrainer:
         _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers, data_collator)
         self.overridden = overridden(self, PairTrainer)
         self.compute_loss_func, (self.optimizer, self.lr_scheduler) = compute_loss_func, optimizers
+        self._optimizers, self.has_asked_flags = tuple(optimizers), False
         self._flags_loss: Optional[PairLoss] = None  # that of the run, for `compute_loss`
         self.callbacks, self.compute_metrics = list(map(checked_callback, callbacks)), compute_metrics
         self.data_collator, self.state = data_collator, TrainerState()
@@ -300,6 +301,12 @@ class PairTrainer:
         """
         self._begin()
         run = self._open_run()
+        idle = run.hooks.heard - {"on_init_end", "on_predict", "on_prediction_step"}
+        if idle or "log" in self.overridden:
+            raise InputError(
+                f"{min(idle) if idle else type(self).__name__ + '.log'} is called by PairTrainer.train, and "
+                "not by a loop of your own; leave it out"
+            )
         self._casting = run.job.precision.casting
         return TrainingParts(run.job, run.data)
 
@@ -311,6 +318,7 @@ class PairTrainer:
         """
         if self._flags_loss is None:
             self._flags_loss = loss_of(self.model.spec.labels, self.config, None)
+        self.has_asked_flags = True
         loss, logits = loss_of_flags(self._flags_loss, model, inputs)
         return (loss, logits) if return_outputs else loss
 
@@ -403,6 +411,7 @@ class PairTrainer:
     def _begin(self) -> None:
         if self._has_begun:
             self._start = self._open()  # an earlier call may have moved the weights
+            self.optimizer, self.lr_scheduler = self._optimizers  # an override may have set its own
         self._has_begun, self._folder = True, None
 
     def _open_data(self) -> PairData:

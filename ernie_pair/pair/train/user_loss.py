@@ -16,6 +16,13 @@ from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.step.loss import Forward, LossParts, PairLoss, ToDevice
 
 INPUTS = ("input_ids", "token_type_ids", "labels")
+# What the loss of the flags does and one of the user's own does not: {flag: the value that asks for nothing}.
+OF_THE_LOSS: Dict[str, object] = {
+    "class_weights": "",
+    "rdrop_alpha": 0.0,
+    "symmetric": "none",
+    "ranking_loss": "listwise",
+}
 Inputs = Dict[str, Any]
 # Takes a model and its inputs, and returns the loss of a micro-batch with the outputs of the model, or None.
 ComputeLoss = Callable[[Any, Inputs], Tuple[Any, Any]]

@@ -158,6 +158,20 @@ def test_the_python_trainer_trains_evaluates_and_embeds(folder, tmp_path):
     assert trainer.train().step == result.step  # there is nothing left to do
 
 
+def test_without_evaluations_the_last_model_embeds(folder, tmp_path):
+    config = EmbeddingConfig(
+        str(tmp_path / "out"),
+        **{"model_type": "ernie", "from_scratch": True, "max_steps": 3, "batch_size": 16, "device": "cpu"},
+        **{"max_seq_len": 16, "evaluation_strategy": "no", "learning_rate": 5e-3},
+    )
+    trainer = EmbeddingTrainer(
+        folder / "model", config, *map(str, (folder / "train.tsv", folder / "dev.tsv"))
+    )
+    assert trainer.train().best_model is None
+    last = open_embedder(tmp_path / "out" / "model_last").embed(["今天", "明天"])
+    np.testing.assert_array_equal(trainer.embed(["今天", "明天"]), last)
+
+
 def test_texts_come_from_any_set_but_not_from_a_dictionary(folder):
     config = embedding_config(folder, objective="simcse")
     assert read_any_texts(config, IterDataset(iter(["今天", "明天"])), World())[0] == ["今天", "明天"]

@@ -231,6 +231,12 @@ def test_changed_flags_a_held_lock_and_damage_are_refused(config, runs, tmp_path
     assert len(runs) == 1
 
 
+@pytest.mark.parametrize("strategy", ["epoch", "no"])
+def test_trials_without_their_evaluations_are_refused(config, strategy):
+    with pytest.raises(InputError, match=f"evaluation_strategy {strategy}: trials are compared at"):
+        replace(config, evaluation_strategy=strategy)
+
+
 def test_missing_optuna_is_reported_with_install_advice(config, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"optuna is not installed; pip install .*tune"):

@@ -356,6 +356,13 @@ def test_a_layer_with_nothing_to_train_is_refused(make):
         make(layer)
 
 
+def test_a_layer_of_two_types_is_refused(make):
+    layer = bag()
+    layer.scale = layer.create_parameter([1], dtype="float64")
+    with pytest.raises(InputError, match="Bag has parameters in float64 beside others"):
+        make(layer)
+
+
 @pytest.mark.parametrize("given", [BertModel, nn.Linear, {"a": 1}, object()])
 def test_a_model_of_a_wrong_type_is_refused_in_a_short_line(make, given):
     with pytest.raises(InputError, match="model takes a name, a folder or a paddle.nn.Layer, not") as error:

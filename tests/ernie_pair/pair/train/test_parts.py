@@ -1,6 +1,7 @@
 """A custom training loop, as the documentation writes it, compared with PairTrainer."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import paddle
@@ -8,8 +9,8 @@ import pytest
 from places import ROOT
 from tiny_pair import toy_rows, write_model
 
-from data_tools.base.errors import InputError
-from ernie_pair import PairConfig, PairTrainer
+from data_tools.base.errors import InputError, NumbersError
+from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.weights.weight_files import read_weights
 
@@ -34,9 +35,9 @@ def loop_of_the_page():
 def make(tmp_path):
     model = write_model(tmp_path / "model")
 
-    def trainer(folder, **changes):
+    def trainer(folder, kind=PairTrainer, **changes):
         config = PairConfig(str(tmp_path / folder), **{**SETTINGS, **changes})
-        return PairTrainer(model, config, TRAIN, DEV)
+        return kind(model, config, TRAIN, DEV)
 
     return trainer
 
@@ -167,7 +168,19 @@ def test_evaluation_leaves_the_mode_that_it_found(make):
         assert all(layer.training == is_training for layer in parts.model.sublayers())
 
 
-@pytest.mark.parametrize("change", [{"fgm_epsilon": 1.0}, {"early_stopping_patience": 2}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fgm_epsilon": 1.0},
+        {"early_stopping_patience": 2},
+        {"dry_run": True},
+        {"evaluation_strategy": "no"},
+        {"save_strategy": "no"},
+        {"save_format": "hf"},
+        {"keep_best": 2},
+        {"keep_every": 5},
+    ],
+)
 def test_flags_that_a_custom_loop_would_ignore_are_refused(make, change):
     (name,) = change
     with pytest.raises(InputError, match=f"^{name}.* is done by PairTrainer.train, and not by a loop"):
@@ -198,3 +211,61 @@ def test_micro_batches_that_are_missing_or_too_many_are_refused(make):
 def test_a_batch_without_ids_is_refused(make):
     with pytest.raises(InputError, match="^a batch has no token_type_ids; give input_ids and token_type_ids"):
         make("loop").open_parts().forward({"input_ids": [[1, 2]]})
+
+
+def test_callbacks_that_a_loop_never_calls_are_refused(make):
+    class Loud(PairCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            return control
+
+        def on_prediction_step(self, args, state, control, **kwargs):
+            return control
+
+    trainer = make("loop")
+    trainer.add_callback(Loud)
+    with pytest.raises(InputError, match="on_step_end is called by PairTrainer.train, and not by a loop"):
+        trainer.open_parts()
+    logging = type("Logging", (PairTrainer,), {"log": lambda self, logs: None})
+    with pytest.raises(InputError, match="Logging.log is called by PairTrainer.train, and not by a loop"):
+        make("loop", logging).open_parts()
+
+
+def test_a_step_without_its_update_is_refused(make):
+    parts = make("loop").open_parts()
+    for _, (batch,) in parts.steps:
+        parts.backward(parts.loss(batch))
+        break
+    with pytest.raises(InputError, match="backward was called in step 1 and update was not"):
+        next(parts.steps)
+    parts.optimizer.clear_grad()
+    assert next(parts.steps)[0] == 3
+
+
+def test_a_loss_that_is_not_finite_ends_a_loop(make):
+    parts = make("loop").open_parts()
+    _, (batch,) = next(parts.steps)
+    parts.backward(parts.loss(batch) * float("nan"))
+    before = parts.model.classifier.weight.numpy()
+    with pytest.raises(NumbersError, match="the loss is not finite up to step 1 of your loop"):
+        parts.update()
+    np.testing.assert_array_equal(parts.model.classifier.weight.numpy(), before)
+
+
+def test_looking_ahead_moves_no_scheduler(make):
+    class Scheduled(PairTrainer):
+        def create_scheduler(self, num_training_steps, optimizer=None):
+            return paddle.optimizer.lr.ExponentialDecay(0.1, 0.5)
+
+    parts = make("loop", Scheduled, max_steps=3).open_parts()
+    plan = [parts.learning_rate(step) for step in (1, 2, 3)]
+    assert plan == [0.1, 0.05, 0.025]
+    for rate, (_, (batch,)) in zip(plan, parts.steps):
+        parts.backward(parts.loss(batch))
+        assert parts.update()["learning_rate"] == rate
+
+
+def test_a_loss_of_no_pass_is_refused_with_several_processes(make):
+    parts = make("loop").open_parts()
+    parts._job.process_group = SimpleNamespace(size=2)
+    with pytest.raises(InputError, match="backward follows parts.forward or parts.loss with several"):
+        parts.backward(parts.model.classifier.weight.sum())

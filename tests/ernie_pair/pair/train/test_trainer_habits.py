@@ -99,12 +99,16 @@ def test_the_loss_of_the_flags_in_an_override_has_weights(make):
     np.testing.assert_allclose(losses_of(runs[0])[0], losses_of(runs[1])[0], rtol=1e-6)
 
 
-def test_a_run_resumes_with_its_own_loss_alone(make, plain):
+def stop_at(step):
     stop = type("Stop", (PairCallback,), {})
     stop.on_step_end = lambda self, args, state, control, **kwargs: setattr(
-        control, "should_training_stop", state.global_step == 3
+        control, "should_training_stop", state.global_step == step
     )
-    make(OwnLoss, own={"callbacks": [stop]}).train()
+    return stop
+
+
+def test_a_run_resumes_with_its_own_loss_alone(make, plain):
+    make(OwnLoss, own={"callbacks": [stop_at(3)]}).train()
     with pytest.raises(InputError, match="loss .*OwnLoss.compute_loss"):
         make().train()
     resumed = make(OwnLoss)
@@ -146,7 +150,8 @@ def test_methods_of_ones_own_are_nobodys_business(make):
 
 
 def momentum(trainer):
-    return paddle.optimizer.Momentum(0.05, 0.9, parameters=trainer.model.parameters())
+    rate = SETTINGS["learning_rate"]
+    return paddle.optimizer.Momentum(rate, 0.9, parameters=trainer.model.parameters())
 
 
 class OwnOptimizer(PairTrainer):
@@ -209,11 +214,7 @@ def test_optimizers_given_as_an_argument_are_used_and_resumed(tmp_path, make, is
         )
         rate = scheduler if is_inside else 0.1
         optimizer = paddle.optimizer.Momentum(rate, 0.9, parameters=model.parameters())
-        stop = type("Stop", (PairCallback,), {})
-        stop.on_step_end = lambda self, args, state, control, **kwargs: setattr(
-            control, "should_training_stop", state.global_step == steps
-        )
-        config = PairConfig(str(tmp_path / folder), **SETTINGS)
+        config = PairConfig(str(tmp_path / folder), **{**SETTINGS, "learning_rate": 5e-5})
         trainer = PairTrainer(
             model,
             config,
@@ -221,7 +222,7 @@ def test_optimizers_given_as_an_argument_are_used_and_resumed(tmp_path, make, is
             DEV,
             vocab_file=vocab_file,
             optimizers=(optimizer, None if is_inside else scheduler),
-            callbacks=[stop],
+            callbacks=[stop_at(steps)],
         )
         trainer.train()
         return losses_of(trainer)[0], read_weights(tmp_path / folder / "model_last" / "model.safetensors")
@@ -245,16 +246,92 @@ def test_optimizers_that_do_not_fit_are_refused(make):
         make(own={"optimizers": foreign})
     plateau = paddle.optimizer.lr.ReduceOnPlateau(0.1)
     with pytest.raises(InputError, match="ReduceOnPlateau is no schedule over steps"):
-        make(own={"optimizers": (None, plateau)}).train()
+        make(own={"optimizers": (None, plateau)}, learning_rate=5e-5).train()
     with pytest.raises(InputError, match="create_optimizer of Wrong returned NoneType; return an optimizer"):
         make(type("Wrong", (PairTrainer,), {"create_optimizer": lambda self: None})).train()
 
 
-@pytest.mark.parametrize("name", ["class_weights", "rdrop_alpha", "symmetric"])
-def test_flags_of_the_loss_beside_a_loss_function_are_refused(make, name):
-    value = {"class_weights": "1,2", "rdrop_alpha": 1.0, "symmetric": "average"}[name]
-    with pytest.raises(InputError, match=f"{name}.* is of a part that PairTrainer is given here"):
-        make(own={"compute_loss_func": paddle.nn.CrossEntropyLoss()}, **{name: value})
+@pytest.mark.parametrize(
+    "make_optimizer, reason",
+    [
+        (paddle.optimizer.LBFGS, "returned LBFGS; return an optimizer of Paddle's other than LBFGS"),
+        (
+            lambda parameters: paddle.optimizer.SGD(0.5, parameters=parameters),
+            "the optimizer has the learning rate 0.5, and its steps have that of learning_rate=0.005",
+        ),
+    ],
+)
+def test_an_optimizer_that_would_move_otherwise_is_refused(make, make_optimizer, reason):
+    create = {"create_optimizer": lambda self: make_optimizer(parameters=self.model.parameters())}
+    with pytest.raises(InputError, match=reason):
+        make(type("Other", (PairTrainer,), create)).train()
+
+
+def test_two_schedulers_are_refused(make):
+    class Two(PairTrainer):
+        def create_optimizer(self):
+            inside = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
+            return paddle.optimizer.SGD(inside, parameters=self.model.parameters())
+
+        def create_scheduler(self, num_training_steps, optimizer=None):
+            return paddle.optimizer.lr.StepDecay(0.1, 2)
+
+    with pytest.raises(InputError, match="the optimizer has a ExponentialDecay, and there is a StepDecay"):
+        make(Two).train()
+
+
+@pytest.mark.parametrize("flag", [{"weight_decay": 0.1}, {"layer_decay": 0.9}, {"grad_clip": 1.0}])
+def test_flags_that_a_given_optimizer_ignores_are_refused(make, flag):
+    optimizer = paddle.optimizer.SGD(0.1, parameters=paddle.nn.Linear(2, 2).parameters())
+    with pytest.raises(InputError, match="is of a part that PairTrainer is given here; leave it out"):
+        make(own={"optimizers": (optimizer, None)}, **flag)
+
+
+@pytest.mark.parametrize("flag", [{"warmup_steps": 2}, {"lr_scheduler_type": "cosine"}, {}])
+def test_flags_that_a_given_scheduler_ignores_are_refused(make, flag):
+    scheduler = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
+    rate = {"learning_rate": 5e-5} if flag else {}
+    with pytest.raises(InputError, match="is of a part that PairTrainer is given here; leave it out"):
+        make(own={"optimizers": (None, scheduler)}, **rate, **flag)
+
+
+def test_an_optimizer_kept_by_an_override_is_made_anew(make):
+    class Kept(PairTrainer):
+        def create_optimizer(self):
+            self.optimizer = self.optimizer or momentum(self)
+            return self.optimizer
+
+    trainer = make(Kept, fresh_start=True)
+    trainer.train()
+    first = losses_of(trainer)
+    trainer.train()
+    assert losses_of(trainer) == first
+
+
+def test_a_run_resumes_with_an_optimizer_of_the_same_kind(make):
+    make(own={"callbacks": [stop_at(3)]}).train()
+    with pytest.raises(InputError, match="optimizer .*Momentum"):
+        make(OwnOptimizer).train()
+
+
+def test_gradients_that_an_optimizer_leaves_out_do_not_grow(make):
+    class Head(PairTrainer):
+        def create_optimizer(self):
+            head = self.model.classifier.parameters()
+            return paddle.optimizer.SGD(SETTINGS["learning_rate"], parameters=head)
+
+    trainer = make(Head, dropout=0.0)
+    trainer.train()
+    gradients = [p.grad for p in trainer.model.encoder.parameters() if p.grad is not None]
+    assert not any(float(gradient.abs().max()) for gradient in gradients)
+
+
+@pytest.mark.parametrize("flag", [{"class_weights": "1,2"}, {"rdrop_alpha": 1.0}, {"symmetric": "average"}])
+def test_flags_of_the_loss_beside_one_of_ones_own_are_refused(make, flag):
+    with pytest.raises(InputError, match="is of a part that PairTrainer is given here"):
+        make(own={"compute_loss_func": paddle.nn.CrossEntropyLoss()}, **flag)
+    with pytest.raises(InputError, match="is of the loss of the flags, which OwnLoss.compute_loss does not"):
+        make(OwnLoss, **flag).train()
 
 
 class OwnLoader(PairTrainer):
@@ -270,6 +347,23 @@ def test_the_loader_of_a_trainer_gives_the_batches_of_its_run(make, plain):
     trainer = make(OwnLoader)
     trainer.train()
     assert losses_of(trainer) == plain
+
+
+def test_the_loader_of_a_trainer_resumes_in_a_later_epoch(make):
+    settings = {"max_steps": 14, "dropout": 0.0}
+    whole, cut, resumed = (make(OwnLoader, name, **settings) for name in ("whole", "cut", "cut"))
+    whole.train()
+    cut.add_callback(stop_at(8))
+    cut.train()
+    resumed.train()
+    assert losses_of(resumed) == losses_of(whole)
+
+
+def test_a_loader_of_ones_own_is_refused_for_ranking(tmp_path, model):
+    rows = [("今天", "好", 1), ("今天", "坏", 0)]
+    trainer = OwnLoader(model, PairConfig(str(tmp_path / "out"), **SETTINGS, target="ranking"), rows, rows)
+    with pytest.raises(InputError, match="get_train_dataloader: ranking draws the candidates of each query"):
+        trainer.train()
 
 
 def test_a_loader_of_ones_own_is_trained_with_epoch_by_epoch(make):
@@ -389,6 +483,34 @@ def test_the_command_without_evaluations_leaves_the_last_model(tmp_path):
     assert not (tmp_path / "out" / "best").exists()
 
 
-def test_early_stopping_without_evaluations_is_refused():
-    with pytest.raises(InputError, match="early_stopping_patience=3 counts evaluations, and"):
-        PairConfig("out", evaluation_strategy="no", early_stopping_patience=3)
+@pytest.mark.parametrize("found", [None, {"accuracy": "good"}, {"accuracy": float("nan")}])
+def test_an_evaluation_without_numbers_is_refused(make, found):
+    trainer = make(type("Odd", (PairTrainer,), {"evaluate": lambda self: found}))
+    with pytest.raises(InputError, match="evaluate of Odd returned"):
+        trainer.train()
+
+
+def test_times_of_an_evaluation_of_ones_own_are_not_logged(make):
+    trainer = make(type("Same", (PairTrainer,), {"evaluate": lambda self: PairTrainer.evaluate(self)}))
+    assert "runtime" not in trainer.train().metrics and "runtime" in trainer.evaluate()
+
+
+@pytest.mark.parametrize("flag", [{"save_format": "hf"}, {"keep_best": 2}, {"early_stopping_patience": 3}])
+def test_flags_of_best_models_without_evaluations_are_refused(flag):
+    with pytest.raises(InputError, match="is for best models, and evaluation_strategy no chooses none"):
+        PairConfig("out", evaluation_strategy="no", **flag)
+
+
+@pytest.mark.parametrize("name", ["evaluation_strategy", "save_strategy"])
+def test_epochs_of_a_stream_are_refused(name):
+    with pytest.raises(InputError, match=f"streaming=True has no epochs, and {name} epoch waits for them"):
+        PairConfig("out", streaming=True, max_steps=3, **{name: "epoch"})
+
+
+def test_a_dry_run_calls_no_callback_and_counts_no_evaluation(make, capsys):
+    class Loud(PairCallback):
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            raise AssertionError
+
+    make(dry_run=True, evaluation_strategy="no", own={"callbacks": [Loud]}).train()
+    assert "evaluations: 0" in capsys.readouterr().out
