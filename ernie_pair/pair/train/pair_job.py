@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 from paddle.optimizer.lr import LRScheduler
 
+from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.engine.hooks import NoStop, StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
@@ -82,6 +83,7 @@ class PairJob:
         self.scheduler, self.own_evaluation = scheduler, own_evaluation
         self.on_event: Callable[[str], None] = lambda event: None  # told those in a step, see `PairCallback`
         self._scheduler_steps = 0  # taken so far
+        self._first_epoch = 0 if scheduler is None else scheduler.last_epoch
         self.measure = measure or measure_of(model.spec.labels, valid.groups)
         self.total_steps, self.splits = total_steps, {"valid": valid}
         self.rates = None if scheduler else rates_of(config, total_steps)
@@ -114,11 +116,16 @@ class PairJob:
         """Return the learning rate of a step: warm-up along a line, then as --lr_scheduler_type says.
 
         Where it falls, it reaches 0 one step after the last. A scheduler of the user's own says it of one
-        step after the other.
+        step after the other. Raises InputError where anybody else has moved it.
         """
         if self.scheduler is None:
             assert self.rates is not None
             return learning_rate(step, **self.rates)
+        if self.scheduler.last_epoch != self._first_epoch + self._scheduler_steps:
+            raise InputError(
+                f"{type(self.scheduler).__name__} was moved outside of the run, which moves it once per "
+                "step; leave its step() out"
+            )
         while self._scheduler_steps < step - 1:
             self.scheduler.step()
             self._scheduler_steps += 1
