@@ -48,7 +48,7 @@ class SingleProcess:
         """Return a context that does nothing around a forward and backward pass."""
         return nullcontext()
 
-    def average_gradients(self, model) -> None:
+    def average_gradients(self, model, of_forward: bool = True) -> None:
         """Leave the gradients of ``model`` as they are: the means over the only rank."""
         pass
 
@@ -128,9 +128,12 @@ class ProcessGroup:
         """
         return forward.no_sync() if self._averages_in_backward and not is_last else nullcontext()
 
-    def average_gradients(self, model) -> None:
-        """Make the gradients of ``model`` the means over all ranks, unless the backward pass has done so."""
-        if not self._averages_in_backward:
+    def average_gradients(self, model, of_forward: bool = True) -> None:
+        """Make the gradients of ``model`` the means over all ranks, unless the backward pass has done so.
+
+        It has not where the passes are not ``of_forward``, what `share_gradients` returns.
+        """
+        if not (of_forward and self._averages_in_backward):
             with self._meeting():
                 average_gradients(model, self._widens)
 

@@ -20,6 +20,7 @@ from readme_block import FLAGS, between, pages_with
 
 import ernie_pair
 from ernie_pair.__main__ import COMMANDS, COMPLETION, FORMS, HELP, LAUNCH
+from ernie_pair.pair.train.parts import TrainingParts
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 INLINE = re.compile(r"`([^`\n]+)`")
@@ -120,6 +121,19 @@ def test_coming_from_page_names_flags_of_train_and_pretrain():
         _, pairs, pretraining = (re.findall(r"--(\w+)", cell) for cell in line.strip("| ").split(" | "))
         assert set(pairs) <= flags_of_commands()["train"], line
         assert set(pretraining) <= flags_of_commands()["pretrain"], line
+
+
+def test_steps_of_the_tutorials_name_tests_and_names_that_exist():
+    tables = [t for t in TABLE.findall(text_of("docs/en/coming-from.md")) if t.startswith("| step |")]
+    found = [line.strip("| ").split(" | ") for table in tables for line in table.splitlines()[2:]]
+    assert len(found) == 54 and all(len(cells) == 4 for cells in found)
+    files = (ROOT / "tests").rglob("test_*.py")
+    tests = {name for file in files for name in re.findall(r"^def (test_\w+)\(", file.read_text(), re.M)}
+    assert {cells[3].strip("` ") for cells in found} - tests == set()
+    kinds = {"TrainingParts": TrainingParts, **{name: getattr(ernie_pair, name) for name in dir(ernie_pair)}}
+    for kind, attribute in re.findall(r"`(\w+)\.(\w+)", " ".join(cells[2] for cells in found)):
+        if kind in kinds:
+            assert hasattr(kinds[kind], attribute), f"{kind}.{attribute}"
 
 
 def test_the_api_page_lists_every_public_name():

@@ -4,6 +4,7 @@ A shell or Python block without a special case is run word for word. A text that
 needs an entry in TEXTS. So a new block without a test of its own fails here unless it works.
 """
 
+import ast
 import json
 import os
 import re
@@ -386,7 +387,13 @@ def check_what_a_run_prints(text, here, environment):
     assert set(shown) <= set(event.findall(said)), said
 
 
+def check_the_code_of_another_library(text, here, environment):
+    """It cannot run here; it is Python, and stands above the block of this package."""
+    ast.parse(text)
+
+
 TEXTS = {
+    "# there: ": check_the_code_of_another_library,
     "23:00:29 start": check_what_a_run_prints,
     "raw text -> token ids": check_the_line_of_work,
     "原始文本 -> token id": check_the_line_of_work,

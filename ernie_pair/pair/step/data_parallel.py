@@ -42,6 +42,10 @@ class DataParallel:
         if is_last:
             self.process_group.average_gradients(self.model)
 
+    def average(self) -> None:
+        """Average the gradients over all ranks after passes of ``model`` itself, instead of ``forward``."""
+        self.process_group.average_gradients(self.model, of_forward=False)
+
     def unscale(self, loss_scale) -> None:
         """Divide the gradients by the loss scale."""
         loss_scale.unscale_(self.optimizer)

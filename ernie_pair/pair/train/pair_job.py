@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 from paddle.optimizer.lr import LRScheduler
 
+from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.engine.hooks import NoStop, StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
@@ -83,6 +84,7 @@ class PairJob:
         self.on_event: Callable[[str], None] = lambda event: None  # told those in a step, see `PairCallback`
         self._scheduler_steps = 0  # taken so far
         self._first_rate = {} if scheduler is None else dict(scheduler.state_dict())
+        self._first_epoch = 0 if scheduler is None else scheduler.last_epoch
         self.measure = measure or measure_of(model.spec.labels, valid.groups)
         self.total_steps, self.splits = total_steps, {"valid": valid}
         self.rates = None if scheduler else rates_of(config, total_steps)
@@ -115,11 +117,16 @@ class PairJob:
         """Return the learning rate of a step: warm-up along a line, then as --lr_scheduler_type says.
 
         Where it falls, it reaches 0 one step after the last. A scheduler of the user's own is moved to the
-        step.
+        step. Raises InputError where anybody else has moved it.
         """
         if self.scheduler is None:
             assert self.rates is not None
             return learning_rate(step, **self.rates)
+        if self.scheduler.last_epoch != self._first_epoch + self._scheduler_steps:
+            raise InputError(
+                f"{type(self.scheduler).__name__} was moved outside of the run, which moves it once per "
+                "step; leave its step() out"
+            )
         if step - 1 < self._scheduler_steps:
             self.scheduler.set_state_dict(dict(self._first_rate))
             self._scheduler_steps = 0

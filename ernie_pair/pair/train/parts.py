@@ -2,18 +2,21 @@
 
 import math
 from contextlib import ExitStack
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import paddle
 
 from data_tools.base.errors import InputError, NumbersError
+from ernie_pair.device.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.step.loss import wide_logits
 from ernie_pair.pair.step.sound_step import move_if_sound
+from ernie_pair.pair.step.zero2 import Zero2
 from ernie_pair.pair.train.datasets import PairData
 from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_batches import INPUTS
 from ernie_pair.pair.train.user_loss import OF_THE_LOSS
 from ernie_pair.processes.world import World
 
@@ -44,9 +47,9 @@ class TrainingParts:
     configuration, ``dev`` the encoded dev pairs, ``total_steps`` the length of the run. With several
     processes all of them run the loop: each gets its own micro-batches, and the same weights.
 
-    Plain Paddle works beside them: a loop on one process may call ``model``, ``loss.backward``,
-    ``optimizer.set_lr(parts.learning_rate(step))``, ``optimizer.step`` and ``clear_grad`` itself, and on
-    several with ``paddle.DataParallel(parts.model)``.
+    Plain Paddle works beside them: a loop over `steps`, which set the learning rate of the optimizer, may
+    call ``model``, ``loss.backward``, ``optimizer.step`` and ``clear_grad`` itself, and on several processes
+    with ``paddle.DataParallel(parts.model)``.
     """
 
     def __init__(self, job: PairJob, data: PairData):
@@ -69,6 +72,7 @@ class TrainingParts:
         self._losses: List[paddle.Tensor] = []
         self._unread: List[paddle.Tensor] = []  # losses that nothing has looked at
         self._has_own_loss = False
+        self._set_rate(1)
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step; 1 is the first."""
@@ -78,15 +82,17 @@ class TrainingParts:
         """Let the next forward pass draw the dropout that it draws in `PairTrainer`; see ``forward``."""
         self._job.seed_pass(step, micro_batch)
 
-    def forward(self, batch: Union[Batch, Mapping[str, Any]]) -> paddle.Tensor:
+    def forward(self, batch: Union[Batch, Mapping[str, Any], Sequence[Any]]) -> paddle.Tensor:
         """Return the logits float32 [B, C] of a micro-batch, for a loss of your own.
 
-        Its dropout and its precision are those of `PairTrainer`. ``batch``: one that `steps` gives, or a
-        mapping with input_ids and token_type_ids, int64 [B, S].
+        Its dropout and its precision are those of `PairTrainer`. ``batch``: one that `steps` gives, a mapping
+        with input_ids and token_type_ids, int64 [B, S], or a list that begins with them. Under
+        `paddle.no_grad` it is no part of a step: one process may call it alone, as in an evaluation.
         """
-        self._has_own_loss = True
         ids, types = (_field(batch, name) for name in ("input_ids", "token_type_ids"))
-        self._open_pass(batch)
+        if paddle.is_grad_enabled():
+            self._has_own_loss = True
+            self._open_pass(batch)
         return wide_logits(self._job.forward(paddle.to_tensor(ids), paddle.to_tensor(types)))
 
     def loss(self, batch: Batch) -> paddle.Tensor:
@@ -98,27 +104,26 @@ class TrainingParts:
         """Add the gradients of the mean loss of a micro-batch to those of the step.
 
         It divides by the micro-batches of all processes and scales the loss where the precision needs it; the
-        last one of a step averages the gradients over the processes. Raises InputError where the step has
-        had all of its micro-batches, and with several processes for a loss of no pass of ``forward`` or
-        ``loss``, whose gradients would not be averaged.
+        last one of a step averages the gradients over the processes. ``loss`` may be of logits that
+        ``model`` itself gave. Afterwards the gradients are those of the step, and may be clipped by hand.
+        Raises InputError where the step has had all of its micro-batches.
         """
         if self._backwards == self._num_micro_batches:
             raise InputError(
                 f"backward was called once more than a step has micro-batches, {self._num_micro_batches}; "
                 "call update first, or add up the losses of a micro-batch"
             )
-        if not self._is_open and self._job.process_group.size > 1:
-            raise InputError(
-                "backward follows parts.forward or parts.loss with several processes, and none was called; "
-                "use one of them, or paddle.DataParallel(parts.model) and loss.backward"
-            )
         if not self._weight_of_all:  # micro-batches of the user's own, which all count the same
             self._weight_of_all = float(self._num_micro_batches * self._job.process_group.size)
+        if not self._is_open:
+            self._open_plain_pass()
         with self._pass:
             self._job.backward(loss, self._weight, self._weight_of_all)
         self._is_open = False
         self._losses.append(loss.detach())
         self._backwards += 1
+        if self._job.loss_scale is not None and self._backwards == self._num_micro_batches:
+            self._job.parallel.unscale(self._job.loss_scale)
 
     def update(self) -> Dict[str, float]:
         """Move the weights once at the learning rate of the step, clear the gradients, and return numbers.
@@ -137,8 +142,6 @@ class TrainingParts:
         rate = self.learning_rate(self.step + 1 - job.skipped_updates)
         numbers: Dict[str, float] = {"learning_rate": rate}
         if job.judges:
-            if job.loss_scale is not None:
-                job.parallel.unscale(job.loss_scale)
             loss = float(sum(map(float, self._losses)))
             sums = job.process_group.all_reduce_now(np.array([loss, float(job.parallel.squares())]))
             numbers["gradient_norm"] = math.sqrt(sums[1])
@@ -180,6 +183,13 @@ class TrainingParts:
         self._begin_step()
         self._weight_of_all = self._job.weight_of_all(batches)
         self._job.enter_training()
+        self._set_rate(number)
+
+    def _set_rate(self, number: int) -> None:
+        """Let the optimizer have the rate of a step, for a loop that calls it itself."""
+        rate = self.learning_rate(number - self._job.skipped_updates)
+        if scheduler_in(self.optimizer) is None:
+            self.optimizer.set_lr(rate)
 
     def _begin_step(self) -> None:
         self._forwards = self._backwards = 0
@@ -208,6 +218,18 @@ class TrainingParts:
                 f"the loss is not finite up to step {number} of your loop; lower --learning_rate, or look at "
                 "the samples; --on_nan skip leaves such a step out"
             )
+
+    def _open_plain_pass(self) -> None:
+        """Begin the backward pass of a loss that was computed beside ``forward`` and ``loss``."""
+        self._weight, self._has_own_loss = 1.0, True
+        parallel = self._job.parallel
+        if isinstance(parallel, Zero2):
+            raise InputError(
+                "--sharding stage2 sums gradients in the forward pass of its own, and this loss is of "
+                "parts.model; use parts.forward(batch)"
+            )
+        if self._backwards == self._num_micro_batches - 1:
+            self._pass.callback(parallel.average)
 
     def _refuse_ignored_flags(self, config: PairConfig) -> None:
         for name, nothing in OF_THE_LOSS.items():
@@ -242,8 +264,10 @@ class Steps:
         return number, batches
 
 
-def _field(batch: Union[Batch, Mapping[str, Any]], name: str) -> Any:
-    found: Optional[Any] = getattr(batch, name) if isinstance(batch, Batch) else batch.get(name)
+def _field(batch: Union[Batch, Mapping[str, Any], Sequence[Any]], name: str) -> Any:
+    if isinstance(batch, (list, tuple)) and not isinstance(batch, Batch):
+        batch = dict(zip(INPUTS, batch))
+    found: Optional[Any] = batch.get(name) if isinstance(batch, Mapping) else getattr(batch, name, None)
     if found is None:
         raise InputError(f"a batch has no {name}; give input_ids and token_type_ids, int64 [rows, tokens]")
     return found

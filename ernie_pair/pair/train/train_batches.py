@@ -60,10 +60,13 @@ def with_batches(
         )
     try:
         length = len(loader)
-    except TypeError:
+    except (TypeError, ValueError):  # Paddle raises the latter for the loader of an IterableDataset
         length = 0
     if not length:
-        raise InputError("get_train_dataloader returned what has no length; return a loader of some batches")
+        raise InputError(
+            "get_train_dataloader returned what has no length; return a loader of some batches, or of an "
+            "IterableDataset a list of them: [batch for batch in loader]"
+        )
     rows_per_batch = config.batch_size * processes
 
     def updates(consumed: int) -> Iterator[List[Batch]]:
@@ -92,11 +95,14 @@ def _batches_from(loader: Any, first_epoch: int, skipped: int, spec: ModelSpec) 
 def batch_of(found: Any, where: str, spec: ModelSpec) -> Batch:
     """Return a batch of a mapping, or of a list in the order input_ids, token_type_ids, labels.
 
-    Arrays or tensors of ints, ids and types [B, S], labels [B] or [B, 1]; without types they are 0. Raises
-    InputError, naming ``where``, for anything else.
+    A pair is a mapping of inputs, and labels. Arrays or tensors of ints, ids and types [B, S], labels [B] or
+    [B, 1]; without types they are 0. Raises InputError, naming ``where``, for anything else.
     """
+    is_sequence = isinstance(found, (list, tuple))
+    if is_sequence and len(found) == 2 and isinstance(found[0], Mapping) and "labels" not in found[0]:
+        found = {**found[0], "labels": found[1]}
     if not isinstance(found, Mapping):
-        if not isinstance(found, (list, tuple)) or len(found) != len(INPUTS):
+        if not is_sequence or len(found) != len(INPUTS):
             raise InputError(f"{where} gave a {type(found).__name__}, no batch; give {', '.join(INPUTS)}")
         found = dict(zip(INPUTS, found))
     unknown = sorted(set(map(str, found)) - {*INPUTS, "attention_mask"})

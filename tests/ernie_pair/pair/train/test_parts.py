@@ -1,7 +1,6 @@
 """A custom training loop, as the documentation writes it, compared with PairTrainer."""
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import paddle
@@ -262,10 +261,3 @@ def test_looking_ahead_moves_no_scheduler(make):
     for rate, (_, (batch,)) in zip(plan, parts.steps):
         parts.backward(parts.loss(batch))
         assert parts.update()["learning_rate"] == rate
-
-
-def test_a_loss_of_no_pass_is_refused_with_several_processes(make):
-    parts = make("loop").open_parts()
-    parts._job.process_group = SimpleNamespace(size=2)
-    with pytest.raises(InputError, match="backward follows parts.forward or parts.loss with several"):
-        parts.backward(parts.model.classifier.weight.sum())
