@@ -51,6 +51,19 @@ def of_its_own(parts):
         yield np.mean([float(loss) for loss in losses])
 
 
+def of_two_passes(parts):
+    """Two forward passes of a micro-batch, whose losses are added."""
+    for _, batches in parts.steps:
+        losses = []
+        for batch in batches:
+            labels = paddle.to_tensor(batch.labels)
+            both = [cross_entropy(parts.forward(batch), labels) for _ in "ab"]
+            losses.append(both[0] + 0.5 * both[1])
+            parts.backward(losses[-1])
+        parts.update()
+        yield np.mean([float(loss) for loss in losses])
+
+
 def of_plain_paddle(parts):
     """Paddle's own data parallelism and optimizer, around the model and the batches."""
     model = parts.model if paddle.distributed.get_world_size() == 1 else paddle.DataParallel(parts.model)
@@ -71,6 +84,7 @@ def of_plain_paddle(parts):
 LOOPS = {
     "flags": of_the_flags,
     "own": of_its_own,
+    "twice": of_two_passes,
     "paddle": of_plain_paddle,
     "weighted": of_the_flags,
     "scaled": of_the_flags,

@@ -193,17 +193,18 @@ class TrainingParts:
 
     def _begin_step(self) -> None:
         self._forwards = self._backwards = 0
-        self._is_open = False
-        self._losses, self._has_own_loss = [], False
+        self._losses, self._has_own_loss, self._is_open = [], False, False
         self._weight_of_all = 0.0
+        self._pass.pop_all()  # of a forward pass without a backward one, which averages nothing
 
     def _open_pass(self, batch) -> None:
-        self._pass.close()  # of a forward pass without a backward one
         self._weight = self._job.loss.weight_of(batch) if isinstance(batch, Batch) else 1.0
         self.seed(self.step + 1, self._forwards)
-        self._forwards, self._is_open = self._forwards + 1, True
-        is_last = self._backwards == self._num_micro_batches - 1
-        self._pass.enter_context(self._job.parallel.passing(is_last))
+        self._forwards += 1
+        if not self._is_open:  # a micro-batch may have several forward passes
+            self._is_open = True
+            is_last = self._backwards == self._num_micro_batches - 1
+            self._pass.enter_context(self._job.parallel.passing(is_last))
 
     def _refuse_bad_losses(self) -> None:
         """Raise NumbersError on all processes if a loss since the last look is not finite."""

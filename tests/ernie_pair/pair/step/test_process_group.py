@@ -35,3 +35,14 @@ def test_widened_sums_of_one_run_do_not_change_the_next(join, monkeypatch, backe
         assert group.share_gradients("model", widens) == forward
         group.average_gradients("model")
     assert averaged == ([True] if backend == "NCCL" else [False, True, False])
+
+
+@pytest.mark.parametrize("backend, times", [("NCCL", 1), ("GLOO", 2)])
+def test_passes_beside_the_shared_forward_are_averaged_too(join, monkeypatch, backend, times):
+    averaged = []
+    monkeypatch.setattr(process_group, "average_gradients", lambda model, widens: averaged.append(model))
+    group = join(backend)
+    group.share_gradients("model")
+    group.average_gradients("model")
+    group.average_gradients("model", of_forward=False)
+    assert averaged == ["model"] * times

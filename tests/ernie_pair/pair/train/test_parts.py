@@ -5,12 +5,14 @@ import re
 import numpy as np
 import paddle
 import pytest
+from paddlenlp.transformers import LinearDecayWithWarmup
 from places import ROOT
 from tiny_pair import toy_rows, write_model
 
 from data_tools.base.errors import InputError, NumbersError
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.pair.step.zero2 import Zero2
 from ernie_pair.weights.weight_files import read_weights
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
@@ -127,12 +129,90 @@ def test_a_loss_of_ones_own_gives_the_numbers_of_the_trainer(tmp_path, make):
     assert_same_weights(trainer, tmp_path / "run")
 
 
+def test_a_loss_of_the_model_itself_gives_the_numbers_too(tmp_path, make):
+    changes = {"gradient_accumulation_steps": 2, "batch_size": 8, "dropout": 0.0, "kernels": "plain"}
+    make("run", **changes).train()
+    trainer = make("loop", **changes)
+    parts = trainer.open_parts()
+    for _, batches in parts.steps:
+        for batch in batches:
+            ids, types, labels = map(paddle.to_tensor, (batch.input_ids, batch.token_type_ids, batch.labels))
+            parts.backward(parts.model(ids, types, labels=labels, return_dict=True).loss)
+        parts.update()
+    assert_same_weights(trainer, tmp_path / "run")
+
+
+def test_plain_paddle_within_the_steps_has_their_rates(tmp_path, make):
+    changes = {"dropout": 0.0, "warmup_steps": 3}
+    make("run", **changes).train()
+    trainer = make("loop", **changes)
+    parts = trainer.open_parts()
+    assert parts.optimizer.get_lr() == parts.learning_rate(1) > 0
+    for _, (batch,) in parts.steps:
+        parts.loss(batch).backward()
+        parts.optimizer.step()
+        parts.optimizer.clear_grad()
+    assert_same_weights(trainer, tmp_path / "run")
+
+
+def test_evaluation_in_the_loop_changes_no_dropout(tmp_path, make):
+    make("run").train()
+    trainer = make("loop")
+    parts = trainer.open_parts()
+    for _, (batch,) in parts.steps:
+        with paddle.no_grad():
+            parts.model.eval()
+            logits = [parts.forward(each).numpy() for each in parts.dev_batches()]
+            parts.model.train()
+        parts.backward(parts.loss(batch))
+        parts.update()
+        assert np.concatenate(logits).shape == (len(DEV), 2)
+    assert_same_weights(trainer, tmp_path / "run")
+
+
+@pytest.mark.parametrize("scale", [{}, {"use_amp": True, "amp_dtype": "float32"}], ids=str)
+def test_gradients_may_be_clipped_by_hand(make, scale):
+    losses = {}
+    for limit in (0.05, 0.0):
+        parts = make(f"clip_{limit}", grad_clip=limit, dropout=0.0, max_steps=4, **scale).open_parts()
+        losses[limit] = []
+        for _, (batch,) in parts.steps:
+            loss = parts.loss(batch)
+            parts.backward(loss)
+            if not limit:
+                paddle.nn.utils.clip_grad_norm_(parts.model.parameters(), 0.05)
+            parts.update()
+            losses[limit].append(float(loss))
+    np.testing.assert_allclose(losses[0.0], losses[0.05], rtol=1e-5)
+
+
+def test_a_scheduler_that_the_loop_moves_too_is_refused(make):
+    trainer = make("loop")
+    trainer.lr_scheduler = schedule = LinearDecayWithWarmup(5e-3, 12, 0)
+    parts = trainer.open_parts()
+    _, (batch,) = next(parts.steps)
+    parts.backward(parts.loss(batch))
+    assert parts.update()["learning_rate"] == 5e-3
+    schedule.step()
+    with pytest.raises(InputError, match="^LinearDecayWithWarmup was moved outside of the run.*leave its"):
+        next(parts.steps)
+
+
+def test_a_loss_of_the_model_itself_is_refused_when_sharded(make, monkeypatch):
+    parts = make("loop").open_parts()
+    _, (batch,) = next(parts.steps)
+    loss = parts.model(*map(paddle.to_tensor, (batch.input_ids, batch.token_type_ids))).mean()
+    monkeypatch.setattr(parts._job, "parallel", object.__new__(Zero2))
+    with pytest.raises(InputError, match="^sharding stage2 sums .* this loss is of parts.model; use parts.f"):
+        parts.backward(loss)
+
+
 def test_batches_of_ones_own_move_through_the_schedule(make):
     parts = make("loop", max_steps=4, warmup_steps=2).open_parts()
     inputs = {"input_ids": np.array([[1, 5, 2, 6, 2]]), "token_type_ids": np.array([[0, 0, 0, 1, 1]])}
     rates = []
-    for _ in range(4):
-        parts.backward(parts.forward(inputs).sum())
+    for batch in (inputs, list(inputs.values()), inputs, tuple(inputs.values())):
+        parts.backward(parts.forward(batch).sum())
         rates.append(parts.update()["learning_rate"])
     assert rates == [parts.learning_rate(step) for step in (1, 2, 3, 4)] and len(set(rates)) > 2
 
@@ -192,6 +272,11 @@ def test_flags_that_a_loss_of_ones_own_ignores_are_refused(make, change):
     parts = make("loop", **change).open_parts()
     _, (batch,) = next(parts.steps)
     parts.backward(parts.forward(batch).mean())
+    with pytest.raises(InputError, match=f"^{name}.* is part of parts.loss, and this loop has a loss"):
+        parts.update()
+    parts = make("model", **change).open_parts()
+    _, (batch,) = next(parts.steps)
+    parts.backward(parts.model(*map(paddle.to_tensor, (batch.input_ids, batch.token_type_ids))).mean())
     with pytest.raises(InputError, match=f"^{name}.* is part of parts.loss, and this loop has a loss"):
         parts.update()
 

@@ -336,7 +336,7 @@ def test_flags_of_the_loss_beside_one_of_ones_own_are_refused(make, flag):
 
 class OwnLoader(PairTrainer):
     def get_train_dataloader(self):
-        return self.loader or super().get_train_dataloader()
+        return super().get_train_dataloader() if self.loader is None else self.loader
 
     loader = None
 
@@ -411,6 +411,12 @@ def test_a_loader_of_paddle_is_trained_with_and_resumed(make):
     assert run("parts", 9) == whole and len(set(whole)) == 9
 
 
+def test_a_pair_of_inputs_and_labels_is_a_batch(make):
+    inputs = {"input_ids": [[1, 5, 2, 6, 2]], "token_type_ids": [[0, 0, 0, 1, 1]]}
+    found = batch_of((inputs, paddle.to_tensor([1])), "loader", make().model.spec)
+    assert found.token_type_ids.tolist() == inputs["token_type_ids"] and found.labels.tolist() == [1]
+
+
 @pytest.mark.parametrize(
     "batch, reason",
     [
@@ -432,9 +438,15 @@ def test_what_is_no_batch_is_refused(make, batch, reason):
         batch_of(batch, "loader", make().model.spec)
 
 
-def test_a_loader_without_a_length_is_refused(make):
+class Stream(paddle.io.IterableDataset):
+    def __iter__(self):
+        return iter(TRAIN)
+
+
+@pytest.mark.parametrize("loader", [iter([1]), paddle.io.DataLoader(Stream(), batch_size=2)])
+def test_a_loader_without_a_length_is_refused(make, loader):
     trainer = make(OwnLoader)
-    trainer.loader = iter([1])
+    trainer.loader = loader
     with pytest.raises(InputError, match="get_train_dataloader returned what has no length"):
         trainer.train()
 
