@@ -99,10 +99,12 @@ def own_parts_of(trainer) -> OwnParts:
 def _make_optimizer(trainer, has_scheduler: bool) -> Optimizer:
     """Return the optimizer of a trainer's own. Raises InputError for one that cannot move its model."""
     optimizer = trainer.optimizer or trainer.create_optimizer() or trainer.optimizer
-    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, LBFGS):
+    # LBFGS computes the loss of a step many times; the rate of LookAhead is that of the one inside.
+    is_other = isinstance(optimizer, LBFGS) or hasattr(optimizer, "inner_optimizer")
+    if not isinstance(optimizer, Optimizer) or is_other:
         raise InputError(
             f"create_optimizer of {type(trainer).__name__} returned {type(optimizer).__name__}; return "
-            "an optimizer of Paddle's other than LBFGS, which computes the loss of a step many times"
+            "an optimizer of Paddle's other than LBFGS and LookAhead"
         )
     known = {id(parameter) for parameter in trainer.model.parameters()}
     if any(id(parameter) not in known for parameter in parameters_of(optimizer)):

@@ -256,6 +256,10 @@ def test_optimizers_that_do_not_fit_are_refused(make):
     [
         (paddle.optimizer.LBFGS, "returned LBFGS; return an optimizer of Paddle's other than LBFGS"),
         (
+            lambda parameters: paddle.incubate.LookAhead(paddle.optimizer.SGD(0.005, parameters=parameters)),
+            "returned LookAhead; return an optimizer of Paddle's other than LBFGS and LookAhead",
+        ),
+        (
             lambda parameters: paddle.optimizer.SGD(0.5, parameters=parameters),
             "the optimizer has the learning rate 0.5, and its steps have that of learning_rate=0.005",
         ),
