@@ -35,7 +35,7 @@ config = PairConfig(
 data = f"{folder}/train.tsv", f"{folder}/dev.tsv"
 trainer = PairTrainer(layer, config, *data, vocab_file=f"{folder}/vocab.txt")
 metrics = trainer.train().metrics
-assert trainer.evaluate() == metrics
+assert trainer.evaluate().items() >= metrics.items()
 trainer.save_model(f"{folder}/{out}/saved")
 trainer.export(f"{folder}/{out}/ship")
 """

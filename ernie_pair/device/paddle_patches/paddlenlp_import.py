@@ -2,15 +2,36 @@
 
 The parts that models do not need (datasets, scikit-learn, the trainer, Taskflow) take 3 s of a processor in
 every process. In PaddleNLP 2.8.1 `paddlenlp.data` and `paddlenlp.transformers` import each other, and only
-the order of that `__init__`, `data` first, works.
+the order of that `__init__`, `data` first, works. `paddlenlp.trainer` works after that `__init__` alone.
 """
 
 import sys
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, Optional
+
+TRAINER = "paddlenlp.trainer"
+
+
+class _WholeFirst(MetaPathFinder, Loader):
+    """Find `paddlenlp.trainer` by importing all of PaddleNLP first, where its models were imported alone."""
+
+    def find_spec(self, fullname: str, path=None, target=None) -> Optional[ModuleSpec]:
+        if fullname != TRAINER or "__getattr__" not in vars(sys.modules["paddlenlp"]):
+            return None
+        self._module = sys.modules["paddlenlp"].trainer  # asking for it imports everything
+        self._spec = self._module.__spec__
+        return ModuleSpec(fullname, self)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
 
 
 def import_transformers() -> ModuleType:
@@ -40,6 +61,7 @@ def _import_models_alone() -> None:
 
     vars(package).update(__version__=version("paddlenlp"), __getattr__=import_all)
     sys.modules["paddlenlp"] = package
+    sys.meta_path.insert(0, _WholeFirst())
     paddle.disable_signal_handler()  # as PaddleNLP's __init__ does
     try:
         import_module("paddlenlp.data")

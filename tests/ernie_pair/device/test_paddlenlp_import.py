@@ -27,6 +27,16 @@ def test_whoever_asks_for_the_rest_gets_it():
     assert run_python(code) == ["Taskflow", "paddlenlp.datasets"]
 
 
+def test_the_trainer_of_paddlenlp_can_be_imported_afterwards():
+    code = """
+import ernie_pair.pair.model.encoders
+from paddlenlp.trainer import set_seed
+import paddlenlp, sys
+it = sys.modules["paddlenlp.trainer"]
+print(paddlenlp.trainer is it, it.set_seed is set_seed, it.__spec__.origin == it.__file__)"""
+    assert run_python(code) == ["True"] * 3
+
+
 def test_a_paddlenlp_that_is_there_is_taken():
     code = """
 import paddlenlp
