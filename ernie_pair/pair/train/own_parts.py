@@ -34,16 +34,19 @@ OF_THE_SCHEDULE = ("learning_rate", "lr_scheduler_type", "warmup_rate", "warmup_
 CALLED = ("compute_loss", "create_optimizer", "create_scheduler", "evaluate", "get_train_dataloader", "log")
 # Public methods of the Trainer there, which nothing calls here.
 OF_OTHERS = """
-    autocast_smart_context_manager call_model_init compute_loss_context_manager compute_metrics
-    create_accelerator_and_postprocess create_model_card create_optimizer_and_scheduler criterion
-    disable_autocast_context_manager evaluation_loop export_evaluation_results floating_point_ops
+    autocast_smart_context_manager call_model_init compare_trainer_and_checkpoint_args compress
+    compute_loss_context_manager compute_metrics create_accelerator_and_postprocess create_model_card
+    create_optimizer_and_scheduler criterion cut_embeddings disable_autocast_context_manager
+    evaluation_loop export_evaluation_results floating_point_ops get_batch_samples get_cp_size
     get_decay_parameter_names get_eval_dataloader get_learning_rates get_num_trainable_parameters
-    get_optimizer_cls_and_kwargs get_optimizer_group get_ptq_dataloader get_test_dataloader
-    hyperparameter_search init_hf_repo is_local_process_zero is_world_process_zero
-    load_state_dict_from_checkpoint log_metrics metrics_format num_examples num_tokens optimizer_step
-    prediction_loop prediction_pipeline_step prediction_step preprocess_logits_for_metrics print_config
-    propagate_args_to_callbacks push_to_hub remove_callback save_metrics save_state
-    set_optimizer_grouped_parameters store_flos training_pipeline_step training_step
+    get_optimizer_cls_and_kwargs get_optimizer_group get_ptq_dataloader get_sp_size get_test_dataloader
+    get_total_train_batch_size get_tp_size hyperparameter_search init_hf_repo ipex_optimize_model
+    is_local_process_zero is_unified_checkpoint is_world_process_zero load_state_dict_from_checkpoint
+    log_metrics metrics_format num_examples num_tokens optimizer_step pop_callback prediction_loop
+    prediction_pipeline_step prediction_step preprocess_logits_for_metrics print_config
+    propagate_args_to_callbacks propagate_args_to_deepspeed push_to_hub quant remove_callback
+    reset_optimizer_and_scheduler save_metrics save_state set_initial_training_values
+    set_optimizer_grouped_parameters store_flos torch_jit_model_eval training_pipeline_step training_step
 """.split()
 
 

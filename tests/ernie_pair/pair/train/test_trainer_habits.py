@@ -8,6 +8,7 @@ from tiny_pair import toy_rows, train_config, write_model
 
 from data_tools.base.errors import InputError
 from ernie_pair import PairCallback, PairConfig, PairTrainer
+from ernie_pair.pair.train.own_parts import CALLED, OF_OTHERS
 from ernie_pair.pair.train.train_batches import batch_of
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.weights.weight_files import read_weights
@@ -530,3 +531,10 @@ def test_a_dry_run_calls_no_callback_and_counts_no_evaluation(make, capsys):
 
     make(dry_run=True, evaluation_strategy="no", own={"callbacks": [Loud]}).train()
     assert "evaluations: 0" in capsys.readouterr().out
+
+
+def test_every_method_of_paddlenlps_trainer_is_known():
+    from paddlenlp.trainer import Trainer
+
+    theirs = {name for name, value in vars(Trainer).items() if callable(value) and not name.startswith("_")}
+    assert theirs - {*CALLED, *OF_OTHERS, *dir(PairTrainer), "end"} == set()
