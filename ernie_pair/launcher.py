@@ -40,6 +40,7 @@ from ernie_pair.device.paddle_patches.launcher import (
     asked_machines,
     asked_processes,
     keep_launcher_quiet,
+    keep_words_of_scripts,
     private_environment,
     run_launcher,
     visible_gpus,
@@ -63,6 +64,7 @@ def launch() -> None:
     Raises InputError for GPUs that are not there, before anything is started. Processes that are to run on
     the CPU are given none.
     """
+    keep_words_of_scripts()
     refuse_absent_gpus(asked_gpus())
     if not asked_gpus():
         os.environ.update(environment_of_processes(asked_processes(), is_cpu_asked(sys.argv)))

@@ -213,6 +213,14 @@ print("rank", os.environ["PADDLE_TRAINER_ID"], flush=True)
 """
 
 
+def test_a_script_has_words_that_could_be_flags_of_the_launcher(tmp_path):
+    (tmp_path / "told.py").write_text("import sys\nprint(*sys.argv[1:])\n")
+    words = ["--a", "1", "--log", "x", "--nn", "2"]
+    done = launch(tmp_path, "--nproc_per_node", 2, "told.py", *words)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "log" / "workerlog.1").read_text().split() == words
+
+
 def test_the_launcher_itself_prints_nothing_by_default(tmp_path):
     (tmp_path / "speaks.py").write_text(SPEAKS)
     done = launch(tmp_path, "--nproc_per_node", "2", "speaks.py")

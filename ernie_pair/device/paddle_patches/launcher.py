@@ -5,8 +5,8 @@ Names, as in Paddle 2.6.2, all below `paddle.distributed.launch`: `controllers.c
 (backup_env.N.json, for lists that the kernel would not accept), `job.container.Container.__str__` (the
 environment on the console), `tail`, `_log_handler`, `_log_start_offset` and `outfile` of the same,
 `job.pod.Pod` with `stop`, `controllers.controller.ControllerBase.signal_handler`, the logger LAUNCH,
-`context.device.Device`, `context.args_envs.parse_args`, `main.launch`. PADDLE_LOG_LEVEL, in the environment,
-overrides --log_level.
+`context.device.Device`, `context.args_envs` with `parse_args` and `ArgumentParser`, `main.launch`.
+PADDLE_LOG_LEVEL, in the environment, overrides --log_level.
 """
 
 import logging
@@ -14,14 +14,26 @@ import os
 import signal
 import subprocess
 import sys
+from argparse import ArgumentParser
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ernie_pair.device.paddle_patches.replaced import replaced
 
 TAIL_BYTES = 3000  # of the log of a process that failed
+
+
+def keep_words_of_scripts() -> None:
+    """Have the launcher take no word for a flag of its own that is one only when it is completed.
+
+    It reads the words behind the script too, and ends at `--a`, which could be two of its flags.
+    """
+    from paddle.distributed.launch.context import args_envs
+
+    args_envs.ArgumentParser = partial(ArgumentParser, allow_abbrev=False)
 
 
 def asked_gpus() -> Optional[str]:
