@@ -329,7 +329,7 @@ def test_a_folder_that_was_not_exported_is_refused(tmp_path, trained):
     with pytest.raises(InputError, match=r"model .*absent is not a folder; give the output_dir"):
         PairPredictor(tmp_path / "absent")
     with pytest.raises(
-        InputError, match=r"holds no export\.json; make a model to ship with ernie-pair export"
+        InputError, match=r"holds no export\.json; make an exported model of a trained one with"
     ):
         PairPredictor(trained)
 

@@ -509,7 +509,13 @@ def test_an_end_of_input_on_a_terminal_is_no_default(folder, monkeypatch):
 def test_ctrl_c_ends_the_wizard_with_one_line(folder):
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "ernie_pair", "config"]
-    asking = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    asking = subprocess.Popen(
+        words,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
+    )
     os.write(ours, b"cpu\n")
     said = b""
     while b"How many processes" not in said:

@@ -24,6 +24,7 @@ def texts_of(cell):
     """Return what a cell printed with the value of its last line, and the MIME types of its outputs."""
     outputs = cell["outputs"]
     printed = "".join(output.get("text", "") for output in outputs)
+    printed = re.sub(r"[^\n]*\r", "", printed)  # bars, as what follows them hides them
     given = [output["data"] for output in outputs if "data" in output]
     return printed + "".join(data.get("text/plain", "") for data in given), [
         kind for data in given for kind in data
