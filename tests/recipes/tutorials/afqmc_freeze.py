@@ -149,7 +149,9 @@ class LoadingTrainer(PairTrainer):
 
 
 def new_trainer(folder, out, batch_size):
-    flags = {**SETTINGS, "batch_size": batch_size, "evaluation_strategy": "epoch"}
+    flags = {**SETTINGS, "batch_size": batch_size}
+    if out != "parts":  # a loop of its own evaluates when it wants
+        flags["evaluation_strategy"] = "epoch"
     config = PairConfig(str(folder / f"{out}_{batch_size}"), **flags)
     data = folder / "train.json", folder / "dev.json"
     return LoadingTrainer(new_layer(folder), config, *data, vocab_file=folder / "bert" / "vocab.txt")
