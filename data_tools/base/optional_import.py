@@ -11,7 +11,7 @@ from data_tools.base.installation import install_command
 # What [cpu] and [gpu] install, by the names under which the code imports it: an installation that only runs
 # exported models has none of it.
 OF_TRAINING = frozenset(
-    "cloudpickle datasets jinja2 matplotlib onnx paddle paddlenlp pyarrow rjieba safetensors scipy"
+    "cloudpickle jinja2 matplotlib onnx paddle paddlenlp pyarrow rjieba safetensors scipy"
     " sklearn visualdl werkzeug zstandard".split()
 )
 
