@@ -18,17 +18,16 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 pytestmark = pytest.mark.ranks
 
 SCRIPT = Path(__file__).with_name("run_own_loops.py")
+OF_GRADIENTS = [name for name in LOOPS if name != "zero2"]  # which averages them on every process
 
 
-@pytest.fixture(scope="module")
-def losses(tmp_path_factory):
+def losses_of(folder, names):
     """{1 or 2 processes: {loop: its losses and metrics}}, one global batch size."""
-    folder = tmp_path_factory.mktemp("loops")
     write_model(folder / "model")
-    main(folder, folder / "one.json", 8, *LOOPS)
+    main(folder, folder / "one.json", 8, *names)
     done = subprocess.run(
         [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
-        + ["--log_dir", str(folder / "log"), str(SCRIPT), str(folder), str(folder / "two.json"), "4", *LOOPS],
+        + ["--log_dir", str(folder / "log"), str(SCRIPT), str(folder), str(folder / "two.json"), "4", *names],
         capture_output=True,
         text=True,
         timeout=300,
@@ -37,12 +36,26 @@ def losses(tmp_path_factory):
     logs = [log.read_text()[-1500:] for log in sorted((folder / "log").glob("workerlog.*"))]
     assert done.returncode == 0, "\n".join(logs) or done.stderr
     return {
-        number: json.loads((folder / f"{name}.json").read_text()) for number, name in ((1, "one"), (2, "two"))
+        count: json.loads((folder / file).read_text()) for count, file in ((1, "one.json"), (2, "two.json"))
     }
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory):
+    return losses_of(tmp_path_factory.mktemp("loops"), OF_GRADIENTS)
+
+
+@pytest.mark.parametrize("name", OF_GRADIENTS)
 def test_a_loop_on_two_processes_has_the_losses_of_one(losses, name):
+    assert_equal(losses, name)
+
+
+@pytest.mark.slow
+def test_a_loop_with_a_sharded_state_has_the_losses_of_one(tmp_path):
+    assert_equal(losses_of(tmp_path, ["zero2"]), "zero2")
+
+
+def assert_equal(losses, name):
     one, two = losses[1][name], losses[2][name]
     if name != "weighted":  # the mean over micro-batches is not that over weights
         np.testing.assert_allclose(two["losses"], one["losses"], rtol=0, atol=1e-6)
