@@ -135,7 +135,9 @@ def answer(caller):
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
-        sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, (0, 1, 2), "rww")
+        sys.stdin, sys.stdout, sys.stderr = map(
+            os.fdopen, (0, 1, 2), "rww", (-1, -1, 1)
+        )  # as Python has them
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
