@@ -135,9 +135,8 @@ def answer(caller):
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
-        sys.stdin, sys.stdout, sys.stderr = map(
-            os.fdopen, (0, 1, 2), "rww", (-1, -1, 1)
-        )  # as Python has them
+        # Buffered as Python buffers them: the stream of errors by lines.
+        sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, (0, 1, 2), "rww", (-1, -1, 1))
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)

@@ -60,109 +60,55 @@ class PairCallback:
     """
 
     def on_init_end(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the end of the construction of a trainer; there is no optimizer yet."""
         return None
 
     def on_train_begin(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of the run, or its resumption."""
         return None
 
     def on_epoch_begin(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of a pass over the training pairs, before the first step in it."""
         return None
 
     def on_step_begin(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of a step."""
         return None
 
     def on_substep_end(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a micro-batch that is not the last one of its step."""
         return None
 
     def on_pre_optimizer_step(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle gradients that are complete, before the weights move."""
         return None
 
     def on_optimizer_step(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle weights that have moved, before the gradients are cleared."""
         return None
 
     def on_step_end(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a step; ``control`` says whether it will be logged, evaluated and saved."""
         return None
 
     def on_epoch_end(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a step that ends a pass over the training pairs, after ``on_step_end``."""
         return None
@@ -181,13 +127,7 @@ class PairCallback:
         return None
 
     def on_prediction_step(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a batch of an evaluation or a prediction, of rank 0; ``control`` is not read."""
         return None
@@ -232,13 +172,7 @@ class PairCallback:
         return None
 
     def on_train_end(
-        self,
-        args: PairConfig,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        **kwargs: Any,
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the end of the run: finished, stopped early, or interrupted."""
         return None

@@ -16,8 +16,7 @@ from ernie_pair.pair.step.sound_step import move_if_sound
 from ernie_pair.pair.step.zero2 import Zero2
 from ernie_pair.pair.train.datasets import PairData
 from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.pair.train.train_batches import INPUTS
-from ernie_pair.pair.train.user_loss import OF_THE_LOSS
+from ernie_pair.pair.train.user_loss import INPUTS, OF_THE_LOSS
 from ernie_pair.processes.world import World
 
 # What PairTrainer does and a user's own loop does not: {flag: the value that asks for nothing}.

@@ -14,8 +14,7 @@ from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.train.datasets import PairData
-
-INPUTS = ("input_ids", "token_type_ids", "labels")
+from ernie_pair.pair.train.user_loss import INPUTS
 
 
 class TrainBatches:

@@ -158,6 +158,7 @@ class PairTrainer:
         self.compute_loss_func, (self.optimizer, self.lr_scheduler) = compute_loss_func, optimizers
         self._optimizers, self.has_asked_flags = tuple(optimizers), False
         self._flags_loss: Optional[PairLoss] = None  # that of the run, for `compute_loss`
+        self._run_data: Optional[PairData] = None  # of a run that is being opened
         self.callbacks, self.compute_metrics = list(map(checked_callback, callbacks)), compute_metrics
         self.data_collator, self.state = data_collator, TrainerState()
         self.train_dataset = train_dataset if config.streaming else held(train_dataset)
@@ -337,8 +338,7 @@ class PairTrainer:
         iterable with a length, such as a `paddle.io.DataLoader` with a DistributedBatchSampler; each epoch
         iterates over it once.
         """
-        data = self._open_data()
-        return TrainBatches(data, self.config, self.world.size)
+        return TrainBatches(self._run_data or self._open_data(), self.config, self.world.size)
 
     def log(self, logs: Dict[str, Any]) -> None:
         """Take a line of the training log, on the first process; without an override nothing more is done."""
@@ -452,9 +452,12 @@ class PairTrainer:
         if scheduler is not None:  # an earlier run has moved it
             scheduler.set_state_dict(dict(state))
         if "get_train_dataloader" in self.overridden:
-            data = with_batches(
-                data, self.get_train_dataloader(), self.config, self.world.size, self.model.spec
-            )
+            self._run_data = data  # which `get_train_dataloader` of this class gives the batches of
+            try:
+                loader = self.get_train_dataloader()
+            finally:
+                self._run_data = None
+            data = with_batches(data, loader, self.config, self.world.size, self.model.spec)
         own, loss = own_parts_of(self), own_loss_of(self)
         return PairRun(self.config, self._start, data, self.world, self._device, own, loss)
 

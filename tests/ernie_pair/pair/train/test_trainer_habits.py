@@ -34,6 +34,15 @@ def make(tmp_path, model):
     return trainer
 
 
+def stop_at(step):
+    """A callback that stops the run after ``step``."""
+    stop = type("Stop", (PairCallback,), {})
+    stop.on_step_end = lambda self, args, state, control, **kwargs: setattr(
+        control, "should_training_stop", state.global_step == step
+    )
+    return stop
+
+
 def losses_of(trainer):
     """The losses of all steps, and what is logged beside them."""
     lines = [entry for entry in trainer.state.log_history if "loss" in entry]
@@ -98,14 +107,6 @@ def test_the_loss_of_the_flags_in_an_override_has_weights(make):
     for run in runs:
         run.train()
     np.testing.assert_allclose(losses_of(runs[0])[0], losses_of(runs[1])[0], rtol=1e-6)
-
-
-def stop_at(step):
-    stop = type("Stop", (PairCallback,), {})
-    stop.on_step_end = lambda self, args, state, control, **kwargs: setattr(
-        control, "should_training_stop", state.global_step == step
-    )
-    return stop
 
 
 def test_a_run_resumes_with_its_own_loss_alone(make, plain):
@@ -403,10 +404,7 @@ def test_a_loader_of_paddle_is_trained_with_and_resumed(make):
         sampler = paddle.io.DistributedBatchSampler(rows, 16, num_replicas=1, rank=0, shuffle=True)
         trainer.loader = paddle.io.DataLoader(rows, batch_sampler=sampler, return_list=True)
         trainer.config = PairConfig(**{**vars(trainer.config), "max_steps": 9})
-        stop = type("Stop", (PairCallback,), {})
-        stop.on_step_end = lambda self, args, state, control, **kwargs: setattr(
-            control, "should_training_stop", state.global_step == steps
-        )
+        stop = stop_at(steps)
         trainer.add_callback(stop)
         trainer.train()
         return losses_of(trainer)[0]
