@@ -1,5 +1,6 @@
 import logging
 import os
+import signal
 
 import pytest
 
@@ -8,6 +9,11 @@ from ernie_pair.launcher import ports_not_given_by_chance
 
 # For the tests that start Paddle's launcher itself, side by side with others that open ports.
 os.environ.setdefault("PORT_RANGE", ports_not_given_by_chance())
+
+# A background shell ignores both, and what it starts inherits that; a handler is not inherited.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 TOGETHER = {"faults": "processes", "ranks": "processes", "recipes": "recipes"}
 

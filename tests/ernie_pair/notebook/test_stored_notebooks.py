@@ -22,7 +22,9 @@ def cells_of(path, kind):
 
 def texts_of(cell):
     """Return what a cell printed with the value of its last line, and the MIME types of its outputs."""
-    outputs = cell["outputs"]
+    outputs = sorted(
+        cell["outputs"], key=lambda output: output.get("name") == "stderr"
+    )  # as they come, by chance
     printed = "".join(output.get("text", "") for output in outputs)
     printed = re.sub(r"[^\n]*\r", "", printed)  # bars, as what follows them hides them
     given = [output["data"] for output in outputs if "data" in output]
