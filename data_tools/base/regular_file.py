@@ -9,6 +9,10 @@ from typing import Union
 # Errors of open() for something that is not a readable file; any other is a fault of the machine.
 NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG)
 
+CONFIG_YAML = "config.yaml"  # beside the outputs of a command; it contains a time, so no two are equal
+ABOUT = "about"  # what a command adds to its config.yaml, below the flags
+MOST_CONFIG_BYTES = 1 << 18
+
 
 class FileRefusedError(ValueError):
     """A path that is not a regular file, or is too large a one; the message is the reason."""

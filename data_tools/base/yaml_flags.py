@@ -20,12 +20,10 @@ import yaml
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Given, without_none
-from data_tools.base.regular_file import FileRefusedError, read_regular
+from data_tools.base.regular_file import ABOUT, MOST_CONFIG_BYTES, FileRefusedError, read_regular
 from data_tools.flags.nearest import advice_on, meant_flags
 
-LAUNCH, ABOUT = "launch", "about"
-CONFIG_YAML = "config.yaml"  # beside the outputs of a command; it contains a time, so no two are equal
-MOST_BYTES = 1 << 18
+LAUNCH = "launch"
 # Of values without an explicit tag, such as !!binary; the option decides what a value means.
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp value merge".split()}
 
@@ -140,7 +138,7 @@ def nearest(words: Iterable[str], names: Collection[str]) -> str:
 
 def _read(path: str, flag: str = "config"):
     try:
-        return yaml.compose(read_regular(path, MOST_BYTES), Loader=yaml.SafeLoader)
+        return yaml.compose(read_regular(path, MOST_CONFIG_BYTES), Loader=yaml.SafeLoader)
     except FileRefusedError as error:
         raise InputError(f"--{flag} {path}: {error}; give a YAML file") from None
     except OSError as error:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
 from data_tools.base.errors import InputError
-from data_tools.base.regular_file import read_regular
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML, read_regular
 from data_tools.files.atomic_files import make_folder, to_disk
 from data_tools.files.json_file import is_texts, parse_json_object
 from data_tools.files.npy_stream import sha256_of_file

@@ -22,8 +22,7 @@ from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Se
 
 from data_tools.base.errors import InputError
 from data_tools.base.progress import Progress
-from data_tools.base.regular_file import read_regular
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML, read_regular
 from data_tools.files.atomic_files import published
 from data_tools.files.json_file import parse_json_object
 from data_tools.files.npy_stream import sha256_of_file

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import List
 
 from data_tools.base.errors import CheckpointError
-from data_tools.base.yaml_flags import ABOUT
+from data_tools.base.regular_file import ABOUT
 from data_tools.files.atomic_files import make_folder
 from data_tools.files.own_config import read_own_config
 from ernie_pair.checkpoint.best_link import BEST, PREFIX, is_own_best

@@ -14,8 +14,7 @@ import yaml
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Given
-from data_tools.base.regular_file import FileRefusedError, read_regular
-from data_tools.base.yaml_flags import MOST_BYTES
+from data_tools.base.regular_file import MOST_CONFIG_BYTES, FileRefusedError, read_regular
 from ernie_pair.launch.launch_config import LaunchConfig, build_launch, split_at_target
 
 # The flags of launch that mean nothing for a script.
@@ -53,7 +52,7 @@ def is_script(path: Path) -> bool:
     if path.suffix in (".py", ".pyw"):
         return True
     try:
-        text = read_regular(path, MOST_BYTES)
+        text = read_regular(path, MOST_CONFIG_BYTES)
     except (FileRefusedError, OSError):
         return False
     if SHEBANG.match(text):

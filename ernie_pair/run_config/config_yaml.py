@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, TypeVar
 import yaml
 
 from data_tools.base.options import Options
-from data_tools.base.yaml_flags import ABOUT, CONFIG_YAML
+from data_tools.base.regular_file import ABOUT, CONFIG_YAML
 from data_tools.files.results import MAKER
 from data_tools.files.standard_streams import as_asked
 from ernie_pair.run_config.facts import facts_now

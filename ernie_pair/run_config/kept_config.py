@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, Tuple
 
 from data_tools.base.options import Options
-from data_tools.base.yaml_flags import ABOUT
+from data_tools.base.regular_file import ABOUT
 from data_tools.files.atomic_files import published
 from data_tools.files.own_config import read_own_config
 from ernie_pair.run_config.config_yaml import (

@@ -15,7 +15,7 @@ from tiny_search import texts_of, write_lines
 from tiny_ship import write_trained
 
 from data_tools.base.cli import exit_code_of
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML
 from ernie_pair.__main__ import _run as run_here
 
 SERIES = (

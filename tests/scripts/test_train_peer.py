@@ -22,7 +22,7 @@ from tiny_pair import write_model, write_pairs
 from waiting import until
 
 from data_tools.base.errors import InputError
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML
 from data_tools.files.atomic_folder import MADE
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.engine.run_log import MEASURED

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from data_tools.base.errors import InputError
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML
 from data_tools.files.atomic_folder import (
     clear_leftovers,
     is_as_made,

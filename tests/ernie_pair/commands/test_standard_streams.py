@@ -18,7 +18,7 @@ from tiny_ship import random_texts, ship, write_trained
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
 from data_tools.base.options import DASH
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML
 from data_tools.files.standard_streams import with_standard_streams
 from data_tools.flags.places import place_word
 from data_tools.trans_to_json import TransConfig, trans_to_json

@@ -6,7 +6,7 @@ import pytest
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML
 from ernie_pair import load_config
 from ernie_pair.device import amp_flags
 from ernie_pair.device.gpu import capability as of_gpus

@@ -14,7 +14,7 @@ from tiny_embedding import write_texts
 from tiny_ship import write_trained
 
 from data_tools.base.errors import CheckpointError, InputError, MachineError
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML
 from ernie_pair.embedding import embed as embedding
 from ernie_pair.embedding.embed import embed
 from ernie_pair.embedding.embed_config import EmbedConfig

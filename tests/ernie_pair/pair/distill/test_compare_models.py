@@ -11,7 +11,7 @@ from tiny_distill import distill_config, write_teacher
 
 from data_tools.base.cli import exit_code_of, run_command
 from data_tools.base.errors import InputError
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML
 from ernie_pair import PairPredictor, distill, load_config
 from ernie_pair.model_files.model_folder import write_weights
 from ernie_pair.model_files.source import open_model

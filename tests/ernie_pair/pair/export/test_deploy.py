@@ -18,7 +18,7 @@ from waiting import until
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML
 from ernie_pair.pair.export import wheel
 from ernie_pair.pair.export.docker import EXTRAS, python_of
 from ernie_pair.pair.export.export_config import ExportConfig

@@ -14,7 +14,7 @@ from foreign_weights import write_checkpoints
 from tiny_pretrain import VOCAB, write_model
 
 from data_tools.base.errors import CheckpointError, InputError
-from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.base.regular_file import CONFIG_YAML
 from data_tools.files.atomic_folder import MADE
 from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pretrain.convert import convert as convert_module
