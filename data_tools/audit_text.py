@@ -17,32 +17,52 @@ import numpy as np
 
 from data_tools.audit.duplicates import (
     Firsts,
+    Member,
+    NearRules,
     Table,
+    bands_of,
     doubling,
     exact_repeats,
     firsts_of,
     listed_firsts,
     listed_near,
     near_candidates,
+    near_groups,
     near_repeats,
     near_sample,
 )
-from data_tools.audit.language import HANZI, Writing, writing_of
-from data_tools.audit.near_duplicates import Member, NearRules, bands_of, near_groups
-from data_tools.audit.odd_characters import ODD_KINDS, odd_characters
-from data_tools.audit.paragraphs import fingerprints, normalised, quotes, read_paragraphs
-from data_tools.audit.tally import Tally, add_all
 from data_tools.audit.text_audit_report import TextAudit, draw, report_lines
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.optional_import import import_optional
-from data_tools.base.options import Options, option
-from data_tools.base.process_pool import ordered_map
-from data_tools.base.progress import Progress
+from data_tools.audit.text_quality import (
+    HANZI,
+    ODD_KINDS,
+    Tally,
+    Writing,
+    add_all,
+    fingerprints,
+    normalised,
+    odd_characters,
+    quotes,
+    read_paragraphs,
+    writing_of,
+)
+from data_tools.files.errors import InputError
+from data_tools.files.installation import import_optional
+from data_tools.files.process_pool import ordered_map
+from data_tools.files.progress import Progress
 from data_tools.files.results import Results, settings_of
-from data_tools.files.standard_streams import as_called, with_standard_streams
-from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, LineRules
-from data_tools.text.text_files import TEXT_ENDINGS, LineBatch, each_once, line_batches, list_inputs
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, option
+from data_tools.options.standard_streams import as_called, with_standard_streams
+from data_tools.text.text_files import (
+    BAD_BYTES_HELP,
+    LONGEST_LINE,
+    TEXT_ENDINGS,
+    LineBatch,
+    LineRules,
+    each_once,
+    line_batches,
+    list_inputs,
+)
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 TRADITIONAL = 20  # characters listed

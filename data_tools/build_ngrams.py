@@ -3,7 +3,7 @@
 python -m data_tools.build_ngrams --input_path data --vocab_file vocab.txt --output_path ngrams.txt
 
 All n-grams of 2, 3, ... tokens are counted, exactly and in bounded memory, and scored by a t-test or by
-pointwise mutual information (`data_tools/ngrams/ngram_scores.py` has the formulas); the best of each length
+pointwise mutual information (`data_tools/text/ngrams.py` has the formulas); the best of each length
 form the lexicon whose n-grams `pretrain --ngram_lexicon` masks. The same corpus gives the same bytes.
 """
 
@@ -15,22 +15,32 @@ from typing import Callable, Dict, Iterator, List, Literal, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option, refuse_empty
-from data_tools.base.process_pool import ordered_map
-from data_tools.base.progress import CountProgress
 from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
+from data_tools.files.errors import InputError
+from data_tools.files.process_pool import ordered_map
+from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, settings_of
-from data_tools.files.standard_streams import as_called, with_standard_streams
-from data_tools.ngrams.ngram_counts import NgramCounts, Text, TextCounts, count_text
-from data_tools.ngrams.ngram_lexicon import SHORTEST, lexicon_lines
-from data_tools.ngrams.ngram_scores import NOTHING, Scored, Scorer, better_of
-from data_tools.ngrams.ngram_tokens import longest_countable, ngram_tokens
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
+from data_tools.text.ngrams import (
+    NOTHING,
+    SHORTEST,
+    NgramCounts,
+    Scored,
+    Scorer,
+    Text,
+    TextCounts,
+    better_of,
+    count_text,
+    lexicon_lines,
+    longest_countable,
+    ngram_tokens,
+)
 
 TOKENS_AT_ONCE = 1 << 20
 

@@ -22,16 +22,24 @@ from tokenizers.models import WordPiece as WordPieceModel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError, counted
-from data_tools.base.options import Options, option, refuse_empty
-from data_tools.base.process_pool import ordered_map
-from data_tools.base.progress import Progress
 from data_tools.corpus.twin_vocab import with_twins
+from data_tools.files.errors import InputError, counted
+from data_tools.files.process_pool import ordered_map
+from data_tools.files.progress import Progress
 from data_tools.files.results import Results, settings_of
-from data_tools.files.standard_streams import as_called, with_standard_streams
-from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, LineRules, decoded, json_text
-from data_tools.text.text_files import TEXT_ENDINGS, line_batches, list_inputs
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.standard_streams import as_called, with_standard_streams
+from data_tools.text.text_files import (
+    BAD_BYTES_HELP,
+    LONGEST_LINE,
+    TEXT_ENDINGS,
+    LineRules,
+    decoded,
+    json_text,
+    line_batches,
+    list_inputs,
+)
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
 
 _REPEATED = 1000

@@ -19,14 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Dict, Generator, Iterable, Iterator, List, Optional, Sequence
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.process_pool import ordered_map
-from data_tools.base.progress import Progress
 from data_tools.corpus.create_flags import CreateConfig
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, EncodingRules
 from data_tools.corpus.format import corpus_paths, marks_path
-from data_tools.corpus.join_documents import Joining
 from data_tools.corpus.shards import (
     COUNTED,
     Rejected,
@@ -37,13 +32,16 @@ from data_tools.corpus.shards import (
     shard_folder,
     shard_jobs,
 )
-from data_tools.corpus.writer import CorpusWriter
-from data_tools.files.npy_stream import sha256_of_file
+from data_tools.corpus.writer import CorpusWriter, Joining
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.errors import InputError
+from data_tools.files.process_pool import ordered_map
+from data_tools.files.progress import Progress
 from data_tools.files.results import Results, settings_of
-from data_tools.files.standard_streams import as_asked, as_called, with_standard_streams
+from data_tools.options.cli import run_command
+from data_tools.options.standard_streams import as_asked, as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, vocabulary_file
-from data_tools.text.lines import LineRules
-from data_tools.text.text_files import REJECTED, list_inputs
+from data_tools.text.text_files import REJECTED, LineRules, list_inputs
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
 TOOL = "data_tools.create_pretraining_data 3"

@@ -5,15 +5,14 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from data_tools.base.errors import InputError
 from data_tools.corpus.format import Corpus
 from data_tools.dataset_utils import LEVELS, MaskingRule, create_masked_lm_predictions
-from data_tools.files.hashing import keyed_rng
-from data_tools.ngrams.ngram_lexicon import NgramLexicon
-from data_tools.ngrams.ngram_masking import hide_ngrams
-from data_tools.samples.masking_plugin import MaskingFunction
+from data_tools.files.errors import InputError
+from data_tools.files.keyed_cache import keyed_rng
+from data_tools.samples.masking import MaskingFunction, hide_ngrams
 from data_tools.samples.segments import make_segments
 from data_tools.text.folder_tokenizer import AnyTokenizer
+from data_tools.text.ngrams import NgramLexicon
 
 
 class Sample(NamedTuple):

@@ -10,14 +10,15 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option, refuse_empty
+from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
-from data_tools.text import sample_documents, sample_pairs, sample_tables, sample_text
-from data_tools.text.sample_documents import make_documents
-from data_tools.text.sample_pairs import SMALLEST_DATA_SET, make_splits
-from data_tools.text.sample_tables import read_topic
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, option, refuse_empty
+from data_tools.text import sample as sample_documents
+from data_tools.text import sample as sample_pairs
+from data_tools.text import sample as sample_tables
+from data_tools.text import sample_text
+from data_tools.text.sample import SMALLEST_DATA_SET, make_documents, make_splits, read_topic
 
 MADE_BY = (sample_text, sample_tables, sample_documents, sample_pairs)
 MOST_DOCUMENTS = 100_000

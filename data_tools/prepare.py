@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Iterable, Iterator, Literal, Tuple
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import MachineError
-from data_tools.base.options import option
-from data_tools.base.process_pool import ordered_map
-from data_tools.base.ray_pool import ray_map, require_ray
 from data_tools.corpus.shards import ShardJob, ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.errors import MachineError
+from data_tools.files.process_pool import ordered_map
+from data_tools.files.ray_pool import ray_map, require_ray
+from data_tools.options.cli import run_command
+from data_tools.options.options import option
+from data_tools.options.standard_streams import with_standard_streams
 
 
 @dataclass(frozen=True)

@@ -20,18 +20,25 @@ from typing import Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError, counted
-from data_tools.base.options import DASH, Options, option, refuse_empty, refuse_no_name
-from data_tools.base.process_pool import ordered_map
-from data_tools.base.progress import Progress
-from data_tools.files.atomic_files import make_folder
+from data_tools.files.atomic_files import make_folder, own_entries, own_name, shortened
+from data_tools.files.errors import InputError, counted
 from data_tools.files.file_lock import locked
-from data_tools.files.own_names import own_entries, own_name, shortened
+from data_tools.files.process_pool import ordered_map
+from data_tools.files.progress import Progress
 from data_tools.files.results import Results, followed, is_stream, settings_of
-from data_tools.files.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
-from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
-from data_tools.text.text_files import list_inputs, read_lines
+from data_tools.options.cli import run_command
+from data_tools.options.options import DASH, Options, option, refuse_empty, refuse_no_name
+from data_tools.options.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
+from data_tools.text.text_files import (
+    BAD_BYTES_HELP,
+    LONGEST_LINE,
+    STRICT,
+    LineRules,
+    decoded,
+    list_inputs,
+    num_invalid_bytes,
+    read_lines,
+)
 
 LOCK = "lock"
 ENDINGS = (".txt", ".gz", ".zst")

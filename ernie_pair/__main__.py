@@ -7,40 +7,39 @@ import sys
 from importlib import import_module
 from typing import Any, Dict, List, Optional
 
-from data_tools.base.cli import exit_code_of, parse_config
-from data_tools.base.errors import InputError
-from ernie_pair.commands.overview import asked_help, config_class_of, overview, unknown_command
-from ernie_pair.commands.versions import versions
+from data_tools.files.errors import InputError
+from data_tools.options.cli import exit_code_of, parse_config
+from ernie_pair.commands import asked_help, config_class_of, overview, unknown_command, versions
 
 # command: (module, its function, its config, what it does). A config of another module, module:Config, is
 # there because that module loads Paddle, which no flag and no help needs.
 COMMANDS = {
     "doctor": (
-        "ernie_pair.device.doctor",
+        "ernie_pair.checks.doctor",
         "doctor",
         "DoctorConfig",
         "Check the environment: versions, GPU, libraries",
     ),
     "link-cuda": (
-        "ernie_pair.device.gpu.cuda_links",
+        "ernie_pair.runtime.gpu.cuda_links",
         "link_cuda",
         "LinkCudaConfig",
         "Link CUDA libraries of pip packages where Paddle looks for them",
     ),
     "check": (
-        "ernie_pair.quickstart.self_check",
+        "ernie_pair.checks.self_check",
         "check",
         "CheckConfig",
         "Run the main steps on a tiny sample",
     ),
     "check-gpu": (
-        "ernie_pair.gpu_check.check_gpu",
+        "ernie_pair.checks.gpu.check_gpu",
         "check_gpu",
         "CheckGpuConfig",
         "Test a GPU for correctness and speed, and write a report",
     ),
     "quickstart": (
-        "ernie_pair.quickstart.quickstart",
+        "ernie_pair.checks.quickstart",
         "quickstart",
         "QuickstartConfig",
         "Run the whole recipe on a built-in sample",
@@ -52,7 +51,7 @@ COMMANDS = {
         "Write the sample texts and labelled pairs of the quickstart",
     ),
     "new-model": (
-        "ernie_pair.model_files.new_model",
+        "ernie_pair.models.new_model",
         "new_model",
         "NewModelConfig",
         "Create a model folder with a configuration of your own",
@@ -88,7 +87,7 @@ COMMANDS = {
         "Convert JSON lines to a corpus, optionally on a Ray cluster",
     ),
     "inspect-data": (
-        "ernie_pair.pretrain.inspect_data",
+        "ernie_pair.checks.inspect_data",
         "inspect_data",
         "InspectConfig",
         "Show samples of a corpus with their masks",
@@ -100,7 +99,7 @@ COMMANDS = {
         "Report duplicates, odd characters and languages in raw text",
     ),
     "pairs-to-text": (
-        "ernie_pair.pair.new_pairs.pairs_to_text",
+        "ernie_pair.pair.audit.pairs_to_text",
         "pairs_to_text",
         "PairsToTextConfig",
         "Write the texts of pairs as raw text for pretraining",
@@ -142,19 +141,19 @@ COMMANDS = {
         "Draw the curves of runs as a picture, or as a page that compares them",
     ),
     "show-checkpoint": (
-        "ernie_pair.checkpoint.show_checkpoint",
+        "ernie_pair.checkpoint.commands",
         "show_checkpoint",
         "ShowConfig",
         "Show what a checkpoint or a run holds",
     ),
     "diff-checkpoints": (
-        "ernie_pair.checkpoint.diff_checkpoints",
+        "ernie_pair.checkpoint.commands",
         "diff_checkpoints",
         "DiffConfig",
         "Compare two checkpoints; the exit code is 0 if they are equal, else 1",
     ),
     "average-checkpoints": (
-        "ernie_pair.model_files.average_checkpoints",
+        "ernie_pair.models.average_checkpoints",
         "average_checkpoints",
         "AverageConfig",
         "Average the weights of several checkpoints",
@@ -184,27 +183,27 @@ COMMANDS = {
         "Write a file for launch by answering a few questions",
     ),
     "evaluate": (
-        "ernie_pair.pair.evaluation.evaluate_pair",
+        "ernie_pair.score.evaluation.evaluate_pair",
         "evaluate_pair",
         "ernie_pair.pair.config.ask_config:EvaluateConfig",
         "Evaluate a trained classifier on labelled pairs",
     ),
     "predict": (
-        "ernie_pair.pair.evaluation.predict_pair",
+        "ernie_pair.score.evaluation.predict_pair",
         "predict_pair",
         "ernie_pair.pair.config.ask_config:PredictConfig",
         "Predict the labels of pairs with a trained classifier",
     ),
     "mine": (
-        "ernie_pair.pair.mining.mine_pairs",
+        "ernie_pair.mining.mine_pairs",
         "mine_pairs",
-        "ernie_pair.pair.mining.mine_config:MineConfig",
+        "ernie_pair.mining.mine_pairs:MineConfig",
         "Derive new training pairs from labelled ones",
     ),
     "pseudo-label": (
-        "ernie_pair.pair.mining.pseudo_label",
+        "ernie_pair.mining.pseudo_label",
         "pseudo_label",
-        "ernie_pair.pair.mining.pseudo_config:PseudoLabelConfig",
+        "ernie_pair.mining.pseudo_label:PseudoLabelConfig",
         "Label unlabelled pairs where a classifier is confident",
     ),
     "train-embedding": (
@@ -214,61 +213,61 @@ COMMANDS = {
         "Train a sentence-embedding model",
     ),
     "embed": (
-        "ernie_pair.embedding.embed",
+        "ernie_pair.score.embeddings.embed",
         "embed",
         "ernie_pair.embedding.embed_config:EmbedConfig",
         "Compute the embeddings of texts",
     ),
     "evaluate-embedding": (
-        "ernie_pair.embedding.evaluate_embedding",
+        "ernie_pair.score.embeddings.evaluate_embedding",
         "evaluate_embedding",
         "ernie_pair.embedding.embed_config:EvaluateEmbeddingConfig",
         "Evaluate an embedding model on labelled pairs",
     ),
     "export-embedding": (
-        "ernie_pair.embedding.export_embedding",
+        "ernie_pair.score.embeddings.export_embedding",
         "export_embedding",
         "ernie_pair.embedding.embed_config:ExportEmbeddingConfig",
         "Export an embedding model for use without training code",
     ),
     "compare-starts": (
-        "ernie_pair.pair.compare.compare_starts",
+        "ernie_pair.series.compare_starts",
         "compare_starts",
         "CompareConfig",
         "Fine-tune from several pretrained models and compare the results",
     ),
     "cross-validate": (
-        "ernie_pair.pair.cross_validation.cross_validate",
+        "ernie_pair.series.cross_validate",
         "cross_validate_command",
-        "ernie_pair.pair.cross_validation.cross_validation_config:CrossValidateConfig",
+        "ernie_pair.series.cross_validation_report:CrossValidateConfig",
         "Cross-validate a classifier: every pair is predicted once",
     ),
     "search-params": (
-        "ernie_pair.pair.param_search.search_params",
+        "ernie_pair.series.search_params",
         "search_params_command",
-        "ernie_pair.pair.param_search.search_config:SearchParamsConfig",
+        "ernie_pair.series.search_space:SearchParamsConfig",
         "Search for the best training flags",
     ),
     "compare-models": (
-        "ernie_pair.pair.distill.compare_models",
+        "ernie_pair.series.compare_models",
         "compare_models",
-        "ernie_pair.pair.distill.compare_config:CompareModelsConfig",
+        "ernie_pair.series.compare_models:CompareModelsConfig",
         "Compare accuracy, speed and size of trained classifiers",
     ),
     "export": (
-        "ernie_pair.pair.export.export_pair",
+        "ernie_pair.score.export.export_pair",
         "export_pair",
-        "ernie_pair.pair.export.export_config:ExportConfig",
+        "ernie_pair.score.export.export_config:ExportConfig",
         "Export a classifier for use without training code",
     ),
     "ensemble": (
-        "ernie_pair.pair.ensemble.ensemble",
+        "ernie_pair.series.ensemble",
         "ensemble",
-        "ernie_pair.pair.ensemble.ensemble_config:EnsembleConfig",
+        "ernie_pair.series.ensemble:EnsembleConfig",
         "Combine several classifiers into one exported folder",
     ),
     "run": (
-        "ernie_pair.pair.export.predict_exported",
+        "ernie_pair.score.export.predict_exported",
         "predict_exported",
         "RunConfig",
         "Predict the labels of pairs with an exported classifier",
@@ -286,13 +285,13 @@ COMMANDS = {
         "Search an index for texts that match a query",
     ),
     "robustness": (
-        "ernie_pair.pair.export.robustness_exported",
+        "ernie_pair.score.export.robustness_exported",
         "measure_exported",
         "RobustnessConfig",
         "Measure an exported classifier on perturbed pairs",
     ),
     "serve": (
-        "ernie_pair.server.serve",
+        "ernie_pair.serve.serve",
         "serve",
         "ServeConfig",
         "Serve an exported classifier over HTTP, with a page to try it",
@@ -303,13 +302,13 @@ COMMANDS = {
 # The flags that choose another form of a command, which has flags of its own.
 FORMS = {
     ("convert", "to", "hf"): (
-        "ernie_pair.model_files.interchange",
+        "ernie_pair.models.interchange",
         "convert_to_hugging_face",
         "ToHuggingFaceConfig",
         "Convert a model folder for Hugging Face transformers",
     ),
     ("convert", "from", "hf"): (
-        "ernie_pair.model_files.interchange",
+        "ernie_pair.models.interchange",
         "convert_from_hugging_face",
         "FromHuggingFaceConfig",
         "Convert a model folder of transformers for PaddleNLP",
@@ -353,7 +352,7 @@ def _run(words) -> Optional[int]:
         import_module("ernie_pair.launch.launch").launch(words[1:])
         return None
     if words[0] == COMPLETION[0]:
-        complete = import_module("ernie_pair.commands.completion").complete
+        complete = import_module("ernie_pair.completion").complete
         complete(words[1:], _purposes(), _configs_of, _launched())
         return None
     if words[0] not in COMMANDS:

@@ -21,8 +21,7 @@ import sys
 from pathlib import Path
 from typing import Dict, NoReturn, Optional, Sequence, Tuple
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import (
+from data_tools.files.errors import (
     CheckpointError,
     InputError,
     LostProcessError,
@@ -30,9 +29,10 @@ from data_tools.base.errors import (
     NumbersError,
     counted,
 )
-from ernie_pair.device.cpu_env import restore_asked_threads
-from ernie_pair.device.gpu.cards import count_cards, why_no_gpu, without_cards
-from ernie_pair.device.paddle_patches.launcher import (
+from data_tools.options.cli import exit_code_of
+from ernie_pair.runtime.cpu_env import restore_asked_threads
+from ernie_pair.runtime.gpu.cards import count_cards, why_no_gpu, without_cards
+from ernie_pair.runtime.paddle_patches.launcher import (
     FailedProcess,
     LaunchEnd,
     asked_gpus,
@@ -45,9 +45,8 @@ from ernie_pair.device.paddle_patches.launcher import (
     run_launcher,
     visible_gpus,
 )
-from ernie_pair.processes.console import log_shown
-from ernie_pair.processes.dry_logs import dry_logs_removed
-from ernie_pair.processes.stop_signals import stop_with_the_launcher
+from ernie_pair.runtime.processes.console import dry_logs_removed, log_shown
+from ernie_pair.runtime.processes.stop_signals import stop_with_the_launcher
 
 ERROR = "error: "  # begins the line of an error; see `exit_code_of`
 NOT_SAVED = tuple(error.exit_code for error in (CheckpointError, NumbersError, MachineError))

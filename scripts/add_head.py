@@ -9,8 +9,8 @@ from pathlib import Path
 
 from other_libraries.client import Peer
 
-from data_tools.base.cli import run_command
-from data_tools.base.options import Options, option, refuse_empty
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, option, refuse_empty
 
 
 @dataclass(frozen=True)

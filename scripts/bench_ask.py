@@ -14,8 +14,8 @@ from side_by_side.ask_case import AskShape, ask_lanes
 from side_by_side.cases import Case, case_of_lanes, compare
 from side_by_side.flags import SideBySideFlags
 
-from data_tools.base.cli import run_command
-from data_tools.base.options import option
+from data_tools.options.cli import run_command
+from data_tools.options.options import option
 
 
 @dataclass(frozen=True)

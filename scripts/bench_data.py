@@ -30,16 +30,16 @@ from side_by_side.encode_case import encode_lanes
 from side_by_side.flags import SideBySideFlags
 
 from data_tools import dataset_utils
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import option
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
+from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.options.cli import run_command
+from data_tools.options.options import option
 from data_tools.samples import sample_map
-from data_tools.samples.masking_flags import MaskingFlags
+from data_tools.samples.masking import MaskingFlags
 from data_tools.text.text_files import list_inputs
 from data_tools.text.wordpiece import WordPiece
 from data_tools.text.words import segmenter

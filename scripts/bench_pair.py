@@ -33,20 +33,20 @@ from side_by_side.cases import Case, case_of_lanes, compare
 from side_by_side.flags import SideBySideFlags
 from side_by_side.pair_case import PairShape, pair_lanes, pair_settings
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import option
+from data_tools.files.errors import InputError
+from data_tools.options.cli import run_command
+from data_tools.options.options import option
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.labels import Labels
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_stream import StreamRules, streamed_steps
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.train.datasets import open_pair_data
 from ernie_pair.pair.train.initial_model import open_initial_model
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 SCRIPT = "train_pair.py"
 DEV_ROWS, STREAMED_COPIES, UPDATES_PER_LINE = 1000, 20, 10

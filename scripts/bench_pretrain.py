@@ -30,23 +30,22 @@ from side_by_side.cases import Case, case_of_lanes, compare
 from side_by_side.flags import SideBySideFlags
 from side_by_side.pretrain_case import DOCUMENTS, PretrainShape, pretrain_lanes, write_corpus
 
-from data_tools.base.cli import run_command
-from data_tools.base.options import option
+from data_tools.options.cli import run_command
+from data_tools.options.options import option
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.device import start_device
-from ernie_pair.device.gpu.cards import count_cards
-from ernie_pair.engine.hooks import Hooks
-from ernie_pair.engine.loop import train
-from ernie_pair.engine.run_log import RunLog
-from ernie_pair.engine.schedule import Schedule
-from ernie_pair.model_files.source import open_model
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
 from ernie_pair.pretrain.pretrain import build_job
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.device import start_device
+from ernie_pair.runtime.gpu.cards import count_cards
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import Hooks, Schedule
+from ernie_pair.train.loop import train
+from ernie_pair.train.run_log import RunLog
 from ernie_pair.weights.weight_files import to_safetensors
 
 SCRIPT = "run_pretrain_static.py"
@@ -209,8 +208,8 @@ def _in_this_process(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _bare(job, updates) -> None:
-    from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED
     from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS
+    from ernie_pair.pretrain.graph.step_monitors import PASS_SEED
 
     constant = {LOSS_WEIGHTS: np.full(2, 1e-3, np.float32), PASS_SEED: np.ones(1, np.int32)}
     for batches in updates:

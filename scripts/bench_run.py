@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
-from data_tools.base.errors import InputError, counted
-from ernie_pair.device.gpu.cards import count_cards
-from ernie_pair.quickstart.commands import words_of
+from data_tools.files.errors import InputError, counted
+from ernie_pair.checks.quickstart import words_of
+from ernie_pair.runtime.gpu.cards import count_cards
 
 SCRIPTS = Path(__file__).resolve().parent
 

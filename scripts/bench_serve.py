@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Iterator, List, Literal, NamedTuple
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
+from data_tools.files.errors import InputError
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, option
 from ernie_pair.pair.data.pair_file import read_pairs
 
 ADDRESS = re.compile(r"at http://127\.0\.0\.1:(\d+)")

@@ -21,8 +21,8 @@ from side_by_side.pair_case import PairShape
 from side_by_side.pretrain_case import PretrainShape
 from side_by_side.process_case import measure_processes
 
-from data_tools.base.cli import run_command
-from data_tools.base.options import names_in, option, refuse_unknown_names
+from data_tools.options.cli import run_command
+from data_tools.options.options import names_in, option, refuse_unknown_names
 
 SMALL, BASE = (4, 312), (12, 768)  # layers and width
 PROCESSES = 2

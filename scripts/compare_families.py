@@ -20,10 +20,10 @@ from other_libraries.texts import assigned_characters, random_strings
 from readme_block import FAMILIES, ROOT, is_chinese, replace_block
 from side_by_side.report import render_rows
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
+from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, option
 
 PUBLISHED = ROOT / "scripts" / "results" / "families.json"
 HEAD = ("family", "transformers", *COLUMNS)

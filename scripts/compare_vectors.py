@@ -19,12 +19,12 @@ from typing import List, Set
 import numpy as np
 from other_libraries.client import Peer
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_folder import content_of
+from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, settings_of
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, option, refuse_empty
 from data_tools.text.wordpiece import WordPiece
 
 

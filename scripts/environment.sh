@@ -15,7 +15,7 @@ fail() {
     exit 2
 }
 
-# An NVIDIA driver is loaded: on Linux, or under WSL2 that of Windows, as in ernie_pair/device/gpu/cards.py.
+# An NVIDIA driver is loaded: on Linux, or under WSL2 that of Windows, as in ernie_pair/runtime/gpu/cards.py.
 has_driver() {
     [ -e /dev/nvidiactl ] || { [ -e /dev/dxg ] && [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
 }
@@ -68,7 +68,7 @@ def is_installed(name):
 
 if not is_installed("ernie-pair") or os.path.realpath(place) != os.path.realpath(root):
     sys.exit(print("this package is not installed in it from here"))
-from data_tools.base.installation import missing_requirements
+from data_tools.files.installation import missing_requirements
 
 build = "gpu" if device == "gpu" or is_installed("paddlepaddle-gpu") else "cpu"
 missing = missing_requirements(build)
@@ -94,7 +94,7 @@ active_environment() {
 
 # Adds the missing tools of the linter and the tests to the active environment, and changes nothing else.
 add_tools() {
-    tools='from data_tools.base.installation import missing_requirements as m; print(*m("dev"), sep="\n")'
+    tools='from data_tools.files.installation import missing_requirements as m; print(*m("dev"), sep="\n")'
     missing=$(cd / && "$PY" -c "$tools")
     [ -n "$missing" ] || return 0
     echo "adding the test tools to $1" >&2

@@ -4,7 +4,7 @@ python scripts/evaluate_pair.py --model_path output/best-accuracy-0.8962 \
     --input_file test.tsv --output_file metrics.json
 """
 
-from data_tools.base.cli import run_command
+from data_tools.options.cli import run_command
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 
 
@@ -13,9 +13,9 @@ def main() -> None:
 
 
 def _evaluate_pair(config: EvaluateConfig) -> None:
-    from ernie_pair.pair.evaluation.evaluate_pair import (
-        evaluate_pair,
-    )  # loads Paddle, which no flag and no help needs
+    from ernie_pair.score.evaluation.evaluate_pair import (
+        evaluate_pair,  # loads Paddle, which no flag and no help needs
+    )
 
     evaluate_pair(config)
 

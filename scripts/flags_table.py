@@ -11,7 +11,7 @@ from typing import Dict, List, Literal, Type, get_args, get_origin
 
 from readme_block import FLAGS, is_chinese, replace_block
 
-from data_tools.base.options import GROUPS, Options, hints_of
+from data_tools.options.options import GROUPS, Options, hints_of
 from ernie_pair.__main__ import COMMANDS, FORMS
 
 HEAD, CHINESE_HEAD = ("flag", "default", "what"), ("名称", "默认值", "含义")

@@ -10,7 +10,7 @@ from typing import List
 
 from readme_block import QUICKSTART, ROOT, SEEDS, is_chinese, replace_block
 
-from ernie_pair.quickstart.figures import STARTS, Results, render_table
+from ernie_pair.checks.quickstart import STARTS, Results, render_table
 
 PUBLISHED = ROOT / "scripts" / "results" / "quickstart.json"
 HEAD = ("seed", "lm_loss", "pretrained", "from scratch", "flips", "both orders")

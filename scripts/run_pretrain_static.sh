@@ -18,7 +18,7 @@ MASTER="${MASTER:-}"
 
 if [ "$DEVICE" = gpu ]; then
     [ "${NPROC:-}" != auto ] || fail "NPROC=auto is for the CPU; add DEVICE=cpu, or name the GPUs alone: GPUS=0,1"
-    [ -n "${GPUS:-}" ] || GPUS=$("$PY" -m ernie_pair.device.gpu.visible) # all of them
+    [ -n "${GPUS:-}" ] || GPUS=$("$PY" -m ernie_pair.runtime.gpu.visible) # all of them
     NPROC=$(echo "$GPUS" | tr ',' '\n' | wc -l)
     PROCESSES="--gpus $GPUS"
     USE_AMP="${USE_AMP:-true}"

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Sequence
 from readme_block import PAGES, ROOT, SIDE_BY_SIDE, is_chinese, replace_block
 from side_by_side.report import render_rows
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 
 PUBLISHED = ROOT / "scripts" / "results" / "side_by_side.json"
 HEAD = ("case", "ernie-pair", "compared with", "speedup (CPU time)", "speedup (wall clock)")

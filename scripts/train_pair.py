@@ -5,7 +5,7 @@ python scripts/train_pair.py --model_name_or_path ernie-gram-zh --output_dir out
 python -m ernie_pair.launcher --gpus 0,1 scripts/train_pair.py ...        (on CPU: --nproc_per_node 2)
 """
 
-from data_tools.base.cli import run_command
+from data_tools.options.cli import run_command
 from ernie_pair.pair.config.pair_config import TrainConfig
 
 

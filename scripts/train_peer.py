@@ -19,24 +19,24 @@ from typing import Any, Dict, Literal
 import numpy as np
 from side_by_side.peer.python import OF_TRAINER, environment_of_peer, open_peer
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option, refuse_empty
+from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.atomic_folder import content_of
+from data_tools.files.errors import InputError
 from data_tools.files.json_file import read_json_object, write_json
-from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, settings_of
-from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.inference.softmax import decide
-from ernie_pair.model_files.labels import parse_label_map
-from ernie_pair.pair.data.pair_columns import Columns
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, option, refuse_empty
+from ernie_pair.inference.scores import decide
+from ernie_pair.models.labels import parse_label_map
+from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.evaluation.prediction_file import prediction_lines
-from ernie_pair.processes.child_command import ChildCommand
-from ernie_pair.processes.console import start_console
-from ernie_pair.processes.stop_signals import StopSignals
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.processes.child_command import ChildCommand
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.predict_pair import prediction_lines
 
 LABELS = parse_label_map("0=0,1=1")
 PARTS = ("train", "dev", "test")

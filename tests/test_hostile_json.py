@@ -15,40 +15,40 @@ import numpy as np
 import pytest
 from tiny_pair import train_config, write_model, write_pairs
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import CheckpointError
 from data_tools.corpus.format import Corpus, corpus_paths
 from data_tools.corpus.integrity import open_verified
 from data_tools.corpus.writer import CorpusWriter
-from data_tools.samples.sample_map_cache import cached_sample_map
-from data_tools.text.lines import STRICT, json_text
+from data_tools.files.errors import CheckpointError
+from data_tools.options.cli import exit_code_of
+from data_tools.samples.sample_map import cached_sample_map
+from data_tools.text.text_files import STRICT, json_text
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import (
     DamagedError,
+    TrainState,
     manifest_bytes,
     parse_manifest,
     parse_state,
     sha256_of,
     state_bytes,
 )
-from ernie_pair.checkpoint.run_note import run_id_of
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.engine.run_log import open_log
+from ernie_pair.checkpoint.run_folder import run_id_of
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.vector_files import open_vectors
-from ernie_pair.model_files.embedding_json import EmbeddingSettings, read_embedding
-from ernie_pair.model_files.labels import Labels
-from ernie_pair.model_files.source import open_model
-from ernie_pair.model_files.spec import read_spec
-from ernie_pair.model_files.temperature import Calibration, read_calibration, write_calibration
-from ernie_pair.pair.audit.audit_warnings import warn_before_training
-from ernie_pair.pair.compare.runs import Runs
+from ernie_pair.models.embedding_json import EmbeddingSettings, read_embedding
+from ernie_pair.models.labels import Labels
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.source import open_model
+from ernie_pair.models.spec import read_spec
+from ernie_pair.models.temperature import Calibration, read_calibration, write_calibration
+from ernie_pair.pair.audit.audit_pairs import warn_before_training
 from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
-from ernie_pair.pair.model.classifier import build_classifier
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.series.compare_starts import Runs
+from ernie_pair.train.run_log import open_log
 from ernie_pair.weights.weight_files import read_weights, to_safetensors
 
 DIGITS = "9" * 5000

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from places import SCRIPTS
 
-from data_tools.base.cli import parse_config
+from data_tools.options.cli import parse_config
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 STUB = 'ROOT=.\nPY=echo\nDEVICE=cpu\nfail() { echo "error: $1" >&2; exit 2; }\n'
 
@@ -85,7 +85,7 @@ def test_a_config_that_the_recipe_would_override_is_refused(start, config):
 @pytest.mark.parametrize("asked, started", [("", "0,2"), ("1", "1")])
 def test_all_visible_gpus_are_taken_unless_some_are_named(start, tmp_path, asked, started):
     python = tmp_path / "python"
-    python.write_text('#!/bin/sh\n[ "$2" != ernie_pair.device.gpu.visible ] || exec echo 0,2\necho $*\n')
+    python.write_text('#!/bin/sh\n[ "$2" != ernie_pair.runtime.gpu.visible ] || exec echo 0,2\necho $*\n')
     python.chmod(0o755)
     stub = STUB.replace("PY=echo", f"PY='{python}'").replace("DEVICE=cpu", f"DEVICE=gpu GPUS={asked}")
     (tmp_path / "environment.sh").write_text(stub)

@@ -12,14 +12,14 @@ from packaging.utils import canonicalize_name
 from places import ROOT
 from test_layers import BELOW, imports_of, sources
 
-from data_tools.base.installation import (
+from data_tools.files.installation import (
     CPU_BUILD,
+    OF_TRAINING,
     TESTED_PADDLES,
     WITH_PRETRAINING,
     is_tested_paddle,
     series_of,
 )
-from data_tools.base.optional_import import OF_TRAINING
 
 OURS = "ernie-pair"
 PYTHONS = ("3.9", "3.10", "3.11", "3.12")

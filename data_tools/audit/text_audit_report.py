@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from data_tools.audit.duplicates import ExactRepeats, NearRepeats
-from data_tools.audit.tally import Tally
+from data_tools.audit.text_quality import Tally
 
 BAR = 40  # characters of the longest bar
 LANGUAGES = 8  # shown

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Iterator, Literal, Optional, Tuple
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option, refuse_empty, refuse_no_name
-from data_tools.corpus.join_documents import Joining
-from data_tools.text.lines import LONGEST_LINE
+from data_tools.corpus.writer import Joining
+from data_tools.files.errors import InputError
+from data_tools.options.options import Options, option, refuse_empty, refuse_no_name
+from data_tools.text.text_files import LONGEST_LINE
 
 JOIN_TOKENS = Joining().max_tokens
 VOCABULARY_HELP = "vocab.txt, which is cut by ERNIE's rule, tokenizer.json, or the folder of a model"

@@ -10,7 +10,7 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import open_vocabulary
 from data_tools.text.lexicon import Lexicon
 from data_tools.text.words import mark_words, presegmented, segmenter, word_begins

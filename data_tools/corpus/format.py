@@ -22,10 +22,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
+from data_tools.files.arrays import HEADER_BYTES, chunks, sha256_of_file
+from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_number, is_whole_number, read_json_object
-from data_tools.files.npy_stream import HEADER_BYTES, chunks, sha256_of_file
 
 CORPUS_FORMAT = "ernie-pair corpus 1"
 LARGEST_ID = 2**31 - 1
@@ -289,3 +289,44 @@ def check_structure(paths: CorpusPaths, ids, starts, lens, docs, sents) -> None:
 
 def _brief(error: Exception) -> str:
     return " ".join(str(error).split())[:80]
+
+
+NAMES = ("train", "valid", "test")
+
+
+def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
+    """Cut ``num_documents`` documents in the order of the corpus by the three weights of ``split``.
+
+    Returns {name of NAMES: its documents}. Raises InputError when ``split`` is not three weights, or when a
+    part with a weight above zero gets no document; a weight of 0 gives an empty range.
+    """
+    weights = _weights_of(split)
+    ends = np.rint(np.cumsum(weights) / sum(weights) * num_documents).astype(int)
+    starts = np.concatenate([[0], ends[:-1]])
+    ranges = {name: range(start, end) for name, start, end in zip(NAMES, starts.tolist(), ends.tolist())}
+    for name, weight in zip(NAMES, weights):
+        if weight > 0 and not ranges[name]:
+            raise InputError(
+                f"--split {split} leaves no document for {name} out of {num_documents}; give it more, "
+                f"for example --split {_example(num_documents)}"
+            )
+    return ranges
+
+
+def _example(num_documents: int) -> str:
+    """Return a split that leaves no part empty, or none but training when there are too few documents."""
+    share = -(-num_documents // 20)
+    return f"{num_documents - 2 * share},{share},{share}" if num_documents > 2 else "1,0,0"
+
+
+def _weights_of(split: str) -> list:
+    try:
+        weights = [float(part) for part in split.split(",")]
+    except ValueError:
+        weights = []
+    sound = len(weights) == 3 and np.isfinite(sum(weights)) and min(weights) >= 0 and weights[0] > 0
+    if not sound:
+        raise InputError(
+            f"--split {split} is not three weights for train,valid,test; write for example 949,50,1"
+        )
+    return weights

@@ -9,10 +9,9 @@ from typing import Dict, List, Optional, Union
 
 from data_tools.corpus.format import Corpus, marks_path
 from data_tools.corpus.megatron import open_corpus
-from data_tools.files.atomic_files import published
+from data_tools.files.atomic_files import keeps, published
 from data_tools.files.json_file import read_note
 from data_tools.files.keyed_cache import build_once
-from data_tools.files.nothing_kept import keeps
 
 LOCK_SECONDS = 3600
 

@@ -13,8 +13,8 @@ from typing import List, NamedTuple, Optional, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError
 from data_tools.corpus.format import Corpus, CorpusPaths, check_structure, corpus_paths, marks_path
+from data_tools.files.errors import InputError
 
 # Of the two layouts of PaddleNLP's tools: the one that this package writes, and the later one.
 INDEX_ENDS = ("_idx.npz", ".idx")

@@ -20,7 +20,7 @@ from typing import List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 
 try:
     from data_tools._helpers import turns as compiled_turns  # from helpers.cpp, by setup.py

@@ -20,15 +20,20 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 import numpy as np
 
-from data_tools.base.errors import InputError, MachineError
 from data_tools.corpus.encoder import DocumentEncoder, EncodingRules
-from data_tools.corpus.join_documents import Joining, join_documents
-from data_tools.files.atomic_files import make_folder, published
+from data_tools.corpus.writer import Joining, join_documents
+from data_tools.files.atomic_files import DRAFT, make_folder, published, stem_of
+from data_tools.files.errors import InputError, MachineError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import parse_json
-from data_tools.files.own_names import DRAFT, stem_of
-from data_tools.text.lines import LONGEST_LINE, LineRules, json_text, num_invalid_bytes
-from data_tools.text.text_files import LineBatch, line_batches
+from data_tools.text.text_files import (
+    LONGEST_LINE,
+    LineBatch,
+    LineRules,
+    json_text,
+    line_batches,
+    num_invalid_bytes,
+)
 
 SHARD_BYTES = 1 << 20  # of lines; decides where a run resumes, never the content of the corpus
 COUNTED = (

@@ -13,9 +13,9 @@ from typing import List
 
 import numpy as np
 
-from data_tools.base.errors import InputError
 from data_tools.corpus.format import Corpus
-from data_tools.files.npy_stream import chunks
+from data_tools.files.arrays import chunks
+from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk
 

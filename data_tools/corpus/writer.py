@@ -3,15 +3,16 @@
 import json
 import zipfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Union
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Literal, Optional, Sequence, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError, MachineError
 from data_tools.corpus.format import CORPUS_FORMAT, CorpusPaths, corpus_paths, id_dtype, marks_path, pair_id
+from data_tools.files.arrays import ArrayFile, chunks, sha256_of_file, write_member
 from data_tools.files.atomic_files import published, scratch
-from data_tools.files.npy_stream import ArrayFile, chunks, sha256_of_file, write_member
+from data_tools.files.errors import InputError, MachineError
 
 
 class CorpusWriter:
@@ -163,3 +164,37 @@ def _running_sums(lens: np.ndarray) -> Iterator[np.ndarray]:
     for chunk in chunks(lens):
         total = total[-1] + np.cumsum(chunk, dtype=np.int64)
         yield total
+
+
+@dataclass(frozen=True)
+class Joining:
+    """Which documents are joined, and the maximum number of tokens of a joined one.
+
+    none          none of them
+    one_sentence  consecutive ones of one sentence
+    short         any that fit
+    """
+
+    which: Literal["none", "one_sentence", "short"] = "none"
+    max_tokens: int = 509
+
+
+def join_documents(sizes: np.ndarray, lens: np.ndarray, joining: Joining) -> np.ndarray:
+    """Join documents; return the number of sentences of each, int64 [documents after joining].
+
+    ``sizes`` int64 [documents]: the sentences of each; ``lens`` int32 [sentences]: the tokens of each.
+    """
+    if joining.which == "none":
+        return sizes
+    tokens = np.diff(np.append(0, np.cumsum(lens, dtype=np.int64))[np.append(0, np.cumsum(sizes))])
+    joined: List[int] = []
+    room = 0
+    for size, count in zip(sizes.tolist(), tokens.tolist()):
+        may_join = joining.which == "short" or size == 1
+        if may_join and count <= room:
+            joined[-1] += size
+            room -= count
+        else:
+            joined.append(size)
+            room = joining.max_tokens - count if may_join else 0
+    return np.array(joined, dtype=np.int64)

@@ -1,14 +1,126 @@
-"""Files appear whole or not at all."""
+"""Read files of unknown origin, without blocking and with a limit on their size."""
 
+import errno
+import hashlib
 import os
 import re
+import secrets
+import stat
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Iterator, List, Tuple
+from typing import Callable, Iterator, List, Tuple, Union
 
-from data_tools.base.errors import MachineError
+from data_tools.files.errors import MachineError
 from data_tools.files.file_lock import try_lock
-from data_tools.files.own_names import DRAFT, own_name, shortened, stem_of
+
+# Errors of open() for something that is not a readable file; any other is a fault of the machine.
+NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG)
+
+CONFIG_YAML = "config.yaml"  # beside the outputs of a command; it contains a time, so no two are equal
+ABOUT = "about"  # what a command adds to its config.yaml, below the flags
+MOST_CONFIG_BYTES = 1 << 18
+
+
+class FileRefusedError(ValueError):
+    """A path that is not a regular file, or is too large a one; the message is the reason."""
+
+
+def read_regular(path: Union[str, Path], most: int, follow: bool = True) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes.
+
+    A pipe, a device or a socket is refused at once instead of being waited for; so is a link, unless
+    ``follow``. Raises FileRefusedError, and OSError if a permission is missing or the machine fails.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        raise FileRefusedError(f"cannot be read ({error.strerror})") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FileRefusedError("not a regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(most + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > most:
+        raise FileRefusedError(f"above {most} bytes")
+    return content
+
+
+_TOKEN = re.compile(r"(?P<stem>.+)-(?P<drawn>[0-9a-f]{16})(?P<digest>[0-9a-f]{8})", re.DOTALL)
+_KEY = "ernie-pair"
+LONGEST_NAME = 200  # bytes of a name that are part of one made from it; file systems allow 255
+DRAFT = ".draft"  # ends the name of a file
+FILLING, TRASH, BAD = ".tmp-", ".trash-", ".bad-"  # begin the name of a folder
+
+
+def shortened(name: str) -> str:
+    """Return the beginning of the name of a file, so short that a name made from it is one that can exist."""
+    return name.encode("utf-8", "surrogateescape")[:LONGEST_NAME].decode("utf-8", "surrogateescape")
+
+
+def own_name(stem: str, drawn: str = "") -> str:
+    """Return ``stem`` with a new token at its end, or with the one whose random half is ``drawn``.
+
+    ``drawn``: 16 hexadecimal digits that several processes share, to get the same name.
+    """
+    drawn = drawn or secrets.token_hex(8)
+    return f"{stem}-{drawn}{_digest(stem, drawn)}"
+
+
+def stem_of(name: str) -> str:
+    """Return the stem that ``own_name`` made ``name`` from; '' for any other name."""
+    match = _TOKEN.fullmatch(name)
+    return match["stem"] if match and match["digest"] == _digest(match["stem"], match["drawn"]) else ""
+
+
+def own_entries(folder: Path, is_meant: Callable[[str], bool]) -> Iterator[Path]:
+    """Yield what is in ``folder`` with a name of ``own_name``, if ``is_meant`` is true for its stem."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        stem = stem_of(path.name)
+        if stem and is_meant(stem):
+            yield path
+
+
+def _digest(stem: str, drawn: str) -> str:
+    words = "\0".join((_KEY, stem, drawn)).encode("utf-8", "surrogateescape")
+    return hashlib.sha256(words).hexdigest()[:8]
+
+
+_state = {"keeps": True}  # of the whole process, its threads included
+
+
+@contextmanager
+def nothing_kept(is_dry: bool = True) -> Iterator[None]:
+    """Return a context in which `keeps` returns False; with ``is_dry`` False it changes nothing."""
+    with _kept(_state["keeps"] and not is_dry):
+        yield
+
+
+@contextmanager
+def something_kept() -> Iterator[None]:
+    """Return a context in which `keeps` returns True even in a dry run: for what is only used from a file."""
+    with _kept(True):
+        yield
+
+
+def keeps() -> bool:
+    """Return whether results may be stored for later."""
+    return _state["keeps"]
+
+
+@contextmanager
+def _kept(value: bool) -> Iterator[None]:
+    before = _state["keeps"]
+    _state["keeps"] = value
+    try:
+        yield
+    finally:
+        _state["keeps"] = before
+
 
 _LEFT_BEHIND = re.compile(r"(?P<name>.+-[0-9a-f]{24})\.draft(\..+)?", re.DOTALL)
 

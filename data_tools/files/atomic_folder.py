@@ -15,14 +15,21 @@ import shutil
 from pathlib import Path
 from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
-from data_tools.base.errors import InputError
-from data_tools.base.regular_file import CONFIG_YAML, read_regular
-from data_tools.files.atomic_files import make_folder, to_disk
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.atomic_files import (
+    BAD,
+    CONFIG_YAML,
+    FILLING,
+    TRASH,
+    make_folder,
+    own_entries,
+    own_name,
+    read_regular,
+    to_disk,
+)
+from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_texts, parse_json_object
-from data_tools.files.npy_stream import sha256_of_file
-from data_tools.files.own_config import read_own_config
-from data_tools.files.own_names import BAD, FILLING, TRASH, own_entries, own_name
-from data_tools.files.results import MAKER, files_of
+from data_tools.files.results import MAKER, files_of, read_own_config
 
 MADE, README = ".made.json", "README.md"
 LARGEST_NOTE = 1 << 20

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
 
-from data_tools.base.errors import MachineError
+from data_tools.files.errors import MachineError
 
 POLL_SECONDS, NOTICE_SECONDS = 0.05, 30.0
 _NO_LOCKS_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Type, Union
 
-from data_tools.base.errors import ErniePairError, InputError
-from data_tools.base.regular_file import FileRefusedError, read_regular
+from data_tools.files.atomic_files import FileRefusedError, read_regular
+from data_tools.files.errors import ErniePairError, InputError
 
 MOST_BYTES = 16 << 20
 MOST_DEPTH = 64  # of nested lists and objects

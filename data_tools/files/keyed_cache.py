@@ -11,16 +11,20 @@ import hashlib
 import json
 import logging
 import os
+import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Generic, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Generic, List, NamedTuple, Optional, Tuple, TypeVar
 
-from data_tools.base.errors import MachineError
-from data_tools.files.atomic_files import make_folder, published
+import numpy as np
+from numpy.random.bit_generator import ISeedSequence
+
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.atomic_files import keeps, make_folder, published
+from data_tools.files.errors import MachineError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import as_read, read_note
-from data_tools.files.nothing_kept import keeps
-from data_tools.files.npy_stream import sha256_of_file
 
 Value = TypeVar("Value")
 
@@ -125,3 +129,89 @@ class KeyedCache(Generic[Value]):
 
     def _named(self, ending: str) -> Path:
         return self.folder / f"{self.kind}{name_of_key(self.key)}{ending}"
+
+
+MASK = 0xFFFFFFFFFFFFFFFF
+GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def mix(value: int) -> int:
+    """Map one 64-bit integer to another; neighbours become unrelated."""
+    value = (value + GOLDEN) & MASK
+    value = ((value ^ (value >> 30)) * FIRST) & MASK
+    value = ((value ^ (value >> 27)) * SECOND) & MASK
+    return value ^ (value >> 31)
+
+
+def mix_all(*parts: int) -> int:
+    """Fold several integers into one 64-bit integer; the order of the parts matters."""
+    state = 0
+    for part in parts:
+        state = mix((state + part) & MASK)
+    return state
+
+
+def mix_range(start: int, count: int) -> np.ndarray:
+    """Return `mix` of start, start + 1, ...: uint64 [count]."""
+    with np.errstate(over="ignore"):
+        values = np.uint64(start) + np.arange(count, dtype=np.uint64) + np.uint64(GOLDEN)
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(FIRST)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(SECOND)
+        return values ^ (values >> np.uint64(31))
+
+
+def keyed_rng(*key: int) -> np.random.Generator:
+    """Return a generator that depends on ``key`` only; cheaper than numpy's default_rng([...])."""
+    state = mix_all(*key)
+    words = _Words([mix(state ^ number) for number in range(1, 5)])
+    return np.random.Generator(np.random.PCG64(words))  # type: ignore[arg-type]  # an ISeedSequence
+
+
+class _Words(ISeedSequence):
+    """The four 64-bit words that start a PCG64, as they are: splitmix64 has mixed them."""
+
+    def __init__(self, words):
+        self.words = np.array(words, np.uint64)
+
+    def generate_state(self, n_words, dtype=np.uint32):
+        assert n_words == len(self.words) and dtype == np.uint64
+        return self.words
+
+
+ENDING = ".npy"
+
+
+class ArrayKind(NamedTuple):
+    """What an array that was read must be to be used."""
+
+    dtype: np.dtype
+    shape: Tuple[int, ...]
+
+
+def array_cache(
+    folder: Path, key: Dict[str, object], kind: str, wanted: Optional[ArrayKind] = None
+) -> "KeyedCache[np.ndarray]":
+    """Return the cache in ``folder`` of the array for ``key``, which is read memory mapped.
+
+    ``kind``: prefix of the file names. An array that does not match ``wanted`` is computed again.
+    """
+    return KeyedCache(folder, key, _write, partial(_load, wanted), kind=kind, ending=ENDING)
+
+
+def remove_arrays(folder: Path, kind: str) -> None:
+    """Remove the arrays of a kind, for any key, and what killed runs have left of them."""
+    own = re.compile(rf"\.?{re.escape(kind)}[0-9a-f]{{32}}(?:\.\w+)?\.(?:npy|json|lock)")
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if own.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _write(array: np.ndarray, draft: Path) -> Dict[str, object]:
+    with open(draft, "wb") as file:
+        np.save(file, array, allow_pickle=False)
+    return {"sha256": sha256_of_file(draft)}
+
+
+def _load(wanted: Optional[ArrayKind], note: Dict[str, Any], path: Path) -> Optional[np.ndarray]:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array if wanted is None or wanted == (array.dtype, array.shape) else None

@@ -20,12 +20,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Sequence, Union
 
-from data_tools.base.errors import InputError
-from data_tools.base.progress import Progress
-from data_tools.base.regular_file import CONFIG_YAML, read_regular
-from data_tools.files.atomic_files import published
+import yaml
+
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.atomic_files import ABOUT, CONFIG_YAML, MOST_CONFIG_BYTES, published, read_regular
+from data_tools.files.errors import InputError
 from data_tools.files.json_file import parse_json_object
-from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.progress import Progress
 
 MAKER = "ernie-pair"
 LARGEST_RECORD, MOST_LINKS, CHUNK = 1 << 26, 40, 1 << 20
@@ -312,3 +313,13 @@ def _write_through(draft: Path, final: Path) -> None:
 
 def _shown(value) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def read_own_config(path: Path) -> Optional[Dict[str, Any]]:
+    """Return the content of a config.yaml of this package; None for any other file."""
+    try:
+        content = yaml.safe_load(read_regular(path, MOST_CONFIG_BYTES, follow=False))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return None
+    about = content.get(ABOUT) if isinstance(content, dict) else None
+    return content if isinstance(about, dict) and about.get("made_by") == MAKER else None

@@ -1,10 +1,12 @@
 """Samples -> the arrays of a batch, under the names that the program feeds."""
 
+from functools import lru_cache
 from typing import Dict, List
 
 import numpy as np
 
 from data_tools.ernie_dataset import Sample
+from data_tools.files.keyed_cache import keyed_rng
 
 NO_LABEL = -1
 MULTIPLE = 8  # of lengths and of masked slots: the shapes that matrix units prefer
@@ -50,3 +52,38 @@ def _filled_up(labels: np.ndarray, slots: int) -> np.ndarray:
 
 def _rounded_up(count: int) -> int:
     return -(-count // MULTIPLE) * MULTIPLE
+
+
+BUCKETS = 64  # in a window: with more of them, lengths within one differ less, and more is read ahead
+ORDER = 0x6C656E  # makes the seed different from that of the samples' draws
+
+
+def whole_windows(num_samples: int, bucket_size: int) -> int:
+    """Return ``num_samples`` rounded up to whole windows; unchanged without buckets."""
+    window = BUCKETS * bucket_size
+    return -(-num_samples // window) * window if bucket_size else num_samples
+
+
+class BucketedDataset:
+    """The samples of ``dataset``, whose length is a whole number of windows, in another order.
+
+    ``dataset``: `ErnieDataset` or `BlendedDataset`.
+    """
+
+    def __init__(self, dataset, bucket_size: int, seed: int):
+        self.dataset, self.bucket_size, self.seed = dataset, bucket_size, seed
+        self._order_of = lru_cache(maxsize=4)(self._order)  # a step may span two windows
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Sample:
+        window, place = divmod(index, BUCKETS * self.bucket_size)
+        return self.dataset[int(self._order_of(window)[place])]
+
+    def _order(self, window: int) -> np.ndarray:
+        """Return the numbers in ``dataset`` of the samples of ``window``: int64 [64 x bucket_size]."""
+        size = BUCKETS * self.bucket_size
+        numbers = np.arange(window * size, (window + 1) * size)
+        buckets = numbers[np.argsort(self.dataset.lengths(numbers), kind="stable")].reshape(BUCKETS, -1)
+        return buckets[keyed_rng(self.seed, ORDER, window).permutation(BUCKETS)].ravel()

@@ -7,8 +7,8 @@ import numpy as np
 
 from data_tools.dataset_utils import LEVELS, MaskingRule, word_levels, word_spans
 from data_tools.ernie_dataset import ErnieDataset, Sample, Text
-from data_tools.ngrams.ngram_lexicon import NgramLexicon
 from data_tools.text.folder_tokenizer import AnyTokenizer
+from data_tools.text.ngrams import NgramLexicon
 from data_tools.text.wordpiece import CONTINUATION
 
 TOP_WORDS = 20

@@ -7,16 +7,14 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 
 import numpy as np
 
-from data_tools.corpus.format import Corpus
+from data_tools.corpus.format import Corpus, document_ranges
 from data_tools.corpus.mixture import Blend, BlendedDataset
-from data_tools.corpus.splits import document_ranges
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
-from data_tools.files.hashing import mix_all
-from data_tools.ngrams.ngram_lexicon import NgramLexicon
-from data_tools.samples.masking_plugin import load_masking_fn
-from data_tools.samples.sample_map import build_sample_map, rows_fit
-from data_tools.samples.sample_map_cache import cached_sample_map
+from data_tools.files.keyed_cache import mix_all
+from data_tools.samples.masking import load_masking_fn
+from data_tools.samples.sample_map import build_sample_map, cached_sample_map, rows_fit
 from data_tools.text.folder_tokenizer import AnyTokenizer
+from data_tools.text.ngrams import NgramLexicon
 
 # Splits have different seeds: the masks of validation are independent of those of training.
 SPLIT_NUMBER = {"train": 0, "valid": 1, "test": 2}

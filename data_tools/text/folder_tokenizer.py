@@ -28,9 +28,9 @@ from tokenizers import (
 from tokenizers.models import Unigram
 from tokenizers.models import WordPiece as WordCutter
 
-from data_tools.base.errors import InputError
-from data_tools.base.optional_import import import_optional
-from data_tools.base.regular_file import FileRefusedError, read_regular
+from data_tools.files.atomic_files import FileRefusedError, read_regular
+from data_tools.files.errors import InputError
+from data_tools.files.installation import import_optional
 from data_tools.files.json_file import read_json_object, shown
 from data_tools.text.wordpiece import (
     CONTINUATION,

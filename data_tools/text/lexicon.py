@@ -16,10 +16,9 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
-from data_tools.text.lines import decoded
-from data_tools.text.text_files import read_lines
+from data_tools.files.errors import InputError
+from data_tools.text.text_files import decoded, read_lines
 from data_tools.text.words import in_one_word
 
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]")

@@ -13,10 +13,9 @@ from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError, counted
+from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import JsonError, is_utf8, parse_json_object
-from data_tools.text.lines import STRICT, LineRules, decoded
-from data_tools.text.text_files import read_lines
+from data_tools.text.text_files import STRICT, LineRules, decoded, read_lines
 
 PACKED = (".gz", ".zst")
 PLAIN = (".txt", ".txt.gz", ".txt.zst")

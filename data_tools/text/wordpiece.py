@@ -21,12 +21,13 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # this package starts its own processes
-
 import numpy as np
 from tokenizers.models import WordPiece as WordCutter
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # this package starts its own processes
+
 
 CONTROL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
 CONTINUATION = "##"

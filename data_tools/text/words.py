@@ -6,12 +6,17 @@ Words and pieces are aligned by their offsets in the text, so [UNK], Latin and f
 between cannot shift them. An id whose '##' twin is not in the vocabulary is kept.
 """
 
+import os
+import re
+import sys
+from contextlib import contextmanager
 from functools import lru_cache
+from importlib import import_module
 from typing import Callable, List, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import CJK_RANGES, END_OF_LETTERS, is_cjk
 
 Segmenter = Callable[[str], List[str]]
@@ -80,8 +85,6 @@ def _jieba() -> Segmenter:
 
 @lru_cache(maxsize=1)
 def _lac() -> Segmenter:
-    from data_tools.text.lac import lac_segmenter
-
     return lac_segmenter()
 
 
@@ -133,3 +136,42 @@ def _letters() -> np.ndarray:
 def in_one_word(before: str, after: str) -> bool:
     """Return whether two characters, side by side, would form one word of Latin letters or digits."""
     return after.isalnum() and before.isalnum() and not is_cjk(after) and not is_cjk(before)
+
+
+_SEGMENT = re.compile(r"[^\n]{1,10000}|\n")  # memory: 1 KB a character
+
+
+def lac_segmenter() -> Callable[[str], List[str]]:
+    """Return the segmenter of LAC: text -> its words, whose concatenation is the text.
+
+    A line end is a word, a very long line is cut. Raises ImportError if LAC or Paddle is missing.
+    The segmenter raises InputError if LAC alters the text.
+    """
+    os.environ.update(GLOG_minloglevel="2")  # Paddle's C++ warns of the deprecated way in which LAC starts it
+    with _fluid():
+        from LAC import LAC
+    run = LAC(mode="seg").run
+
+    def words_of(text: str) -> List[str]:
+        words: List[str] = []
+        # Line by line: given many at once, Paddle 2.6 sometimes cuts them differently, or not at all.
+        for segment in _SEGMENT.findall(text):
+            words += run(segment) if segment != "\n" else ["\n"]
+        if "".join(words) != text:
+            raise InputError("lac alters the text that it cuts; choose another --cn_seg_func")
+        return words
+
+    return words_of
+
+
+@contextmanager
+def _fluid():
+    """Provide paddle.base in this context under its older name paddle.fluid, by which LAC imports it."""
+    base = import_module("paddle.base")
+    names = {"paddle.fluid": base, "paddle.fluid.core": base.core}
+    sys.modules.update(names)
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]

@@ -15,20 +15,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Deque, Dict, List, Sequence, Union
 
-from data_tools.base.errors import CheckpointError, MachineError, NumbersError
-from data_tools.base.regular_file import FileRefusedError, read_regular
+from data_tools.files.atomic_files import FileRefusedError, read_regular
+from data_tools.files.errors import CheckpointError, MachineError, NumbersError
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, refuse_other_run
 from ernie_pair.checkpoint.manifest import (
     Buffer,
     DamagedError,
+    TrainState,
     installed_versions,
     parse_manifest,
     parse_state,
     sha256_of,
 )
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.weights.finite import first_not_finite
-from ernie_pair.weights.weight_files import Arrays, from_safetensors, safetensors_parts
+from ernie_pair.weights.weight_files import Arrays, first_not_finite, from_safetensors, safetensors_parts
 
 MANIFEST, STATE = "MANIFEST.json", "state.json"
 LARGEST_MANIFEST = 16 << 20

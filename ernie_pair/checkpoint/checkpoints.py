@@ -21,12 +21,12 @@ import re
 import secrets
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from data_tools.base.errors import CheckpointError, InputError, MachineError
-from data_tools.files.atomic_files import to_disk
+from data_tools.files.atomic_files import BAD, FILLING, TRASH, own_name, stem_of, to_disk
 from data_tools.files.atomic_folder import (
     clear_leftovers,
     point_link,
@@ -34,7 +34,8 @@ from data_tools.files.atomic_folder import (
     rename_for_good,
     set_aside,
 )
-from data_tools.files.own_names import BAD, FILLING, TRASH, own_name, stem_of
+from data_tools.files.errors import CheckpointError, InputError, MachineError
+from data_tools.options.options import Options, option
 from ernie_pair.checkpoint.checkpoint_folder import (
     MANIFEST,
     STATE,
@@ -44,20 +45,27 @@ from ernie_pair.checkpoint.checkpoint_folder import (
     write_synced,
 )
 from ernie_pair.checkpoint.fingerprint import NO_RULES, RunRules, refuse_unknown_keys
-from ernie_pair.checkpoint.manifest import DamagedError, installed_versions, manifest_bytes, state_bytes
-from ernie_pair.checkpoint.run_lock import LOCK, RunLock
-from ernie_pair.checkpoint.run_note import note_checkpoint, run_id_of
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.checkpoint.used_folder import (
+from ernie_pair.checkpoint.manifest import (
+    DamagedError,
+    TrainState,
+    installed_versions,
+    manifest_bytes,
+    state_bytes,
+)
+from ernie_pair.checkpoint.run_folder import (
     CHECKPOINTS,
     LAST,
+    LOCK,
     OWN_LINK,
+    RunLock,
+    note_checkpoint,
     refuse_lost_checkpoints,
+    run_id_of,
     set_aside_run,
 )
-from ernie_pair.processes.collectives import AllReduce, gather_results
-from ernie_pair.processes.watchdog import clear_heartbeats
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
+from ernie_pair.runtime.processes.watchdog import clear_heartbeats
+from ernie_pair.runtime.processes.world import World
 
 STEP_FOLDER = re.compile(r"step_(\d{8})")
 NEWEST_OF_ALL, NONE = 10**9, -1
@@ -364,3 +372,28 @@ def _name_of(step: int) -> str:
 
 def _remove_quietly(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class RetentionFlags(Options):
+    """A part of `PretrainConfig` and of `PairConfig`."""
+
+    keep_checkpoints: int = option(
+        3,
+        help="number of newest checkpoints to keep, at least 2",
+        group="checkpoints",
+        unit="checkpoints",
+        at_least=2,
+    )
+    keep_every: int = option(
+        0,
+        help="also keep the checkpoints at every multiple of this many steps; 0: none",
+        group="checkpoints",
+        unit="steps",
+        at_least=0,
+    )
+
+    @property
+    def retention(self) -> Dict[str, int]:
+        """Return the keyword arguments of `Checkpoints`."""
+        return {"keep": self.keep_checkpoints, "every": self.keep_every}

@@ -9,7 +9,7 @@ import logging
 import re
 from typing import Callable, Dict, List, NamedTuple, Sequence
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 
 Fingerprint = Dict[str, object]
 

@@ -10,15 +10,33 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Dict, Sequence, Union
+from typing import Dict, Optional, Sequence, Tuple, Union
 
-from data_tools.base.errors import CheckpointError
+from data_tools.files.errors import CheckpointError
 from data_tools.files.json_file import JsonError, is_number, is_whole_number, parse_json_object
-from ernie_pair.checkpoint.train_state import TrainState
+
+# {metric: (sum of its finite values, their number)}, added in the order of the steps.
+Window = Dict[str, Tuple[float, int]]
+
+
+@dataclass
+class TrainState:
+    """Everything that the loop must remember besides the weights."""
+
+    step: int = 0
+    consumed_samples: int = 0
+    best_metric: Optional[float] = None
+    skipped_updates: int = 0
+    evaluation_pending: bool = False  # what was due after the last step has not been done yet
+    metric_to_beat: Optional[float] = None  # of early stopping
+    stale_evaluations: int = 0  # in a row that have not beaten it
+    best_step: Optional[int] = None  # whose evaluation gave best_metric; 0: the initial weights
+    window: Window = field(default_factory=dict)  # of the steps since the last training line
+
 
 MANIFEST_FORMAT = 2
 FILE_KEYS = {"evaluation_pending": "owes_evaluation"}  # fields of TrainState with another name in state.json

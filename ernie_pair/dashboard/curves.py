@@ -1,11 +1,135 @@
 """The curves of runs: which metrics there are, in the order of importance, and the points of each."""
 
+import itertools
 import math
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from functools import partial
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from data_tools.base.errors import InputError
-from ernie_pair.dashboard.run_folder import Event, Run
-from ernie_pair.engine.run_log import MEASURED, NOT_CURVES
+from data_tools.files.atomic_files import FileRefusedError, read_regular
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.json_file import JsonError, parse_json_object
+from data_tools.files.results import MAKER, read_own_config
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.checkpoint.run_config import find_config, latest_of
+from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, read_run
+from ernie_pair.report.chart import Chart, draw_chart, draw_picture, drawn_text, few_of
+from ernie_pair.train.run_log import MEASURED, NOT_CURVES, read_all_events
+
+LARGEST = 1 << 22  # bytes of a manifest
+DEPTH = 3  # folders below a given one that are searched for runs
+PASSED = ("checkpoints", "vdl", "cache", "log")  # folders of a run that contain no runs
+ASIDE = "earlier-"  # prefix of what --fresh_start set aside
+Event = Dict[str, Any]
+
+
+class Run(NamedTuple):
+    """A run: its short ``name``, its folder, what it logged, its flags, and when it was started, if known."""
+
+    name: str
+    folder: Path
+    events: List[Event]
+    flags: Dict[str, object]
+    started: str
+
+    @property
+    def step(self) -> int:
+        """Return the last step that was logged."""
+        return max(event["step"] for event in self.events)
+
+
+def open_runs(outs: Sequence[str]) -> List[Run]:
+    """Return the runs in the folders ``outs``, or below them, in that order, each once.
+
+    Raises InputError for a folder that holds none.
+    """
+    folders = {found.resolve(): found for out in outs for found in find_runs(Path(out))}
+    return [
+        Run(name, folder.resolve(), read_all_events(folder / EVENTS), flags_of(folder), _started(folder))
+        for name, folder in zip(short_names(list(folders)), folders.values())
+    ]
+
+
+def find_runs(out: Path) -> List[Path]:
+    """Return ``out`` if it is a run, otherwise the folders below it that are. Raises InputError."""
+    if not out.is_dir():
+        raise InputError(f"{out} is not a folder; give the --output_dir of a run")
+    found = list(_runs_in(out, DEPTH))
+    if not found:
+        raise InputError(
+            f"{out} holds no run: there is no {EVENTS} with an event in it or below it; give the "
+            "--output_dir of pretrain, train, distill or train-embedding"
+        )
+    return found
+
+
+def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
+    if read_all_events(folder / EVENTS):
+        yield folder
+    elif depth and not (folder / EVENTS).is_file():
+        for inner in sorted(folder.iterdir()):
+            is_passed = inner.name in PASSED or inner.name.startswith(ASIDE)
+            if inner.is_dir() and not inner.is_symlink() and not is_passed:
+                yield from _runs_in(inner, depth - 1)
+
+
+def short_names(folders: Sequence[Path]) -> List[str]:
+    """Return different names for ``folders``: as few of their last parts as distinguish them."""
+    for count in itertools.count(1):
+        names = ["/".join(folder.parts[-count:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return [_printable(name) for name in names]
+    raise AssertionError("folders are not all different")
+
+
+def _printable(name: str) -> str:
+    return "".join(c if c.isprintable() and c != "%" else "_" for c in name).lstrip("/") or "run"
+
+
+def flags_of(folder: Path) -> Dict[str, object]:
+    """Return the flags of the last start of a run: those of its config.yaml, whatever its number.
+
+    Without one they are the flags in the fingerprint of its newest checkpoint.
+    """
+    note = _note_of(folder)
+    known_by = {"made_by": MAKER, **({"run_id": note["run_id"]} if note else {})}
+    found = read_own_config(find_config(folder, known_by))
+    if found is not None:
+        return _single_values(latest_of(found)[0])
+    for manifest in sorted(folder.glob(f"{CHECKPOINTS}/step_*/{MANIFEST}"), reverse=True):
+        try:
+            content = parse_json_object(read_regular(manifest, LARGEST))
+        except (FileRefusedError, OSError, JsonError):
+            continue
+        known = [content.get(name) for name in ("fingerprint", "topology")]
+        return {
+            name: value
+            for part in known
+            if isinstance(part, dict)
+            for name, value in _single_values(part).items()
+        }
+    return {}
+
+
+def _single_values(mapping: Dict[Any, Any]) -> Dict[str, object]:
+    return {
+        str(name): value
+        for name, value in mapping.items()
+        if value is None or isinstance(value, (str, int, float, bool))
+    }
+
+
+def _started(folder: Path) -> str:
+    return str(_note_of(folder).get("started", "")).replace("T", " ")
+
+
+def _note_of(folder: Path) -> Dict[str, Any]:
+    """Return run.json of a folder; {} if it is missing or invalid."""
+    try:
+        return read_run(folder)
+    except (CheckpointError, OSError):
+        return {}
+
 
 SPLITS = ("train", "valid", "test")  # in reading order; others follow
 # What people look at first; metrics that are not named here follow in the order of the log.
@@ -90,3 +214,56 @@ def last_of(run: Run, split: str, metric: str) -> Optional[float]:
     """Return the last finite value of ``metric`` that a run logged on ``split``, None if there is none."""
     values = [e[metric] for e in run.events if e["split"] == split and is_finite(e.get(metric))]
     return float(values[-1]) if values else None
+
+
+# Distinguishable with colour blindness: they differ in lightness, and repeat with another line style.
+COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#0e7490", "#be123c", "#a16207", "#475569")
+LINES = ("-", "--", ":")
+NOTE = "Pale: training, means since the point before. Strong, with dots: validation. Stars: test."
+FEW_DOTS = 60  # curves with at most so many points have dots
+COLUMNS = 2  # in a picture
+
+
+def charts_of(runs: Sequence[Run], metrics: Sequence[str]) -> List[Chart]:
+    """Draw a chart of each metric, without a legend: the page has one for all."""
+    return [draw_chart(metric, partial(_draw, curves_of(runs, metric), {}), "") for metric in metrics]
+
+
+def picture_of(runs: Sequence[Run], metrics: Sequence[str], kind: str) -> bytes:
+    """Draw the metrics as one picture, svg or png, with the names of the runs below."""
+    labels = {n: drawn_text(run.name, f"run {n + 1}") for n, run in enumerate(runs)}
+    panels = [(metric, partial(_draw, curves_of(runs, metric), labels)) for metric in metrics]
+    return draw_picture(panels, min(COLUMNS, len(panels)), kind)
+
+
+def colour_of(run: int) -> str:
+    """Return the colour of the run with this index, #rrggbb."""
+    return COLOURS[run % len(COLOURS)]
+
+
+def line_of(run: int) -> str:
+    """Return the line style of the run with this index, in matplotlib's notation."""
+    return LINES[run // len(COLOURS) % len(LINES)]
+
+
+def _draw(curves: Sequence[Curve], labels: Dict[int, str], axes) -> None:
+    is_only_training = all(curve.split == "train" for curve in curves)
+    for curve in curves:
+        few = few_of(len(curve.steps))
+        steps, values = [curve.steps[i] for i in few], [curve.values[i] for i in few]
+        axes.plot(steps, values, **_style_of(curve, len(few), is_only_training))
+    for run in sorted({curve.run for curve in curves}):
+        if run in labels:
+            axes.plot([], [], line_of(run), color=colour_of(run), label=labels[run])
+    axes.set(xlabel="step")
+    axes.margins(x=0.03)
+
+
+def _style_of(curve: Curve, points: int, is_only_training: bool) -> Dict[str, Any]:
+    style = {"color": colour_of(curve.run), "linestyle": line_of(curve.run), "markersize": 3.5}
+    if curve.split == "test":
+        return {**style, "linestyle": "none", "marker": "*", "markersize": 9}
+    marker = "o" if points == 1 or (curve.split != "train" and points <= FEW_DOTS) else ""
+    if curve.split == "train" and not is_only_training:
+        return {**style, "linewidth": 1.2, "alpha": 0.45, "marker": marker}
+    return {**style, "marker": marker}

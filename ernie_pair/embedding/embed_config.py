@@ -3,17 +3,16 @@
 from dataclasses import dataclass, replace
 from typing import Literal, Optional
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, names_in, option, refuse_empty
-from data_tools.text.lines import ENCODINGS
-from ernie_pair.device.device import default_device
+from data_tools.files.errors import InputError
+from data_tools.options.options import Options, names_in, option, refuse_empty
+from data_tools.text.text_files import ENCODINGS
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.ray_flags import RayFlags
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.model_files.embedding_json import POOLING_NAMES, bad_poolings
-from ernie_pair.model_files.labels import parse_label_map
-from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP
-from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.embedding_json import POOLING_NAMES, bad_poolings
+from ernie_pair.models.labels import parse_label_map
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, FIRST_TEXT_HELP, SECOND_TEXT_HELP
+from ernie_pair.runtime.device import default_device
 
 MODEL_HELP = (
     "an embedding model, trained or exported: its folder, or the output folder of a run for its best model"

@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Union
 
-from data_tools.base.errors import InputError, counted
+from data_tools.files.errors import InputError, counted
 from ernie_pair.inference.embedder import (
     EmbedderOptions,
     EmbeddingModel,
     TextEmbedder,
     open_exported_embedder,
 )
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.model_files.embedding_json import (
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.embedding_json import (
     EMBEDDING,
     NORMALIZE,
     SHORTEST_TEXT,
@@ -22,8 +22,8 @@ from ernie_pair.model_files.embedding_json import (
     read_embedding,
     width_after,
 )
-from ernie_pair.model_files.sentence_transformers import USUAL_TEMPERATURE, settings_of_folder
-from ernie_pair.model_files.source import ModelSource, model_folder_of
+from ernie_pair.models.sentence_transformers import USUAL_TEMPERATURE, settings_of_folder
+from ernie_pair.models.source import ModelSource, model_folder_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def _refuse_change(options: EmbedderOptions, settings: EmbeddingSettings, path: 
 
 def _open_trained(path: Path, device: str, options: EmbedderOptions, kernels: KernelFlags) -> EmbeddingModel:
     from ernie_pair.embedding.trained_model import open_trained  # which loads Paddle
-    from ernie_pair.model_files.source import open_model, refuse_no_family
+    from ernie_pair.models.source import open_model, refuse_no_family
 
     source = open_model(str(path), model_type="")
     refuse_no_family(source, "write model_type there")

@@ -9,7 +9,7 @@ from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair.pair.data.pair_file import Pairs
 
 CUTOFFS, NDCG_AT = (1, 10, 100), 10

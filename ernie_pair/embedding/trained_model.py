@@ -7,17 +7,16 @@ from typing import Tuple
 import numpy as np
 import paddle
 
-from ernie_pair.device.device import start_device
-from ernie_pair.device.paddle_patches.core_settings import without_tf32
-from ernie_pair.embedding.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.inference.embedder import EmbeddingModel
 from ernie_pair.inference.token_rows import open_tokenizer
-from ernie_pair.kernels.choice import KernelChoice
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.model_files.embedding_json import EmbeddingSettings
-from ernie_pair.model_files.source import ModelSource
-from ernie_pair.pair.model.kernel_path import casting, choose_path, constant_weights, take_threads
-from ernie_pair.processes.world import World
+from ernie_pair.kernels.choice import KernelChoice, KernelFlags
+from ernie_pair.models.embedding_json import EmbeddingSettings
+from ernie_pair.models.networks.kernel_path import casting, choose_path, constant_weights, take_threads
+from ernie_pair.models.networks.text_encoder import TextEncoder, build_text_encoder, load_text_weights
+from ernie_pair.models.source import ModelSource
+from ernie_pair.runtime.device import start_device
+from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
+from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from typing import Any, Iterator, List
 
 import numpy as np
 
-from data_tools.base.errors import CheckpointError, InputError
-from data_tools.base.optional_import import import_optional
-from ernie_pair.device.cpu_level import refuse_no_bf16
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.installation import import_optional
 from ernie_pair.inference.exported_model import FILES_OF, ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
+from ernie_pair.runtime.cpu import refuse_no_bf16
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime"}
 MOST_TOKENS, LENGTH_STEP, SHAPES_KEPT = 1024, 8, 8  # for Paddle Inference; the last two in bf16

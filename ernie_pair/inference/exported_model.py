@@ -22,17 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
-from data_tools.base.errors import CheckpointError, InputError, message_of
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.errors import CheckpointError, InputError, message_of
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
-from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.inference.scores import ScoreUnit, unit_of
-from ernie_pair.model_files.config_checks import SHORTEST_PAIR, is_range
-from ernie_pair.model_files.config_json import CONFIG, VOCAB, refuse_unsupported
-from ernie_pair.model_files.labels import CLASSIFICATION, REGRESSION, TARGETS
-from ernie_pair.model_files.pair_symmetry import SYMMETRIES
-from ernie_pair.model_files.temperature import Calibration, is_temperature, is_threshold
-from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.models.config_json import CONFIG, SHORTEST_PAIR, VOCAB, is_range, refuse_unsupported
+from ernie_pair.models.labels import CLASSIFICATION, REGRESSION, TARGETS
+from ernie_pair.models.spec import TOKENIZER
+from ernie_pair.models.temperature import SYMMETRIES, Calibration, is_temperature, is_threshold
 
 EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 4
 READABLE = (1, 2, 3, EXPORT_FORMAT)

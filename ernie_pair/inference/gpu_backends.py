@@ -6,16 +6,15 @@ The GPU is the first one that CUDA_VISIBLE_DEVICES shows.
 from importlib.util import find_spec
 from typing import Any, List
 
-from data_tools.base.errors import InputError
-from data_tools.base.installation import install_command
-from data_tools.base.optional_import import import_optional
-from ernie_pair.device.device import start_device
-from ernie_pair.device.gpu.capability import paddle_capability, refuse_old_gpu
+from data_tools.files.errors import InputError
+from data_tools.files.installation import import_optional, install_command
 from ernie_pair.inference.backends import CPU_PROVIDER, OnnxBackend, PaddleBackend, cure_of
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
-from ernie_pair.kernels.kernel_flags import DTYPES
-from ernie_pair.processes.world import World
+from ernie_pair.kernels.choice import DTYPES
+from ernie_pair.runtime.device import start_device
+from ernie_pair.runtime.gpu.builds import paddle_capability, refuse_old_gpu
+from ernie_pair.runtime.processes.world import World
 
 CUDA_PROVIDER = "CUDAExecutionProvider"
 # Paddle Inference's names of precisions. Softmax and layer norm stay in float32 by its own rules.

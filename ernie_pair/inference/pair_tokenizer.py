@@ -6,17 +6,12 @@ from unicodedata import east_asian_width
 
 import numpy as np
 
-from data_tools.base.errors import InputError, counted
 from data_tools.files.atomic_files import published
+from data_tools.files.errors import InputError, counted
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.inference.token_rows import (
-    SHORTEST_PAIR,
-    encode_single_texts,
-    encode_texts,
-    open_tokenizer,
-)
-from ernie_pair.model_files.source import ModelSource, open_model
-from ernie_pair.model_files.tokenizer_files import tokenizer_files
+from ernie_pair.inference.token_rows import SHORTEST_PAIR, encode_single_texts, encode_texts, open_tokenizer
+from ernie_pair.models.source import ModelSource, open_model
+from ernie_pair.models.tokenizer_files import tokenizer_files
 
 Texts = Union[str, Sequence[str]]
 

@@ -5,18 +5,17 @@ from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError, NumbersError
-from ernie_pair.device.cpu_env import cpu_threads
+from data_tools.files.errors import InputError, NumbersError
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.ranking import Ranked, rank_texts
-from ernie_pair.inference.scores import scores_of
-from ernie_pair.inference.softmax import (
+from ernie_pair.inference.scores import (
     decide,
     probabilities,
     refuse_threshold,
     refuse_threshold_out_of_range,
     refuse_unrankable,
+    scores_of,
 )
 from ernie_pair.inference.token_rows import (
     Batch,
@@ -25,10 +24,10 @@ from ernie_pair.inference.token_rows import (
     evaluation_batches,
     open_tokenizer,
 )
-from ernie_pair.model_files.config_json import CONFIG
-from ernie_pair.model_files.pair_symmetry import score_pairs
-from ernie_pair.model_files.spec import read_spec
-from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.models.config_json import CONFIG
+from ernie_pair.models.spec import TOKENIZER, read_spec
+from ernie_pair.models.temperature import score_pairs
+from ernie_pair.runtime.cpu_env import cpu_threads
 
 BATCH_SIZE = 64  # pairs in one forward pass
 

@@ -6,7 +6,7 @@ from typing import Callable, Iterable, Iterator, List, NamedTuple, Sequence, Tup
 
 import numpy as np
 
-from data_tools.base.errors import InputError, NumbersError
+from data_tools.files.errors import InputError, NumbersError
 
 CANDIDATES = 4096  # scored at a time
 

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, Literal, TypeVar
 
-from data_tools.base.errors import InputError, MachineError
-from data_tools.base.options import Options, option
-from data_tools.base.ray_pool import ray_map, require_ray
+from data_tools.files.errors import InputError, MachineError
+from data_tools.files.ray_pool import ray_map, require_ray
+from data_tools.options.options import Options, option
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -1,11 +1,11 @@
 """The output of a model without classes as the displayed score."""
 
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Bounds
+from data_tools.files.errors import InputError
+from data_tools.options.options import Bounds
 
 
 def scores_of(outputs: np.ndarray, label_range: Optional[Tuple[float, float]]) -> np.ndarray:
@@ -38,3 +38,63 @@ def unit_of(has_classes: bool, label_range: Optional[Tuple[float, float]]) -> Sc
     if has_classes:
         return PROBABILITY
     return ScoreUnit("a score of the model", *(label_range or (None, None)))
+
+
+def probabilities(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """Return softmax(logits / temperature) of logits [N, C], float64 [N, C]."""
+    scaled = logits.astype(np.float64) / temperature
+    weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+class Decisions(NamedTuple):
+    """The predictions that follow from logits: ``classes`` int64 [N], ``probabilities`` float64 [N, C]."""
+
+    classes: np.ndarray
+    probabilities: np.ndarray
+
+
+def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[float] = None) -> Decisions:
+    """Return the class and the probabilities of each row of logits [N, C], at ``temperature``.
+
+    The class is the most probable one, or with ``threshold`` 1 if the probability of class 1 reaches it, else
+    0.
+    """
+    class_probabilities = probabilities(logits, temperature)
+    classes = (
+        logits.argmax(axis=1)
+        if threshold is None
+        else (class_probabilities[:, 1] >= threshold).astype(np.int64)
+    )
+    return Decisions(classes, class_probabilities)
+
+
+def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -> None:
+    """Raise InputError for a threshold of a model that does not have two classes."""
+    if threshold is not None and num_classes == 1:
+        raise InputError(f"--threshold decides between two classes, and {where} gives scores; leave it out")
+    if threshold is not None and num_classes != 2:
+        raise InputError(
+            f"--threshold is for two classes, {where} has {num_classes}; "
+            "without it the most probable class is used"
+        )
+
+
+def refuse_unrankable(num_classes: int, where: str) -> None:
+    """Raise InputError for a model that has no score to rank candidates by; 1: without classes."""
+    if num_classes > 2:
+        raise InputError(
+            f"{where} has {num_classes} classes, but candidates are ranked by the second of two, or by a "
+            "score; train it with labels 0 and 1"
+        )
+
+
+def refuse_threshold_out_of_range(threshold: Optional[float]) -> None:
+    """Raise InputError for a threshold that is not a probability."""
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise InputError(f"--threshold {threshold} is not in [0, 1]; use 0.5, for example")
+
+
+def are_names(names: Sequence[str]) -> bool:
+    """Return whether classes have real names, other than 0, 1 and so on or LABEL_0, LABEL_1."""
+    return any(name not in (str(number), f"LABEL_{number}") for number, name in enumerate(names))

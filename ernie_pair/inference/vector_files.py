@@ -16,9 +16,9 @@ from typing import Any, Dict, NamedTuple, Optional, Union
 
 import numpy as np
 
-from data_tools.base.errors import CheckpointError, InputError, NumbersError
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
-from data_tools.files.npy_stream import sha256_of_file
 
 VECTORS_FILE, SCALES_FILE, VECTORS_JSON, VECTORS_FORMAT = "vectors.npy", "scales.npy", "vectors.json", 1
 DTYPES = {"float16": np.dtype("<f2"), "int8": np.dtype("|i1")}

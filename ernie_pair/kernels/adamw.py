@@ -11,11 +11,15 @@ from typing import Dict, List, Optional, Tuple
 import numpy as np
 import paddle
 
-from ernie_pair.device.paddle_patches.gradients import squared_norm
-from ernie_pair.device.paddle_patches.optimizer_state import AdamSettings, adam_settings, adam_slots
 from ernie_pair.kernels.c_interface import AdamwCall, pointers_of
-from ernie_pair.kernels.layer_checks import FLOAT_BYTES, is_plain_array
+from ernie_pair.kernels.encoder_layer import FLOAT_BYTES, is_plain_array
 from ernie_pair.kernels.library import open_kernels
+from ernie_pair.runtime.paddle_patches.optimizer_state import (
+    AdamSettings,
+    adam_settings,
+    adam_slots,
+    squared_norm,
+)
 
 Trained = List[Tuple[paddle.Tensor, paddle.Tensor]]  # parameters with their gradients
 

@@ -3,11 +3,9 @@
 from types import MethodType
 from typing import Sequence
 
-from ernie_pair.device.paddle_patches.layer_forward import own_forward, set_forward
 from ernie_pair.kernels.embeddings import FusedEmbeddings, are_fit, run_fused
-from ernie_pair.kernels.encoder_layer import FusedLayer
-from ernie_pair.kernels.layer_checks import why_unfit
-from ernie_pair.kernels.model_state import ModelState
+from ernie_pair.kernels.encoder_layer import FusedLayer, ModelState, why_unfit
+from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
 
 
 def why_layers_unfit(layers: Sequence) -> str:

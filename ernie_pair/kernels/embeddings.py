@@ -13,15 +13,18 @@ import paddle
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from data_tools.base.errors import InputError
-from ernie_pair.device.paddle_patches.layer_forward import parameter_of, runs_its_class, sublayer_of
-from ernie_pair.device.paddle_patches.layer_settings import epsilon_of, padding_id_of
+from data_tools.files.errors import InputError
 from ernie_pair.kernels.c_interface import EmbeddingCall
-from ernie_pair.kernels.encoder_layer import dense, refuse_second_derivatives
-from ernie_pair.kernels.layer_checks import CheckedTensors
+from ernie_pair.kernels.encoder_layer import CheckedTensors, ModelState, dense, refuse_second_derivatives
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.model_state import ModelState
 from ernie_pair.kernels.workspaces import POOL, Workspace
+from ernie_pair.runtime.paddle_patches.layers import (
+    epsilon_of,
+    padding_id_of,
+    parameter_of,
+    runs_its_class,
+    sublayer_of,
+)
 
 KNOWN = {"ErnieEmbeddings", "ErnieGramEmbeddings", "BertEmbeddings", "RobertaEmbeddings"}
 WHOLE = (paddle.int32, paddle.int64)

@@ -5,27 +5,183 @@ are. B batch, S sequence, D hidden, Q S or 1.
 """
 
 import copy
+import logging
+from contextlib import contextmanager
 from ctypes import byref
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, List, Optional, Tuple
+from operator import is_
+from typing import Any, Iterator, List, Optional, Sequence, Set, Tuple
 
 import paddle
+from paddle import nn
 from paddle.autograd import PyLayer
 
-from data_tools.base.errors import MachineError
-from ernie_pair.device.paddle_patches.layer_forward import Forward, sublayer_of
-from ernie_pair.device.paddle_patches.layer_settings import activation_of, epsilon_of
+from data_tools.files.errors import MachineError
 from ernie_pair.kernels.c_interface import ACTIVATIONS, PRECISIONS, LayerCall, pointers_of
-from ernie_pair.kernels.layer_checks import (
-    CheckedTensors,
-    is_float32_on_cpu,
-    layer_shapes,
-    parameters_of,
-    why_parts_unfit,
-)
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.model_state import ModelState
-from ernie_pair.kernels.workspaces import POOL, Workspace
+from ernie_pair.kernels.workspaces import POOL, DropoutSeed, Workspace
+from ernie_pair.runtime.paddle_patches.layers import (
+    Forward,
+    activation_of,
+    epsilon_of,
+    parameter_of,
+    runs_its_class,
+    sublayer_of,
+)
+
+# The parts that have parameters, in the order of fused.h; those of the attention are inside `self_attn`.
+OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
+BESIDE_IT = {"linear1": nn.Linear, "linear2": nn.Linear, "norm1": nn.LayerNorm, "norm2": nn.LayerNorm}
+DROPOUTS = ("dropout", "dropout1", "dropout2")
+FLOAT_BYTES = 4
+
+
+def why_unfit(layer) -> str:
+    """Return why the kernels cannot compute ``layer``, in words, or ''."""
+    reason = why_parts_unfit(layer)
+    if not reason and any(p is None or p.dtype != paddle.float32 for p in parameters_of(layer)):
+        reason = "the fused kernels need every weight and bias in float32"
+    return reason
+
+
+def why_parts_unfit(layer) -> str:
+    """Return why the kernels cannot compute ``layer``, whatever its weights are, in words, or ''."""
+    attention = sublayer_of(layer, "self_attn")
+    if type(layer) is not nn.TransformerEncoderLayer or type(attention) is not nn.MultiHeadAttention:
+        return f"the fused kernels do not support {type(layer).__name__} layers"
+    if layer.normalize_before:
+        return "the fused kernels do not support pre-norm layers"
+    if not activation_of(layer):
+        name = getattr(layer.activation, "__name__", "this activation")
+        return f"the fused kernels support gelu and relu, not {name}"
+    changed = _changed_part(layer, attention)
+    if changed:
+        return f"{changed} of a layer was replaced or has a hook, which the fused kernels would ignore"
+    inner, first, second = (sublayer_of(layer, name) for name in DROPOUTS)
+    if inner.p or first.p != second.p or first.training != second.training:
+        return "the fused kernels support no dropout within the feed-forward, and one rate outside of it"
+    if epsilon_of(sublayer_of(layer, "norm1")) != epsilon_of(sublayer_of(layer, "norm2")):
+        return "the fused kernels support one epsilon for both norms of a layer"
+    return ""
+
+
+def _changed_part(layer, attention) -> str:
+    """Return the name of the first part whose call differs from that of its class, or ''."""
+    if not runs_its_class(attention, nn.MultiHeadAttention):
+        return "self_attn"
+    parts = [(name, sublayer_of(attention, name), nn.Linear) for name in OF_ATTENTION]
+    parts += [(name, sublayer_of(layer, name), kind) for name, kind in BESIDE_IT.items()]
+    parts += [(name, sublayer_of(layer, name), nn.Dropout) for name in DROPOUTS]
+    return next((name for name, part, kind in parts if part is None or not runs_its_class(part, kind)), "")
+
+
+def parameters_of(layer) -> List[Any]:
+    """Return the parameters in the order of fused.h; None for a missing one."""
+    attention = sublayer_of(layer, "self_attn")
+    parts = [sublayer_of(attention, name) for name in OF_ATTENTION]
+    parts += [sublayer_of(layer, name) for name in BESIDE_IT]
+    return [parameter_of(part, name) for part in parts for name in ("weight", "bias")]
+
+
+def layer_shapes(parameters: Sequence) -> List[List[int]]:
+    """Return the shapes that the ``parameters`` of a layer have if they fit together."""
+    hidden, inner = parameters[0].shape[0], parameters[8].shape[-1]
+    square, row = [hidden, hidden], [hidden]
+    return [*[square, row] * 4, [hidden, inner], [inner], [inner, hidden], *[row] * 5]
+
+
+class CheckedTensors:
+    """Tensors that were checked to be contiguous float32 arrays of the right shapes on the CPU.
+
+    Checking them all takes some 50 us. So it is repeated only if one of them is another tensor than the last
+    time, or at another address: whatever casts, moves or reshapes a parameter gives it other memory.
+    """
+
+    def __init__(self) -> None:
+        self._seen: List[Any] = []
+        self._addresses: List[int] = []
+
+    def __deepcopy__(self, memo) -> "CheckedTensors":
+        return CheckedTensors()  # the copy has other tensors
+
+    def are_fit(self, tensors: Sequence, shapes_of) -> bool:
+        """Return whether ``tensors`` are such arrays; ``shapes_of(tensors)`` returns the right shapes."""
+        if any(tensor is None for tensor in tensors):
+            return False
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        is_known = (
+            addresses == self._addresses
+            and all(map(is_, tensors, self._seen))
+            and all(tensor.element_size() == FLOAT_BYTES for tensor in tensors)
+        )
+        if not is_known:
+            self._seen, self._addresses = [], []
+            if not all(map(is_plain_array, tensors)) or [t.shape for t in tensors] != shapes_of(tensors):
+                return False
+            self._seen, self._addresses = list(tensors), addresses
+        return True
+
+    def refuse_changed(self, tensors: Sequence, shapes_of) -> None:
+        """Raise RuntimeError when ``tensors``, which a forward pass has used, are no longer such arrays."""
+        if not self.are_fit(tensors, shapes_of):
+            raise RuntimeError("weights were cast or moved before their backward pass; use --kernels plain")
+
+
+def is_plain_array(tensor) -> bool:
+    """Return whether ``tensor`` is a contiguous float32 array in CPU memory."""
+    return is_float32_on_cpu(tensor) and tensor.is_contiguous()
+
+
+def is_float32_on_cpu(tensor) -> bool:
+    """Return whether ``tensor`` is a float32 array, contiguous or not, in CPU memory."""
+    return tensor.dtype == paddle.float32 and tensor.is_dense() and tensor.place.is_cpu_place()
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ModelState:
+    """How a model is computed, and which forward pass it is in.
+
+    ``weights_epoch`` increases whenever the weights may have changed; then packed copies of them are made
+    again. Paddle cannot tell: its optimizers and ``set_value`` do not change ``inplace_version``.
+    """
+
+    precision: str
+    threads: int
+    seed: DropoutSeed = field(default_factory=DropoutSeed)
+    weights_epoch: int = 0
+    _is_constant: bool = False
+    _told: Set[str] = field(default_factory=set)
+
+    @property
+    def precision_code(self) -> int:
+        """Return the precision as fused.h numbers it."""
+        return PRECISIONS[self.precision]
+
+    def begin_pass(self) -> None:
+        """Begin a forward pass of the model."""
+        self.seed.begin_pass()
+        if not self._is_constant:
+            self.weights_epoch += 1
+
+    def tell_once(self, reason: str) -> None:
+        """Log that Paddle computes a part of the model from now on, and why; each reason once."""
+        if reason not in self._told:
+            self._told.add(reason)
+            logger.warning("a part of the model is left to the plain kernels of Paddle: %s", reason)
+
+    @contextmanager
+    def constant_weights(self) -> Iterator[None]:
+        """Promise that the weights of the layers stay as they are within this context."""
+        self.weights_epoch += 1
+        before, self._is_constant = self._is_constant, True
+        try:
+            yield
+        finally:
+            self._is_constant = before
 
 
 class FusedLayer:

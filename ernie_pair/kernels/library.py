@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from ernie_pair.kernels.c_interface import VERSION, declare_functions
-from ernie_pair.kernels.levels import LEVEL_ASKED, LEVELS, asked_level, has_bf16, why_no_bf16
+from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, asked_level, has_bf16, why_no_bf16
 
 PROCESSOR = "x86_64"
 FOLDER = Path(__file__).parent

@@ -7,9 +7,9 @@ from typing import Any, Callable, Iterator, NamedTuple, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import MachineError
+from data_tools.files.errors import MachineError
 from ernie_pair.kernels.c_interface import PRECISIONS
-from ernie_pair.kernels.kernel_flags import DTYPES
+from ernie_pair.kernels.choice import DTYPES
 from ernie_pair.kernels.library import Kernels, open_kernels
 from ernie_pair.kernels.workspaces import WorkspacePool
 

@@ -6,23 +6,170 @@ times them. The choice is kept in the user's cache, for the same processor, core
 the cost of a step, so that the next start of a run uses the same.
 """
 
+import json
 import os
+import subprocess
 import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError, MachineError, message_of
-from data_tools.base.installation import version_of
+from data_tools.files.atomic_files import nothing_kept
+from data_tools.files.errors import InputError, MachineError, message_of
+from data_tools.files.installation import version_of
 from data_tools.files.keyed_cache import KeyedCache, user_cache
-from data_tools.files.nothing_kept import nothing_kept
-from ernie_pair.device.cpu_cores import cpu_quota, listed_cores, share_of
-from ernie_pair.device.cpu_env import asked_threads
-from ernie_pair.device.cpu_level import processor_name
-from ernie_pair.kernels.levels import LEVEL_ASKED
+from data_tools.options.cli import parse_config
 from ernie_pair.launch.launch_config import CONFIGS, LaunchConfig, read_launch
-from ernie_pair.launch.probe import SECONDS, Candidate, Choice, measure
-from ernie_pair.processes.stop_signals import StopSignals
+from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_quota, free_memory, listed_cores, processor_name, share_of
+from ernie_pair.runtime.cpu_env import asked_threads
+from ernie_pair.runtime.device import default_device
+from ernie_pair.runtime.gpu.cards import without_cards
+from ernie_pair.runtime.processes.child_command import ChildCommand, last_error
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+
+
+class StepTimes(NamedTuple):
+    """The times of steps of a stand-in, in all processes at once.
+
+    ``one``: seconds of a step of one micro-batch; ``further``: of each further one; ``rows``: samples in a
+    micro-batch; ``memory``: the peak of the first process, in bytes.
+    """
+
+    one: float
+    further: float
+    rows: int
+    memory: int
+
+    def step_seconds(self, rows: int, passes: int) -> float:
+        """Return the seconds of a step of ``passes`` micro-batches of ``rows`` samples."""
+        once = max(self.one - self.further, 0.0)  # the all-reduce, and the optimizer
+        return once + passes * self.further * rows / self.rows
+
+
+def launcher_words(config: LaunchConfig, flags: List[str]) -> List[str]:
+    """Return a command line of `ernie_pair.launcher`, or that of a process without it."""
+    return words_around(config, [sys.executable, "-u", "-m", "ernie_pair", config.command, *flags])
+
+
+def words_around(config: LaunchConfig, run: List[str]) -> List[str]:
+    """Return the command line that starts ``run`` in the processes of ``config``."""
+    if config.is_alone:
+        return run
+    words = [sys.executable, "-m", "ernie_pair.launcher", "--log_dir", config.log_dir]
+    on_each = str(config.on_each_machine)
+    words += ["--gpus", config.gpus] if config.gpus else ["--nproc_per_node", on_each]
+    if config.nnodes > 1:
+        words += ["--nnodes", str(config.nnodes), "--master", config.master]
+    return words + run
+
+
+def environment_of(config: LaunchConfig) -> Dict[str, str]:
+    """Return the environment variables that tell the launcher not to use GPUs that are not wanted."""
+    if config.gpus or config.is_alone or default_device() == "cpu":
+        return {}
+    return without_cards(config.on_each_machine)
+
+
+SECONDS = 180.0  # per candidate; most of it is the start of its processes
+CLEARLY_SLOWER = 1.15  # than the best so far: then larger numbers of processes are not tried
+MEMORY_SHARE = 0.8  # of the free memory, for all processes
+
+
+class Candidate(NamedTuple):
+    """A way to start a run: processes of ``threads`` that take ``passes`` times ``rows`` per step each."""
+
+    launch: LaunchConfig
+    flags: List[str]
+    threads: int
+    rows: int
+    passes: int
+
+    @property
+    def processes(self) -> int:
+        """Return the number of processes."""
+        return self.launch.on_each_machine
+
+    @property
+    def words(self) -> str:
+        """Return processes and threads in words."""
+        processes, threads = "process" + "es" * (self.processes > 1), "thread" + "s" * (self.threads > 1)
+        return f"{self.processes} {processes} x {self.threads} {threads}"
+
+
+class Choice(NamedTuple):
+    """The number of processes, and why, as a line."""
+
+    processes: int
+    reason: str
+
+
+def measure(candidates: List[Candidate]) -> Choice:
+    """Return the fastest of ``candidates``, which are in the order of their processes; each is shown.
+
+    Raises InputError if none could be timed, and Stopped after a signal, within `StopSignals`.
+    """
+    _say(
+        f"--processes auto: timing up to {len(candidates)} ways to use the cores, once for runs like this one"
+    )
+    taken: Dict[str, float] = {}
+    best, memory = candidates[0], 0
+    for candidate in candidates:
+        if memory * candidate.processes > MEMORY_SHARE * free_memory():
+            _say(f"  {candidate.words}: not tried, there is too little memory")
+            break
+        times = _time(candidate)
+        if isinstance(times, str):
+            _say(f"  {candidate.words}: {times}")
+            continue
+        taken[candidate.words] = times.step_seconds(candidate.rows, candidate.passes)
+        memory = memory or times.memory
+        _say(f"  {candidate.words}: {_shown(taken[candidate.words])}")
+        best = candidate if taken[candidate.words] == min(taken.values()) else best
+        if taken[candidate.words] > CLEARLY_SLOWER * taken[best.words]:
+            break
+    if not taken:
+        raise InputError("--processes auto could not time a step; give a number, 1 for example, to see why")
+    others = ", ".join(f"{_shown(taken[words])} with {words}" for words in taken if words != best.words)
+    against = f", against {others}" if others else ""
+    return Choice(
+        best.processes, f"{best.words}: {_shown(taken[best.words])} for a step of a stand-in{against}"
+    )
+
+
+def _time(candidate: Candidate) -> Union[StepTimes, str]:
+    """Return the times of a candidate, or the reason why they are not known."""
+    with tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
+        folder = Path(name)
+        answer, launch = folder / "answer.json", replace(candidate.launch, log_dir=str(folder / "log"))
+        run = [sys.executable, "-u", "-m", "ernie_pair.launch.time_steps", str(answer), launch.command]
+        _, *words = words_around(launch, [*run, *candidate.flags])
+        environment = {**os.environ, **environment_of(launch)}
+        try:
+            with ChildCommand(words, "a probe", folder / "said", environment, program=()) as child:
+                code = child.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"no answer in {SECONDS:.0f} s"
+        if code or not answer.is_file():
+            return f"it ended with exit code {code}{_error_in(folder)}"
+        return StepTimes(**json.loads(answer.read_text(encoding="utf-8")))
+
+
+def _error_in(folder: Path) -> str:
+    """Return the last error in the output, after a colon."""
+    logs = [folder / "said", *sorted((folder / "log").glob("workerlog.*"))]
+    errors = list(filter(None, (last_error(log, 0) for log in logs)))
+    return f": {errors[-1]}" if errors else ""
+
+
+def _shown(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
 
 # The flags that affect the cost of a step, in both halves; the sizes are those of the candidates.
 OF_COST = (

@@ -1,13 +1,85 @@
 """Start the processes that a file or flags describe; this process becomes their launcher."""
 
+import ast
 import os
+import re
 import sys
-from typing import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import List, Optional, Sequence, Tuple
 
-from ernie_pair.launch.auto_processes import choose_processes
-from ernie_pair.launch.launch_config import read_launch, shown
-from ernie_pair.launch.launcher_words import environment_of, launcher_words, words_around
-from ernie_pair.launch.own_script import read_script
+import yaml
+
+from data_tools.files.atomic_files import MOST_CONFIG_BYTES, FileRefusedError, read_regular
+from data_tools.files.errors import InputError
+from data_tools.options.options import Given
+from ernie_pair.launch.auto_processes import choose_processes, environment_of, launcher_words, words_around
+from ernie_pair.launch.launch_config import LaunchConfig, build_launch, read_launch, shown, split_at_target
+
+# The flags of launch that mean nothing for a script.
+OF_COMMANDS = {"--command": "chooses a command of ernie-pair", "--config": "is for a command"}
+SHEBANG = re.compile(rb"#!.*\bpython[\d.]*\b")
+
+
+def read_script(words: Sequence[str]) -> Optional[Tuple[LaunchConfig, List[str]]]:
+    """Return (how to start, the command line of each process), or None where ``words`` start no script.
+
+    What stands behind the script is its own, whatever it is called. Raises InputError for a file that is
+    neither a script nor YAML, and for flags of launch that a script does not have.
+    """
+    before, behind = split_at_target(words)
+    asks_help = {"-h", "--help"} & set(before)
+    if asks_help or not behind or not is_script(Path(behind[0])):
+        return None
+    script = behind[0]
+    config = build_launch(before, {"file": Given(script, "FILE")})
+    for flag, purpose in OF_COMMANDS.items():
+        if any(word.partition("=")[0] == flag for word in before):
+            raise InputError(f"{flag} {purpose}, and {script} is a script; leave it out")
+    if config.is_auto:
+        raise InputError(f"--processes auto times the package's own steps; give {script} a number")
+    return replace(config, log_dir=config.log_dir or "log"), [sys.executable, "-u", *behind]
+
+
+def is_script(path: Path) -> bool:
+    """Return whether a file is a Python script, by its name or else its text, and not a YAML file of flags.
+
+    Raises InputError for a file that is neither.
+    """
+    if path.suffix in (".yaml", ".yml") or not path.is_file():  # `read_launch` says what is wrong with those
+        return False
+    if path.suffix in (".py", ".pyw"):
+        return True
+    try:
+        text = read_regular(path, MOST_CONFIG_BYTES)
+    except (FileRefusedError, OSError):
+        return False
+    if SHEBANG.match(text):
+        return True
+    if _is_mapping(text):
+        return False
+    if _is_python(text):
+        return True
+    raise InputError(
+        f"{path} is neither a Python script nor a YAML file of flags; name a script my_train.py, or write "
+        "lines like max_steps: 1000"
+    )
+
+
+def _is_mapping(text: bytes) -> bool:
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return False
+    return node is None or isinstance(node, yaml.MappingNode)
+
+
+def _is_python(text: bytes) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def launch(words: Sequence[str]) -> None:

@@ -21,29 +21,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Literal, Optional, Sequence, Tuple, Type, Union
 
-from data_tools.base.cli import build_config, leave_with_help, without_idle
-from data_tools.base.errors import InputError
-from data_tools.base.flag_words import (
+from data_tools.files.errors import InputError
+from data_tools.options.cli import build_config, leave_with_help, without_idle
+from data_tools.options.flag_words import (
+    Entry,
     SplitWords,
     flag_names,
     flags_given,
     flags_of_several,
     given_by,
+    launch_file,
+    nearest,
+    read_entries,
     split_words,
 )
-from data_tools.base.options import Given, Options, hints_of, option, read_given
-from data_tools.base.yaml_flags import Entry, launch_file, nearest, read_entries
-from ernie_pair.device.gpu.cards import why_no_gpu
+from data_tools.options.options import Given, Options, hints_of, option, read_given
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
+from ernie_pair.mining.pseudo_label import PseudoLabelConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.distill_config import DistillConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
-from ernie_pair.pair.mining.pseudo_config import PseudoLabelConfig
-from ernie_pair.pair.param_search.search_config import SearchParamsConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
-from ernie_pair.processes.dry_logs import dry_log_dir
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.gpu.cards import why_no_gpu
+from ernie_pair.runtime.processes.console import dry_log_dir
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.series.cross_validation_report import CrossValidateConfig
+from ernie_pair.series.search_space import SearchParamsConfig
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 GPUS = re.compile(r"\d+(,\d+)*")

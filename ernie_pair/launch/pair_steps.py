@@ -8,22 +8,19 @@ from typing import Callable, Tuple
 import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.device.malloc import keep_freed_memory
-from ernie_pair.engine.hooks import NoStop
-from ernie_pair.inference.token_rows import EncodedPairs, encode_texts
-from ernie_pair.launch.stand_in import LAYERS, open_stand_in, rows_in_pass
+from ernie_pair.inference.token_rows import EncodedPairs, encode_texts, open_tokenizer
+from ernie_pair.launch.time_steps import LAYERS, open_stand_in, rows_in_pass
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.data.encoded_pairs import open_tokenizer
-from ernie_pair.pair.data.pair_columns import Columns
-from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.model.classifier import build_classifier
-from ernie_pair.pair.model.kernel_path import choose_path
-from ernie_pair.pair.process_group import join_process_group
-from ernie_pair.pair.step.freezing import freeze
-from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.cpu import keep_freed_memory
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import NoStop
+from ernie_pair.train.process_group import join_process_group
+from ernie_pair.train.step.recompute import freeze, recompute_layers
 
 READ_ROWS = 512  # of the training pairs, to know their lengths
 

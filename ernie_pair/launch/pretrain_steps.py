@@ -10,14 +10,14 @@ import numpy as np
 from data_tools.corpus.mixture import Blend
 from data_tools.ernie_dataset import Sample
 from data_tools.samples.collate import collate
-from ernie_pair.device.malloc import keep_freed_memory
-from ernie_pair.engine.hooks import NoStop
-from ernie_pair.launch.stand_in import open_stand_in, rows_in_pass
-from ernie_pair.model_files.tokenizer_files import read_tokenizer
+from ernie_pair.launch.time_steps import open_stand_in, rows_in_pass
+from ernie_pair.models.tokenizer_files import read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import PretrainData
 from ernie_pair.pretrain.pretrain import build_job
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.cpu import keep_freed_memory
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import NoStop
 
 PASSES = 2  # micro-batches per step, so that gradients are merged as in the run
 

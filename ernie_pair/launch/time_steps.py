@@ -8,19 +8,23 @@ ANSWER, written by the first rank, is a `StepTimes` as JSON. Nothing else is wri
 import json
 import resource
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import Any, Sequence
+from typing import Any, Sequence, Union
 
-from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.files.atomic_files import published
-from ernie_pair.device.device import start_device
-from ernie_pair.launch.step_times import StepTimes
+from data_tools.options.cli import exit_code_of, parse_config
+from ernie_pair.launch.auto_processes import StepTimes
+from ernie_pair.models.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
+from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.processes.stop_signals import stop_with_the_launcher
-from ernie_pair.processes.world import launched_world
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.device import start_device
+from ernie_pair.runtime.processes.stop_signals import stop_with_the_launcher
+from ernie_pair.runtime.processes.world import launched_world
 
 WARM_STEPS, STEPS = 2, 5
 # command: (its flags, the module that runs its steps); they load Paddle, each its own half of the package
@@ -57,3 +61,22 @@ def time_steps(answer: Path, command: str, flags: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+LAYERS = 2
+PASS_SECONDS, THREAD_FLOPS = 0.3, 5e10  # operations of a thread per second, roughly: it need not be exact
+
+
+def open_stand_in(config: Union[TrainConfig, PretrainConfig]) -> ModelSource:
+    """Return the model of a run with at most LAYERS layers, and without weights. Raises InputError."""
+    source = open_model(config.model_name_or_path, model_type=config.model_type or "", from_scratch=True)
+    refuse_no_family(source, NAME_FAMILY)
+    spec = source.spec.replace(num_hidden_layers=min(LAYERS, source.spec.num_layers))
+    return replace(source, spec=spec, weights=None)
+
+
+def rows_in_pass(asked: int, tokens: int, spec: ModelSpec) -> int:
+    """Return how many samples of ``tokens`` tokens a forward and backward pass takes: ``asked``, or fewer."""
+    parameters = 12 * spec.hidden_size**2 * spec.num_layers
+    seconds = 6 * parameters * max(tokens, 1) / (THREAD_FLOPS * cpu_threads())
+    return max(1, min(asked, int(PASS_SECONDS / seconds)))

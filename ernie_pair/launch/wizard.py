@@ -9,18 +9,18 @@ from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
 import yaml
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option, refuse_empty
-from data_tools.base.yaml_flags import LAUNCH
 from data_tools.files.atomic_files import published
+from data_tools.files.errors import InputError
 from data_tools.files.results import followed, refuse_existing
-from data_tools.files.standard_streams import refuse_closed_input
-from ernie_pair.device.device import default_device
+from data_tools.options.flag_words import LAUNCH
+from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.standard_streams import refuse_closed_input
 from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
-from ernie_pair.model_files.config_json import FAMILIES, find_config
-from ernie_pair.model_files.spec import read_family
+from ernie_pair.models.config_json import FAMILIES, find_config
+from ernie_pair.models.spec import read_family
 from ernie_pair.pair.data.pair_file import refuse_missing
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.runtime.device import default_device
 
 Answers = Dict[str, object]
 Understand = Callable[[str], object]

@@ -8,41 +8,34 @@ from math import prod
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
-from data_tools.base.errors import counted
-from data_tools.files.nothing_kept import nothing_kept
+from data_tools.files.atomic_files import nothing_kept
+from data_tools.files.errors import counted
 from data_tools.samples.mask_report import marked_text
-from ernie_pair.checkpoint.run_note import publish_of_run
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.device.device import open_device, quiet_libraries, start_training_device
-from ernie_pair.device.gpu.capability import gpu_capability
-from ernie_pair.device.malloc import keep_freed_memory
-from ernie_pair.device.paddle_version import refuse_without_programs
-from ernie_pair.engine.hooks import Hooks
-from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.engine.schedule import Schedule
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checkpoint.run_folder import publish_of_run
 from ernie_pair.kernels.product_rate import product_rate
-from ernie_pair.model_files.model_card import ModelCard, write_card
-from ernie_pair.model_files.source import (
-    NAME_FAMILY,
-    ModelSource,
-    open_model,
-    refuse_cased,
-    refuse_no_family,
-)
-from ernie_pair.model_files.tokenizer_files import read_tokenizer
+from ernie_pair.models.model_card import ModelCard, write_card
+from ernie_pair.models.source import NAME_FAMILY, ModelSource, open_model, refuse_cased, refuse_no_family
+from ernie_pair.models.tokenizer_files import read_tokenizer
+from ernie_pair.pretrain.config.flags import refuse_other_family
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
-from ernie_pair.pretrain.config.vocab_checks import refuse_other_family
-from ernie_pair.pretrain.convert.order_head import with_order_head
+from ernie_pair.pretrain.convert.warm_start import with_order_head
 from ernie_pair.pretrain.data import PretrainData, open_pretrain_data
 from ernie_pair.pretrain.pretrain_fingerprint import fingerprint_of, rules_of, topology_of
-from ernie_pair.pretrain.pretrained_card import card_of_pretrained
-from ernie_pair.processes.collectives import gather_results
-from ernie_pair.processes.console import start_console
-from ernie_pair.processes.stop_signals import StopSignals
-from ernie_pair.processes.watchdog import all_start
-from ernie_pair.processes.world import World, launched_world, local_world
-from ernie_pair.weights.ngram_names import without_ngram_head
+from ernie_pair.pretrain.pretrain_job import card_of_pretrained
+from ernie_pair.runtime.cpu import keep_freed_memory
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.device import open_device, quiet_libraries, start_training_device
+from ernie_pair.runtime.gpu.builds import gpu_capability
+from ernie_pair.runtime.paddle_version import refuse_without_programs
+from ernie_pair.runtime.processes.collectives import gather_results
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.runtime.processes.watchdog import all_start
+from ernie_pair.runtime.processes.world import World, launched_world, local_world
+from ernie_pair.train.hooks import Hooks, Schedule
+from ernie_pair.train.run import Processes, RunSettings, run_training
+from ernie_pair.weights.parameter_names import without_ngram_head
 
 SHOWN_SAMPLES = 4
 
@@ -147,7 +140,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     Paddle's static mode is on from here to the end of the process, unless the run uses the dynamic graph.
     """
     from ernie_pair.pretrain.graph.model import ernie_config
-    from ernie_pair.pretrain.graph.rank_sums import RankSums
+    from ernie_pair.pretrain.graph.step_monitors import RankSums
     from ernie_pair.pretrain.graph.strategy import start_fleet
     from ernie_pair.pretrain.pretrain_job import PretrainJob
 
@@ -182,8 +175,8 @@ def _build_dynamic(config: PretrainConfig, model_config):
 
 
 def _build_static(config: PretrainConfig, model_config, world: World):
-    from ernie_pair.pretrain.fusion.fused_ops import choose_fused
     from ernie_pair.pretrain.graph.fused_layers import choose_path
+    from ernie_pair.pretrain.graph.fusion import choose_fused
     from ernie_pair.pretrain.graph.program import build_program
 
     kernels = choose_path(config, config.device, world.size)
@@ -226,7 +219,7 @@ class PretrainHooks(Hooks):
 
     def export(self, state: TrainState) -> None:
         """Write model_STEP/, loadable by from_pretrained, without the n-gram head, which nothing loads."""
-        from ernie_pair.model_files.model_folder import write_model_folder
+        from ernie_pair.models.model_folder import write_model_folder
 
         def publish():
             if self.world.is_first:

@@ -6,14 +6,14 @@ The keys name the flags that give their values; see `ernie_pair.checkpoint.finge
 from typing import Dict, Iterable, Union
 
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
-from ernie_pair.device.amp_flags import without_idle_amp
-from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.model_files.hugging_face.counterparts import SPECIFIC
-from ernie_pair.model_files.source import ModelSource
-from ernie_pair.pretrain.config.half_flags import HALF_OPS
+from ernie_pair.models.hugging_face.counterparts import SPECIFIC
+from ernie_pair.models.source import ModelSource
+from ernie_pair.pretrain.config.flags import HALF_OPS
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import PretrainData
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.amp_flags import without_idle_amp
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.processes.world import World
 
 # A run that differs in one of these is another run; whatever is not here may change on resume.
 SAME_RUN = (

@@ -2,48 +2,205 @@
 
 import json
 from collections import ChainMap
+from dataclasses import MISSING, asdict, fields
 from fnmatch import fnmatch
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 import paddle
 
-from data_tools.ngrams.ngram_lexicon import holds_same_ngrams
+from data_tools.text.ngrams import holds_same_ngrams
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.device.paddle_patches.core_settings import without_tf32
-from ernie_pair.device.paddle_patches.static_programs import pin
-from ernie_pair.engine.flops import FORWARD_PASSES_OF_TRAINING, EncoderSize, count_pretraining
-from ernie_pair.engine.hooks import NoStop, StopRequests
-from ernie_pair.engine.lr_schedule import learning_rate
-from ernie_pair.engine.readings import DeferredMetrics
-from ernie_pair.model_files.config_json import architecture_in
-from ernie_pair.model_files.model_folder import class_of
-from ernie_pair.model_files.source import CONFIG, VOCAB, ModelSource
-from ernie_pair.model_files.tokenizer_files import tokenizer_files
+from ernie_pair.models.config_json import FAMILIES, architecture_in
+from ernie_pair.models.model_card import DataFile, Measured, ModelCard, changed_flags
+from ernie_pair.models.model_folder import class_of
+from ernie_pair.models.source import CONFIG, VOCAB, ModelSource
+from ernie_pair.models.tokenizer_files import tokenizer_files
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.convert.convert import COMMANDS, PYTHON
 from ernie_pair.pretrain.convert.warm_start import order_parts_not_in, read_start, warn_of_random_weights
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
 from ernie_pair.pretrain.graph.built_program import PretrainProgram
-from ernie_pair.pretrain.graph.dropout_seed import NO_DROPOUT, seed_feed
 from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS
-from ernie_pair.pretrain.graph.rank_sums import LABELLED, RankSums
-from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDS, SKIPPED_UPDATES
-from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
-from ernie_pair.pretrain.waiting_steps import (
-    PlacedBatch,
-    WaitingStep,
-    count_labels,
-    count_passes,
-    means_of,
-    set_metrics,
-    sum_rows,
-    weighed_labels,
+from ernie_pair.pretrain.graph.step_monitors import (
+    GRADIENT_NORM,
+    LABELLED,
+    NO_DROPOUT,
+    RECORDS,
+    SKIPPED_UPDATES,
+    RankSums,
+    seed_feed,
 )
-from ernie_pair.processes.world import World, seed_of
-from ernie_pair.weights.parameter_matching import match_parameters
-from ernie_pair.weights.static_names import Parameter
+from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
+from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
+from ernie_pair.runtime.paddle_patches.static_programs import pin
+from ernie_pair.runtime.processes.world import World, seed_of
+from ernie_pair.train.hooks import NoStop, StopRequests
+from ernie_pair.train.loop import learning_rate
+from ernie_pair.train.step_work import (
+    FORWARD_PASSES_OF_TRAINING,
+    DeferredMetrics,
+    EncoderSize,
+    count_pretraining,
+    perplexity_of,
+)
+from ernie_pair.weights.parameter_names import Parameter, match_parameters
 from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
+
+# Shown elsewhere in the card, or without effect on the model.
+NOT_SHOWN = ("model_name_or_path", "input_dir", "output_dir", "fresh_start", "num_workers", "dry_run")
+
+
+def card_of_pretrained(
+    config: PretrainConfig, source: ModelSource, data: PretrainData, step: int, metrics: Mapping[str, float]
+) -> ModelCard:
+    """Return the card of the model of ``step``; ``metrics``: of its validation, {} without one."""
+    defaults = {item.name: item.default for item in fields(config) if item.default is not MISSING}
+    told_elsewhere = {name: getattr(config, name) for name in NOT_SHOWN}
+    family = source.spec.family or "ernie"
+    corpora, num_judged = data.corpora, config.iters_of("valid") * config.samples_per_step
+    return ModelCard(
+        title=f"A pretrained {FAMILIES[family]} model",
+        facts={
+            "base model": source.name,
+            "initial weights": _initial_weights_of(config, source),
+            "learned": f"{step} of {config.max_steps} steps of {config.samples_per_step} samples",
+            "text": "{} documents, {} sentences, {} tokens".format(
+                *(sum(sizes) for sizes in zip(*((c.num_documents, len(c), len(c.ids)) for c in corpora)))
+            ),
+            "tokens per sample": str(config.max_seq_len),
+        },
+        data=_files_of(data),
+        flags=changed_flags(asdict(config), {**defaults, **told_elsewhere}),
+        metrics=_measured(metrics),
+        measured_on=f"On {num_judged} samples of the validation share of the documents.",
+        commands=COMMANDS.format(length=source.spec.inference_length),
+        python=PYTHON.format(name=FAMILIES[family]),
+    )
+
+
+def _initial_weights_of(config: PretrainConfig, source: ModelSource) -> str:
+    if source.weights is None:
+        return f"random, seed {config.seed}"
+    return str(source.weights)
+
+
+def _files_of(data: PretrainData) -> List[DataFile]:
+    return [
+        DataFile("corpus", str(corpus.prefix), corpus.fingerprint, corpus.num_documents)
+        for corpus in data.corpora
+    ]
+
+
+def _measured(metrics: Mapping[str, float]) -> Dict[str, Measured]:
+    return {name: Measured(value) for name, value in metrics.items()}
+
+
+# What losses and hits are summed over, in the order of the records, each with its labels.
+LABELS = {"lm": "masked_lm_labels", "sop": "next_sentence_labels", "ngram": "ngram_labels"}
+NUM_WORK = 3  # numbers that say what a step has computed
+
+
+class PlacedBatch(NamedTuple):
+    """A micro-batch as it is fed, and its counts: float64 [L + 3], labels first, then work."""
+
+    feed: Dict[str, Any]
+    counts: np.ndarray
+
+
+class WaitingStep(NamedTuple):
+    """A step that has not been read yet; ``counts`` is the sum over its micro-batches.
+
+    ``feeds``, one per pass, are kept until then: a GPU may not have read them yet.
+    """
+
+    metrics: DeferredMetrics
+    feeds: List[Dict[str, Any]]
+    counts: np.ndarray
+    rate: float
+
+    @property
+    def passes(self) -> int:
+        """Return the number of passes of the step."""
+        return len(self.feeds)
+
+
+def count_passes(steps: Sequence[WaitingStep]) -> int:
+    """Return the passes of all ``steps``."""
+    return sum(step.passes for step in steps)
+
+
+def set_metrics(
+    steps: List[WaitingStep],
+    rows: np.ndarray,
+    add_up: Callable[[np.ndarray], np.ndarray],
+    monitored: Dict[str, float],
+) -> None:
+    """Set the metrics of ``steps``, whose passes recorded ``rows``, see `PretrainProgram.records`.
+
+    ``add_up``: float64 [N] -> the sums over the ranks. ``monitored``: the other values of the last step.
+    """
+    ends = np.cumsum([step.passes for step in steps])
+    parts = [rows[end - step.passes : end] for step, end in zip(steps, ends)]
+    num_labels = len(steps[0].counts) - NUM_WORK
+    num_sums = 2 * num_labels
+    own = [np.append(sum_rows(part[:, :num_sums]), step.counts) for step, part in zip(steps, parts)]
+    added = add_up(np.concatenate(own)).reshape(len(steps), -1)
+    for step, part, values in zip(steps, parts, added):
+        sums, labelled, (tokens, padded_tokens, flops) = np.split(values, [num_sums, num_sums + num_labels])
+        norm = {GRADIENT_NORM: float(part[-1, num_sums])} if GRADIENT_NORM in monitored else {}
+        work = {"tokens": tokens, "padded_tokens": padded_tokens, "flops": flops}
+        metrics = {**means_of(sums, labelled), "learning_rate": step.rate, **monitored, **norm, **work}
+        step.metrics.set({**metrics, "padding_share": 1 - tokens / padded_tokens})
+
+
+def sum_rows(rows: np.ndarray, start: Union[np.ndarray, float] = 0.0) -> np.ndarray:
+    """Return ``start`` plus the rows [N, K] one after another, float64 [K]."""
+    total = np.zeros(rows.shape[1]) + start
+    for row in rows:
+        total += row
+    return total
+
+
+def count_labels(batch: MicroBatch) -> np.ndarray:
+    """Count labelled tokens and samples and, with a lexicon, n-grams: float64 [2 or 3]."""
+    return np.array([(batch[name] >= 0).sum() for name in LABELS.values() if name in batch], np.float64)
+
+
+def weighed_labels(labelled: np.ndarray) -> np.ndarray:
+    """Return the label counts of the step's two losses: masked tokens and n-grams together, and samples.
+
+    ``labelled``: float64 [2 or 3], see `count_labels`.
+    """
+    return labelled[:2] + [labelled[2:].sum(), 0]
+
+
+def means_of(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:
+    """Return the losses and accuracies of ``sums`` [4 or 6] over the label counts ``labelled`` [2 or 3].
+
+    The loss is the mean over all masked tokens and n-grams, plus that of the sentence order, if any sample is
+    labelled with one.
+    """
+    lm_loss, lm_accuracy, sop_loss, sop_accuracy, *of_ngrams = (
+        sums / np.maximum(labelled, 1).repeat(2)
+    ).tolist()
+    masked_loss = lm_loss
+    if of_ngrams:
+        masked_loss = float((sums[0] + sums[4]) / max(weighed_labels(labelled)[0], 1))
+    metrics = {
+        "loss": masked_loss + sop_loss,
+        "lm_loss": lm_loss,
+        "perplexity": perplexity_of(lm_loss),
+        "sop_loss": sop_loss,
+        "lm_accuracy": lm_accuracy,
+        "sop_accuracy": sop_accuracy,
+        **dict(zip(("ngram_loss", "ngram_accuracy"), of_ngrams)),
+    }
+    if not labelled[1]:
+        del metrics["sop_loss"], metrics["sop_accuracy"]
+    return metrics
+
 
 STATIC_WEIGHTS, NGRAMS = "static_vars.safetensors", "ngrams.txt"
 OPTIMIZER, ANY_OPTIMIZER = "optimizer-{part:05d}-of-{parts:05d}.safetensors", "optimizer-*.safetensors"
@@ -51,7 +208,7 @@ MERGE_MARKS = ("@GradientMerge", "gradient_merge")
 
 
 class PretrainJob:
-    """The step, evaluation and checkpoint of pretraining; satisfies ``ernie_pair.engine.run.Job``."""
+    """The step, evaluation and checkpoint of pretraining; satisfies ``ernie_pair.train.run.Job``."""
 
     def __init__(
         self,

@@ -4,9 +4,9 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence
 
-from data_tools.base.regular_file import read_regular
+from data_tools.files.atomic_files import read_regular
 from data_tools.files.atomic_folder import README
 from ernie_pair.checkpoint.manifest import installed_versions
 
@@ -105,3 +105,11 @@ def percent(value) -> str:
 def shown_range(interval) -> str:
     """Return an interval [low, high] in words, '' for None."""
     return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
+
+
+ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+def table_line(cells: Iterable[str]) -> str:
+    """Return a line of cells, in which tabs and line ends are escaped."""
+    return "\t".join(cell.translate(ESCAPES) for cell in cells) + "\n"

@@ -13,20 +13,20 @@ from typing import Dict, List, Literal, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from data_tools.base.errors import InputError, counted
-from data_tools.base.options import Options, option, refuse_empty
-from data_tools.base.progress import CountProgress, Progress
 from data_tools.files.atomic_folder import MADE, content_of, publish_folder, refuse_loss
+from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import shown
+from data_tools.files.progress import CountProgress, Progress
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.named_texts import LeftOut, read_texts, refuse_repeated_ids
-from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
 from ernie_pair.inference.embedder import describe_cut
-from ernie_pair.processes.console import start_console
-from ernie_pair.processes.world import World
-from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
-from ernie_pair.search.faiss_index import (
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.search.index import (
     Chunks,
     IndexShape,
     VectorIndex,
@@ -35,9 +35,17 @@ from ernie_pair.search.faiss_index import (
     require_faiss,
     write_index,
 )
-from ernie_pair.search.index_folder import IDS, INDEX_FILE, INDEX_MANIFEST, TEXTS, WRITTEN, IndexManifest
+from ernie_pair.search.index_folder import (
+    IDS,
+    INDEX_FILE,
+    INDEX_MANIFEST,
+    TEXTS,
+    WRITTEN,
+    IndexManifest,
+    TextTable,
+    TextTableWriter,
+)
 from ernie_pair.search.models import files_of_model, open_embedding_model
-from ernie_pair.search.text_table import TextTable, TextTableWriter
 from ernie_pair.search.vector_chunks import (
     CHUNK,
     StoredVectors,

@@ -5,13 +5,13 @@ from typing import Callable, List, NamedTuple, Sequence
 
 import numpy as np
 
-from data_tools.base.errors import InputError
 from data_tools.files.atomic_folder import content_of
+from data_tools.files.errors import InputError
 from ernie_pair.inference.embedder import TextEmbedder, open_exported_embedder
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import ScoreUnit
-from ernie_pair.model_files.embedding_json import read_embedding
+from ernie_pair.models.embedding_json import read_embedding
 
 
 class Scorer(NamedTuple):
@@ -46,7 +46,7 @@ def files_of_model(folder: str) -> List[Path]:
     is_exported = (Path(folder) / EXPORT_MANIFEST).is_file() or bool(settings and settings.is_exported)
     if is_exported or not folder:
         return content_of(folder)
-    from ernie_pair.model_files import source  # which needs the libraries for training
+    from ernie_pair.models import source  # which needs the libraries for training
 
     return source.files_of_model(folder)
 

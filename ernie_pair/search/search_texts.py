@@ -13,19 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Literal, Optional, Sequence, TextIO
 
-from data_tools.base.errors import InputError, counted
-from data_tools.base.options import Options, option
-from data_tools.base.progress import CountProgress
+from data_tools.files.errors import InputError, counted
+from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.files.standard_streams import refuse_closed_input, with_standard_streams
+from data_tools.options.options import Options, option
+from data_tools.options.standard_streams import refuse_closed_input, with_standard_streams
 from data_tools.text.named_texts import NamedText, read_texts
-from ernie_pair.processes.console import start_console
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP
-from ernie_pair.search.hits import Hit
 from ernie_pair.search.index_folder import INDEX_MANIFEST
 from ernie_pair.search.models import files_of_model
-from ernie_pair.search.searcher import RECALL_K, PairSearcher
+from ernie_pair.search.searcher import RECALL_K, Hit, PairSearcher
 
 DIGITS, PROMPT = 6, "> "
 TYPED = "-"  # of --query: queries are read from standard input

@@ -3,20 +3,50 @@
 import logging
 from itertools import islice
 from pathlib import Path
-from typing import Iterable, Iterator, List, Optional, Sequence, Union
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.files.json_file import shown
-from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.embedder import TextEmbedder
+from ernie_pair.inference.ranking import best_places
 from ernie_pair.inference.scores import COSINE, PRODUCT
-from ernie_pair.search.faiss_index import VectorIndex
-from ernie_pair.search.hits import Hit, rerank
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.search.index import VectorIndex
 from ernie_pair.search.index_folder import INDEX_FILE, IndexFolder, open_index_folder
 from ernie_pair.search.models import Scorer, open_embedding_model, open_scorer
 from ernie_pair.search.vector_chunks import refuse_bad_vectors
+
+
+class Hit(NamedTuple):
+    """A text of the index that may answer a query."""
+
+    id: str
+    text: str
+    score: float  # of the classifier, a probability if it has classes; without a classifier the similarity
+    similarity: float  # the cosine of the embeddings, from -1 to 1; of some models their product
+
+    def content(self, digits: int) -> Dict[str, object]:
+        """Return the hit as JSON content, numbers rounded to ``digits``."""
+        return {
+            "id": self.id,
+            "text": self.text,
+            "score": round(self.score, digits),
+            "similarity": round(self.similarity, digits),
+        }
+
+
+def rerank(
+    hits: Sequence[Hit], scores: np.ndarray, top_k: int, threshold: Optional[float] = None
+) -> List[Hit]:
+    """Return the ``top_k`` hits by their ``scores`` [N], the best first; ties in the order of retrieval.
+
+    Hits with a score below ``threshold`` are dropped.
+    """
+    ordered = [hits[place]._replace(score=float(scores[place])) for place in best_places(scores, top_k)]
+    return [hit for hit in ordered if threshold is None or hit.score >= threshold]
+
 
 RECALL_K = 50  # texts retrieved for a query, which the classifier reranks
 QUERIES = 64  # searched at a time

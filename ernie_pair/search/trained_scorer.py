@@ -5,19 +5,17 @@ from typing import Callable, Sequence, Tuple
 
 import numpy as np
 
-from ernie_pair.device.device import start_device
-from ernie_pair.inference.scores import ScoreUnit, scores_of, unit_of
-from ernie_pair.inference.softmax import probabilities, refuse_unrankable
+from ernie_pair.inference.scores import ScoreUnit, probabilities, refuse_unrankable, scores_of, unit_of
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.model_files.pair_symmetry import score_pairs
-from ernie_pair.model_files.source import model_folder_of
-from ernie_pair.model_files.temperature import read_calibration
-from ernie_pair.pair.model.classifier_weights import load_classifier
-from ernie_pair.pair.model.kernel_path import casting, choose_path, take_threads
-from ernie_pair.pair.model.logits import logits_of
-from ernie_pair.pair.process_group import SingleProcess
-from ernie_pair.processes.world import World
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.kernel_path import casting, choose_path, take_threads
+from ernie_pair.models.networks.row_answers import logits_of
+from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.temperature import read_calibration, score_pairs
+from ernie_pair.runtime.device import start_device
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.process_group import SingleProcess
 
 BATCH_SIZE = 64
 

@@ -15,16 +15,15 @@ from typing import Callable, Dict, Iterator, List, Sequence
 
 import numpy as np
 
-from data_tools.base.errors import InputError, NumbersError
-from data_tools.files.array_cache import ENDING, ArrayKind, array_cache, remove_arrays
+from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import make_folder
+from data_tools.files.errors import InputError, NumbersError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import is_whole_number, read_json_object, shown
-from data_tools.files.keyed_cache import KeyedCache
-from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.keyed_cache import ENDING, ArrayKind, KeyedCache, array_cache, remove_arrays
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.vector_files import CURE, VECTORS_JSON, open_vectors
-from ernie_pair.model_files.embedding_json import SEARCHED, SIMILARITIES
+from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES
 
 CHUNK = 8192  # texts
 KIND, LOCK = "vectors-", "run.lock"

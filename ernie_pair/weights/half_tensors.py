@@ -5,8 +5,7 @@ from typing import Dict
 import numpy as np
 import paddle
 
-from ernie_pair.weights.bf16 import bfloat16_to_float32, float32_to_bfloat16
-from ernie_pair.weights.weight_files import Arrays
+from ernie_pair.weights.weight_files import Arrays, bfloat16_to_float32, float32_to_bfloat16
 
 HALVES = (paddle.float16, paddle.bfloat16)
 

@@ -13,7 +13,7 @@ from typing import Callable, Dict, Iterator, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import CheckpointError
+from data_tools.files.errors import CheckpointError
 
 # Paddle's VarType numbers; bfloat16 (22) is kept as its two bytes, as in Paddle's pickles.
 KINDS = {1: "<i2", 2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8", 20: "u1", 21: "i1", 22: "<u2"}

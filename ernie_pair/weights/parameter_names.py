@@ -1,19 +1,149 @@
-"""Map other names of the parameters of an ERNIE to those of this package.
+"""Paddle's generated names (embedding_0.w_0, linear_12.b_0) -> structured names, by the order of creation.
 
-Ours are PaddleNLP's structured names (ernie.encoder.layers.0.linear1.weight, cls.predictions.*). Files
-also use:
-
-    an encoder without heads the same, without the family in front
-    older PaddleNLP          cls.predictions.decoder_weight
-    ERNIE's own programs     word_embedding, encoder_layer_0_multi_head_att_query_fc.w_0, ...
-    Paddle's static graph    linear_12.w_0, numbered in the order of creation (`static_names`)
+The numbers count through a whole process, so they may begin anywhere and have gaps; within a kind they
+increase in the order in which the layers were created, which is the model's own.
 """
 
 import re
-from typing import Mapping, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
-from ernie_pair.weights.static_names import Parameter, is_numbered, names_by_order
-from ernie_pair.weights.weight_files import Arrays, is_state
+import numpy as np
+
+from data_tools.files.errors import CheckpointError
+from ernie_pair.weights.weight_files import Arrays, is_state, refuse_mismatch
+
+TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
+KINDS = ("embedding", "linear", "layer_norm")  # the kinds of layers in an ERNIE
+_NAME = re.compile(r"([a-z][a-z_]*)_(\d+)\.([wb])_0")
+
+
+class Parameter(Protocol):
+    """The attributes that are needed of a parameter of Paddle's, in either graph."""
+
+    name: str
+    shape: Sequence[int]
+
+
+class Module(NamedTuple):
+    """A layer of one kind, its number and its parameters."""
+
+    kind: str
+    number: int
+    names: Dict[str, str]  # w, b -> the parameter's name
+
+
+def is_numbered(name: str) -> bool:
+    """Return whether ``name`` is one that Paddle generates, like linear_12.b_0."""
+    return _NAME.fullmatch(name) is not None
+
+
+def names_by_order(
+    found: Arrays, parameters: Mapping[str, Parameter], decoder_bias: str, where: str
+) -> Arrays:
+    """Rename ``found`` to structured names by the order of its layers.
+
+    The n-th layer of a kind in it is the n-th of that kind in the model. Some versions of PaddleNLP count
+    the masked-token decoder among the linear layers, others create it differently; it is recognized by its
+    bias, one number per token. Its weight, which is tied to the embedding, is ignored, even
+    if it is all that is left of the decoder, and so is the state of the optimizer. The heads, which are
+    created last, may be missing: both or one of them. Raises CheckpointError when the file holds more or
+    fewer layers of a kind than the model.
+    """
+    arrays = {name: array for name, array in found.items() if not is_state(name)}
+    strange = [name for name in arrays if not is_numbered(name)]
+    if strange:
+        raise CheckpointError(
+            f"{where}: {strange[0]} is not the name of an ERNIE parameter; give other weights"
+        )
+    ours = {parameter.name: name for name, parameter in reversed(list(parameters.items()))}
+    file, words = _modules(arrays), _word_shape(_modules(arrays), arrays)
+    decoder = _decoder_of(file, arrays, words, where)
+    theirs = [m for m in file if m != decoder and not _is_replaced_weight(m, arrays, words)]
+    model = [m for m in _modules(ours) if parameters[decoder_bias].name not in m.names.values()]
+    missing = _missing_heads(model, theirs, ours, decoder is not None)
+    wanted = [m for m in model if not _structured(m, ours).startswith(missing)]
+    structured = {decoder_bias: arrays[decoder.names["b"]]} if decoder else {}
+    for kind in KINDS:
+        of_theirs, of_wanted = [m for m in theirs if m.kind == kind], [m for m in wanted if m.kind == kind]
+        _refuse_other_layers(kind, of_theirs, of_wanted, where)
+        for one, other in zip(of_theirs, of_wanted):
+            structured.update({ours[other.names[part]]: arrays[name] for part, name in one.names.items()})
+    return structured
+
+
+def _missing_heads(model: List[Module], theirs: List[Module], ours: Dict, has_decoder: bool) -> tuple:
+    """Return which heads a file of ``theirs`` lacks, as prefixes of structured names."""
+    missing = () if has_decoder else (TOKEN_HEAD,)
+    linear = [_structured(module, ours) for module in model if module.kind == "linear"]
+    without_order = [name for name in linear if not name.startswith((*missing, ORDER_HEAD))]
+    has_order = sum(module.kind == "linear" for module in theirs) > len(without_order)
+    return missing if has_order else (*missing, ORDER_HEAD)
+
+
+def _structured(module: Module, ours: Dict[str, str]) -> str:
+    return ours[next(iter(module.names.values()))]
+
+
+def _modules(names: Iterable[str]) -> List[Module]:
+    """Return the modules of numbered names, in the order of their numbers."""
+    modules: Dict[tuple, Module] = {}
+    for match in filter(None, map(_NAME.fullmatch, names)):
+        name, (kind, number, part) = match.group(), match.groups()
+        modules.setdefault((kind, int(number)), Module(kind, int(number), {})).names[part] = name
+    return [modules[key] for key in sorted(modules)]
+
+
+def _decoder_of(modules: List[Module], arrays: Arrays, embedding: tuple, where: str) -> Optional[Module]:
+    """Return the masked-token decoder; None for an encoder without that head."""
+    candidates = [m for m in modules if _is_decoder(m, arrays, embedding)]
+    if len(candidates) > 1:
+        raise CheckpointError(
+            f"{where}: {len(candidates)} layers look like the decoder of {embedding[0]} tokens, but one is "
+            "wanted; give the weights of a whole ERNIE of pretraining"
+        )
+    return candidates[0] if candidates else None
+
+
+def _word_shape(modules: List[Module], arrays: Arrays) -> tuple:
+    """Return the shape of the first embedding, the word embedding; (0, 0): there is none."""
+    return next((arrays[m.names["w"]].shape for m in modules if m.kind == "embedding"), (0, 0))
+
+
+def _is_replaced_weight(module: Module, arrays: Arrays, embedding: tuple) -> bool:
+    """Return whether ``module`` is the weight of a decoder without its bias.
+
+    Paddle saves it although it is tied to the embedding, also for a program whose heads were
+    removed by their names.
+    """
+    return (
+        module.kind == "linear"
+        and list(module.names) == ["w"]
+        and arrays[module.names["w"]].shape == embedding
+    )
+
+
+def _is_decoder(module: Module, arrays: Arrays, embedding: tuple) -> bool:
+    weight: Optional[str] = module.names.get("w")
+    bias = module.names.get("b")
+    return (
+        bias is not None
+        and arrays[bias].shape == embedding[:1]
+        and (weight is None or arrays[weight].shape == embedding)
+    )
+
+
+def _refuse_other_layers(kind: str, theirs: List[Module], wanted: List[Module], where: str) -> None:
+    if [sorted(m.names) for m in theirs] != [sorted(m.names) for m in wanted]:
+        raise CheckpointError(
+            f"{where} holds {len(theirs)} layers of the kind {kind} ({_listed(theirs)}), but "
+            f"config.json makes {len(wanted)}; give weights of this config"
+        )
+
+
+def _listed(modules: List[Module]) -> str:
+    names = [name for module in modules for name in module.names.values()]
+    return f"{names[0]} to {names[-1]}" if names else "none"
+
 
 HEADS = ("cls.", "classifier.")
 DECODER_BIAS = "cls.predictions.decoder.bias"
@@ -80,3 +210,55 @@ def _parts_of(name: str) -> Tuple[str, str, str]:
         return "", "", ""
     layer, module, letter, word = parts.groups("")
     return layer, module, _ENDINGS[letter or word]
+
+
+Prefixes = Union[str, Tuple[str, ...]]
+
+
+def match_parameters(
+    parameters: Mapping[str, Parameter],
+    found: Arrays,
+    where: str,
+    *,
+    may_miss: Prefixes = "",
+    may_have: Prefixes = "",
+) -> Arrays:
+    """Match the arrays of a file with the parameters of a model, by structured names, all or nothing.
+
+    ``parameters``: {structured name: parameter}; two names of one (tied) parameter are aliases and
+    the file, ``where``, may use either. Names that start with ``may_miss`` may be missing from it,
+    names in it that start with ``may_have`` are ignored; empty: none. Returns {parameter.name:
+    array}. Raises CheckpointError naming what is missing, unknown or of another shape.
+    """
+    chosen: Arrays = {}
+    unknown: Arrays = {}
+    for name, array in found.items():
+        if name not in parameters:
+            if not (may_have and name.startswith(may_have)):
+                unknown[name] = array
+            continue
+        key = parameters[name].name
+        if key in chosen and not np.array_equal(chosen[key], array):
+            raise CheckpointError(
+                f"{where}: {name} is tied to another name but differs from it; fix the file"
+            )
+        chosen[key] = array
+    first_names: Dict[str, str] = {}
+    for name, parameter in parameters.items():
+        first_names.setdefault(parameter.name, name)
+    wanted = {
+        first_names[parameter.name]: tuple(parameter.shape)
+        for parameter in parameters.values()
+        if parameter.name in chosen or not (may_miss and first_names[parameter.name].startswith(may_miss))
+    }
+    named = {first_names[key]: array for key, array in chosen.items()}
+    refuse_mismatch(wanted, {**named, **unknown}, where)
+    return chosen
+
+
+NGRAM_HEAD = "cls.ngrams."
+
+
+def without_ngram_head(arrays: Arrays) -> Arrays:
+    """Return ``arrays`` {structured name: array} without the n-gram head."""
+    return {name: array for name, array in arrays.items() if not name.startswith(NGRAM_HEAD)}

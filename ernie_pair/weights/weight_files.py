@@ -15,10 +15,29 @@ import numpy as np
 from safetensors import SafetensorError  # type: ignore[attr-defined]  # its stub lacks it
 from safetensors import deserialize as open_safetensors
 
-from data_tools.base.errors import CheckpointError
-from ernie_pair.weights.bf16 import BFLOAT16, bfloat16_to_float32
+from data_tools.files.errors import CheckpointError
 from ernie_pair.weights.paddle_variables import read_variables
-from ernie_pair.weights.restricted_pickle import as_arrays, load_plain_pickle
+from ernie_pair.weights.pickles import as_arrays, load_plain_pickle
+
+BFLOAT16 = np.dtype(np.uint16)
+_EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
+
+
+def bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:
+    """Return the numbers with the bit patterns ``bits`` as float32; no value changes."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def float32_to_bfloat16(array: np.ndarray) -> np.ndarray:
+    """Return the nearest bfloat16 of each number as its bits, ties to even."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(BFLOAT16)
+
+
+def is_bfloat16_finite(bits: np.ndarray) -> bool:
+    """Return whether none of the numbers with the bit patterns ``bits`` is NaN or infinity."""
+    return not ((bits & _EXPONENT) == _EXPONENT).any()
+
 
 Arrays = Dict[str, np.ndarray]
 
@@ -181,3 +200,14 @@ def _list_names(kind: str, names: list) -> str:
         return ""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return f"{len(names)} {kind}: {', '.join(names[:5])}{more}"
+
+
+def first_not_finite(arrays: Dict[str, np.ndarray]) -> Optional[str]:
+    """Return the name of an array that holds NaN or infinity; arrays of uint16 are bfloat16."""
+    return next((name for name, array in arrays.items() if not _all_finite(array)), None)
+
+
+def _all_finite(array: np.ndarray) -> bool:
+    if array.dtype == BFLOAT16:
+        return is_bfloat16_finite(array)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import ErniePairError
+from data_tools.files.errors import ErniePairError
 from other_libraries.client import Peer
 from other_libraries.comparing import (
     classifier_here,

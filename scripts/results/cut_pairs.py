@@ -18,16 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Sequence
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, names_in, option, refuse_empty
+from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
-from ernie_pair.pair.data.pair_columns import Columns
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, names_in, option, refuse_empty
+from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, first_places, write_new_pairs
+from ernie_pair.pair.audit.pairs_to_text import documents
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.new_pairs.known_pairs import KnownPairs, first_places
-from ernie_pair.pair.new_pairs.pair_writer import NewPair, write_new_pairs
-from ernie_pair.pair.new_pairs.pairs_to_text import documents
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def _new_pairs(config: CutConfig) -> List[NewPair]:
 
 
 def _read(flag: str, name: str) -> Pairs:
-    from ernie_pair.model_files.labels import parse_label_map
+    from ernie_pair.models.labels import parse_label_map
 
     return PairSource(flag, name, flag[: -len("_file")], parse_label_map("0=0,1=1"), Columns()).read()
 

@@ -21,11 +21,11 @@ from proof.runner import ROOT, Runner, main_folder, told
 from proof.scale import Scale
 from proof.status import status_lines
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, names_in, option, refuse_empty, refuse_unknown_names
-from ernie_pair.processes.console import start_console
-from ernie_pair.processes.world import World
+from data_tools.files.errors import InputError
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, names_in, option, refuse_empty, refuse_unknown_names
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
 
 STATUS = "status"
 

@@ -15,10 +15,10 @@ from proof.runner import ROOT, main_folder
 from proof.scale import Scale
 from proof.summary import summary_of
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_files import published
+from data_tools.files.errors import InputError
+from data_tools.options.cli import run_command
+from data_tools.options.options import Options, option, refuse_empty
 
 PAGE = ROOT / "docs" / "RESULTS.md"
 

@@ -8,18 +8,18 @@ from typing import Any, Dict, List
 import numpy as np
 from bench_table import write_model
 
-from ernie_pair.engine.flops import EncoderSize, count_classifier, count_encoder
 from ernie_pair.inference.token_rows import EncodedPairs, encode_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.model_files.source import CONFIG, VOCAB, open_model
-from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.models.source import CONFIG, VOCAB, open_model
+from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.export.export_config import ExportConfig
-from ernie_pair.pair.export.export_pair import export_pair
 from ernie_pair.pair.train.trainer import PairTrainer
+from ernie_pair.score.export.export_config import ExportConfig
+from ernie_pair.score.export.export_pair import export_pair
+from ernie_pair.train.step_work import EncoderSize, count_classifier, count_encoder
 from side_by_side.flags import SideBySideFlags
 from side_by_side.lanes import Lane, Work
 from side_by_side.starting import our_lane, peer_lane, peer_model, peer_ways, ways_of

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Sequence
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from side_by_side.figures import CaseFigures, case_figures
 from side_by_side.flags import SideBySideFlags
 from side_by_side.lanes import Lane, Measured, measure_lanes

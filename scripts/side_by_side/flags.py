@@ -4,11 +4,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, List, Literal, Tuple
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
+from data_tools.files.errors import InputError
 from data_tools.files.results import refuse_existing
-from ernie_pair.device.device import default_device, start_device
-from ernie_pair.processes.world import World
+from data_tools.options.options import Options, option
+from ernie_pair.runtime.device import default_device, start_device
+from ernie_pair.runtime.processes.world import World
 from side_by_side.lanes import TurnPlan
 from side_by_side.peer.python import open_peer
 

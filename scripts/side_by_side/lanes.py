@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 
 LAST_WORDS = 300
 

@@ -16,7 +16,7 @@ from side_by_side.turns import Turns
 def train_pairs(spec):
     """Train with PairTrainer; the turns begin after the initial evaluation."""
     from ernie_pair import PairCallback, PairConfig, PairTrainer
-    from ernie_pair.device.malloc import keep_freed_memory
+    from ernie_pair.runtime.cpu import keep_freed_memory
 
     turns = Turns()
 
@@ -39,18 +39,17 @@ def train_pairs(spec):
 def pretrain(spec):
     """Train with the static graph's job, its data and the engine's loop."""
     from data_tools.text.wordpiece import WordPiece
-    from ernie_pair.checkpoint.train_state import TrainState
-    from ernie_pair.device.device import start_training_device
-    from ernie_pair.device.malloc import keep_freed_memory
-    from ernie_pair.engine.hooks import Hooks
-    from ernie_pair.engine.loop import train
-    from ernie_pair.engine.run_log import RunLog
-    from ernie_pair.engine.schedule import Schedule
-    from ernie_pair.model_files.source import open_model
+    from ernie_pair.checkpoint.manifest import TrainState
+    from ernie_pair.models.source import open_model
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.data import open_pretrain_data
     from ernie_pair.pretrain.pretrain import build_job
-    from ernie_pair.processes.world import World
+    from ernie_pair.runtime.cpu import keep_freed_memory
+    from ernie_pair.runtime.device import start_training_device
+    from ernie_pair.runtime.processes.world import World
+    from ernie_pair.train.hooks import Hooks, Schedule
+    from ernie_pair.train.loop import train
+    from ernie_pair.train.run_log import RunLog
 
     turns, config, alone = Turns(), PretrainConfig(**spec["flags"]), World()
     start_training_device(config, alone)
@@ -81,9 +80,9 @@ def pretrain(spec):
 def ask_trained(spec):
     """Predict with a trained model, as the command does: from texts to logits."""
     from ernie_pair.pair.config.ask_config import PredictConfig
-    from ernie_pair.pair.data.pair_columns import Columns
+    from ernie_pair.pair.data.pair_records import Columns
     from ernie_pair.pair.data.pair_source import PairSource
-    from ernie_pair.pair.evaluation.inference_model import InferenceModel
+    from ernie_pair.score.evaluation.inference_model import InferenceModel
 
     turns = Turns()
     model = InferenceModel(PredictConfig(**spec["flags"]))
@@ -126,10 +125,10 @@ def encode(spec):
 
 def product(spec):
     """Measure the best rate of matrix products in every step."""
-    from ernie_pair.device.cpu_env import cpu_threads
-    from ernie_pair.device.device import start_device
     from ernie_pair.kernels.product_rate import measure_product_rate
-    from ernie_pair.processes.world import World
+    from ernie_pair.runtime.cpu_env import cpu_threads
+    from ernie_pair.runtime.device import start_device
+    from ernie_pair.runtime.processes.world import World
 
     start_device(spec["device"], World())
     turns = Turns()

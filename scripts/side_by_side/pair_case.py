@@ -8,16 +8,21 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 from bench_table import write_model
 
-from data_tools.base.errors import InputError
-from ernie_pair.engine.flops import FORWARD_PASSES_OF_TRAINING, EncoderSize, count_classifier, count_encoder
+from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import Batch
-from ernie_pair.model_files.source import CONFIG, open_model
-from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.models.source import CONFIG, open_model
+from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.train.datasets import open_pair_data
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.step_work import (
+    FORWARD_PASSES_OF_TRAINING,
+    EncoderSize,
+    count_classifier,
+    count_encoder,
+)
 from side_by_side.flags import SideBySideFlags
 from side_by_side.lanes import Lane, TurnPlan, Work
 from side_by_side.starting import PEER_WAYS, our_lane, peer_lane, peer_model, peer_ways, save_batches, ways_of

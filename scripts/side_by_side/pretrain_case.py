@@ -12,12 +12,12 @@ from data_tools.create_pretraining_data import CreateConfig, create_pretraining_
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import WordPiece
 from data_tools.trans_to_json import TransConfig, trans_to_json
-from ernie_pair.engine.flops import FORWARD_PASSES_OF_TRAINING, EncoderSize, count_pretraining
-from ernie_pair.model_files.source import CONFIG, open_model
-from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.models.source import CONFIG, open_model
+from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.step_work import FORWARD_PASSES_OF_TRAINING, EncoderSize, count_pretraining
 from side_by_side.flags import SideBySideFlags
 from side_by_side.lanes import Lane, TurnPlan, Work
 from side_by_side.starting import our_lane, peer_lane, peer_model, peer_ways, save_batches, ways_of

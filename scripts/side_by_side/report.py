@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 from data_tools.files.atomic_files import published
-from ernie_pair.device.cpu_level import processor_name
+from ernie_pair.runtime.cpu import processor_name
 from side_by_side.figures import CaseFigures
 
 LANE_HEAD = (

@@ -9,9 +9,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from ernie_pair.device.cpu_level import cpu_level
-from ernie_pair.kernels.levels import has_bf16
 from ernie_pair.kernels.library import open_kernels
+from ernie_pair.runtime.cpu import cpu_level, has_bf16
 from side_by_side.lanes import Lane, Work
 from side_by_side.peer.python import SCRIPTS, path_of_peer
 

@@ -20,17 +20,16 @@ from ports import free_port
 from tiny_pair import write_pairs, write_rows
 
 from data_tools.audit_text import AuditConfig, audit_text
+from ernie_pair.dashboard.curves import open_runs
 from ernie_pair.dashboard.plot_runs import PlotConfig, plot
-from ernie_pair.dashboard.run_folder import open_runs
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
-from ernie_pair.pair.compare.comparison_page import page_of_comparison
-from ernie_pair.pair.compare.comparison_report import compare
-from ernie_pair.pair.distill.model_table import FILES as MODEL_FILES
-from ernie_pair.pair.distill.model_table import write_table
-from ernie_pair.pair.evaluation.evaluation import evaluation_of
-from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.report.page import Made
+from ernie_pair.score.evaluation.evaluation import evaluation_of
+from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
+from ernie_pair.series.compare_models import FILES as MODEL_FILES
+from ernie_pair.series.compare_models import write_table
+from ernie_pair.series.comparison_report import compare, page_of_comparison
 
 pytestmark = pytest.mark.browser
 
@@ -188,9 +187,9 @@ def serving(model):
     """The address of the service, which serves ``model``."""
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("prometheus_client")
-    from ernie_pair.server.app import create_app
-    from ernie_pair.server.batcher import Batching
-    from ernie_pair.server.request import Limits
+    from ernie_pair.serve.app import create_app
+    from ernie_pair.serve.batcher import Batching
+    from ernie_pair.serve.request import Limits
 
     port = free_port()
     app = create_app(model, Batching(8, 0.01, 100), Limits(2000, 5, 200))

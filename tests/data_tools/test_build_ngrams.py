@@ -11,13 +11,12 @@ from places import ROOT
 from tiny_corpus import make, write_vocab
 
 from data_tools import build_ngrams as tool
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError
 from data_tools.build_ngrams import NgramsConfig, build_ngrams
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.writer import CorpusWriter
-from data_tools.ngrams.ngram_counts import NgramCounts
-from data_tools.ngrams.ngram_lexicon import read_ngrams
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
+from data_tools.text.ngrams import NgramCounts, read_ngrams
 from data_tools.text.wordpiece import WordPiece
 
 LETTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张"

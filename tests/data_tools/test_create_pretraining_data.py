@@ -13,13 +13,13 @@ from bad_json_lines import BAD
 from places import ROOT
 from tiny_corpus import TOKENS, command, documents, leftovers, lines_of, make, write_vocab
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError
-from data_tools.base.process_pool import ordered_map
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
 from data_tools.corpus.format import Corpus, corpus_paths
 from data_tools.corpus.shards import shard_jobs
 from data_tools.create_pretraining_data import CreateConfig, rules_of
+from data_tools.files.errors import InputError
+from data_tools.files.process_pool import ordered_map
+from data_tools.options.cli import exit_code_of
 
 
 @pytest.fixture

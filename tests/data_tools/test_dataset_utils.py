@@ -3,7 +3,6 @@ import pytest
 from masking_cases import PLAIN_OF, compiled, random_case, rule
 
 from data_tools import dataset_utils
-from data_tools.base.errors import InputError
 from data_tools.dataset_utils import (
     Draws,
     choose_words,
@@ -13,7 +12,8 @@ from data_tools.dataset_utils import (
     word_spans,
 )
 from data_tools.ernie_dataset import join_segments, masking_rule, sample_rng
-from data_tools.samples.masking_plugin import load_masking_fn
+from data_tools.files.errors import InputError
+from data_tools.samples.masking import load_masking_fn
 from data_tools.text.wordpiece import WordPiece
 
 

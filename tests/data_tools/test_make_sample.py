@@ -5,12 +5,11 @@ from collections import Counter
 
 import pytest
 
-from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.options.cli import run_command
 from data_tools.text import sample_text
-from data_tools.text.sample_pairs import all_meanings, overlap
-from data_tools.text.sample_tables import read_topic
+from data_tools.text.sample import all_meanings, overlap, read_topic
 
 FILES = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
 

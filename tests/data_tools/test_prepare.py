@@ -13,11 +13,11 @@ from ports import free_port
 from tiny_corpus import ROOT, finished, hashes, leftovers, lines_of, write_vocab
 from waiting import until
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError, MachineError
-from data_tools.base.installation import install_command
-from data_tools.base.ray_pool import ray_map
 from data_tools.corpus import shards
+from data_tools.files.errors import InputError, MachineError
+from data_tools.files.installation import install_command
+from data_tools.files.ray_pool import ray_map
+from data_tools.options.cli import exit_code_of
 from data_tools.prepare import PrepareConfig, SharedMaker, prepare
 
 LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # about six shards

@@ -12,10 +12,10 @@ import paddle
 import pytest
 from places import ROOT
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair import launcher
-from ernie_pair.device.paddle_patches.launcher import FailedProcess
 from ernie_pair.launcher import refuse_absent_gpus
+from ernie_pair.runtime.paddle_patches.launcher import FailedProcess
 
 
 def launch(folder, *words, **environment):
@@ -31,8 +31,8 @@ def launch(folder, *words, **environment):
 
 SPEAKING = """
 import logging, subprocess, sys
-from ernie_pair.processes.console import GOOD, start_console
-from ernie_pair.processes.world import launched_world
+from ernie_pair.runtime.processes.console import GOOD, start_console
+from ernie_pair.runtime.processes.world import launched_world
 
 start_console(launched_world())
 logging.getLogger("ernie_pair").info("better than all before it", extra={"tone": GOOD})

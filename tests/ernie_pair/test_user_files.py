@@ -15,15 +15,15 @@ from planted import KINDS, OF_ANY_RUN, OF_PAIRS, OF_PRETRAINING, content, plant
 from tiny_pair import train_config
 from visualdl import LogReader
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import CheckpointError
-from ernie_pair.checkpoint.best_link import ranked_models
+from data_tools.files.errors import CheckpointError
+from data_tools.options.cli import exit_code_of
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checkpoint.run_folder import ranked_models
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 

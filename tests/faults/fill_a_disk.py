@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from data_tools.base.errors import MachineError
+from data_tools.files.errors import MachineError
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.processes.world import World
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.world import World
 
 FILES = {"a": b"a" * 300_000, "b": b"b" * 200_000}
 mount, kind = Path(sys.argv[1]), sys.argv[2]

@@ -14,8 +14,8 @@ from tiny_pair import write_model, write_pairs
 from tiny_search import texts_of, write_lines
 from tiny_ship import write_trained
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.regular_file import CONFIG_YAML
+from data_tools.files.atomic_files import CONFIG_YAML
+from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run as run_here
 
 SERIES = (

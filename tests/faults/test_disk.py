@@ -9,10 +9,10 @@ import pytest
 from children import in_child
 from places import ROOT
 
-from data_tools.base.cli import exit_code_of
+from data_tools.options.cli import exit_code_of
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.processes.world import World
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.world import World
 
 FILES = {"a": b"a" * 3000, "b": b"b" * 2000}
 

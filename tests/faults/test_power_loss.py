@@ -11,8 +11,8 @@ from places import ROOT
 SAVE = """
 import sys
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.processes.world import World
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.world import World
 
 checkpoints = Checkpoints(sys.argv[1], World(), lambda values: values)
 checkpoints.save(TrainState(5), {}, [("a", b"a" * 9000), ("b", b"b")], {})

@@ -8,12 +8,12 @@ import pytest
 from children import in_child, kill_before, killed_everywhere
 from fake_ranks import on_ranks
 
+from data_tools.files.atomic_files import own_name
 from data_tools.files.atomic_folder import MADE, is_as_made, publish_folder
-from data_tools.files.own_names import own_name
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, DamagedError
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.processes.world import World
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.world import World
 
 
 def alone(values):

@@ -12,7 +12,7 @@ from tiny_pretrain import events
 
 # One rank whose third save finds no room, whose tenth loss is not finite, or that meets a bug there.
 FAILING = """
-from data_tools.base.cli import run_command
+from data_tools.options.cli import run_command
 from importlib import import_module
 from {config} as Config
 

@@ -27,21 +27,21 @@ from their_models import (  # noqa: E402
 )
 
 from data_tools.text.wordpiece import WordPiece  # noqa: E402
-from ernie_pair.device.device import quiet_libraries  # noqa: E402
-from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS  # noqa: E402
-from ernie_pair.model_files.interchange import (  # noqa: E402
+from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS  # noqa: E402
+from ernie_pair.models.interchange import (  # noqa: E402
     FromHuggingFaceConfig,
     ToHuggingFaceConfig,
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
-from ernie_pair.model_files.source import open_model  # noqa: E402
+from ernie_pair.models.networks.classifier import build_classifier  # noqa: E402
+from ernie_pair.models.networks.classifier_weights import load_classifier  # noqa: E402
+from ernie_pair.models.source import open_model  # noqa: E402
 from ernie_pair.pair.config.ask_config import EvaluateConfig  # noqa: E402
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair  # noqa: E402
-from ernie_pair.pair.model.classifier import build_classifier  # noqa: E402
-from ernie_pair.pair.model.classifier_weights import load_classifier  # noqa: E402
 from ernie_pair.pretrain.convert.warm_start import read_start  # noqa: E402
 from ernie_pair.pretrain.graph.model import CLASSES, encoder_of  # noqa: E402
+from ernie_pair.runtime.device import quiet_libraries  # noqa: E402
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair  # noqa: E402
 
 quiet_libraries()
 transformers.logging.set_verbosity_error()

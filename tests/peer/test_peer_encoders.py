@@ -14,25 +14,25 @@ from paddlenlp import transformers as paddlenlp_models  # noqa: E402
 from their_models import FAMILIES, ask, padded_as, save, their_model  # noqa: E402
 from tiny_pair import train_config  # noqa: E402
 
-from data_tools.base.errors import CheckpointError, InputError  # noqa: E402
-from ernie_pair.device.device import quiet_libraries  # noqa: E402
-from ernie_pair.embedding.text_encoder import build_text_encoder, load_text_weights  # noqa: E402
+from data_tools.files.errors import CheckpointError, InputError  # noqa: E402
 from ernie_pair.inference.predictor import PairPredictor  # noqa: E402
 from ernie_pair.inference.token_rows import SEPARATOR  # noqa: E402
-from ernie_pair.kernels.kernel_flags import KernelFlags  # noqa: E402
-from ernie_pair.model_files.interchange import (  # noqa: E402
+from ernie_pair.kernels.choice import KernelFlags  # noqa: E402
+from ernie_pair.models.interchange import (  # noqa: E402
     FromHuggingFaceConfig,
     ToHuggingFaceConfig,
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
-from ernie_pair.model_files.source import open_model  # noqa: E402
-from ernie_pair.pair.export.export_pair import ExportConfig, export_pair  # noqa: E402
-from ernie_pair.pair.model.classifier import build_classifier  # noqa: E402
-from ernie_pair.pair.model.classifier_weights import load_classifier, load_initial_weights  # noqa: E402
-from ernie_pair.pair.model.encoders import hidden_states  # noqa: E402
-from ernie_pair.pair.model.kernel_path import choose_path  # noqa: E402
+from ernie_pair.models.networks.classifier import build_classifier  # noqa: E402
+from ernie_pair.models.networks.classifier_weights import load_classifier, load_initial_weights  # noqa: E402
+from ernie_pair.models.networks.encoders import hidden_states  # noqa: E402
+from ernie_pair.models.networks.kernel_path import choose_path  # noqa: E402
+from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights  # noqa: E402
+from ernie_pair.models.source import open_model  # noqa: E402
 from ernie_pair.pair.train.initial_model import open_initial_model  # noqa: E402
+from ernie_pair.runtime.device import quiet_libraries  # noqa: E402
+from ernie_pair.score.export.export_pair import ExportConfig, export_pair  # noqa: E402
 from ernie_pair.search.trained_scorer import open_trained_scorer  # noqa: E402
 
 quiet_libraries()

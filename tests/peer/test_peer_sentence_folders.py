@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 from other_libraries.comparing import classifier_here, rows_here, scores_there  # noqa: E402
 from other_libraries.texts import WITH_SYMBOLS, sentences  # noqa: E402
 
-from data_tools.base.errors import ErniePairError  # noqa: E402
+from data_tools.files.errors import ErniePairError  # noqa: E402
 from ernie_pair.embedding.open_embedder import open_embedder  # noqa: E402
 
 MOST = 1e-5

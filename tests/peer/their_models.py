@@ -8,7 +8,7 @@ import torch
 import transformers
 from tiny_pair import VOCAB
 
-from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
+from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS
 
 FAMILIES = [family for family in COUNTERPARTS if family != "ernie_gram"]  # which is a BERT there
 SIZES = {

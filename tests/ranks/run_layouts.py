@@ -14,19 +14,19 @@ from pathlib import Path
 import numpy as np
 
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.engine.hooks import NoStop
-from ernie_pair.kernels.levels import LEVEL_ASKED
-from ernie_pair.model_files.source import open_model
+from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.fusion.fused_ops import choose_fused
 from ernie_pair.pretrain.graph.fused_layers import choose_path
+from ernie_pair.pretrain.graph.fusion import choose_fused
 from ernie_pair.pretrain.graph.model import ernie_config
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, build_program
-from ernie_pair.pretrain.graph.rank_sums import RankSums
+from ernie_pair.pretrain.graph.step_monitors import RankSums
 from ernie_pair.pretrain.graph.strategy import start_fleet
 from ernie_pair.pretrain.pretrain_job import PretrainJob
-from ernie_pair.processes.world import launched_world
+from ernie_pair.runtime.cpu import LEVEL_ASKED
+from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.train.hooks import NoStop
 
 
 class PoisonedJob(PretrainJob):

@@ -16,9 +16,9 @@ from tiny_pair_job import run, tiny_job, weights
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.pair.process_group import join_process_group
-from ernie_pair.processes.world import World, launched_world
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.world import World, launched_world
+from ernie_pair.train.process_group import join_process_group
 
 
 def run_job(folder, process_group, out, flags, updates, first=1, resume=None, infinite=(), offload=False):

@@ -14,10 +14,10 @@ import paddle.distributed as dist
 from paddle import nn
 from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage2
 
-from ernie_pair.device.paddle_patches.group_sharding import sums_in_float32
-from ernie_pair.device.paddle_patches.replaced import replaced
-from ernie_pair.pair.process_group import join_process_group
-from ernie_pair.processes.world import launched_world
+from ernie_pair.runtime.paddle_patches.group_sharding import sums_in_float32
+from ernie_pair.runtime.paddle_patches.replaced import replaced
+from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.train.process_group import join_process_group
 
 # {type: the first number above 1, less 1}: the mean of the two lies between them
 DIGIT = {"float16": 2.0**-10, "bfloat16": 2.0**-7}

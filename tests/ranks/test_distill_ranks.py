@@ -11,8 +11,8 @@ import pytest
 from places import ROOT
 from tiny_distill import distill_config, write_teacher
 
+from ernie_pair.checks.quickstart import words_of
 from ernie_pair.pair.distill.distill import distill_pair
-from ernie_pair.quickstart.commands import words_of
 from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks

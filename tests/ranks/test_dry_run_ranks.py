@@ -9,8 +9,8 @@ import yaml
 from package_command import command
 from tiny_pair import train_config
 
-from data_tools.files.own_config import read_own_config
-from ernie_pair.run_config.config_yaml import CONFIG_YAML
+from data_tools.files.results import read_own_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML
 
 pytestmark = pytest.mark.ranks
 

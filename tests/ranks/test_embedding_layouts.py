@@ -12,7 +12,7 @@ from places import ROOT, SUPPORT
 from run_embedding_layouts import run_layout
 from tiny_embedding import write_files
 
-from ernie_pair.pair.process_group import SingleProcess
+from ernie_pair.train.process_group import SingleProcess
 
 pytestmark = pytest.mark.ranks
 

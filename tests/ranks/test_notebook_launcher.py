@@ -14,10 +14,10 @@ from places import ROOT, SUPPORT
 from run_files import events, files_of
 from tiny_pair import toy_rows, write_model, write_pairs
 
-from data_tools.base.errors import InputError, LostProcessError
+from data_tools.files.errors import InputError, LostProcessError
 from ernie_pair import PairCallback, PairConfig, PairTrainer, notebook_launcher
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.processes.world import launched_world
+from ernie_pair.runtime.processes.world import launched_world
 
 pytestmark = pytest.mark.ranks
 SETTINGS = {

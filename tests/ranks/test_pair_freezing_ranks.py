@@ -18,7 +18,7 @@ from ernie_pair.weights.weight_files import from_safetensors
 pytestmark = pytest.mark.ranks
 TRAIN = """
 import json, sys
-from data_tools.base.cli import exit_code_of
+from data_tools.options.cli import exit_code_of
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.train.train_pair import train_pair
 

@@ -12,7 +12,7 @@ from places import ROOT, SUPPORT
 from run_pair_layouts import run_job
 from tiny_pair_job import write_files
 
-from ernie_pair.pair.process_group import SingleProcess
+from ernie_pair.train.process_group import SingleProcess
 from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks

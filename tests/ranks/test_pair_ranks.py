@@ -16,10 +16,10 @@ from tiny_pretrain import level_here, needs_kernels
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.evaluation_report import FILES
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.evaluation_report import FILES
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.ranks
 # Trains, stops at the given step, and writes a hash of the weights of each process.
 TRAIN = """
 import hashlib, json, os, sys
-from data_tools.base.cli import exit_code_of
+from data_tools.options.cli import exit_code_of
 from ernie_pair.pair.step import loss as objective
 from ernie_pair.pair.train import train_pair as run
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -55,10 +55,10 @@ sys.exit(exit_code_of(lambda: run.train_pair(TrainConfig(**flags))))
 
 ASK = """
 import json, sys
-from data_tools.base.cli import exit_code_of
+from data_tools.options.cli import exit_code_of
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 def ask():
     evaluate_pair(EvaluateConfig(**json.loads(sys.argv[1])))
@@ -71,9 +71,9 @@ sys.exit(exit_code_of(ask))
 # Rank 0 runs in a child, as the launcher stops the others once one of its own processes has ended.
 LOST = """
 import os, sys, time
-from data_tools.base.cli import exit_code_of
-from ernie_pair.pair.process_group import join_process_group
-from ernie_pair.processes.world import launched_world
+from data_tools.options.cli import exit_code_of
+from ernie_pair.train.process_group import join_process_group
+from ernie_pair.runtime.processes.world import launched_world
 
 def meet():
     process_group = join_process_group(launched_world())

@@ -12,7 +12,7 @@ import pytest
 from tiny_pretrain import has_bf16, level_here, needs_kernels, write_corpus, write_model
 
 from data_tools.build_ngrams import NgramsConfig, build_ngrams
-from ernie_pair.kernels.levels import LEVEL_ASKED
+from ernie_pair.runtime.cpu import LEVEL_ASKED
 
 pytestmark = pytest.mark.ranks
 

@@ -11,9 +11,9 @@ from ports import free_port
 from safetensors.numpy import load_file
 from tiny_pretrain import events, flags, write_corpus, write_model
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 pytestmark = pytest.mark.ranks
 

@@ -10,7 +10,7 @@ import tiny_pretrain
 from places import ROOT
 from run_files import events
 
-from ernie_pair.device.cpu_cores import share_of
+from ernie_pair.runtime.cpu import share_of
 
 pytestmark = [
     pytest.mark.ranks,

@@ -12,13 +12,13 @@ import pytest
 from tiny_pair import write_model, write_pairs
 
 from ernie_pair import CrossValidateConfig, SearchParamsConfig, cross_validate, search_params
-from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
+from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 
 pytestmark = pytest.mark.ranks
 
 RUN = """
 import json, sys
-from data_tools.base.cli import exit_code_of
+from data_tools.options.cli import exit_code_of
 from ernie_pair import __main__ as commands
 
 name, module, function, config = sys.argv[1:5]

@@ -12,21 +12,21 @@ from places import ROOT
 from run_files import events
 from tiny_targets import target_config
 
+from ernie_pair.models.networks.classifier_weights import load_classifier
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 pytestmark = pytest.mark.ranks
 
 LAUNCHED = """
 import json, sys
-from data_tools.base.cli import exit_code_of
+from data_tools.options.cli import exit_code_of
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.train.train_pair import train_pair
 
 def work():

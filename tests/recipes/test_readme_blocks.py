@@ -27,8 +27,8 @@ from tiny_bert import ORDER, POOLER, write_bert
 from tiny_sentence import write_sentence
 from warm_commands import warm_environment
 
-from ernie_pair.model_files.source import open_model
-from ernie_pair.pair.model.classifier import build_classifier
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.source import open_model
 from ernie_pair.pair.train.train_pair import train_pair
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
@@ -427,7 +427,7 @@ def test_every_special_case_still_matches_a_block():
 
 
 def test_the_documented_exit_codes_match_the_error_classes():
-    from data_tools.base import errors
+    from data_tools.files import errors
 
     classes = [value for value in vars(errors).values() if isinstance(getattr(value, "exit_code", None), int)]
     page = text_of("docs/en/resume-and-faults.md").replace("\n", " ")

@@ -18,8 +18,8 @@ import tiny_pretrain
 from pages import ROOT, rows
 from safetensors.numpy import load_file
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError, counted, without_flags
+from data_tools.files.errors import InputError, counted, without_flags
+from data_tools.options.cli import parse_config
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.train.train_pair import train_pair

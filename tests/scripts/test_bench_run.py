@@ -4,7 +4,7 @@ import bench_run
 import pytest
 from bench_run import train_events
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 
 # Writes its flags and thread count to its events; exits with the code given by --code.
 PROGRAM = """

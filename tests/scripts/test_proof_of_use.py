@@ -28,8 +28,8 @@ from run import RunConfig
 from test_cut_documents import texts_of
 from tiny_sentence import write_sentence
 
-from data_tools.base.errors import InputError
-from data_tools.corpus.splits import document_ranges
+from data_tools.corpus.format import document_ranges
+from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
 
 SCRIPT = """

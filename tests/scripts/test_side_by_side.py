@@ -28,11 +28,11 @@ from side_by_side.starting import peer_ways
 from tiny_pair import VOCAB, write_pairs
 from tiny_pair import write_model as write_tiny_model
 
-from data_tools.base.errors import InputError
-from ernie_pair.device import malloc
-from ernie_pair.engine.flops import EncoderSize, count_classifier, count_encoder
+from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import Batch
-from ernie_pair.model_files.source import open_model
+from ernie_pair.models.source import open_model
+from ernie_pair.runtime import cpu as malloc
+from ernie_pair.train.step_work import EncoderSize, count_classifier, count_encoder
 
 # A lane that records its turns in a file and exits at the given step.
 LANE = """

@@ -21,11 +21,11 @@ from side_by_side.peer.python import OF_PADDLE, environment_of_peer
 from tiny_pair import write_model, write_pairs
 from waiting import until
 
-from data_tools.base.errors import InputError
-from data_tools.base.regular_file import CONFIG_YAML
-from ernie_pair.engine.lr_schedule import learning_rate
+from data_tools.files.atomic_files import CONFIG_YAML
+from data_tools.files.errors import InputError
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
+from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
+from ernie_pair.train.loop import learning_rate
 
 
 @pytest.fixture

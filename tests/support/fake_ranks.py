@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 
 class Sum:

@@ -5,12 +5,12 @@ import math
 import numpy as np
 
 from data_tools.files.results import MAKER
-from ernie_pair.checkpoint.run_note import run_id_of
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.engine.run_log import RunLog
-from ernie_pair.engine.step_work import StepWork
-from ernie_pair.report import probability_counts
-from ernie_pair.run_config.config_yaml import text_of_config
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checkpoint.run_config import text_of_config
+from ernie_pair.checkpoint.run_folder import run_id_of
+from ernie_pair.report import chart as probability_counts
+from ernie_pair.train.run_log import RunLog
+from ernie_pair.train.step_work import StepWork
 
 
 def write_pair_run(folder, slope=1.0, steps=40, **flags):

@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 from paddle.distributed import io as paddle_io
 
-from ernie_pair.model_files.spec import read_spec
+from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
 
 SECOND_NAMES = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")

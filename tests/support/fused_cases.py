@@ -6,12 +6,11 @@ import pytest
 from paddle import nn
 from tiny_pair import write_model
 
-from ernie_pair.kernels.encoder_layer import FusedLayer
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.kernels.model_state import ModelState
-from ernie_pair.model_files.source import open_model
-from ernie_pair.pair.model.classifier import build_classifier
-from ernie_pair.pair.model.kernel_path import choose_path, seed_dropout
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.kernels.encoder_layer import FusedLayer, ModelState
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.networks.kernel_path import choose_path, seed_dropout
+from ernie_pair.models.source import open_model
 
 FUSED, PLAIN = KernelFlags(kernels="fused"), KernelFlags(kernels="plain")
 # Of one with large weights, in which every rounding shows; and of the gradients' norms.

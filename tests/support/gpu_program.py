@@ -24,8 +24,8 @@ def start(processes: int):
     """Start fleet; returns the context in which programs are built."""
     import paddle
 
-    from ernie_pair.device.paddle_patches.static_fleet import without_nccl
     from ernie_pair.pretrain.graph.strategy import start_fleet
+    from ernie_pair.runtime.paddle_patches.static_programs import without_nccl
 
     start_fleet("gpu", processes)
     # A CPU build cannot exchange NCCL's ids; the program is the same.
@@ -36,9 +36,9 @@ def build(processes: int, capability=(8, 0), **flags):
     """The programs of a tiny ERNIE on a GPU of ``capability``; the state is sharded where processes are."""
     from tiny_pretrain import SIZES, VOCAB
 
-    from ernie_pair.model_files.spec import parse_spec
+    from ernie_pair.models.spec import parse_spec
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-    from ernie_pair.pretrain.fusion.fused_ops import choose_fused
+    from ernie_pair.pretrain.graph.fusion import choose_fused
     from ernie_pair.pretrain.graph.model import ernie_config
     from ernie_pair.pretrain.graph.program import build_program
 
@@ -53,7 +53,7 @@ def build(processes: int, capability=(8, 0), **flags):
 
 def ops_of(main):
     """The ops that a step runs, with the block that each stands in."""
-    from ernie_pair.pretrain.optimizer.zero1 import updates_of
+    from ernie_pair.pretrain.graph.optimizers import updates_of
 
     block, _ = updates_of(main)
     return [(part, op) for part in {0: main.global_block(), block.idx: block}.values() for op in part.ops]
@@ -70,6 +70,6 @@ def collectives_of(main):
 
 def name_of(op):
     """The type of ``op`` as Paddle 2.6 calls it."""
-    from ernie_pair.device.paddle_patches.static_programs import is_broadcast, is_sum
+    from ernie_pair.runtime.paddle_patches.static_programs import is_broadcast, is_sum
 
     return "c_allreduce_sum" if is_sum(op) else "c_broadcast" if is_broadcast(op) else op.type

@@ -4,7 +4,7 @@ import numpy as np
 
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.evaluation.evaluation import Answers, Fitted
+from ernie_pair.score.evaluation.evaluation import Answers, Fitted
 
 
 def answers_of(classes=2, rows=60, swap=True, **changes):

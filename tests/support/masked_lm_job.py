@@ -14,15 +14,14 @@ from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.samples.collate import NO_LABEL, collate
 from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.engine.hooks import Hooks
-from ernie_pair.engine.lr_schedule import learning_rate
-from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.engine.schedule import Schedule
-from ernie_pair.model_files.source import ModelSource
-from ernie_pair.pair.step.optimizer import optimizer_arrays, restore_optimizer
-from ernie_pair.processes.stop_signals import StopSignals
-from ernie_pair.processes.world import seed_of
-from ernie_pair.weights.parameter_matching import match_parameters
+from ernie_pair.models.source import ModelSource
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.runtime.processes.world import seed_of
+from ernie_pair.train.hooks import Hooks, Schedule
+from ernie_pair.train.loop import learning_rate
+from ernie_pair.train.run import Processes, RunSettings, run_training
+from ernie_pair.train.step.optimizer import optimizer_arrays, restore_optimizer
+from ernie_pair.weights.parameter_names import match_parameters
 from ernie_pair.weights.weight_files import from_safetensors
 
 BATCH, LENGTH = 4, 32
@@ -45,7 +44,7 @@ class MaskedLMData:
 
 
 class MaskedLMJob:
-    """Satisfies ``ernie_pair.engine.run.Job``."""
+    """Satisfies ``ernie_pair.train.run.Job``."""
 
     def __init__(self, source: ModelSource, rates: dict, seed: int):
         paddle.seed(seed_of(seed))

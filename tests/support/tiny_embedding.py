@@ -10,11 +10,11 @@ from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import GivenData, open_embedding_data
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
 from ernie_pair.embedding.train.train_embedding import open_initial_encoder
-from ernie_pair.engine.hooks import NoStop
-from ernie_pair.pair.model.kernel_path import choose_path
-from ernie_pair.pair.process_group import SingleProcess
-from ernie_pair.pair.step.recompute import recompute_layers
-from ernie_pair.processes.world import World
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import NoStop
+from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.step.recompute import recompute_layers
 
 LETTERS = list(CHARACTERS)
 OTHER = dict(zip(LETTERS, np.random.default_rng(9).permutation(LETTERS)))

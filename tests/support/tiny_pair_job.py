@@ -7,19 +7,19 @@ import numpy as np
 from tiny_pair import write_model, write_pairs
 
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.engine.hooks import NoStop
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
-from ernie_pair.model_files.source import open_model
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.pair.model.classifier import build_classifier
-from ernie_pair.pair.model.kernel_path import choose_path
-from ernie_pair.pair.process_group import SingleProcess
-from ernie_pair.pair.step.recompute import recompute_layers
-from ernie_pair.pair.targets.class_weights import class_weights_of
+from ernie_pair.pair.targets.metrics import class_weights_of
 from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import NoStop
+from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.step.recompute import recompute_layers
 
 STEPS = 60
 PLACES = {"train_file": "t", "dev_file": "d", "output_dir": "o"}

@@ -9,7 +9,7 @@ import numpy as np
 from tiny_pair import CHARACTERS
 from tiny_ship import write_trained
 
-from ernie_pair.model_files.embedding_json import EmbeddingSettings
+from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.search import build_index as building
 from ernie_pair.search import searcher as searching
 from ernie_pair.search.build_index import IndexConfig, make_index

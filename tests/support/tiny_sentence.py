@@ -7,9 +7,9 @@ import numpy as np
 import paddle
 from tiny_pair import write_model
 
-from ernie_pair.embedding.text_encoder import build_text_encoder
-from ernie_pair.model_files.embedding_json import NORMALIZE, EmbeddingSettings, width_after
-from ernie_pair.model_files.source import open_model
+from ernie_pair.models.embedding_json import NORMALIZE, EmbeddingSettings, width_after
+from ernie_pair.models.networks.text_encoder import build_text_encoder
+from ernie_pair.models.source import open_model
 
 WIDTH = 32
 

@@ -8,12 +8,12 @@ from tiny_pair import CHARACTERS, write_model
 
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import encode_texts
-from ernie_pair.model_files.source import open_model
-from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.model.classifier import build_classifier
-from ernie_pair.pair.model.classifier_weights import load_classifier
-from ernie_pair.pair.model.logits import logits_of
-from ernie_pair.pair.process_group import SingleProcess
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.row_answers import logits_of
+from ernie_pair.models.source import open_model
+from ernie_pair.score.export.export_pair import ExportConfig, export_pair
+from ernie_pair.train.process_group import SingleProcess
 
 MAX_SEQ_LEN = 40
 

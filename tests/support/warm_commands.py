@@ -26,7 +26,7 @@ from places import ROOT
 AT_IMPORT = tuple("CUDA ERNIE_PAIR FLAGS_ GLOG HOME KMP_ LD_ MKL_ OMP_ PADDLE PPNLP PYTHON".split())
 PRELOADED = """
     ernie_pair.pair.train.train_pair ernie_pair.pretrain.pretrain ernie_pair.pretrain.convert.convert
-    ernie_pair.embedding.train.train_embedding ernie_pair.pair.export.export_pair
+    ernie_pair.embedding.train.train_embedding ernie_pair.score.export.export_pair
     onnxruntime pyarrow sklearn.metrics visualdl
 """.split()
 SHIM = """#!{python} -SE

@@ -3,23 +3,20 @@
 from dataclasses import dataclass
 from typing import Literal, Optional, Tuple
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import names_in, option
-from ernie_pair.checkpoint.retention_flags import RetentionFlags
-from ernie_pair.device.amp_flags import AmpFlags
-from ernie_pair.device.deterministic_flags import DeterministicFlags
+from data_tools.files.errors import InputError
+from data_tools.options.options import names_in, option
+from ernie_pair.checkpoint.checkpoints import RetentionFlags
 from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.retrieval import METRICS
-from ernie_pair.engine.report_flags import ReportFlags
-from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.model_files.config_json import FAMILIES
-from ernie_pair.model_files.embedding_json import POOLING_NAMES
-from ernie_pair.model_files.labels import parse_label_map
-from ernie_pair.pair.config.layer_flags import LayerFlags
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.config_json import FAMILIES
+from ernie_pair.models.embedding_json import POOLING_NAMES
+from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pair.config.pair_config import OutputConfig
 from ernie_pair.pair.config.run_flags import RunFlags
+from ernie_pair.runtime.amp_flags import AmpFlags, DeterministicFlags
+from ernie_pair.train.run_flags import LayerFlags, ReportFlags, WarmupFlags
 
 USUAL_LENGTH = 64  # tokens of a text
 

@@ -5,33 +5,34 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
 
-from data_tools.base.errors import InputError, counted
-from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.errors import InputError, counted
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from data_tools.text.lines import LineRules
 from data_tools.text.named_texts import LeftOut, is_text_file, read_texts
+from data_tools.text.text_files import LineRules
 from ernie_pair.embedding.retrieval import build_retrieval_set
-from ernie_pair.embedding.train.contrastive_batch import ContrastiveBatch, ContrastiveSteps, StepRules
-from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
-from ernie_pair.embedding.train.embedding_job import DevTexts
-from ernie_pair.embedding.train.training_texts import (
+from ernie_pair.embedding.train.contrastive import (
+    ContrastiveBatch,
+    ContrastiveSteps,
+    StepRules,
     TrainingTexts,
     sha256_of_texts,
     texts_alone,
     texts_of_pairs,
 )
+from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+from ernie_pair.embedding.train.embedding_job import DevTexts
 from ernie_pair.inference.token_rows import encode_single_texts, open_tokenizer
-from ernie_pair.model_files.embedding_json import EmbeddingSettings
-from ernie_pair.model_files.labels import Labels, parse_label_map
-from ernie_pair.model_files.model_card import DataFile
-from ernie_pair.model_files.source import ModelSource
-from ernie_pair.pair.audit.audit_warnings import warn_before_training
+from ernie_pair.models.embedding_json import EmbeddingSettings
+from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.model_card import DataFile
+from ernie_pair.models.source import ModelSource
+from ernie_pair.pair.audit.audit_pairs import warn_before_training
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, examples_of
-from ernie_pair.pair.data.pair_columns import Columns
-from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger(__name__)
 

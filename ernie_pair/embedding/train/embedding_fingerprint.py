@@ -4,13 +4,13 @@ import json
 from typing import Dict
 
 from ernie_pair.checkpoint.fingerprint import RunRules
-from ernie_pair.device.amp_flags import without_idle_amp
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
-from ernie_pair.model_files.source import ModelSource
-from ernie_pair.pair.config.step_flags import SAME_STEP
+from ernie_pair.models.source import ModelSource
+from ernie_pair.pair.config.run_flags import SAME_STEP
 from ernie_pair.pair.train.pair_fingerprint import STEPS, cure_of, key_of_file, warmup_of
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.amp_flags import without_idle_amp
+from ernie_pair.runtime.processes.world import World
 
 # No --allow_change makes the weights, or the best metric so far, fit these.
 FIXED = ("model_type", "config.json", "vocabulary", "best_metric", "pooling", "freeze", "dims", "max_seq_len")

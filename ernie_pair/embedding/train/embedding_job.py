@@ -16,25 +16,39 @@ import paddle
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.embedding.retrieval import RetrievalSet, measure_retrieval
-from ernie_pair.embedding.text_encoder import TextEncoder
-from ernie_pair.embedding.train.contrastive_batch import ContrastiveBatch
-from ernie_pair.embedding.train.contrastive_loss import contrastive_loss
+from ernie_pair.embedding.train.contrastive import ContrastiveBatch, contrastive_loss
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
-from ernie_pair.embedding.train.vectors import vectors_of_rows
-from ernie_pair.engine.flops import EncoderSize, count_encoder
-from ernie_pair.engine.hooks import StopRequests
-from ernie_pair.engine.lr_schedule import learning_rate
-from ernie_pair.engine.readings import DeferredMetrics
+from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.token_rows import EncodedPairs
-from ernie_pair.model_files.embedding_json import EMBEDDING, EmbeddingSettings
-from ernie_pair.pair.model.kernel_path import constant_weights, seed_dropout
-from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
-from ernie_pair.pair.step.data_parallel import DataParallel
-from ernie_pair.pair.step.freezing import num_frozen_layers
-from ernie_pair.pair.step.sound_step import move_if_sound
+from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings
+from ernie_pair.models.networks.kernel_path import constant_weights, seed_dropout
+from ernie_pair.models.networks.row_answers import answers_of_rows
+from ernie_pair.models.networks.text_encoder import TextEncoder
 from ernie_pair.pair.train import job_state
 from ernie_pair.pair.train.pair_job import open_optimizer, rates_of
-from ernie_pair.processes.world import seed_of
+from ernie_pair.runtime.processes.world import seed_of
+from ernie_pair.train.hooks import StopRequests
+from ernie_pair.train.loop import learning_rate
+from ernie_pair.train.step.amp import AmpContext, loss_scale_of, move_if_sound
+from ernie_pair.train.step.data_parallel import DataParallel
+from ernie_pair.train.step.recompute import num_frozen_layers
+from ernie_pair.train.step_work import DeferredMetrics, EncoderSize, count_encoder
+
+
+def vectors_of_rows(
+    model: TextEncoder,
+    rows: EncodedPairs,
+    batch_size: int,
+    process_group,
+    asked: Optional[Callable[[int], None]] = None,
+) -> np.ndarray:
+    """Return the vector of every row, float32 [N, D] of length 1, in their order, on every rank.
+
+    ``asked`` and the batches are those of `answers_of_rows`. Leaves ``model`` in evaluation mode. Raises
+    NumbersError for a vector that is not finite.
+    """
+    vectors = answers_of_rows(model, rows, model.dim, batch_size, process_group, asked)
+    return unit_rows(vectors, "the model")
 
 
 class DevTexts(NamedTuple):
@@ -65,7 +79,7 @@ class WaitingStep(NamedTuple):
 
 
 class EmbeddingJob:
-    """The job of training ``model``; satisfies ``ernie_pair.engine.run.Job``.
+    """The job of training ``model``; satisfies ``ernie_pair.train.run.Job``.
 
     ``settings`` are those of the trained model; ``total_steps`` bounds the schedule. ``beginning`` says in
     words what the initial weights are.

@@ -5,10 +5,9 @@ from typing import Dict, NamedTuple, Optional, Sequence, Type, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError
-from data_tools.files.nothing_kept import nothing_kept
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.device import start_training_device
+from data_tools.files.atomic_files import nothing_kept
+from data_tools.files.errors import InputError
+from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
@@ -16,15 +15,16 @@ from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingC
 from ernie_pair.embedding.train.embedding_data import Given, GivenData, open_embedding_data, source_of
 from ernie_pair.embedding.train.train_embedding import EmbeddingRun, open_initial_encoder
 from ernie_pair.inference.embedder import TextEmbedder
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.model_files.embedding_json import EMBEDDING
-from ernie_pair.model_files.sentence_transformers import is_sentence_folder
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.embedding_json import EMBEDDING
+from ernie_pair.models.sentence_transformers import is_sentence_folder
 from ernie_pair.pair.data.in_memory_pairs import held
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
-from ernie_pair.processes.console import start_missing_console
-from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
-from ernie_pair.processes.world import launched_world
+from ernie_pair.runtime.device import start_training_device
+from ernie_pair.runtime.processes.console import start_missing_console
+from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
+from ernie_pair.runtime.processes.world import launched_world
 
 
 class EmbeddingResult(NamedTuple):

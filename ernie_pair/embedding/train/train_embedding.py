@@ -6,43 +6,35 @@ from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Dict, NamedTuple, Sequence, Tuple, TypeVar
 
-from data_tools.base.errors import InputError, counted
-from data_tools.files.nothing_kept import nothing_kept
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.device.device import start_training_device
-from ernie_pair.device.malloc import keep_freed_memory
+from data_tools.files.atomic_files import nothing_kept
+from data_tools.files.errors import InputError, counted
+from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.embedding.embed_config import AUTO, own_pooling
-from ernie_pair.embedding.export_embedding import PYTHON
 from ernie_pair.embedding.open_embedder import settings_of_model
-from ernie_pair.embedding.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig, TrainEmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import EmbeddingData, GivenData, open_embedding_data
 from ernie_pair.embedding.train.embedding_fingerprint import RULES, fingerprint_of
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
-from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.kernels.product_rate import product_rate
-from ernie_pair.model_files.embedding_json import NORMALIZE, SIMILARITIES, EmbeddingSettings, width_after
-from ernie_pair.model_files.model_card import Measured, ModelCard, changed_flags, write_card
-from ernie_pair.model_files.sentence_transformers import settings_of_folder
-from ernie_pair.model_files.source import (
-    NAME_FAMILY,
-    ModelSource,
-    model_folder_of,
-    open_model,
-    refuse_no_family,
-)
-from ernie_pair.pair.model.kernel_path import choose_path
-from ernie_pair.pair.process_group import join_process_group
-from ernie_pair.pair.step.freezing import freeze, num_frozen_layers
-from ernie_pair.pair.step.recompute import recompute_layers
-from ernie_pair.pair.train.best_checkpoint import BestModel
+from ernie_pair.models.embedding_json import NORMALIZE, SIMILARITIES, EmbeddingSettings, width_after
+from ernie_pair.models.model_card import Measured, ModelCard, changed_flags, write_card
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.networks.text_encoder import TextEncoder, build_text_encoder, load_text_weights
+from ernie_pair.models.sentence_transformers import settings_of_folder
+from ernie_pair.models.source import NAME_FAMILY, ModelSource, model_folder_of, open_model, refuse_no_family
+from ernie_pair.pair.train.best_checkpoint import BestModel, EarlyStopping
 from ernie_pair.pair.train.callbacks import Callbacks, CallingHooks, PairCallback, TrainerState
-from ernie_pair.pair.train.early_stopping import EarlyStopping
 from ernie_pair.pair.train.pair_fingerprint import topology_of
-from ernie_pair.processes.console import GOOD, start_console
-from ernie_pair.processes.stop_signals import StopSignals
-from ernie_pair.processes.world import World, launched_world, local_world
+from ernie_pair.runtime.cpu import keep_freed_memory
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.device import start_training_device
+from ernie_pair.runtime.processes.console import GOOD, start_console
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.runtime.processes.world import World, launched_world, local_world
+from ernie_pair.score.embeddings.export_embedding import PYTHON
+from ernie_pair.train.process_group import join_process_group
+from ernie_pair.train.run import Processes, RunSettings, run_training
+from ernie_pair.train.step.recompute import freeze, num_frozen_layers, recompute_layers
 
 logger = logging.getLogger(__name__)
 

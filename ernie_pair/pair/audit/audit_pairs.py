@@ -10,36 +10,47 @@ and punctuation alone.
 """
 
 import json
+import logging
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Literal, Optional, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
 from data_tools.corpus.create_flags import VOCABULARY_HELP
+from data_tools.files.errors import InputError
+from data_tools.files.json_file import is_texts
+from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.files.standard_streams import as_called, with_standard_streams
+from data_tools.options.options import Options, option
+from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
-from data_tools.text.lines import ENCODINGS
+from data_tools.text.text_files import ENCODINGS
 from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
-from ernie_pair.model_files.labels import Labels, parse_label_map
-from ernie_pair.pair.audit.audit_report import Cleaned, FileFacts, PairAudit, draw, report_lines
+from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.pair.audit.audit_report import Cleaned, FileFacts, PairAudit, draw, report_lines, warnings_of
 from ernie_pair.pair.audit.findings import (
+    Coded,
+    coded,
     findings_of,
     is_contradicted,
     is_repeated,
     is_shared,
     quantiles,
 )
-from ernie_pair.pair.audit.links import Coded, coded
-from ernie_pair.pair.data.pair_cells import PACKED
-from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP, Columns
-from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
+from ernie_pair.pair.data.pair_file import PACKED, Pairs
+from ernie_pair.pair.data.pair_records import (
+    BAD_ROW_HELP,
+    ENCODING_HELP,
+    FIRST_TEXT_HELP,
+    SECOND_TEXT_HELP,
+    Columns,
+    RowRules,
+)
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 
@@ -264,3 +275,56 @@ def _write(results: Results, audit: PairAudit, cleaned: List[Iterable[bytes]]) -
         text.write_text(content + "\n", encoding="utf-8")
         draw(picture, audit)
     print("wrote {} and {}".format(*results.given))
+
+
+VERSION = 2  # raised when the same files would give other warnings
+ADVICE = (
+    "ernie-pair audit-pairs shows the rows, and --drop_leaks exact (or normalised) writes the training file "
+    "without them"
+)
+
+logger = logging.getLogger(__name__)
+
+
+def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> None:
+    """Log a line for each thing that is wrong with ``sources``: train and dev, as far as they have labels.
+
+    The lines are kept in ``cache_dir`` for the next run. Raises InputError when a file cannot be read.
+    """
+    train = sources["train"]
+    labels = train.labels
+    assert labels is not None  # training reads them
+    contents = {split: source.sha256() for split, source in sources.items()}
+    read_as = [str(train.columns), str(train.rules), labels.read_as]
+    read_as += ["labels are optional"] if labels.are_optional else []
+    key = {"version": VERSION, "contents": contents, "read as": read_as}
+    cache: KeyedCache[List[str]] = KeyedCache(cache_dir, key, _note_of, _load, kind="audit-")
+    warnings = cache.get(partial(_find_warnings, sources), LOCK_SECONDS)
+    for warning in warnings:
+        logger.warning("%s", warning)
+    if warnings:
+        logger.warning("%s", ADVICE)
+
+
+def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
+    labels = sources["train"].labels
+    assert labels is not None  # training reads them
+    pairs = {split: _read_labelled(source) for split, source in sources.items()}
+    if not len(pairs["train"]):
+        return []
+    files = coded(pairs)
+    return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0))
+
+
+def _read_labelled(source: PairSource) -> Pairs:
+    """Return the rows of ``source`` that have a label: all of them, where it is not optional."""
+    pairs = source.read()
+    return pairs.labelled() if source.labels is not None and source.labels.are_optional else pairs
+
+
+def _note_of(warnings: List[str]) -> Dict[str, object]:
+    return {"warnings": warnings}
+
+
+def _load(note: Dict) -> Optional[List[str]]:
+    return note["warnings"] if is_texts(note["warnings"]) else None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional
 
-from data_tools.base.errors import counted
+from data_tools.files.errors import counted
 from ernie_pair.pair.audit.findings import Finding
 
 COMPARED = (

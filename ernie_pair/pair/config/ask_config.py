@@ -3,16 +3,21 @@
 from dataclasses import dataclass
 from typing import List, Literal, Optional
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option, refuse_empty
-from data_tools.text.lines import ENCODINGS
-from ernie_pair.device.device import default_device
+from data_tools.files.errors import InputError
+from data_tools.options.options import Options, option, refuse_empty
+from data_tools.text.text_files import ENCODINGS
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.pair.config.robustness_flags import RobustnessFlags
-from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP
-from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, PAIR_HELP
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.pair.config.named_models import RobustnessFlags
+from ernie_pair.pair.data.pair_records import (
+    BAD_ROW_HELP,
+    ENCODING_HELP,
+    FIRST_TEXT_HELP,
+    PAIR_HELP,
+    SECOND_TEXT_HELP,
+)
+from ernie_pair.runtime.device import default_device
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import option
-from ernie_pair.model_files.labels import CLASSIFICATION
+from data_tools.files.errors import InputError
+from data_tools.options.options import option
+from ernie_pair.models.labels import CLASSIFICATION
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.metrics import METRICS
+from ernie_pair.pair.targets.metrics import METRICS
 
 
 @dataclass(frozen=True)

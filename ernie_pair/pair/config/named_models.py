@@ -2,9 +2,11 @@
 
 import re
 import shlex
+from dataclasses import dataclass
 from typing import Dict
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
+from data_tools.options.options import Options, option
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # of folders and of pictures, whose font lacks Chinese
 RULE = "a name has only a to z, A to Z, 0 to 9, _ . and -, at most 40 of them"
@@ -34,3 +36,25 @@ def _words_of(flag: str, text: str, example: str):
             f"--{flag} {text}: a quote, or a backslash, has no counterpart; {example}, and a path with "
             "blanks in quotes: 'a=my models/small'"
         ) from None
+
+
+@dataclass(frozen=True)
+class RobustnessFlags(Options):
+    """A part of the flags of commands that evaluate a model."""
+
+    robustness_rows: int = option(
+        2000, help="maximum rows of each kind; 0: all", group="evaluation", unit="rows", at_least=0
+    )
+    robustness_file: str = option(
+        "", help="file to write the perturbed pairs to: .tsv, .csv or .jsonl; empty: none", group="evaluation"
+    )
+    bootstrap: int = option(
+        1000,
+        help="bootstrap resamples for the confidence intervals; 0: no intervals",
+        group="evaluation",
+        unit="resamples",
+        at_least=0,
+    )
+    seed: int = option(
+        1234, help="seed of the resamples and of the perturbed pairs", group="evaluation", at_least=0
+    )

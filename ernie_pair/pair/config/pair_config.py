@@ -4,20 +4,36 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Optional
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option, refuse_empty
-from ernie_pair.checkpoint.retention_flags import RetentionFlags
-from ernie_pair.device.deterministic_flags import DeterministicFlags
-from ernie_pair.engine.report_flags import ReportFlags
-from ernie_pair.engine.warmup_flags import WarmupFlags
+from data_tools.files.errors import InputError
+from data_tools.options.options import Options, option, refuse_empty
+from ernie_pair.checkpoint.checkpoints import RetentionFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.pair.config.encoder_flags import EncoderFlags
-from ernie_pair.pair.config.run_flags import RunFlags
-from ernie_pair.pair.config.step_flags import StepFlags
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.config_json import FAMILIES
+from ernie_pair.pair.config.run_flags import RunFlags, StepFlags
 from ernie_pair.pair.config.target_flags import TargetFlags
-from ernie_pair.pair.targets.class_weights import BALANCED
+from ernie_pair.pair.targets.metrics import BALANCED
 from ernie_pair.pair.targets.target_metrics import ALL_METRICS, AUTO, LOWER_IS_BETTER
+from ernie_pair.runtime.amp_flags import DeterministicFlags
+from ernie_pair.train.run_flags import LayerFlags, ReportFlags, WarmupFlags
+
+
+@dataclass(frozen=True)
+class EncoderFlags(LayerFlags):
+    """A part of `PairConfig`."""
+
+    model_type: Optional[str] = option(
+        None, help="model family; none: taken from config.json", group="model", choices=FAMILIES
+    )
+    model_class: str = option(
+        "", help="your own subclass of PairClassifier, package.module:Class", group="model"
+    )
+    pooling: Literal["cls", "mean"] = option(
+        "cls",
+        help="input of the classifier: the pooled output of the encoder, or the mean of its hidden states",
+        group="model",
+    )
+
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 

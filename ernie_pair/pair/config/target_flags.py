@@ -6,9 +6,9 @@ A trained model keeps it in its config.json: whoever asks it, or trains it on, s
 from dataclasses import dataclass
 from typing import Any, Dict, Literal, Tuple
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
-from ernie_pair.model_files.labels import (
+from data_tools.files.errors import InputError
+from data_tools.options.options import Options, option
+from ernie_pair.models.labels import (
     CLASSIFICATION,
     RANKING,
     Labels,
@@ -17,7 +17,7 @@ from ernie_pair.model_files.labels import (
     parse_label_map,
     parse_label_range,
 )
-from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.models.spec import ModelSpec
 
 DEFAULTS: Dict[str, Any] = {"ranking_loss": "listwise", "margin": 1.0, "most_candidates": 16, "query": ""}
 # {flag: (its value that asks for nothing, why a model without classes has no use of it)}.

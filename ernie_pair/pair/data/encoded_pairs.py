@@ -9,20 +9,16 @@ from typing import Iterator, List, Sequence
 import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.inference.token_rows import (  # noqa: F401 - one place to import them from
+from ernie_pair.inference.token_rows import (
     Batch,
     EncodedPairs,
     encode_texts,
-    evaluation_batches,
-    exchange_texts,
-    kept_lengths,
-    open_tokenizer,
 )
-from ernie_pair.model_files.labels import UNLABELLED
-from ernie_pair.model_files.pair_symmetry import both_orders
-from ernie_pair.pair.data.batch_order import BatchOrder
+from ernie_pair.models.labels import UNLABELLED
+from ernie_pair.models.temperature import both_orders
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.batch_order import BatchOrder
 
 
 def encode_pairs(pairs: Pairs, tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:

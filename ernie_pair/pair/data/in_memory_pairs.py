@@ -16,25 +16,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError
-from ernie_pair.model_files.labels import Labels
-from ernie_pair.pair.data.pair_cells import is_missing, query_in, shown
-from ernie_pair.pair.data.pair_columns import Columns, keys_of
+from data_tools.files.errors import InputError
+from data_tools.text.folder_tokenizer import AnyTokenizer
+from ernie_pair.inference.token_rows import EncodedPairs
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.data.pair_file import (
     BadRow,
     Pair,
     Pairs,
     Reject,
     good_rows,
+    is_missing,
+    label_value,
+    labels_array,
     pairs_of,
+    query_in,
     row_of,
+    shown,
 )
-from ernie_pair.pair.data.pair_records import RowRules
-from ernie_pair.pair.data.ranking_groups import group_candidates
+from ernie_pair.pair.data.pair_records import LABEL, NAMES, Columns, RowRules, keys_of
+from ernie_pair.pair.data.pair_source import group_candidates
 
 BEGINNING = 10_000  # rows that a stream is known by
 
@@ -210,3 +215,227 @@ def _refuse_half_characters(where: str, texts: Tuple[object, object]) -> None:
         except UnicodeEncodeError as error:
             half = ord(error.object[error.start])
             raise InputError(f"{where}: half of a character (\\u{half:04x}) in a text; correct it") from None
+
+
+CURE = "make the ids with the tokenizer of the model, which is trainer.tokenizer"
+
+
+class TokenRow(NamedTuple):
+    """A pair as ids int32 [tokens], ``head`` of them of the first text; ``label`` as of a `Pair`."""
+
+    ids: np.ndarray
+    head: int
+    label: Union[int, float, None]
+
+
+class TokenForm(NamedTuple):
+    """What rows of ids must be: those that ``tokenizer`` makes of pairs, of at most ``max_seq_len`` tokens.
+
+    ``token_types``: how many the model tells apart.
+    """
+
+    tokenizer: AnyTokenizer
+    max_seq_len: int
+    token_types: int
+
+    def ids_and_head(self, where: str, given: Mapping) -> Tuple[np.ndarray, int]:
+        """Return the ids int32 [tokens] of a row without its padding, and how many are of the first text.
+
+        Raises InputError naming the row when they are not those of a pair.
+        """
+        ids, tokenizer = _whole_numbers(where, "input_ids", given["input_ids"]), self.tokenizer
+        named = ("token_type_ids", "attention_mask", "position_ids")
+        types, mask, positions = (_beside(where, name, given.get(name), ids) for name in named)
+        if positions is not None and (positions != np.arange(len(ids))).any():
+            raise InputError(
+                f"{where}: position_ids that are not 0, 1, 2, ... are not supported; leave them out"
+            )
+        real = np.flatnonzero(ids != tokenizer.pad_id)
+        length = int(real[-1]) + 1 if len(real) else 0
+        if mask is not None:
+            if (mask != (np.arange(len(ids)) < mask.sum())).any():
+                raise InputError(
+                    f"{where}: attention_mask is not 1 of tokens and then 0 of padding; leave it out"
+                )
+            length = min(length, int(mask.sum()))
+        ids = ids[:length]
+        if length > self.max_seq_len:
+            raise InputError(
+                f"{where}: {length} tokens, more than --max_seq_len {self.max_seq_len}; cut the pair where "
+                "it is tokenized, or raise --max_seq_len"
+            )
+        wrong = ids[(ids < 0) | (ids >= tokenizer.vocab_size)]
+        if len(wrong):
+            raise InputError(
+                f"{where}: the id {wrong[0]} is outside of the vocabulary, of {tokenizer.vocab_size} tokens; "
+                + CURE
+            )
+        head = self._head(where, ids, None if types is None else types[:length])
+        return ids.astype(np.int32), head
+
+    def _head(self, where: str, ids: np.ndarray, types: Optional[np.ndarray]) -> int:
+        """Return how many ids are of the first text and the special tokens around it."""
+        before, between, after = self.tokenizer.pair_specials
+        if types is not None and self.token_types > 1:
+            head = len(ids) - int((types == 1).sum())
+            if head == len(ids) or (types != (np.arange(len(ids)) >= head)).any():
+                raise InputError(
+                    f"{where}: token_type_ids are not 0 of a first text and 1 of a second; {CURE}"
+                )
+        else:
+            inside = [ids[1 + n : len(ids) - len(between) + n] for n in range(len(between))]
+            found = np.flatnonzero(np.all([i == special for i, special in zip(inside, between)], axis=0))
+            if len(found) != 1:
+                raise InputError(
+                    f"{where}: {len(found)} separators between the texts and no token_type_ids that tell "
+                    "where the second begins; give token_type_ids"
+                )
+            head = int(found[0]) + 2
+        ends = [*ids[:1], *ids[head - 1 : head - 1 + len(between)], *ids[-1:]]
+        if ends != [*before, *between, *after]:
+            form = [self.tokenizer.tokens[special] for special in (before[0], *between, after[0])]
+            pair = f"{form[0]} a {' '.join(form[1:-1])} b {form[-1]}"
+            raise InputError(f"{where}: the ids are not those of a pair, {pair}, in this vocabulary; {CURE}")
+        return head
+
+    def encoded(self, rows: Sequence[TokenRow], bad: Sequence[BadRow] = ()) -> EncodedPairs:
+        """Return ``rows``, of which there is one at least, side by side."""
+        starts = np.cumsum([0, *(len(row.ids) for row in rows)], dtype=np.int64)
+        heads = np.array([row.head for row in rows], dtype=np.int64)
+        labels = None if rows[0].label is None else labels_array([row.label for row in rows])
+        ids, separators = np.concatenate([row.ids for row in rows]), len(self.tokenizer.pair_specials[1]) - 1
+        return EncodedPairs(ids, starts, heads, labels, self.tokenizer.pad_id, 0, tuple(bad), separators)
+
+
+@dataclass(frozen=True)
+class TokenizedPairs:
+    """Pairs given from Python as rows of ids, with the methods of `GivenPairs`; ``flag``: their argument.
+
+    Equal rows have equal hashes, however they were given. Errors name the row, counted from 0.
+    """
+
+    flag: str
+    examples: Iterable
+    labels: Optional[Labels]
+    columns: Columns
+    rules: RowRules
+    form: TokenForm
+    is_file = False
+
+    @property
+    def name(self) -> str:
+        """Return the name of the argument, as the log and errors show it."""
+        return self.flag
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of all rows and their labels, in hex. Raises InputError naming a bad row."""
+        return self._read[1]
+
+    def sha256_of_ends(self) -> str:
+        """Return the SHA-256 of the first BEGINNING rows, in hex. Raises InputError naming a bad row."""
+        return _hash_of_ids(islice(self.rows(), BEGINNING))
+
+    def rows(self, reject: Reject = lambda row: None) -> Iterator[TokenRow]:
+        """Iterate over the good rows, read one at a time; call ``reject`` with each bad row left out.
+
+        Raises InputError naming the row when bad rows are not left out, or when no row is good.
+        """
+        return good_rows(self._rows(), self.rules.skips, self.flag, reject)
+
+    def windows(self, size: int, reject: Reject) -> Iterator[EncodedPairs]:
+        """Yield the good rows, ``size`` at a time; see ``rows``."""
+        rows = self.rows(reject)
+        while True:
+            part = list(islice(rows, size))
+            if not part:
+                return
+            yield self.form.encoded(part)
+
+    def read(self) -> EncodedPairs:
+        """Return all rows, read once for all calls. Raises InputError naming a bad row."""
+        return self._read[0]
+
+    def refuse_one_shot(self) -> None:
+        """Raise InputError when the rows can be read only once."""
+        refuse_one_shot(self.flag, self.examples)
+
+    @cached_property
+    def _read(self) -> Tuple[EncodedPairs, str]:
+        bad: List[BadRow] = []
+        rows = list(self.rows(bad.append))
+        return self.form.encoded(rows, bad), _hash_of_ids(rows)
+
+    def _rows(self) -> Iterator[Union[TokenRow, BadRow]]:
+        key = None
+        for number, example in enumerate(examples_of(self.flag, self.examples)):
+            where = f"{self.flag}[{number}]"
+            if key is None and isinstance(example, Mapping):
+                named = self.columns.label
+                known = [each for each in map(str, example) if each == named or each.lower() in NAMES[LABEL]]
+                key = keys_of(where, known, Columns(label=named))[2]
+            try:
+                row: Union[TokenRow, BadRow] = self._row(where, example, key)
+            except InputError as error:
+                row = BadRow(number, error.message)
+            yield row
+
+    def _row(self, where: str, example: Any, key: Optional[str]) -> TokenRow:
+        if not is_token_row(example):
+            raise InputError(
+                f"{where}: {shown(example)} is no row of token ids, as the first one is; give one kind alone"
+            )
+        if isinstance(example, Mapping):
+            given, label = example, example.get(key)
+        else:
+            given, label = dict(zip(("input_ids", "token_type_ids"), example)), (*example, None)[2]
+        ids, head = self.form.ids_and_head(where, given)
+        if self.labels is None:
+            return TokenRow(ids, head, None)
+        only = _only_value(label)
+        return TokenRow(ids, head, label_value(where, None if is_missing(only) else only, self.labels))
+
+
+def _whole_numbers(where: str, name: str, given: Any) -> np.ndarray:
+    """Return a list, an array or a tensor as int64 [n]. Raises InputError for anything else."""
+    try:
+        found = np.asarray(given)
+    except (TypeError, ValueError):
+        found = np.zeros(0)
+    if found.ndim > 1:
+        raise InputError(
+            f"{where}: {name} has the shape {list(found.shape)}; give the ids of one row, neither a batch "
+            "nor what return_tensors makes"
+        )
+    if found.ndim != 1 or not len(found) or found.dtype.kind not in "iub":
+        raise InputError(
+            f"{where}: {name} is {shown(given)}, and no list, array or tensor of whole numbers; {CURE}"
+        )
+    return found.astype(np.int64)
+
+
+def _beside(where: str, name: str, given: Any, ids: np.ndarray) -> Optional[np.ndarray]:
+    """Return what a row has for each of its ids, int64 [n]; None where it has nothing."""
+    if given is None:
+        return None
+    found = _whole_numbers(where, name, np.atleast_1d(given) if np.ndim(given) == 0 else given)
+    if len(found) != len(ids):
+        raise InputError(
+            f"{where}: {len(found)} {name} for {len(ids)} input_ids; give one for each, and a row as a "
+            "dictionary or as (input_ids, token_type_ids, label)"
+        )
+    return found
+
+
+def _only_value(label: Any) -> Any:
+    """Return the value of an array, a tensor or a list that holds one; anything else as it is."""
+    value = label.tolist() if hasattr(label, "tolist") else label
+    while isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    return value
+
+
+def _hash_of_ids(rows: Iterable[TokenRow]) -> str:
+    digest = hashlib.sha256(b"token ids\n")
+    for row in rows:
+        digest.update(json.dumps([row.ids.tolist(), row.head, row.label]).encode() + b"\n")
+    return digest.hexdigest()

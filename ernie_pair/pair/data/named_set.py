@@ -10,10 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from data_tools.base.errors import InputError
-from data_tools.text.lines import decoded
-from data_tools.text.text_files import read_lines
-from ernie_pair.pair.data.pair_columns import Columns
+from data_tools.files.errors import InputError
+from data_tools.text.text_files import decoded, read_lines
+from ernie_pair.pair.data.pair_records import Columns
 
 # Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
 SETS = {

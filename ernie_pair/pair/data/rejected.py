@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Optional, Sequence
 
-from data_tools.base.errors import InputError
-from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.atomic_files import keeps, make_folder, published
+from data_tools.files.errors import InputError
 from data_tools.files.json_file import parse_json_object
-from data_tools.files.nothing_kept import keeps
 from data_tools.files.results import followed, is_stream
-from data_tools.files.standard_streams import as_called
+from data_tools.options.standard_streams import as_called
 from ernie_pair.pair.data.pair_file import BadRow
 
 ENDING = ".rejected.jsonl"

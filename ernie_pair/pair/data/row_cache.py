@@ -15,17 +15,16 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_whole_number
 from data_tools.files.keyed_cache import KeyedCache
-from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
-from ernie_pair.pair.data.pair_cells import ending_of
-from ernie_pair.pair.data.pair_file import BadRow, Pairs
+from ernie_pair.pair.data.in_memory_pairs import TokenizedPairs
+from ernie_pair.pair.data.pair_file import BadRow, Pairs, ending_of
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.data.tokenized_pairs import TokenizedPairs
 
 VERSION = 2  # raised when the same file would give other rows
 MOST_TOKENS = 2**31 - 1  # that one Arrow list counts

@@ -14,14 +14,14 @@ import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts
-from ernie_pair.pair.data.batch_order import POOL_BATCHES, alike
 from ernie_pair.pair.data.encoded_pairs import split_among_ranks
+from ernie_pair.pair.data.in_memory_pairs import TokenizedPairs
 from ernie_pair.pair.data.pair_file import Pair, labels_array
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import StreamedRejects
-from ernie_pair.pair.data.tokenized_pairs import TokenizedPairs
 from ernie_pair.pair.data.user_collator import UserCollator
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.batch_order import POOL_BATCHES, alike
 
 _POOLS = 1  # sets the draws of the pools apart from those of the buffer
 

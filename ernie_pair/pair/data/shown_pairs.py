@@ -4,14 +4,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Iterator
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary
 from ernie_pair.inference.pair_tokenizer import PairTokenizer, show_pair
-from ernie_pair.model_files.config_json import CONFIG
-from ernie_pair.pair.data.pair_cells import read_cells
-from ernie_pair.pair.data.pair_columns import Columns
-from ernie_pair.pair.data.pair_file import row_of
-from ernie_pair.pair.data.pair_records import BadRecord, RowRules
+from ernie_pair.models.config_json import CONFIG
+from ernie_pair.pair.data.pair_file import read_cells, row_of
+from ernie_pair.pair.data.pair_records import BadRecord, Columns, RowRules
 
 
 def shown_pairs(

@@ -10,9 +10,9 @@ from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
-from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.models.spec import ModelSpec
 
 DataCollator = Callable[[List[Dict[str, Any]]], Mapping]
 

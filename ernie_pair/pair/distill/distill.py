@@ -7,32 +7,29 @@ from typing import Dict, NamedTuple, Optional, Sequence, Type, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError
-from data_tools.files.nothing_kept import nothing_kept
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.device import start_training_device
-from ernie_pair.device.malloc import keep_freed_memory
-from ernie_pair.model_files.labels import Labels
+from data_tools.files.atomic_files import nothing_kept
+from data_tools.files.errors import InputError
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
 from ernie_pair.pair.config.target_flags import refuse_unfit_flags
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, held
-from ernie_pair.pair.data.pair_columns import Columns
-from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.distill.distill_loss import DistillLoss, known_by
-from ernie_pair.pair.distill.hidden_states import StateDistance
-from ernie_pair.pair.distill.student import open_student
-from ernie_pair.pair.distill.teacher import Teacher
-from ernie_pair.pair.process_group import join_process_group
-from ernie_pair.pair.step.loss import SuppliedLoss
+from ernie_pair.pair.distill.models import StateDistance, Teacher, open_student
 from ernie_pair.pair.train.callbacks import PairCallback, checked_callback
 from ernie_pair.pair.train.datasets import PairData, open_pairs
+from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.own_parts import OwnParts
 from ernie_pair.pair.train.train_pair import PairRun
 from ernie_pair.pair.train.trainer import PairDataset, TrainResult
-from ernie_pair.processes.console import start_console, start_missing_console
-from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
-from ernie_pair.processes.world import World, launched_world
+from ernie_pair.runtime.cpu import keep_freed_memory
+from ernie_pair.runtime.device import start_training_device
+from ernie_pair.runtime.processes.console import start_console, start_missing_console
+from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
+from ernie_pair.runtime.processes.world import World, launched_world
+from ernie_pair.train.process_group import join_process_group
 
 ARGUMENTS = {"train": "train_dataset", "unlabelled": "unlabelled_dataset", "dev": "eval_dataset"}
 

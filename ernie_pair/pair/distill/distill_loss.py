@@ -12,12 +12,11 @@ import numpy as np
 import paddle
 from paddle.nn import functional as F
 
-from ernie_pair.model_files.labels import UNLABELLED
+from ernie_pair.models.labels import UNLABELLED
 from ernie_pair.pair.config.distill_config import StudentConfig
 from ernie_pair.pair.data.encoded_pairs import Batch
-from ernie_pair.pair.distill.hidden_states import StateDistance
-from ernie_pair.pair.distill.teacher import Teacher
-from ernie_pair.pair.step.loss import Forward, LossParts, PairLoss, RowLosses, ToDevice
+from ernie_pair.pair.distill.models import StateDistance, Teacher
+from ernie_pair.pair.train.loss import Forward, LossParts, PairLoss, RowLosses, ToDevice
 
 
 class DistillLoss(PairLoss):

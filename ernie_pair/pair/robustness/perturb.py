@@ -7,16 +7,22 @@ from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError
-from data_tools.base.optional_import import import_optional
-from data_tools.base.options import names_in, refuse_unknown_names
+from data_tools.files.errors import InputError
+from data_tools.files.installation import import_optional
+from data_tools.options.options import names_in, refuse_unknown_names
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.robustness.change import Change, Facts, Rule, Untouched
-from ernie_pair.pair.robustness.entities import change_entity
-from ernie_pair.pair.robustness.homophones import make_homophone
-from ernie_pair.pair.robustness.negation import change_negation
-from ernie_pair.pair.robustness.typos import make_typo
-from ernie_pair.pair.robustness.wording import add_filler, exchange_texts
+from ernie_pair.pair.robustness.rules import (
+    Change,
+    Facts,
+    Rule,
+    Untouched,
+    add_filler,
+    change_entity,
+    change_negation,
+    exchange_texts,
+    make_homophone,
+    make_typo,
+)
 
 ALL = "all"
 # The numbers belong to the draws: a kind that is added gets a new one.

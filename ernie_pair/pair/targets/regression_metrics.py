@@ -4,7 +4,7 @@ from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair.inference.scores import scores_of
 
 # What `measure_scores` returns; every one is a number that may choose the best model of a run.

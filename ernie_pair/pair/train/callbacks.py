@@ -7,17 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Set
 
-from data_tools.base.errors import InputError
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.checkpoint.used_folder import EVENTS as EVENTS_FILE
-from ernie_pair.engine.control import TrainerControl
-from ernie_pair.engine.hooks import Hooks
-from ernie_pair.engine.run_log import metrics_in, read_events
+from data_tools.files.errors import InputError
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checkpoint.run_folder import EVENTS as EVENTS_FILE
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.train.best_checkpoint import BestModel
-from ernie_pair.pair.train.early_stopping import EarlyStopping
-from ernie_pair.processes.collectives import AllReduce, gather_results
-from ernie_pair.processes.world import World
+from ernie_pair.pair.train.best_checkpoint import BestModel, EarlyStopping
+from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import Hooks, TrainerControl
+from ernie_pair.train.run_log import metrics_in, read_events
 
 Metrics = Dict[str, float]
 

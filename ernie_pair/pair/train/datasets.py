@@ -2,40 +2,40 @@
 
 import logging
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from data_tools.base.errors import InputError, counted
+from data_tools.files.errors import InputError, counted
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.inference.token_rows import Batch, EncodedPairs
-from ernie_pair.model_files.labels import RANKING, UNLABELLED, Labels
-from ernie_pair.model_files.model_card import DataFile
-from ernie_pair.model_files.source import ModelSource
-from ernie_pair.pair.audit.audit_warnings import warn_before_training
+from ernie_pair.inference.token_rows import Batch, EncodedPairs, open_tokenizer
+from ernie_pair.models.labels import RANKING, UNLABELLED, Labels
+from ernie_pair.models.model_card import DataFile
+from ernie_pair.models.source import ModelSource
+from ernie_pair.pair.audit.audit_pairs import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.data.encoded_pairs import (
-    candidate_steps,
-    encode_both_orders,
-    join_rows,
-    open_tokenizer,
-    training_steps,
+from ernie_pair.pair.data.encoded_pairs import candidate_steps, encode_both_orders, join_rows, training_steps
+from ernie_pair.pair.data.in_memory_pairs import (
+    GivenPairs,
+    TokenForm,
+    TokenizedPairs,
+    examples_of,
+    is_one_shot,
+    is_token_row,
 )
-from ernie_pair.pair.data.in_memory_pairs import GivenPairs
-from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_records import ROLES, Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.data.row_stream import StreamRules, streamed_steps
-from ernie_pair.pair.data.tokenized_pairs import TokenizedPairs
 from ernie_pair.pair.data.user_collator import UserCollator
-from ernie_pair.pair.targets.class_weights import class_weights_of
-from ernie_pair.pair.targets.groups import training_groups
+from ernie_pair.pair.targets.metrics import class_weights_of
+from ernie_pair.pair.targets.ranking_metrics import training_groups
 from ernie_pair.pair.targets.target_metrics import refuse_unmeasurable
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger(__name__)
 
@@ -238,3 +238,73 @@ def _shown(labels: Labels) -> List[str]:
         f"of class {number}" if name == str(number) else f"{name} ({number})"
         for number, name in enumerate(labels.names)
     ]
+
+
+# A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
+# from a list, a generator or any other iterable; rows may be token ids, see `tokenized_pairs`.
+PairDataset = Union[str, Path, Iterable]
+
+AnySource = Union[PairSource, GivenPairs, TokenizedPairs]
+
+ARGUMENTS = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}
+
+
+def open_source(
+    split: str,
+    given: Optional[PairDataset],
+    config: PairConfig,
+    labels: Optional[Labels],
+    form: Callable[[], TokenForm],
+) -> AnySource:
+    """Return ``given`` as the source of the pairs of ``split``: train, dev or test.
+
+    ``labels``: those that each row must have one of; None: labels are not read. ``form``: called for what
+    rows of token ids must be. Raises InputError when nothing is given, or ids whose texts are needed.
+    """
+    flag = ARGUMENTS[split]
+    if given is None:
+        raise InputError(f"there is no {flag}; give it to PairTrainer")
+    columns = Columns(config.text_a, config.text_b, config.label, config.query)
+    rules = RowRules.of(config)
+    if isinstance(given, (str, Path)):
+        return PairSource(f"{split}_file", str(given), split, labels, columns, rules)
+    first, dataset = split_first(given, flag)
+    if not any(map(is_token_row, first)):
+        return GivenPairs(flag, dataset, labels, columns, rules)
+    if labels is not None and labels.target == RANKING:
+        raise InputError(f"ranking tells queries by their texts, and {flag} holds token ids; give texts")
+    return TokenizedPairs(flag, dataset, labels, columns, rules, form())
+
+
+def split_first(dataset: Any, flag: str = "dataset") -> Tuple[Any, Any]:
+    """Return a list of the first row, or the file that the dataset is; and the whole dataset.
+
+    An iterator is read once: go on with what is returned.
+    """
+    if isinstance(dataset, (str, Path)):
+        return dataset, dataset
+    examples = examples_of(flag, dataset)
+    first = list(islice(examples, 1))
+    return first, chain(first, examples) if is_one_shot(dataset) else dataset
+
+
+def rows_of_source(source: AnySource) -> Iterator[Dict[str, Any]]:
+    """Yield the rows of ``source`` as training reads them, one at a time.
+
+    A pair is {sentence1, sentence2, label}, a row of ids {input_ids, token_type_ids, labels}. Raises
+    InputError naming a row that cannot be read.
+    """
+    if isinstance(source, TokenizedPairs):
+        for row in source.rows():
+            yield from source.form.encoded([row]).features(np.zeros(1, np.int64))
+        return
+    for pair in source.rows():
+        yield dict(zip(ROLES, (pair.left, pair.right, pair.label)))
+
+
+def is_labelled(source: AnySource) -> bool:
+    """Return whether the first row of ``source``, which was opened with labels, has a right one."""
+    try:
+        return next(source.rows()).label is not None
+    except InputError:  # what else is wrong is said when it is read without labels
+        return False

@@ -12,11 +12,11 @@ from fnmatch import fnmatch
 from typing import Any, Dict, Iterator, Tuple
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.pair.model.encoder_model import TRAINING_ONLY
-from ernie_pair.pair.step.amp import FINITE, INFINITE, SCALE
-from ernie_pair.pair.step.optimizer import refuse_other_state
+from ernie_pair.models.networks.encoder_model import TRAINING_ONLY
+from ernie_pair.train.step.amp import FINITE, INFINITE, SCALE
+from ernie_pair.train.step.optimizer import refuse_other_state
 from ernie_pair.weights.half_tensors import widen_tensors
-from ernie_pair.weights.parameter_matching import match_parameters
+from ernie_pair.weights.parameter_names import match_parameters
 from ernie_pair.weights.weight_files import Arrays, from_safetensors
 
 MODEL_FILE, ANY_OPTIMIZER = "model.safetensors", "optimizer*.safetensors"

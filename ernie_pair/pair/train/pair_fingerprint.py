@@ -6,16 +6,16 @@ The keys name the flags that give their values; see `ernie_pair.checkpoint.finge
 from typing import Dict
 
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
-from ernie_pair.device.amp_flags import without_idle_amp
-from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.engine.warmup_flags import WarmupFlags
-from ernie_pair.model_files.labels import RANKING
-from ernie_pair.model_files.source import ModelSource
+from ernie_pair.models.labels import RANKING
+from ernie_pair.models.source import ModelSource
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.config.step_flags import SAME_STEP
+from ernie_pair.pair.config.run_flags import SAME_STEP
 from ernie_pair.pair.targets.target_metrics import LOWER_IS_BETTER
 from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.amp_flags import without_idle_amp
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.run_flags import WarmupFlags
 
 # No --allow_change makes the weights, or the best metric so far, fit these.
 FIXED = ("model_type", "model_class", "config.json", "vocabulary", "best_metric", "pooling", "freeze")

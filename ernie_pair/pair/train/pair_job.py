@@ -8,37 +8,37 @@ import numpy as np
 import paddle
 from paddle.optimizer.lr import LRScheduler
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.engine.hooks import NoStop, StopRequests
-from ernie_pair.engine.lr_schedule import learning_rate
-from ernie_pair.engine.readings import DeferredMetrics
 from ernie_pair.kernels.adamw import FusedAdamW
-from ernie_pair.model_files.pair_symmetry import mean_of_orders
-from ernie_pair.model_files.temperature import CALIBRATION, Calibration, calibration_bytes
+from ernie_pair.models.networks.classifier import PairClassifier
+from ernie_pair.models.networks.encoder_model import EncoderModel
+from ernie_pair.models.networks.kernel_path import constant_weights, seed_dropout
+from ernie_pair.models.networks.row_answers import logits_of
+from ernie_pair.models.temperature import CALIBRATION, Calibration, calibration_bytes, mean_of_orders
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
-from ernie_pair.pair.metrics import find_single_class
-from ernie_pair.pair.model.classifier import PairClassifier
-from ernie_pair.pair.model.encoder_model import EncoderModel
-from ernie_pair.pair.model.kernel_path import constant_weights, seed_dropout
-from ernie_pair.pair.model.logits import logits_of
-from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
-from ernie_pair.pair.step.compiled import compile_forward
-from ernie_pair.pair.step.data_parallel import DataParallel
-from ernie_pair.pair.step.fgm import Fgm
-from ernie_pair.pair.step.loss import PairLoss
-from ernie_pair.pair.step.operations import operations_of
-from ernie_pair.pair.step.optimizer import OptimizerFlags, ScheduleFlags, new_optimizer
-from ernie_pair.pair.step.pinned_batch import PinnedBatch
-from ernie_pair.pair.step.score_loss import loss_of
-from ernie_pair.pair.step.sound_step import move_if_sound
-from ernie_pair.pair.step.step_numbers import PassNumbers, StepSums, WaitingStep, read_steps
-from ernie_pair.pair.step.zero2 import Zero2
-from ernie_pair.pair.targets.target_metrics import MeasureFunction, measure_of
-from ernie_pair.pair.targets.user_metrics import refuse_unknown
+from ernie_pair.pair.targets.metrics import find_single_class
+from ernie_pair.pair.targets.target_metrics import MeasureFunction, measure_of, refuse_unknown
 from ernie_pair.pair.train import job_state
-from ernie_pair.processes.world import seed_of
+from ernie_pair.pair.train.loss import Fgm, PairLoss, loss_of
+from ernie_pair.pair.train.operations import (
+    PassNumbers,
+    PinnedBatch,
+    StepSums,
+    WaitingStep,
+    compile_forward,
+    operations_of,
+    read_steps,
+)
+from ernie_pair.runtime.processes.world import seed_of
+from ernie_pair.train.hooks import NoStop, StopRequests
+from ernie_pair.train.loop import learning_rate
+from ernie_pair.train.step.amp import AmpContext, loss_scale_of, move_if_sound
+from ernie_pair.train.step.data_parallel import DataParallel
+from ernie_pair.train.step.optimizer import OptimizerFlags, ScheduleFlags, new_optimizer
+from ernie_pair.train.step.zero2 import Zero2
+from ernie_pair.train.step_work import DeferredMetrics
 
 Passes = List[PassNumbers]
 
@@ -52,7 +52,7 @@ class Evaluated(NamedTuple):
 
 
 class PairJob:
-    """The job of pair training; satisfies ``ernie_pair.engine.run.Job``.
+    """The job of pair training; satisfies ``ernie_pair.train.run.Job``.
 
     ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``, None: by what the model is
     for. ``total_steps`` bounds the schedule. ``class_weights``: float32 [C], None where all classes count the

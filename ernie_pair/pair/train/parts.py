@@ -1,23 +1,155 @@
 """The parts of a training run, for the user's own training loop, on one process or on several."""
 
+import inspect
 import math
 from contextlib import ExitStack
+from itertools import count, islice
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import paddle
+from paddle import nn
 
-from data_tools.base.errors import InputError, NumbersError
-from ernie_pair.device.paddle_patches.optimizer_state import scheduler_in
+from data_tools.files.errors import InputError, NumbersError
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
+from ernie_pair.models.labels import RANKING
+from ernie_pair.models.networks.classifier import PairClassifier
+from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.step.loss import wide_logits
-from ernie_pair.pair.step.sound_step import move_if_sound
-from ernie_pair.pair.step.zero2 import Zero2
 from ernie_pair.pair.train.datasets import PairData
+from ernie_pair.pair.train.loss import Forward, LossParts, PairLoss, ToDevice, wide_logits
 from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.pair.train.user_loss import INPUTS, OF_THE_LOSS
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.step.amp import move_if_sound
+from ernie_pair.train.step.zero2 import Zero2
+
+INPUTS = ("input_ids", "token_type_ids", "labels")
+# What the loss of the flags does and one of the user's own does not: {flag: the value that asks for nothing}.
+OF_THE_LOSS: Dict[str, object] = {
+    "class_weights": "",
+    "rdrop_alpha": 0.0,
+    "symmetric": "none",
+    "ranking_loss": "listwise",
+}
+Inputs = Dict[str, Any]
+# Takes a model and its inputs, and returns the loss of a micro-batch with the outputs of the model, or None.
+ComputeLoss = Callable[[Any, Inputs], Tuple[Any, Any]]
+
+
+class TrainedModel:
+    """The model that a loss of the user's own calls, as the training step computes it.
+
+    A call returns what ``model`` returns, with the precision and the processes of the run; everything else
+    is an attribute of ``model``.
+    """
+
+    def __init__(self, forward: Callable, model: PairClassifier):
+        self._forward, self._model = forward, model
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Return what the model returns."""
+        return self._forward(*inputs, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class UserLoss(PairLoss):
+    """The loss that ``compute`` returns, in the place of that of the flags.
+
+    ``metric`` is empty where the outputs do not show which rows were right.
+    """
+
+    def __init__(self, compute: ComputeLoss, model: PairClassifier, name: str):
+        super().__init__()
+        self.compute, self.model, self.name = compute, model, name
+        self.metric = "accuracy" if model.spec.labels.has_classes else ""
+
+    def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
+        """Return the loss of a micro-batch; see `PairLoss`. Raises InputError for what is no loss."""
+        assert batch.labels is not None  # training reads them
+        arrays = batch.input_ids, batch.token_type_ids, batch.labels
+        inputs = {name: to_device(array) for name, array in zip(INPUTS, arrays)}
+        loss, outputs = self.compute(TrainedModel(forward, self.model), inputs)
+        if not isinstance(loss, paddle.Tensor) or loss.size != 1 or loss.stop_gradient:
+            what = f"a tensor {loss.shape}" if isinstance(loss, paddle.Tensor) else type(loss).__name__
+            raise InputError(
+                f"{self.name} returned {what}, not a loss; return one number with its gradient, a tensor of "
+                "shape [] or [1]"
+            )
+        loss = loss.reshape([]).astype("float32")
+        logits = logits_in(outputs, len(batch.labels)) if self.metric else None
+        with paddle.no_grad():
+            if logits is None:
+                self.metric, right = "", loss.detach() * 0
+            else:
+                right = (logits.argmax(axis=1) == paddle.to_tensor(batch.labels)).astype("float32").sum()
+            numbers = paddle.stack([loss.detach(), loss.detach() * 0, right.reshape([])])
+        return LossParts(loss, numbers, len(batch.labels))
+
+
+def logits_in(outputs: Any, rows: int) -> Optional[paddle.Tensor]:
+    """Return the logits [B, C] among what a model returned: a tensor, a tuple, ``logits`` of it; or None."""
+    if isinstance(outputs, Mapping):
+        outputs = outputs.get("logits")
+    outputs = getattr(outputs, "logits", outputs)
+    for found in outputs if isinstance(outputs, (tuple, list)) else [outputs]:
+        if isinstance(found, paddle.Tensor) and found.ndim == 2 and found.shape[0] == rows:
+            return found
+    return None
+
+
+def loss_of_override(compute_loss: Callable) -> ComputeLoss:
+    """Return what calls ``compute_loss`` of a subclass, with return_outputs where it takes that."""
+    parameters = inspect.signature(compute_loss).parameters.values()
+    takes_it = any(p.name == "return_outputs" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+    def compute(model: Any, inputs: Inputs) -> Tuple[Any, Any]:
+        found = compute_loss(model, inputs, **({"return_outputs": True} if takes_it else {}))
+        return (found[0], found[1]) if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None)
+
+    return compute
+
+
+def loss_of_function(function: Callable) -> ComputeLoss:
+    """Return what calls ``function`` with the outputs of the model, which have ``logits``, and the labels.
+
+    A loss of Paddle's, a layer such as `paddle.nn.CrossEntropyLoss`, gets the logits themselves.
+    """
+
+    def compute(model: Any, inputs: Inputs) -> Tuple[Any, Any]:
+        labels = inputs.pop("labels")
+        logits = model(**inputs)
+        if isinstance(function, nn.Layer):
+            return function(logits, labels), logits
+        from paddlenlp.transformers.model_outputs import SequenceClassifierOutput
+
+        return function(SequenceClassifierOutput(logits=logits), labels), logits
+
+    return compute
+
+
+def loss_of_flags(
+    loss: PairLoss, model: Callable, inputs: Mapping[str, Any]
+) -> Tuple[paddle.Tensor, paddle.Tensor]:
+    """Return the loss of the flags on the ``inputs`` of ``model``, and its logits [B, C].
+
+    Raises InputError where the inputs lack something.
+    """
+    missing = [name for name in INPUTS if inputs.get(name) is None]
+    if missing:
+        raise InputError(f"compute_loss: the inputs have no {missing[0]}; pass the inputs as they were given")
+    seen = []
+
+    def forward(input_ids, token_type_ids):
+        seen.append(model(input_ids, token_type_ids))
+        return seen[-1]
+
+    batch = Batch(*(np.asarray(inputs[name]) for name in INPUTS))
+    found = loss(forward, batch).loss
+    return found, seen[0][: len(batch.input_ids)]
+
 
 # What PairTrainer does and a user's own loop does not: {flag: the value that asks for nothing}.
 OF_THE_LOOP: Dict[str, object] = {
@@ -276,3 +408,120 @@ def _field(batch: Union[Batch, Mapping[str, Any], Sequence[Any]], name: str) -> 
 def total_steps(config: PairConfig, num_rows: int, world: World) -> int:
     """Return the number of optimizer steps of the whole run."""
     return config.max_steps or math.ceil(config.epochs * num_rows / config.pairs_per_step(world.size))
+
+
+class TrainBatches:
+    """The micro-batches of this process for one epoch after the other; each iteration is the next epoch."""
+
+    def __init__(self, data: PairData, config: PairConfig, processes: int):
+        if not data.num_rows:
+            raise InputError("a stream has no epochs to load; leave --streaming out")
+        self._data, self._epoch = data, 0
+        self._rows_per_batch = config.batch_size * processes
+        self._accumulation_steps = config.gradient_accumulation_steps
+
+    def __len__(self) -> int:
+        return -(-self._data.num_rows // self._rows_per_batch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be that of ``epoch``, from 0."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Dict[str, np.ndarray]]:
+        first, self._epoch = self._epoch * len(self), self._epoch + 1
+        step, place = divmod(first, self._accumulation_steps)
+        updates = self._data.updates(step * self._rows_per_batch * self._accumulation_steps)
+        batches = (batch for of_step in updates for batch in of_step)
+        for batch in islice(batches, place, place + len(self)):
+            assert batch.labels is not None  # training reads them
+            yield dict(zip(INPUTS, (batch.input_ids, batch.token_type_ids, batch.labels)))
+
+
+def with_batches(
+    data: PairData, loader: Any, config: PairConfig, processes: int, spec: ModelSpec
+) -> PairData:
+    """Return ``data`` with the training batches of ``loader``, which is iterated over once per epoch.
+
+    A resumed run skips what its checkpoint has seen; a loader or its batch sampler with set_epoch is told the
+    epoch. Raises InputError for a loader without a length, for batches that the model ``spec`` cannot take,
+    and for ranking.
+    """
+    if spec.labels.target == RANKING:
+        raise InputError(
+            "get_train_dataloader: ranking draws the candidates of each query itself; leave it out"
+        )
+    try:
+        length = len(loader)
+    except (TypeError, ValueError):  # Paddle raises the latter for the loader of an IterableDataset
+        length = 0
+    if not length:
+        raise InputError(
+            "get_train_dataloader returned what has no length; return a loader of some batches, or of an "
+            "IterableDataset a list of them: [batch for batch in loader]"
+        )
+    rows_per_batch = config.batch_size * processes
+
+    def updates(consumed: int) -> Iterator[List[Batch]]:
+        epoch, skipped = divmod(consumed // rows_per_batch, length)
+        batches = _batches_from(loader, epoch, skipped, spec)
+        while True:
+            yield list(islice(batches, config.gradient_accumulation_steps))
+
+    return data._replace(updates=updates, num_rows=length * rows_per_batch, train=None)
+
+
+def _batches_from(loader: Any, first_epoch: int, skipped: int, spec: ModelSpec) -> Iterator[Batch]:
+    for epoch in count(first_epoch):
+        for told in (loader, getattr(loader, "batch_sampler", None)):
+            set_epoch = getattr(told, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+        is_empty = True
+        for batch in islice(loader, skipped if epoch == first_epoch else 0, None):
+            is_empty = False
+            yield batch_of(batch, "get_train_dataloader", spec)
+        if is_empty and epoch > first_epoch:
+            raise InputError("get_train_dataloader: the loader is empty after its first epoch; return a list")
+
+
+def batch_of(found: Any, where: str, spec: ModelSpec) -> Batch:
+    """Return a batch of a mapping, or of a list in the order input_ids, token_type_ids, labels.
+
+    A pair is a mapping of inputs, and labels. Arrays or tensors of ints, ids and types [B, S], labels [B] or
+    [B, 1]; without types they are 0. Raises InputError, naming ``where``, for anything else.
+    """
+    is_sequence = isinstance(found, (list, tuple))
+    if is_sequence and len(found) == 2 and isinstance(found[0], Mapping) and "labels" not in found[0]:
+        found = {**found[0], "labels": found[1]}
+    if not isinstance(found, Mapping):
+        if not is_sequence or len(found) != len(INPUTS):
+            raise InputError(f"{where} gave a {type(found).__name__}, no batch; give {', '.join(INPUTS)}")
+        found = dict(zip(INPUTS, found))
+    unknown = sorted(set(map(str, found)) - {*INPUTS, "attention_mask"})
+    if unknown or found.get("input_ids") is None or found.get("labels") is None:
+        raise InputError(
+            f"{where} gave a batch of {', '.join(map(str, found))}; give {', '.join(INPUTS)} alone"
+        )
+    ids = np.asarray(found["input_ids"])
+    types = np.zeros_like(ids) if found.get("token_type_ids") is None else np.asarray(found["token_type_ids"])
+    labels = np.asarray(found["labels"])
+    labels = labels.reshape(len(labels)) if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if ids.ndim != 2 or types.shape != ids.shape or labels.shape != ids.shape[:1]:
+        raise InputError(
+            f"{where} gave input_ids {ids.shape}, token_type_ids {types.shape} and labels {labels.shape}; "
+            "give [B, S], [B, S] and [B]"
+        )
+    limits = [("input_ids", ids, spec.vocab_size), ("token_type_ids", types, max(2, spec.token_types))]
+    if spec.labels.has_classes:
+        limits.append(("labels", labels, spec.num_labels))
+    for name, array, limit in limits:
+        if array.dtype.kind not in "iub" or array.min(initial=0) < 0 or array.max(initial=0) >= limit:
+            raise InputError(
+                f"{where} gave {name} that are no whole numbers from 0 to {limit - 1}; correct them"
+            )
+    if ids.shape[1] > spec.max_positions:
+        raise InputError(f"{where} gave rows of {ids.shape[1]} tokens; the model takes {spec.max_positions}")
+    if labels.dtype.kind not in "iubf" or not np.isfinite(labels).all():
+        raise InputError(f"{where} gave labels that are no finite numbers; correct them")
+    labels = labels.astype(np.int64) if labels.dtype.kind in "iub" else labels
+    return Batch(ids.astype(np.int64), types.astype(np.int64), labels)

@@ -4,43 +4,38 @@ import logging
 from pathlib import Path
 from typing import Dict, Optional
 
-from data_tools.base.errors import counted
-from data_tools.files.nothing_kept import nothing_kept
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.device.device import start_training_device
-from ernie_pair.device.malloc import keep_freed_memory
-from ernie_pair.device.paddle_patches.optimizer_state import scheduler_in
-from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.inference.softmax import probabilities
+from data_tools.files.atomic_files import nothing_kept
+from data_tools.files.errors import counted
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.inference.scores import probabilities
 from ernie_pair.kernels.product_rate import product_rate
-from ernie_pair.model_files.model_card import write_card
-from ernie_pair.model_files.temperature import Calibration, write_calibration
+from ernie_pair.models.model_card import write_card
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.networks.plain_model import PlainModel
+from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.metrics import describe_single_class
-from ernie_pair.pair.model.kernel_path import choose_path
-from ernie_pair.pair.model.plain_model import PlainModel
-from ernie_pair.pair.process_group import join_process_group
-from ernie_pair.pair.step.freezing import freeze
-from ernie_pair.pair.step.loss import SuppliedLoss
-from ernie_pair.pair.step.recompute import recompute_layers
-from ernie_pair.pair.step.score_loss import loss_of
-from ernie_pair.pair.targets.target_metrics import measure_of
-from ernie_pair.pair.targets.user_metrics import UserMetrics
-from ernie_pair.pair.train.best_card import card_of_best
-from ernie_pair.pair.train.best_checkpoint import BestModel
+from ernie_pair.pair.targets.metrics import describe_single_class
+from ernie_pair.pair.targets.target_metrics import UserMetrics, measure_of
+from ernie_pair.pair.train.best_checkpoint import BestModel, EarlyStopping, card_of_best
 from ernie_pair.pair.train.callbacks import Callbacks, CallingHooks, TrainerState
 from ernie_pair.pair.train.datasets import PairData, open_pair_data
-from ernie_pair.pair.train.early_stopping import EarlyStopping
 from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model, with_best_metric
+from ernie_pair.pair.train.loss import SuppliedLoss, loss_of
 from ernie_pair.pair.train.own_parts import OwnParts
 from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.parts import total_steps
-from ernie_pair.processes.console import GOOD, start_console
-from ernie_pair.processes.stop_signals import StopSignals
-from ernie_pair.processes.world import World, launched_world, local_world
-from ernie_pair.report import probability_counts
+from ernie_pair.report import chart as probability_counts
+from ernie_pair.runtime.cpu import keep_freed_memory
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.device import start_training_device
+from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
+from ernie_pair.runtime.processes.console import GOOD, start_console
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.runtime.processes.world import World, launched_world, local_world
+from ernie_pair.train.process_group import join_process_group
+from ernie_pair.train.run import Processes, RunSettings, run_training
+from ernie_pair.train.step.recompute import freeze, recompute_layers
 
 logger = logging.getLogger(__name__)
 

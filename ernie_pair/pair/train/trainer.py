@@ -2,9 +2,11 @@
 
 import contextlib
 import time
+from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import (
     Any,
     Callable,
@@ -21,65 +23,102 @@ from typing import (
 )
 
 import numpy as np
+import paddle
 from paddle import nn
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
-from data_tools.base.errors import InputError
-from data_tools.files.nothing_kept import nothing_kept
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.device import start_training_device
-from ernie_pair.device.paddle_patches.optimizer_state import scheduler_in
-from ernie_pair.engine.control import TrainerControl
+from data_tools.files.atomic_files import nothing_kept
+from data_tools.files.errors import InputError
+from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.inference.pair_tokenizer import PairTokenizer, ShownPair
-from ernie_pair.inference.scores import scores_of
-from ernie_pair.inference.softmax import decide, refuse_threshold, refuse_threshold_out_of_range
+from ernie_pair.inference.scores import decide, refuse_threshold, refuse_threshold_out_of_range, scores_of
 from ernie_pair.inference.token_rows import WINDOW, EncodedPairs
-from ernie_pair.model_files.labels import RANKING
-from ernie_pair.model_files.pair_symmetry import score_pairs
-from ernie_pair.model_files.source import model_folder_of
-from ernie_pair.model_files.temperature import Calibration, read_calibration
+from ernie_pair.models.labels import RANKING
+from ernie_pair.models.networks.classifier import PairClassifier
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.networks.plain_model import PlainModel
+from ernie_pair.models.networks.row_answers import logits_of
+from ernie_pair.models.networks.saved_model import save_classifier
+from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.temperature import Calibration, read_calibration, score_pairs
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, encode_texts
-from ernie_pair.pair.data.in_memory_pairs import held
+from ernie_pair.pair.data.in_memory_pairs import TokenForm, TokenizedPairs, held
 from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.rejected import tell_rejected
-from ernie_pair.pair.data.tokenized_pairs import TokenForm, TokenizedPairs
 from ernie_pair.pair.data.user_collator import DataCollator, UserCollator
-from ernie_pair.pair.model.classifier import PairClassifier
-from ernie_pair.pair.model.kernel_path import choose_path
-from ernie_pair.pair.model.logits import logits_of
-from ernie_pair.pair.model.plain_model import PlainModel
-from ernie_pair.pair.model.saved_model import save_classifier
-from ernie_pair.pair.process_group import join_process_group
-from ernie_pair.pair.step.loss import PairLoss
-from ernie_pair.pair.step.score_loss import loss_of
-from ernie_pair.pair.targets.groups import groups_of
-from ernie_pair.pair.targets.target_metrics import OF_TARGET, measure_of
-from ernie_pair.pair.targets.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
+from ernie_pair.pair.targets.ranking_metrics import groups_of
+from ernie_pair.pair.targets.target_metrics import (
+    OF_TARGET,
+    ComputeMetrics,
+    UserMetrics,
+    measure_of,
+    refuse_unknown,
+)
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
-from ernie_pair.pair.train.datasets import PairData, open_pairs
-from ernie_pair.pair.train.export_current import export_current
-from ernie_pair.pair.train.given_datasets import (
+from ernie_pair.pair.train.datasets import (
+    PairData,
     PairDataset,
     is_labelled,
+    open_pairs,
     open_source,
     rows_of_source,
     split_first,
 )
-from ernie_pair.pair.train.given_model import GivenModel, load_best, open_given_model
-from ernie_pair.pair.train.initial_model import config_of_model, with_best_metric
-from ernie_pair.pair.train.own_parts import overridden, own_loss_of, own_parts_of, refuse_ignored_flags
+from ernie_pair.pair.train.initial_model import (
+    GivenModel,
+    config_of_model,
+    load_best,
+    open_given_model,
+    with_best_metric,
+)
+from ernie_pair.pair.train.loss import PairLoss, loss_of
+from ernie_pair.pair.train.own_parts import (
+    Predictions,
+    overridden,
+    own_loss_of,
+    own_parts_of,
+    refuse_ignored_flags,
+    with_times,
+)
 from ernie_pair.pair.train.pair_job import open_optimizer
-from ernie_pair.pair.train.parts import TrainingParts
-from ernie_pair.pair.train.predictions import Predictions, with_times
-from ernie_pair.pair.train.train_batches import TrainBatches, with_batches
+from ernie_pair.pair.train.parts import TrainBatches, TrainingParts, loss_of_flags, with_batches
 from ernie_pair.pair.train.train_pair import PairRun
-from ernie_pair.pair.train.user_loss import loss_of_flags
-from ernie_pair.processes.collectives import gather_results
-from ernie_pair.processes.console import start_missing_console
-from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
-from ernie_pair.processes.world import launched_world
+from ernie_pair.runtime.device import start_training_device
+from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
+from ernie_pair.runtime.processes.collectives import gather_results
+from ernie_pair.runtime.processes.console import start_missing_console
+from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
+from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.score.export.export_config import ExportConfig
+from ernie_pair.score.export.export_pair import export_pair
+from ernie_pair.train.hooks import TrainerControl
+from ernie_pair.train.process_group import join_process_group
+
+
+def export_current(
+    folder: Path,
+    model: Union[PairClassifier, PlainModel],
+    vocab_file: Path,
+    max_seq_len: int,
+    from_folder: Optional[Path],
+    flags: Dict[str, Any],
+) -> None:
+    """Export ``model`` to ``folder``; ``flags`` are those of `ExportConfig`.
+
+    ``max_seq_len`` and ``from_folder`` are those of `save_classifier`. ``model`` stays as it is. Raises as
+    `export_pair`.
+    """
+    device = paddle.get_device()  # an export is made on the CPU
+    with TemporaryDirectory(prefix="ernie-pair-") as draft:
+        trained = Path(draft) / "trained"
+        config = ExportConfig(str(trained), str(folder), **{"model_class": model.spec.model_class, **flags})
+        save_classifier(trained, model, vocab_file, max_seq_len, from_folder)
+        try:
+            export_pair(config, deepcopy(model) if isinstance(model, PlainModel) else None)
+        finally:
+            paddle.set_device(device)
 
 
 class TrainResult(NamedTuple):

@@ -1,25 +1,27 @@
 """Convert static weights to a dynamic model folder, and check that both compute the same."""
 
+import json
 import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
-from data_tools.base.errors import CheckpointError, InputError
-from data_tools.base.options import Options, option, refuse_empty
+from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
+from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.results import Results, files_of
+from data_tools.options.options import Options, option, refuse_empty
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, find_tokenizer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
-from ernie_pair.device.paddle_version import refuse_without_programs
-from ernie_pair.model_files.config_json import CONFIG, find_config
-from ernie_pair.model_files.model_card import write_card
-from ernie_pair.model_files.model_folder import class_of, write_model_folder
-from ernie_pair.model_files.source import RECIPE_NOTE, VOCAB, ModelSource, open_model
-from ernie_pair.model_files.spec import read_spec
-from ernie_pair.pretrain.convert.conversion_card import card_of_converted
-from ernie_pair.pretrain.convert.conversion_json import CONVERSION, LARGEST_DIFFERENCE, write_conversion
+from ernie_pair.checkpoint.fingerprint import flags_of
+from ernie_pair.checkpoint.manifest import installed_versions
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.models.config_json import CONFIG, FAMILIES, find_config
+from ernie_pair.models.model_card import DataFile, ModelCard, write_card
+from ernie_pair.models.model_folder import class_of, write_model_folder
+from ernie_pair.models.source import RECIPE_NOTE, VOCAB, ModelSource, open_model
+from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.convert.parity import (
     HEAD_OUTPUTS,
     largest_differences,
@@ -27,11 +29,102 @@ from ernie_pair.pretrain.convert.parity import (
     run_dynamic,
     run_static,
 )
-from ernie_pair.processes.console import start_console
-from ernie_pair.processes.world import World
-from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
-from ernie_pair.weights.ngram_names import NGRAM_HEAD
+from ernie_pair.runtime.paddle_version import refuse_without_programs
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.weights.parameter_names import NGRAM_HEAD
 from ernie_pair.weights.weight_files import Arrays, read_weights
+
+CONVERSION, CONVERSION_FORMAT = "conversion.json", 1
+LARGEST_DIFFERENCE = 1e-5  # in float32
+
+
+def write_conversion(
+    folder: Path,
+    record: Mapping[str, object],
+    source: ModelSource,
+    batches: Dict[str, Arrays],
+    differences: Dict[str, Dict[str, float]],
+) -> None:
+    """Write conversion.json into ``folder``. Raises OSError.
+
+    ``record``: the "inputs" and "outputs" of `Results.about_folder`; ``differences``: {output: {batch: the
+    largest absolute difference}}.
+    """
+    content = {
+        "format": CONVERSION_FORMAT,
+        "largest_difference": differences,
+        "most_allowed": LARGEST_DIFFERENCE,
+        "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
+        "config_sha256": source.spec.sha256,
+        "inputs": record["inputs"],
+        "outputs": record["outputs"],
+        "versions": installed_versions(),
+    }
+    (folder / CONVERSION).write_text(
+        json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+COMMANDS = """\
+ernie-pair train --model_name_or_path . --train_file train.tsv --dev_file dev.tsv --output_dir output \\
+    --max_seq_len {length}"""
+PYTHON = """\
+from paddlenlp.transformers import {name}Model, {name}Tokenizer
+
+model, tokenizer = {name}Model.from_pretrained("."), {name}Tokenizer.from_pretrained(".")
+model.eval()
+print(model(**tokenizer("怎么开户", return_tensors="pd"))[1].shape)"""
+
+
+def card_of_converted(
+    source: ModelSource, weights_file: Path, differences: Dict[str, Dict[str, float]]
+) -> ModelCard:
+    """Return the card of a dynamic model that was made from ``weights_file``.
+
+    If the weights are in a checkpoint, the card has the flags and the corpus that its manifest records.
+    ``differences``: {output: {batch: the largest difference from the static model}}.
+    """
+    run = _run_of(weights_file)
+    family = source.spec.family or "ernie"
+    largest = {name: max(of_batches.values()) for name, of_batches in differences.items()}
+    sha256 = f"{sha256_of_file(weights_file)}" if weights_file.is_file() else "see conversion.json"
+    return ModelCard(
+        title=f"A pretrained {FAMILIES[family]} model",
+        facts={
+            "converted from": str(weights_file),
+            "config and vocabulary of": source.name,
+            **_trained(run),
+            "largest difference from it": ", ".join(f"{name} {value:.3g}" for name, value in largest.items()),
+        },
+        data=[DataFile("static weights", weights_file.name, sha256, None), *_corpora(run)],
+        flags=_flags(run),
+        commands=COMMANDS.format(length=source.spec.inference_length),
+        python=PYTHON.format(name=FAMILIES[family]),
+    )
+
+
+def _run_of(weights_file: Path) -> Dict[str, Any]:
+    """Return the manifest of the checkpoint that holds the weights, {} if none does."""
+    folder = weights_file.parent
+    return Checkpoint(folder).manifest if (folder / MANIFEST).is_file() else {}
+
+
+def _trained(run: Dict[str, Any]) -> Dict[str, str]:
+    return {"trained": f"{run['step']} steps of pretraining"} if run else {}
+
+
+def _corpora(run: Dict[str, Any]) -> List[DataFile]:
+    """Return the corpora, identified by their hashes: the manifest records no folder."""
+    known = run.get("fingerprint", {})
+    corpora = [str(value) for key, value in known.items() if flags_of(key) == ["input_dir"]]
+    return [DataFile("corpus", "of the pretraining", sha256, None) for sha256 in corpora]
+
+
+def _flags(run: Dict[str, Any]) -> Dict[str, object]:
+    """Return the flags in the fingerprint of the run, also those with default values."""
+    return {key: value for key, value in run.get("fingerprint", {}).items() if key.isidentifier()}
+
 
 SUFFIXES = (".safetensors", ".pdparams")
 WRITTEN = {

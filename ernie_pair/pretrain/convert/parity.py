@@ -5,13 +5,11 @@ from typing import Dict, List
 
 import numpy as np
 
-from data_tools.base.errors import CheckpointError
-from ernie_pair.device.device import quiet_libraries
-from ernie_pair.model_files.spec import ModelSpec
+from data_tools.files.errors import CheckpointError
+from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
-from ernie_pair.weights.ngram_names import without_ngram_head
-from ernie_pair.weights.parameter_matching import match_parameters
-from ernie_pair.weights.parameter_names import structured_names
+from ernie_pair.runtime.device import quiet_libraries
+from ernie_pair.weights.parameter_names import match_parameters, structured_names, without_ngram_head
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
 FEEDS = ("input_ids", "token_type_ids")

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Dict, Iterable, Iterator, List, Literal, Sequence, Tuple
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
-from data_tools.base.progress import Progress
+from data_tools.files.errors import InputError
+from data_tools.files.progress import Progress
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.files.standard_streams import refuse_closed_input
-from data_tools.text.lines import ENCODINGS, LineRules, decoded
-from data_tools.text.text_files import read_lines
-from ernie_pair.device.device import default_device
-from ernie_pair.model_files.source import open_model
+from data_tools.options.options import Options, option
+from data_tools.options.standard_streams import refuse_closed_input
+from data_tools.text.text_files import ENCODINGS, LineRules, decoded, read_lines
+from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.filling.mask_filler import FilledSlot, MaskFiller
+from ernie_pair.runtime.device import default_device
 
 STANDARD_INPUT = "-"
 PLACES = ("text_file", "model_name_or_path", "output")

@@ -1,16 +1,128 @@
 """The most probable words behind [MASK], by a pretrained model."""
 
-from typing import List, NamedTuple, Sequence, Tuple
+import re
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError
-from ernie_pair.device.device import default_device, start_device
-from ernie_pair.model_files.source import open_model
-from ernie_pair.model_files.tokenizer_files import read_tokenizer
-from ernie_pair.pretrain.filling.masked_text import MaskedText, Slot, join_tokens, parse_masked_text
-from ernie_pair.pretrain.filling.pretrained_model import load_pretrained
-from ernie_pair.processes.world import World
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.text.folder_tokenizer import AnyTokenizer
+from data_tools.text.wordpiece import CONTINUATION
+from ernie_pair.models.source import ModelSource, open_model
+from ernie_pair.models.tokenizer_files import read_tokenizer
+from ernie_pair.pretrain.convert.warm_start import LM_HEAD, idle_parts
+from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
+from ernie_pair.runtime.device import default_device, start_device
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.weights.parameter_names import match_parameters, structured_names, without_ngram_head
+from ernie_pair.weights.weight_files import as_float32
+
+MASK = "[MASK]"
+
+
+class Slot(NamedTuple):
+    """A run of adjacent masks: one word or a part of one.
+
+    The slot is text[start:end], at ``positions`` of the token ids.
+    """
+
+    start: int
+    end: int
+    positions: List[int]
+
+
+class MaskedText(NamedTuple):
+    """A text, its token ids with [CLS] and [SEP], and its slots in their order."""
+
+    text: str
+    ids: List[int]
+    slots: List[Slot]
+
+    def filled(self, slot: Slot, word: str) -> str:
+        """Return the text with ``word`` in place of ``slot``; other masks stay."""
+        return f"{self.text[: slot.start]}{word}{self.text[slot.end :]}"
+
+
+def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, where: str = "") -> MaskedText:
+    """Tokenize ``text``, each [MASK] as one token; masks with only spaces between them are one slot.
+
+    Raises InputError, which begins with ``where``, for a text without [MASK] or of more tokens than
+    ``max_positions``.
+    """
+    named = f"{where}: " if where else ""
+    ids, last = [tokenizer.cls_id], 0
+    slots: List[Slot] = []
+    for found in re.finditer(re.escape(MASK), text):
+        between = tokenizer.encode(text[last : found.start()])
+        ids += between
+        if slots and not between:
+            slots[-1] = Slot(slots[-1].start, found.end(), [*slots[-1].positions, len(ids)])
+        else:
+            slots.append(Slot(found.start(), found.end(), [len(ids)]))
+        ids.append(tokenizer.mask_id)
+        last = found.end()
+    ids += [*tokenizer.encode(text[last:]), tokenizer.sep_id]
+    if not slots:
+        raise InputError(f"{named}no {MASK} in {text[:40]!r}; write {MASK} where a token is to be predicted")
+    if len(ids) > max_positions:
+        raise InputError(f"{named}{len(ids)} tokens, and the model has {max_positions} positions; shorten it")
+    return MaskedText(text, ids, slots)
+
+
+def join_tokens(tokens: List[str]) -> str:
+    """Return the text of ``tokens``: ##X continues the word before it, spaces separate words of letters."""
+    joined = ""
+    for token in tokens:
+        if token.startswith(CONTINUATION) and len(token) > len(CONTINUATION):
+            joined += token[len(CONTINUATION) :]
+        else:
+            apart = joined[-1:].isascii() and joined[-1:].isalnum() and token[:1].isascii()
+            joined += f" {token}" if apart and token[:1].isalnum() else token
+    return joined
+
+
+ORDER_HEAD, CLASSIFIER = "cls.seq_relationship.", "classifier."
+
+
+def load_pretrained(source: ModelSource) -> Any:
+    """Build the dynamic model of ``source``, without dropout, in float32, and load its weights.
+
+    The file must hold the head for masked tokens; a missing sentence-order head or pooler is random. Raises
+    CheckpointError when the weights do not fit or lack that head, InputError for a family that is not
+    pretrained here.
+    """
+    from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
+
+    config = ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = build_ernie(config)
+    parameters, where = model.state_dict(), str(source.weights)
+    found = without_ngram_head(structured_names(source.read_weights(), parameters, where))
+    if not any(name.startswith(LM_HEAD) for name in found):
+        raise CheckpointError(
+            f"{where} holds no {LM_HEAD}*, the head that predicts masked tokens; give a pretrained model, "
+            "not one that was fine-tuned on pairs or converted without its heads"
+        )
+    arrays = match_parameters(
+        parameters,
+        as_float32(cut_vocabulary(found, source.spec.vocab_size), where),
+        where,
+        may_miss=(ORDER_HEAD, f"{model.base_model_prefix}.pooler."),
+        may_have=(CLASSIFIER, *idle_parts(source)),
+    )
+    for parameter in parameters.values():
+        if parameter.name in arrays:
+            parameter.set_value(arrays[parameter.name])
+    model.eval()
+    return model
+
+
+def has_order_head(source: ModelSource, model: Any) -> bool:
+    """Return whether the weights of ``source``, of which ``model`` is built, hold the sentence-order head.
+
+    If they do not, that of ``model`` is random.
+    """
+    found = structured_names(source.read_weights(), model.state_dict(), str(source.weights))
+    return any(name.startswith(ORDER_HEAD) for name in found)
 
 
 class Filling(NamedTuple):

@@ -8,15 +8,20 @@ from typing import Any, Callable, Dict, Iterable, List, Optional
 import numpy as np
 import paddle
 
-from data_tools.base.errors import MachineError
-from ernie_pair.device.paddle_patches.static_programs import HeldProgram, is_tensor
-from ernie_pair.device.paddle_patches.static_variables import dtype_of, place_of, view_array
+from data_tools.files.errors import MachineError
 from ernie_pair.kernels.choice import KernelChoice
-from ernie_pair.pretrain.graph.amp import MASTER_MARK
 from ernie_pair.pretrain.graph.fused_layers import PLAIN
 from ernie_pair.pretrain.graph.model import LossSums
 from ernie_pair.pretrain.graph.step_monitors import RECORDS, Monitors, add_records, record_width
+from ernie_pair.pretrain.graph.strategy import MASTER_MARK
 from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
+from ernie_pair.runtime.paddle_patches.static_programs import (
+    HeldProgram,
+    dtype_of,
+    is_tensor,
+    place_of,
+    view_array,
+)
 from ernie_pair.weights.half_tensors import narrow_array, widen_array
 from ernie_pair.weights.weight_files import Arrays
 

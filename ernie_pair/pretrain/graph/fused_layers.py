@@ -6,22 +6,21 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from data_tools.base.errors import MachineError, message_of
+from data_tools.files.errors import MachineError, message_of
 from data_tools.files.keyed_cache import user_cache
-from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.device.paddle_patches.layer_forward import set_forward
 from ernie_pair.kernels.attach import why_layers_unfit
-from ernie_pair.kernels.choice import KernelChoice, agree_on_path, choose_kernels, choose_plain
-from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_kernels, choose_plain
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.operator.compile_operator import OperatorError
-from ernie_pair.kernels.operator.encoder_operator import (
+from ernie_pair.kernels.operator import (
     GraphInputs,
     LayerSettings,
+    OperatorError,
     add_encoder_layer,
     load_operator,
 )
-from ernie_pair.pretrain.graph.rank_sums import RankSums
+from ernie_pair.pretrain.graph.step_monitors import RankSums
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.paddle_patches.layers import set_forward
 
 PLAIN = KernelChoice("plain", reason="nothing else was requested")
 

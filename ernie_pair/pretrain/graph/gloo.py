@@ -6,11 +6,10 @@ parallelism is correct here: a mesh would sum over the wrong processes.
 
 from typing import Optional
 
-from ernie_pair.device.paddle_patches.process_groups import connect_static_programs
-from ernie_pair.device.paddle_patches.static_programs import remove_ops, sync
-from ernie_pair.processes.leaving import skip_destructors
-from ernie_pair.processes.meeting_place import MeetingPlace
-from ernie_pair.processes.short_sockets import shorten_socket_names
+from ernie_pair.runtime.paddle_patches.process_groups import connect_static_programs
+from ernie_pair.runtime.paddle_patches.static_programs import remove_ops, sync
+from ernie_pair.runtime.processes.sockets import MeetingPlace, shorten_socket_names
+from ernie_pair.runtime.processes.stop_signals import skip_destructors
 
 SYNC_OPS = {"c_sync_comm_stream", "c_sync_calc_stream", "c_wait_comm", "c_wait_compute"}
 

@@ -8,21 +8,77 @@ import paddle
 import paddle.nn.functional as F
 from paddle import nn
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.samples.collate import NO_LABEL
-from ernie_pair.device.paddle_patches.paddlenlp_import import transformers
-from ernie_pair.device.paddle_patches.paddlenlp_models import make_gelu_new, set_epsilon
-from ernie_pair.model_files.config_checks import NO_MODEL
-from ernie_pair.model_files.config_json import CONFIG
-from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
-from ernie_pair.model_files.spec import ModelSpec
-from ernie_pair.pretrain.config.vocab_checks import refuse_other_family
-from ernie_pair.pretrain.graph.ernie_gram import ErnieGramForPretraining
-from ernie_pair.pretrain.graph.ngram_head import add_ngram_head, union_labels
+from ernie_pair.models.config_json import CONFIG, NO_MODEL
+from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
+from ernie_pair.models.spec import ModelSpec
+from ernie_pair.pretrain.config.flags import refuse_other_family
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
+from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon
+from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
 
 if TYPE_CHECKING:
     from paddlenlp.transformers import PretrainedConfig
+
+
+class ErnieGramForPretraining(transformers.ErnieGramPretrainedModel):
+    """ErnieGram with the heads of pretraining.
+
+    ernie_gram.* is an ErnieGramModel, cls.* is named as in ErnieForPretraining.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.ernie_gram = transformers.ErnieGramModel(config)
+        self.cls = transformers.ernie.modeling.ErniePretrainingHeads(config)
+        self.tie_weights()
+
+    def get_input_embeddings(self):
+        """Return the embedding that the decoder is tied to."""
+        return self.ernie_gram.embeddings.word_embeddings
+
+    def get_output_embeddings(self):
+        """Return the decoder of the masked tokens."""
+        return self.cls.predictions.decoder
+
+    def forward(self, input_ids, token_type_ids=None, masked_positions: Optional[paddle.Tensor] = None):
+        """Compute the logits of masked tokens [P, V] and of the sentence order [B, 2].
+
+        ``input_ids``, ``token_type_ids``: int64 [B, S]; ``masked_positions``: int64 [P], indices into the B x
+        S tokens. Without them the first logits are [B, S, V].
+        """
+        with paddle.static.amp.fp16_guard():
+            sequence, pooled = self.ernie_gram(input_ids, token_type_ids=token_type_ids)
+            return self.cls(sequence, pooled, masked_positions)
+
+
+class NgramHead(nn.Layer):
+    """The logits of ``num_ngrams`` n-grams from transformed states of ``hidden_size``."""
+
+    def __init__(self, num_ngrams: int, hidden_size: int, initializer_range: float):
+        super().__init__()
+        self.num_ngrams = num_ngrams
+        draw = nn.initializer.TruncatedNormal(0.0, initializer_range)
+        self.weight = self.create_parameter([num_ngrams, hidden_size], default_initializer=draw)
+        self.bias = self.create_parameter([num_ngrams], is_bias=True)
+
+    def forward(self, states: paddle.Tensor) -> paddle.Tensor:
+        """Return the logits [P, K] of ``states`` [P, H]."""
+        return paddle.matmul(states, self.weight, transpose_y=True) + self.bias
+
+
+def add_ngram_head(model: nn.Layer, num_ngrams: int) -> None:
+    """Add an n-gram head to ``model``, next to its pretraining heads: ``cls.ngrams``, see `ngram_names`."""
+    with paddle.utils.unique_name.guard():
+        config = model.config
+        model.cls.ngrams = NgramHead(num_ngrams, config.hidden_size, config.initializer_range)
+
+
+def union_labels(labels: paddle.Tensor, ngram_labels: paddle.Tensor, num_tokens: int) -> paddle.Tensor:
+    """Return joint labels of tokens and n-grams, int64 [P]: n-gram k is ``num_tokens`` + k; -1 is none."""
+    return paddle.where(ngram_labels >= 0, ngram_labels + num_tokens, labels)
+
 
 TASKS = ("lm", "sop")
 CLASSES = {

@@ -7,39 +7,39 @@ from typing import Callable, Dict, NamedTuple, Optional
 import paddle
 import paddle.distributed.fleet as fleet
 
-from data_tools.base.errors import InputError
-from ernie_pair.device.paddle_patches.static_fleet import without_nccl
-from ernie_pair.device.paddle_patches.static_programs import cut_normals
+from data_tools.files.errors import InputError
 from ernie_pair.kernels.choice import KernelChoice
-from ernie_pair.kernels.operator.encoder_operator import GraphInputs
+from ernie_pair.kernels.operator import GraphInputs
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.fusion.fused_attention import fuse_attention
-from ernie_pair.pretrain.fusion.fused_collectives import fuse_collectives
-from ernie_pair.pretrain.fusion.fused_ops import FLASH, NOTHING_FUSED, FusedOps
-from ernie_pair.pretrain.fusion.fused_softmax import fuse_softmax
-from ernie_pair.pretrain.graph.amp import fleet_decorates, precision_of
 from ernie_pair.pretrain.graph.built_program import PretrainProgram
-from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED, replace_seed_ops
 from ernie_pair.pretrain.graph.fused_layers import PLAIN, fuse_layers
-from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, needs_gloo
-from ernie_pair.pretrain.graph.model import (
-    LossSums,
-    Outputs,
-    build_padded,
-    encoder_of,
-    run_ernie,
-    sum_losses,
+from ernie_pair.pretrain.graph.fusion import (
+    FLASH,
+    NOTHING_FUSED,
+    FusedOps,
+    fuse_attention,
+    fuse_collectives,
+    fuse_softmax,
 )
-from ernie_pair.pretrain.graph.rank_sums import divide_by_labelled
+from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, needs_gloo
+from ernie_pair.pretrain.graph.model import LossSums, Outputs, build_padded, encoder_of, run_ernie, sum_losses
+from ernie_pair.pretrain.graph.optimizers import (
+    build_optimizer,
+    fuse_updates,
+    shard_optimizer,
+    state_of,
+    updates_of,
+)
 from ernie_pair.pretrain.graph.step_monitors import (
+    PASS_SEED,
     RECORDED_PASSES,
     add_monitors,
     add_records,
+    divide_by_labelled,
+    replace_seed_ops,
 )
-from ernie_pair.pretrain.graph.strategy import distributed_strategy
-from ernie_pair.pretrain.optimizer.fused_updates import fuse_updates
-from ernie_pair.pretrain.optimizer.optimizers import build_optimizer
-from ernie_pair.pretrain.optimizer.zero1 import shard_optimizer, state_of, updates_of
+from ernie_pair.pretrain.graph.strategy import distributed_strategy, fleet_decorates, precision_of
+from ernie_pair.runtime.paddle_patches.static_programs import cut_normals, without_nccl
 
 FEEDS = {
     "input_ids": ([None, None], "int64"),

@@ -1,15 +1,77 @@
-"""What passes and steps record in the scope for the log; nothing is fetched while they run.
-
-The gradient norm and the count of skipped steps are computed in the block that updates the parameters, so
-with gradient merge once per step. Each pass then appends a row to the records: its sums, and that norm. The
-oldest row drops out, so the records must be read before there have been more passes than rows.
-"""
+"""The sum of a few numbers over all ranks, as a program of its own, and as ops of the program that trains."""
 
 from typing import NamedTuple, Optional, Sequence
 
+import numpy as np
 import paddle
 
-from ernie_pair.device.paddle_patches.static_programs import declare_written
+from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, wait_for_all
+from ernie_pair.runtime.paddle_patches.static_programs import (
+    declare_written,
+    describe_sum,
+    insert_op,
+    replace_op,
+    sync,
+)
+
+# float64 [2], fed with several processes: the number of masked tokens and of samples of this rank's step.
+LABELLED = "labelled"
+
+
+class RankSums:
+    """The sum of small float vectors over all ranks; with one rank it returns them unchanged."""
+
+    def __init__(self, num_ranks: int, executor: paddle.static.Executor, *, cpu: bool):
+        self.executor, self.program = executor, None
+        if num_ranks > 1:
+            self.program = paddle.static.Program()
+            with paddle.static.program_guard(self.program), paddle.utils.unique_name.guard():
+                values = paddle.static.data("values", [None], "float64")
+                self.total = values * 1.0
+                self.program.global_block().append_op(**describe_sum(self.total, self.total))
+            if cpu:
+                drop_stream_syncs(self.program)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of ``values`` over the ranks, float64 [n]."""
+        values = np.asarray(values, np.float64)
+        if self.program is None:
+            return values
+        wait_for_all()
+        (total,) = self.executor.run(self.program, feed={"values": values}, fetch_list=[self.total])
+        return total
+
+    def meet(self) -> None:
+        """Wait for the other ranks where the collectives of the next step would soon time out."""
+        wait_for_all()
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self(np.zeros(1))
+
+
+def divide_by_labelled(main: paddle.static.Program, weights: str, divided: str) -> None:
+    """Add to ``main`` the variable ``divided`` [2]: the fed ``weights`` over the label counts of all ranks.
+
+    The host would have to wait for the other ranks, and so for the device, to compute it.
+    """
+    block = main.global_block()
+    labelled = block.create_var(name=LABELLED, shape=[2], dtype="float64", is_data=True, need_check_feed=True)
+    names = [f"{divided}.{part}" for part in ("wide", "all", "least", "quotient")]
+    wide, total, least, quotient = (block.create_var(name=n, shape=[2], dtype="float64") for n in names)
+    to_wide = {"in_dtype": paddle.float32, "out_dtype": paddle.float64}
+    to_narrow = {"in_dtype": paddle.float64, "out_dtype": paddle.float32}
+    insert_op(block, 0, **describe_sum(labelled, total))
+    ops = [
+        ("cast", {"X": [weights]}, wide, to_wide),
+        ("clip", {"X": [total]}, least, {"min": 1.0, "max": 3e38}),
+        ("elementwise_div", {"X": [wide], "Y": [least]}, quotient, {"axis": -1}),
+        ("cast", {"X": [quotient]}, block.var(divided), to_narrow),
+    ]
+    for place, (kind, inputs, output, attrs) in enumerate(ops, start=1):
+        insert_op(block, place, type=kind, inputs=inputs, outputs={"Out": [output]}, attrs=attrs)
+    sync(main)
+
 
 GRADIENT_NORM, SKIPPED_UPDATES, RECORDS = "gradient_norm", "skipped_updates", "pass_records"
 RECORDED_PASSES = 128  # rows of 20 to 28 bytes; more if a step has more passes
@@ -112,3 +174,34 @@ def _create(main: paddle.static.Program, startup: paddle.static.Program, name: s
         attrs={"shape": [1], "dtype": created.dtype, "value": 0.0},
     )
     return main.global_block().create_var(**about)
+
+
+PASS_SEED = "pass_seed"  # int32 [1], fed to every pass
+NO_DROPOUT = {PASS_SEED: np.zeros(1, np.int32)}  # for evaluation: the variable must be fed
+
+
+def seed_feed(seed: int) -> dict:
+    """Derive all randomness of the next micro-batch from ``seed``, and return what to feed for it.
+
+    It is {PASS_SEED: int32 [1]}.
+    """
+    paddle.seed(seed)
+    return {PASS_SEED: np.array([seed & 0x3FFFFFFF], np.int32)}  # leaves room for the positions
+
+
+def replace_seed_ops(main: paddle.static.Program, pass_seed: paddle.static.Variable) -> None:
+    """Replace each `seed` op of ``main`` by ``pass_seed``, its variable of that name, plus its position."""
+    block = main.global_block()
+    places = [index for index, op in enumerate(block.ops) if op.type == "seed"]
+    for index in places:
+        role = {"op_role": block.ops[index].all_attrs()["op_role"]}
+        drawn = block.var(block.ops[index].output("Out")[0])
+        replace_op(
+            block,
+            index,
+            type="scale",
+            inputs={"X": [pass_seed]},
+            outputs={"Out": [drawn]},
+            attrs={"scale": 1.0, "bias": float(index), "bias_after_scale": True, "op_device": "cpu", **role},
+        )
+    sync(main)

@@ -6,15 +6,11 @@ from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
-from data_tools.base.errors import CheckpointError
-from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.pair.compare.comparison_report import Comparison, compare
-from ernie_pair.pair.evaluation.calibration import (
-    calibration_error,
-    confidences_and_hits,
-    equal_mass_bins,
-)
-from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
+from data_tools.files.errors import CheckpointError
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.score.evaluation.calibration import calibration_error, confidences_and_hits, equal_mass_bins
+from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
+from ernie_pair.series.comparison_report import Comparison, compare
 from proof.curves import best_of, pairs_in, seconds_in
 from proof.experiment import Figures, Places
 from proof.overlap import overlap_figures, read_pairs, seen_figures

@@ -5,11 +5,11 @@ from typing import Dict
 
 import numpy as np
 
-from ernie_pair.model_files.labels import parse_label_map
-from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.evaluation.slices import overlap
+from ernie_pair.score.evaluation.evaluation import overlap
 
 
 def read_pairs(path: Path) -> Pairs:

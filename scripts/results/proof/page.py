@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Callable, Dict, List, NamedTuple
 
-from data_tools.base.errors import InputError, counted
+from data_tools.files.errors import InputError, counted
 from proof.charts import has_curve, loss_curves
 from proof.groups import GROUPS
 from proof.groups.peer import OURS, THEIRS

@@ -19,15 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
-from data_tools.base.errors import InputError
-from data_tools.base.installation import version_of
+from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.atomic_folder import point_link
-from data_tools.files.npy_stream import sha256_of_file
-from ernie_pair.device.cpu_level import processor_name
-from ernie_pair.pair.series.plan import unfinished
-from ernie_pair.processes.child_command import ChildCommand
-from ernie_pair.processes.stop_signals import StopSignals
+from data_tools.files.errors import InputError
+from data_tools.files.installation import version_of
+from ernie_pair.runtime.cpu import processor_name
+from ernie_pair.runtime.processes.child_command import ChildCommand
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.series.plan import unfinished
 from ernie_pair.version import __version__
 from proof.curves import read_curve
 from proof.experiment import Places, Run, Words

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Tuple
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
+from data_tools.files.errors import InputError
+from data_tools.options.options import Options, option
 
 FIRST_SEED = 1234
 

@@ -4,8 +4,8 @@ import re
 from statistics import mean
 from typing import Dict, List
 
-from data_tools.base.errors import counted
-from ernie_pair.model_files.model_card import markdown_table
+from data_tools.files.errors import counted
+from ernie_pair.models.model_card import markdown_table
 from proof.groups.peer import OURS, THEIRS
 from proof.groups.scratch import STARTS
 from proof.groups.starts import THREE

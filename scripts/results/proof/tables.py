@@ -3,7 +3,7 @@
 from statistics import mean, stdev
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ernie_pair.model_files.model_card import markdown_table
+from ernie_pair.models.model_card import markdown_table
 
 Result = Dict[str, Any]
 Row = List[str]

@@ -5,12 +5,12 @@ import subprocess
 from pathlib import Path
 from typing import Dict, NamedTuple, Sequence
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 LIBRARIES = ("torch", "transformers")
 OF_TRAINER = (*LIBRARIES, "accelerate")
-# What this package sets for Paddle, see `ernie_pair.device.cpu_env`: torch has its own settings.
+# What this package sets for Paddle, see `ernie_pair.runtime.cpu_env`: torch has its own settings.
 OF_PADDLE = ("MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "KMP_BLOCKTIME", "GLOG_minloglevel")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

@@ -105,7 +105,7 @@ def read_rows(path):
 
 
 def rate_share(step, total, warmup):
-    """Return the share of the highest rate at ``step``, from 1, as `ernie_pair.engine.lr_schedule` does.
+    """Return the share of the highest rate at ``step``, from 1, as `ernie_pair.train.loop` does.
 
     Trainer's own linear schedule begins with a step at rate 0.
     """

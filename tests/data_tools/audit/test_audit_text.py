@@ -14,12 +14,12 @@ import zstandard
 from matplotlib.figure import Figure
 
 from data_tools import audit_text as module
-from data_tools.audit.near_duplicates import NearRules, bands_of, near_groups
-from data_tools.audit.odd_characters import ODD_KINDS
+from data_tools.audit.duplicates import NearRules, bands_of, near_groups
+from data_tools.audit.text_quality import ODD_KINDS
 from data_tools.audit_text import AuditConfig, audit_of, audit_text
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError
-from data_tools.base.installation import install_command
+from data_tools.files.errors import InputError
+from data_tools.files.installation import install_command
+from data_tools.options.cli import parse_config
 from ernie_pair.__main__ import _run
 
 hanzidentifier = pytest.importorskip("hanzidentifier")

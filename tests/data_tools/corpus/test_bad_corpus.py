@@ -25,19 +25,18 @@ from places import ROOT
 from tiny_pretrain import events, flags, write_corpus, write_model
 from tiny_pretrain_data import opened
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError
 from data_tools.corpus import format as corpus_module
-from data_tools.corpus.format import Corpus, corpus_paths
+from data_tools.corpus.format import Corpus, corpus_paths, document_ranges
 from data_tools.corpus.integrity import open_verified
 from data_tools.corpus.megatron import open_corpus
 from data_tools.corpus.mixture import Blend
-from data_tools.corpus.splits import document_ranges
 from data_tools.corpus.writer import CorpusWriter
+from data_tools.files.errors import InputError
 from data_tools.files.file_lock import locked
-from data_tools.samples import sample_map_cache, split_datasets
-from data_tools.samples.sample_map import build_sample_map, rows_fit
-from data_tools.samples.sample_map_cache import cached_sample_map
+from data_tools.options.cli import exit_code_of
+from data_tools.samples import sample_map as sample_map_cache
+from data_tools.samples import split_datasets
+from data_tools.samples.sample_map import build_sample_map, cached_sample_map, rows_fit
 from data_tools.text.wordpiece import WordPiece
 
 # The files of a corpus

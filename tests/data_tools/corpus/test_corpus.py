@@ -9,9 +9,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from data_tools.base.errors import InputError
 from data_tools.corpus.format import Corpus, corpus_paths, id_dtype
 from data_tools.corpus.writer import CorpusWriter
+from data_tools.files.errors import InputError
 
 DOCUMENTS = [[[7, 8], [9]], [[5, 6, 7]]]
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_corpus import hashes, lines_of, make, write_vocab
 
-from data_tools.base.errors import InputError
 from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus
-from data_tools.corpus.join_documents import Joining, join_documents
+from data_tools.corpus.writer import Joining, join_documents
 from data_tools.create_pretraining_data import CreateConfig
+from data_tools.files.errors import InputError
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import struct
 import numpy as np
 import pytest
 
-from data_tools.base.errors import InputError
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import MegatronCorpus, find_corpus, open_corpus
 from data_tools.corpus.writer import CorpusWriter
+from data_tools.files.errors import InputError
 
 HEADER = struct.Struct("<9sQBQQ")
 SENTENCES = {"lens": [2, 1, 3], "pointers": [0, 4, 6], "docs": [0, 2, 3]}

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_tools.base.errors import InputError
 from data_tools.corpus import mixture as blend
 from data_tools.corpus.mixture import Blend, BlendedDataset, read_blend, turns
+from data_tools.files.errors import InputError
 
 
 def random_parts(seed):

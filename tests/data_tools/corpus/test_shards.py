@@ -9,11 +9,11 @@ import pytest
 from tiny_corpus import finished, hashes, lines_of, make, start, write_vocab
 from waiting import until
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError
 from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus
+from data_tools.files.errors import InputError
 from data_tools.files.file_lock import locked
+from data_tools.options.cli import exit_code_of
 
 TEXTS = [f"我爱北京{number}。\n学习" for number in range(40)]
 LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # about six shards

@@ -1,7 +1,7 @@
 import pytest
 
-from data_tools.base.errors import InputError
-from data_tools.corpus.splits import document_ranges
+from data_tools.corpus.format import document_ranges
+from data_tools.files.errors import InputError
 
 
 def test_the_ranges_cover_every_document_once():

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from data_tools.base.errors import InputError
-from data_tools.base.regular_file import CONFIG_YAML
+from data_tools.files.atomic_files import CONFIG_YAML, own_name
 from data_tools.files.atomic_folder import (
     clear_leftovers,
     is_as_made,
@@ -15,7 +14,7 @@ from data_tools.files.atomic_folder import (
     rename_for_good,
     set_aside,
 )
-from data_tools.files.own_names import own_name
+from data_tools.files.errors import InputError
 
 
 def test_a_rename_is_undone_when_fsync_fails(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import signal
 import pytest
 from filelock import FileLock, Timeout
 
-from data_tools.base.errors import MachineError
+from data_tools.files.errors import MachineError
 from data_tools.files.file_lock import locked, open_lock, try_lock
 
 

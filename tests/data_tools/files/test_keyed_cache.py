@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from data_tools.base.errors import MachineError
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.errors import MachineError
 from data_tools.files.keyed_cache import KeyedCache, build_once, name_of_key
-from data_tools.files.npy_stream import sha256_of_file
 
 KEY = {"of": ["a", "b"], "version": 1}
 

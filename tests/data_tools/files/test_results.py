@@ -14,17 +14,16 @@ from places import ROOT
 from tiny_corpus import lines_of, make, write_vocab
 from waiting import until
 
-from data_tools.base.errors import InputError, MachineError
 from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.files import atomic_files
-from data_tools.files.atomic_files import published
+from data_tools.files.atomic_files import own_name, published, stem_of
+from data_tools.files.errors import InputError, MachineError
 from data_tools.files.file_lock import try_lock
-from data_tools.files.own_names import own_name, stem_of
 from data_tools.files.results import Results, refuse_existing, settings_of
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import CONTROL_TOKENS
 from data_tools.trans_to_json import TransConfig, trans_to_json
-from ernie_pair.model_files.new_model import NewModelConfig, new_model
+from ernie_pair.models.new_model import NewModelConfig, new_model
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from masking_cases import compiled, random_case, rule
 from tiny_corpus import finished, hashes, lines_of, make, write_vocab
 
 from data_tools import dataset_utils
-from data_tools.base.errors import InputError
 from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus, marks_path
 from data_tools.corpus.mixture import Blend, BlendedDataset
@@ -23,8 +22,9 @@ from data_tools.dataset_utils import (
     word_weights,
 )
 from data_tools.ernie_dataset import ErnieDataset, join_segments, sample_rng
+from data_tools.files.errors import InputError
 from data_tools.samples.mask_report import count_levels
-from data_tools.samples.masking_flags import MaskingFlags
+from data_tools.samples.masking import MaskingFlags
 
 WORDS = {"chinese": True, "cn_whole_word_segment": True, "cn_splited": True}
 MARKED = {"mark_levels": np.array([0, 2, 0]), "mark_weights": np.array([1.0, 5.0, 0.0])}

@@ -3,11 +3,10 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from data_tools.base.errors import InputError
-from data_tools.files.hashing import mix, mix_range
+from data_tools.files.errors import InputError
+from data_tools.files.keyed_cache import mix, mix_range
 from data_tools.samples import sample_map
-from data_tools.samples.sample_map import build_sample_map, cut_documents
-from data_tools.samples.sample_map_cache import cached_sample_map
+from data_tools.samples.sample_map import build_sample_map, cached_sample_map, cut_documents
 
 ALWAYS, NEVER = 2**64 - 1, 0
 

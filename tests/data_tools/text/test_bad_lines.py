@@ -11,10 +11,10 @@ import zstandard
 from bad_json_lines import BAD
 from tiny_corpus import TOKENS, finished, hashes, leftovers, lines_of, make, start, write_vocab
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError
 from data_tools.corpus.format import Corpus
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
+from data_tools.files.errors import InputError
+from data_tools.options.cli import exit_code_of
 
 GOOD = lines_of("我爱北京")
 # The gap puts the first bad line and the later ones into different shards.

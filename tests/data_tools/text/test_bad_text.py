@@ -15,15 +15,21 @@ import pytest
 import zstandard
 from tiny_corpus import ROOT, TOKENS, hashes, leftovers, lines_of, make, write_vocab
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError, MachineError
 from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.corpus.format import Corpus
+from data_tools.files.atomic_files import own_name
+from data_tools.files.errors import InputError, MachineError
 from data_tools.files.file_lock import locked
-from data_tools.files.own_names import own_name
+from data_tools.options.cli import exit_code_of
 from data_tools.text import text_files
-from data_tools.text.lines import LineRules, decoded, json_text, num_invalid_bytes
-from data_tools.text.text_files import list_inputs, read_lines
+from data_tools.text.text_files import (
+    LineRules,
+    decoded,
+    json_text,
+    list_inputs,
+    num_invalid_bytes,
+    read_lines,
+)
 from data_tools.trans_to_json import TransConfig, trans_to_json
 
 GOOD = lines_of("我爱北京")

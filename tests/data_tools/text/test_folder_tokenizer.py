@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from data_tools.base.errors import InputError
-from data_tools.text.folder_tokenizer import (
-    FolderTokenizer,
-    open_folder_tokenizer,
-    open_vocabulary,
-)
+from data_tools.files.errors import InputError
+from data_tools.text.folder_tokenizer import FolderTokenizer, open_folder_tokenizer, open_vocabulary
 from data_tools.text.wordpiece import WordPiece
 
 TOKENS = [

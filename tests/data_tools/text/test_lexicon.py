@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.text.lexicon import Lexicon, LexiconEntry
 from data_tools.text.words import word_begins
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import END_OF_LETTERS, WordPiece, is_cjk, word_shapes
 
 DATA = ROOT.parent / "shared" / "data"

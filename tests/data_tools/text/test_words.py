@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.text import words as chinese_words
 from data_tools.text.wordpiece import WordPiece
 from data_tools.text.words import in_one_word, mark_words, presegmented, segmenter, word_begins

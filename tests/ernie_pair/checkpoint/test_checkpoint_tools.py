@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import CheckpointError, InputError
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import main
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.diff_checkpoints import DiffConfig, diff_checkpoints, distance
-from ernie_pair.checkpoint.show_checkpoint import ShowConfig, show_checkpoint
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.processes.world import World
+from ernie_pair.checkpoint.commands import DiffConfig, ShowConfig, diff_checkpoints, distance, show_checkpoint
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.world import World
 
 
 def arrays(**changes):

@@ -10,20 +10,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_tools.base import regular_file
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError
+from data_tools.files import atomic_files as regular_file
+from data_tools.files.atomic_files import own_name
 from data_tools.files.atomic_folder import publish_folder, read_made
-from data_tools.files.own_names import own_name
+from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
+from data_tools.options.cli import exit_code_of
 from ernie_pair.checkpoint import checkpoint_folder as folder_module
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, STATE
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.fingerprint import RunRules
-from ernie_pair.checkpoint.manifest import MANIFEST_FORMAT, as_json, manifest_bytes, sha256_of
-from ernie_pair.checkpoint.run_lock import RunLock, refuse_locked
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.processes.watchdog import RECORD_BYTES
-from ernie_pair.processes.world import World
+from ernie_pair.checkpoint.manifest import MANIFEST_FORMAT, TrainState, as_json, manifest_bytes, sha256_of
+from ernie_pair.checkpoint.run_folder import RunLock, refuse_locked
+from ernie_pair.runtime.processes.watchdog import RECORD_BYTES
+from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.weight_files import to_safetensors
 
 FILES = {

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import pytest
 from tiny_pair import train_config
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
 from ernie_pair.checkpoint.fingerprint import flags_of, refuse_other_run, refuse_unknown_keys
 from ernie_pair.embedding.train import embedding_fingerprint as of_texts
-from ernie_pair.model_files.spec import parse_spec
+from ernie_pair.models.spec import parse_spec
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.train import pair_fingerprint as of_pairs
 from ernie_pair.pretrain import pretrain_fingerprint as of_pretraining
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 NEEDED = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"]
 SOURCE = SimpleNamespace(spec=parse_spec({"vocab_size": 9}))

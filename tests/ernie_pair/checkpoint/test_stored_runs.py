@@ -15,8 +15,8 @@ from places import ROOT, SCRIPTS, SUPPORT
 from tiny_pretrain import flags
 
 from ernie_pair.checkpoint.manifest import installed_versions
-from ernie_pair.device.paddle_version import can_pretrain, paddle_version
-from ernie_pair.pair.model.classifier_weights import load_classifier
+from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.runtime.paddle_version import can_pretrain, paddle_version
 from ernie_pair.weights.weight_files import from_safetensors
 
 needs_programs = pytest.mark.skipif(
@@ -34,9 +34,9 @@ def stored(tmp_path):
 # Dropout as it was when the run was stored: drawn by Paddle, and for every token in the last layer.
 AS_BEFORE = """
 import runpy, sys
-from ernie_pair.device.cpu_env import prepare_cpu_math
+from ernie_pair.runtime.cpu_env import prepare_cpu_math
 prepare_cpu_math()
-from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.models.networks.classifier import PairClassifier
 PairClassifier.reads_first_token = False
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

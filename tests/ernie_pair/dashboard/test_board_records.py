@@ -10,11 +10,10 @@ from package_command import command
 from visualdl import LogReader
 from werkzeug.test import Client
 
-from data_tools.base.errors import InputError
-from ernie_pair.dashboard.board import BoardConfig, _server_of, board
-from ernie_pair.dashboard.board_records import BoardRecords
-from ernie_pair.dashboard.run_folder import open_runs
-from ernie_pair.processes.listener import listen
+from data_tools.files.errors import InputError
+from ernie_pair.dashboard.board import BoardConfig, BoardRecords, _server_of, board
+from ernie_pair.dashboard.curves import open_runs
+from ernie_pair.runtime.processes.sockets import listen
 
 
 @pytest.fixture

@@ -9,15 +9,22 @@ from fake_runs import write_flags, write_pair_run
 from package_command import command
 from tiny_pair import train_config
 
-from data_tools.base.errors import InputError
-from ernie_pair.checkpoint.run_note import run_id_of
+from data_tools.files.errors import InputError
+from ernie_pair.checkpoint.run_config import keep_config
+from ernie_pair.checkpoint.run_folder import run_id_of
 from ernie_pair.dashboard.board import BoardConfig
-from ernie_pair.dashboard.curves import Curve, best_of, chosen_metrics, curves_of, metrics_of
-from ernie_pair.dashboard.plot_page import flag_table, results_of
-from ernie_pair.dashboard.plot_runs import PlotConfig, plot
-from ernie_pair.dashboard.run_folder import flags_of, open_runs, short_names
+from ernie_pair.dashboard.curves import (
+    Curve,
+    best_of,
+    chosen_metrics,
+    curves_of,
+    flags_of,
+    metrics_of,
+    open_runs,
+    short_names,
+)
+from ernie_pair.dashboard.plot_runs import PlotConfig, flag_table, plot, results_of
 from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.run_config.kept_config import keep_config
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair.embedding.retrieval import METRICS, build_retrieval_set, match_ranks, measure_retrieval
 from ernie_pair.pair.data.pair_file import Pairs
 

@@ -13,18 +13,18 @@ from tiny_pair import CHARACTERS
 from tiny_search import write_lines
 from tiny_sentence import WIDTH, change, write_sentence
 
-from data_tools.base.errors import InputError
-from ernie_pair.embedding.embed import embed
+from data_tools.files.errors import InputError
 from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
-from ernie_pair.embedding.evaluate_embedding import evaluate_embedding
-from ernie_pair.embedding.export_embedding import export_embedding
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
-from ernie_pair.embedding.text_encoder import build_text_encoder, load_text_weights
 from ernie_pair.embedding.train.train_embedding import train_embedding
 from ernie_pair.inference.token_rows import encode_single_texts
 from ernie_pair.inference.vector_files import open_vectors
-from ernie_pair.model_files.embedding_json import NORMALIZE, POOLINGS, Step, full_prompts
-from ernie_pair.model_files.source import open_model
+from ernie_pair.models.embedding_json import NORMALIZE, POOLINGS, Step, full_prompts
+from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights
+from ernie_pair.models.source import open_model
+from ernie_pair.score.embeddings.embed import embed
+from ernie_pair.score.embeddings.evaluate_embedding import evaluate_embedding
+from ernie_pair.score.embeddings.export_embedding import export_embedding
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.searcher import PairSearcher
 
@@ -100,7 +100,7 @@ def test_steps_are_computed_in_their_order(tmp_path):
 
 
 def load_dense(folder):
-    from ernie_pair.model_files.sentence_transformers import read_sentence_folder
+    from ernie_pair.models.sentence_transformers import read_sentence_folder
 
     arrays = read_sentence_folder(folder).dense_arrays()
     names = ["0.linear.weight", "0.linear.bias", "1.linear.weight", "1.residual.weight"]

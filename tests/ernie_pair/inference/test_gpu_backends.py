@@ -8,12 +8,12 @@ import paddle
 import pytest
 from tiny_ship import ship, write_trained
 
-from data_tools.base.errors import InputError
-from ernie_pair.device.device import start_device
+from data_tools.files.errors import InputError
 from ernie_pair.inference import backends, gpu_backends
 from ernie_pair.inference.exported_model import FILES_OF, read_exported
 from ernie_pair.inference.gpu_backends import CUDA_PROVIDER, FIRST_POOL_MB, MOST_TOKENS
 from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.runtime.device import start_device
 
 CPU = "CPUExecutionProvider"
 

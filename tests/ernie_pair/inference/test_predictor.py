@@ -16,26 +16,25 @@ from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_
 from without_training import WITHOUT_TRAINING
 
 import ernie_pair
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import CheckpointError, InputError, NumbersError
-from data_tools.base.installation import install_command
-from ernie_pair.device.cpu_level import cpu_level
+from data_tools.files.errors import CheckpointError, InputError, NumbersError
+from data_tools.files.installation import install_command
+from data_tools.options.cli import exit_code_of
 from ernie_pair.inference import backends
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import BATCH_SIZE, PairPredictor
-from ernie_pair.inference.softmax import probabilities
-from ernie_pair.kernels.levels import LEVEL_ASKED, has_bf16
-from ernie_pair.model_files.temperature import Calibration, write_calibration
+from ernie_pair.inference.scores import probabilities
+from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
+from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
+from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
 
 ASKED = """
 import asyncio, httpx
 from ernie_pair import PairPredictor
-from ernie_pair.server.app import create_app
-from ernie_pair.server.batcher import Batching
-from ernie_pair.server.request import Limits
+from ernie_pair.serve.app import create_app
+from ernie_pair.serve.batcher import Batching
+from ernie_pair.serve.request import Limits
 model, pairs, output = sys.argv[1:]
 
 async def ask(predictor):

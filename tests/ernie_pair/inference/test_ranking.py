@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_ship import random_texts, ship, write_trained
 
-from data_tools.base.errors import InputError, NumbersError
+from data_tools.files.errors import InputError, NumbersError
 from ernie_pair.inference import ranking
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.ranking import Ranked, best_places, rank_texts

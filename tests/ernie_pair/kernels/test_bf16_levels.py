@@ -17,11 +17,11 @@ from fused_cases import (
 from tiny_pair_job import same
 
 from ernie_pair.kernels.c_interface import PRECISIONS
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.kernels.levels import LEVEL_ASKED, LEVELS, has_bf16
+from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.kernels.library import Kernels, open_kernels
 from ernie_pair.kernels.workspaces import WorkspacePool
-from ernie_pair.pair.model.kernel_path import choose_path
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16
 
 WITH_BF16 = [level for level in LEVELS if has_bf16(level)]
 MORE_ROWS = "more rows than a turned product takes at once"

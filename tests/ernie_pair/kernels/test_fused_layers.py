@@ -13,17 +13,16 @@ from places import ROOT
 from tiny_pair import write_model
 from tiny_pair_job import run, same, tiny_job, weights, write_files
 
-from data_tools.base.errors import InputError
-from ernie_pair.device.paddle_patches.layer_forward import own_forward
+from data_tools.files.errors import InputError
 from ernie_pair.kernels import embeddings, encoder_layer, workspaces
+from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.kernels.encoder_layer import FusedLayer
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.kernels.levels import LEVEL_ASKED
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.kernels.workspaces import POOL, WorkspacePool, rounded_size
-from ernie_pair.pair.model.kernel_path import choose_path, constant_weights, seed_dropout
-from ernie_pair.pair.step.freezing import freeze
-from ernie_pair.pair.step.recompute import recompute_layers
+from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, seed_dropout
+from ernie_pair.runtime.cpu import LEVEL_ASKED
+from ernie_pair.runtime.paddle_patches.layers import own_forward
+from ernie_pair.train.step.recompute import freeze, recompute_layers
 
 pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
 BF16 = pytest.param(

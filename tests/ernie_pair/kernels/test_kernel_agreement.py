@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from fake_ranks import on_ranks
 
-from data_tools.base.errors import InputError
-from ernie_pair.kernels.choice import KernelChoice, agree_on_path, choose_plain
-from ernie_pair.kernels.kernel_flags import KernelFlags
+from data_tools.files.errors import InputError
+from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_plain
 
 AUTO, FUSED = KernelFlags(), KernelFlags(kernels="fused")
 HIGH, LOW = KernelChoice("fused", "avx512"), KernelChoice("fused", "avx2")

@@ -16,20 +16,19 @@ import pytest
 from places import ROOT
 from tiny_pair import train_config, write_model, write_new
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.device import doctor
+from ernie_pair.checks import doctor
 from ernie_pair.kernels import c_interface, library
 from ernie_pair.kernels import choice as choice_module
-from ernie_pair.kernels.choice import choose_kernels
-from ernie_pair.kernels.kernel_flags import KernelFlags
-from ernie_pair.kernels.levels import LEVEL_ASKED, LEVELS
+from ernie_pair.kernels.choice import KernelFlags, choose_kernels
 from ernie_pair.kernels.library import Kernels, open_kernels
-from ernie_pair.model_files.source import open_model
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.model.classifier import build_classifier
-from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS
 
 HEADER = ROOT / "ernie_pair/kernels/cpp/fused.h"
 PINNED = 5, "ade5a2aa4d97394c"  # FUSED_VERSION, and the digest of fused.h

@@ -17,12 +17,12 @@ from fused_cases import (
 )
 from paddle import nn
 
-from data_tools.base.errors import InputError
-from ernie_pair.device.paddle_patches.layer_forward import own_forward
+from data_tools.files.errors import InputError
+from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.kernels.embeddings import FusedEmbeddings
-from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.pair.model.kernel_path import choose_path
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.runtime.paddle_patches.layers import own_forward
 
 pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
 

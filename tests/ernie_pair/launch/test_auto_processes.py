@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from tiny_pair import write_model, write_pairs
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError
-from ernie_pair.device import cpu_cores, doctor
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
+from ernie_pair.checks import doctor
 from ernie_pair.launch import auto_processes
-from ernie_pair.launch.auto_processes import choose_processes, processes_to_try, sizes_of
+from ernie_pair.launch.auto_processes import Choice, choose_processes, processes_to_try, sizes_of
 from ernie_pair.launch.launch_config import read_launch
-from ernie_pair.launch.probe import Choice
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.runtime import cpu as cpu_cores
 
 OF_MODEL = ["--model_name_or_path=model", "--output_dir=out"]
 PAIRS = [*OF_MODEL, "--train_file=train.tsv", "--dev_file=dev.tsv"]

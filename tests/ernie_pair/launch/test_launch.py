@@ -14,21 +14,20 @@ import pytest
 import yaml
 from tiny_pair import write_model, write_pairs
 
-from data_tools.base.cli import exit_code_of, parse_config
-from data_tools.base.errors import InputError
-from ernie_pair.device.gpu import cards
-from ernie_pair.device.gpu.builds import Build
+from data_tools.files.errors import InputError
+from data_tools.options.cli import exit_code_of, parse_config
+from ernie_pair.launch import auto_processes as launching_words
 from ernie_pair.launch import launch as launching
-from ernie_pair.launch import launcher_words as launching_words
 from ernie_pair.launch import wizard
-from ernie_pair.launch.launch import launch
+from ernie_pair.launch.auto_processes import environment_of, launcher_words, words_around
+from ernie_pair.launch.launch import is_script, launch, read_script
 from ernie_pair.launch.launch_config import read_launch
-from ernie_pair.launch.launcher_words import environment_of, launcher_words, words_around
-from ernie_pair.launch.own_script import is_script, read_script
 from ernie_pair.launch.wizard import QuestionsConfig, write_launch_file
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.runtime.gpu import cards
+from ernie_pair.runtime.gpu.builds import Build
 
 FLAGS = {"model_name_or_path": "model", "train_file": "train.tsv", "dev_file": "dev.tsv", "output_dir": "out"}
 

@@ -11,15 +11,15 @@ from places import ROOT
 from tiny_pair import write_model, write_pairs
 from waiting import until
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.launch import pair_steps, probe
+from ernie_pair.launch import auto_processes as probe
+from ernie_pair.launch import pair_steps
+from ernie_pair.launch.auto_processes import Candidate, StepTimes, measure
 from ernie_pair.launch.launch_config import read_launch
-from ernie_pair.launch.probe import Candidate, measure
-from ernie_pair.launch.step_times import StepTimes
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 OF_MODEL = ["--model_name_or_path=model", "--output_dir=out"]
 PAIRS = [*OF_MODEL, "--train_file=train.tsv", "--dev_file=dev.tsv"]
@@ -103,10 +103,10 @@ def test_steps_are_timed_with_the_runs_allocator(monkeypatch, kernels):
 
 PRETRAINS = """
 import sys
-from data_tools.base.cli import parse_config
+from data_tools.options.cli import parse_config
 from ernie_pair.launch import pretrain_steps
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 pretrain_steps.keep_freed_memory = lambda: print("kept")
 pretrain_steps.open_steps(parse_config(PretrainConfig, sys.argv[1:]), World())

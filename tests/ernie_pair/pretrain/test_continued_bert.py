@@ -13,13 +13,13 @@ from safetensors.numpy import load_file
 from tiny_bert import EPSILON, HEADS, ORDER, POOLER, write_bert
 from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError
-from ernie_pair.model_files.model_folder import write_model_folder
-from ernie_pair.model_files.source import open_model
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
+from ernie_pair.models.model_folder import write_model_folder
+from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.convert.order_head import with_order_head
-from ernie_pair.pretrain.filling.pretrained_model import load_pretrained
+from ernie_pair.pretrain.convert.warm_start import with_order_head
+from ernie_pair.pretrain.filling.mask_filler import load_pretrained
 from ernie_pair.pretrain.pretrain import pretrain as pretrain_here
 
 NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}

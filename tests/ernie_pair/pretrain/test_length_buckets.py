@@ -10,10 +10,10 @@ from places import ROOT
 from tiny_pretrain import events, flags, write_corpus, write_model
 from tiny_pretrain_data import opened
 
-from data_tools.base.errors import InputError
-from data_tools.samples.length_buckets import BUCKETS, BucketedDataset, whole_windows
+from data_tools.files.errors import InputError
+from data_tools.samples.collate import BUCKETS, BucketedDataset, whole_windows
 from ernie_pair.pretrain.pretrain_fingerprint import SAME_RUN
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 STEPS = 2 * BUCKETS  # of 4 samples: two windows of buckets of 4

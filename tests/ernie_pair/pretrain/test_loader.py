@@ -7,10 +7,10 @@ import signal
 import pytest
 from waiting import until
 
-from data_tools.base.errors import LostProcessError
-from ernie_pair.device.cpu_cores import Share
-from ernie_pair.pretrain import loader
-from ernie_pair.pretrain.loader import Loader, count_workers
+from data_tools.files.errors import LostProcessError
+from ernie_pair.pretrain import data as loader
+from ernie_pair.pretrain.data import Loader, count_workers
+from ernie_pair.runtime.cpu import Share
 
 BATCHES = [range(first, first + 3) for first in range(0, 60, 3)]
 

@@ -10,9 +10,9 @@ from places import ROOT
 from tiny_pretrain import events, flags, write_corpus, write_model
 from tiny_pretrain_data import opened
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.samples.phases import PhasedDataset
-from ernie_pair.pretrain.config.phases import Phase, parse_phases
+from ernie_pair.pretrain.config.pretrain_config import Phase, parse_phases
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 PHASES = {"phases": "16:3,32:3", "checkpoint_steps": 1, "global_batch_size": 8, "keep_checkpoints": 9}

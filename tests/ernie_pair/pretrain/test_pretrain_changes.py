@@ -10,9 +10,9 @@ import pytest
 from places import ROOT, SUPPORT
 from tiny_pretrain import events, flags, write_corpus, write_model
 
-from data_tools.base.errors import InputError
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.engine.run import check_position
+from data_tools.files.errors import InputError
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.train.run import check_position
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 
@@ -62,7 +62,7 @@ import numpy as np
 from read_late import open_job
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
-from ernie_pair.engine.hooks import NoStop
+from ernie_pair.train.hooks import NoStop
 from ernie_pair.pretrain.graph.step_monitors import SKIPPED_UPDATES
 
 class After(Checkpoint):

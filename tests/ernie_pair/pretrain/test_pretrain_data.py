@@ -3,15 +3,15 @@ import pytest
 from tiny_pretrain import CHARACTERS, flags, write_corpus, write_model
 from tiny_pretrain_data import SPEC, opened
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.corpus.writer import CorpusWriter
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
 from ernie_pair.pretrain.pretrain_fingerprint import SAME_RUN
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 
 @pytest.fixture(scope="module")

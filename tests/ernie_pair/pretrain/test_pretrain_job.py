@@ -7,14 +7,14 @@ import numpy as np
 import paddle
 import pytest
 
-from data_tools.base.cli import parse_config
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.engine.hooks import NoStop
+from data_tools.options.cli import parse_config
+from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED
+from ernie_pair.pretrain.graph.step_monitors import PASS_SEED
 from ernie_pair.pretrain.pretrain import PretrainHooks
 from ernie_pair.pretrain.pretrain_job import PretrainJob
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import NoStop
 
 BATCH = {
     "input_ids": np.ones((2, 8), np.int64),

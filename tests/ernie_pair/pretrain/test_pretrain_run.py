@@ -260,8 +260,8 @@ def bad_inputs(tmp_path, world):
 
 
 def test_bad_input_gives_one_line_and_exit_code_2(world, tmp_path):
-    from data_tools.base.cli import exit_code_of, parse_config
-    from data_tools.base.errors import InputError
+    from data_tools.files.errors import InputError
+    from data_tools.options.cli import exit_code_of, parse_config
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.pretrain import pretrain as call
 

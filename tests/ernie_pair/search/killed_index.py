@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
 from tiny_search import HashEmbedder
 
-from data_tools.base.cli import parse_config
+from data_tools.options.cli import parse_config
 from ernie_pair.search import build_index, vector_chunks
 from ernie_pair.search.build_index import IndexConfig, make_index
 

@@ -10,7 +10,7 @@ from tiny_search import texts_of, write_lines
 from tiny_ship import ship, write_trained
 from without_training import WITHOUT_TRAINING
 
-from ernie_pair.model_files.embedding_json import EmbeddingSettings
+from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.searcher import PairSearcher
 
@@ -29,7 +29,7 @@ _run(["search", "--index", f"{folder}/own", *models, "--reranker", f"{folder}/sh
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
-    from ernie_pair.embedding.export_embedding import export_embedding
+    from ernie_pair.score.embeddings.export_embedding import export_embedding
 
     folder = tmp_path_factory.mktemp("exported")
     write_trained(folder / "trained")

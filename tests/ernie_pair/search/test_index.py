@@ -14,12 +14,12 @@ import pytest
 from places import ROOT
 from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_embedder, write_lines
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
+from data_tools.options.cli import exit_code_of
 from ernie_pair.search import build_index as building
 from ernie_pair.search import vector_chunks
 from ernie_pair.search.build_index import IndexConfig, make_index
-from ernie_pair.search.faiss_index import IndexShape, VectorIndex, build_index, write_index
+from ernie_pair.search.index import IndexShape, VectorIndex, build_index, write_index
 from ernie_pair.search.index_folder import FILES, open_index_folder
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 from ernie_pair.search.vector_chunks import work_folder_of

@@ -9,13 +9,13 @@ from tiny_pair import toy_rows, write_model, write_pairs
 from tiny_search import texts_of, write_embedder, write_lines
 from tiny_ship import write_trained
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError
-from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.errors import InputError
+from data_tools.options.cli import exit_code_of
 from ernie_pair import EmbeddingConfig, EmbeddingTrainer
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.inference.vector_files import VECTORS_JSON
-from ernie_pair.server.serve import ServeConfig, _texts_of
+from ernie_pair.serve.serve import ServeConfig, _texts_of
 
 pytest.importorskip("faiss")
 TEXTS = texts_of(60)

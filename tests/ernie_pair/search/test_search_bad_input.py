@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_lines
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError
-from data_tools.base.installation import install_command
+from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
+from data_tools.files.installation import install_command
+from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run
 from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
 from ernie_pair.search import build_index as building
-from ernie_pair.search import faiss_index
+from ernie_pair.search import index as faiss_index
 from ernie_pair.search.build_index import IndexConfig, make_index
-from ernie_pair.search.index_folder import WRITTEN, open_index_folder
+from ernie_pair.search.index_folder import WRITTEN, TextTable, TextTableWriter, open_index_folder
 from ernie_pair.search.models import Scorer
 from ernie_pair.search.search_texts import SearchConfig, search_texts
 from ernie_pair.search.searcher import PairSearcher, TextRecall
-from ernie_pair.search.text_table import TextTable, TextTableWriter
 
 pytest.importorskip("faiss")
 TEXTS = texts_of(60)

@@ -3,8 +3,8 @@
 import pytest
 from tiny_ship import write_trained
 
-from ernie_pair.kernels.model_state import ModelState
-from ernie_pair.pair.model import kernel_path
+from ernie_pair.kernels.encoder_layer import ModelState
+from ernie_pair.models.networks import kernel_path
 from ernie_pair.search.models import open_embedding_model, open_scorer
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tiny_search import texts_of, write_embedder, write_lines
 
-from data_tools.base.errors import CheckpointError, InputError, NumbersError
-from ernie_pair.embedding.embed import embed
+from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.embedding.embed_config import EmbedConfig
+from ernie_pair.score.embeddings.embed import embed
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.searcher import PairSearcher
 

@@ -4,8 +4,8 @@ import numpy as np
 import paddle
 import pytest
 
-from ernie_pair.weights.bf16 import bfloat16_to_float32, float32_to_bfloat16, is_bfloat16_finite
 from ernie_pair.weights.half_tensors import narrow_array, widen_array
+from ernie_pair.weights.weight_files import bfloat16_to_float32, float32_to_bfloat16, is_bfloat16_finite
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as save_safetensors
 
-from data_tools.base.errors import CheckpointError
+from data_tools.files.errors import CheckpointError
 from ernie_pair.weights.paddle_variables import read_variable
-from ernie_pair.weights.restricted_pickle import ALLOWED, PlainUnpickler
+from ernie_pair.weights.pickles import ALLOWED, PlainUnpickler
 from ernie_pair.weights.weight_files import (
     NAMES_OF_TYPES,
     as_float32,

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Dict, List, Tuple
 
-from data_tools.base.errors import counted
+from data_tools.files.errors import counted
 from proof.experiment import Run, hash_of, words_of, yaml_of
 from proof.figures import compared_figures
 from proof.groups.pair_data import (

@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 from tiny_pair import VOCAB
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.embedding.train.contrastive_batch import ContrastiveSteps, StepRules, describe_step
-from ernie_pair.embedding.train.training_texts import texts_alone, texts_of_pairs
+from ernie_pair.embedding.train.contrastive import (
+    ContrastiveSteps,
+    StepRules,
+    describe_step,
+    texts_alone,
+    texts_of_pairs,
+)
 from ernie_pair.inference.token_rows import encode_single_texts
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 ROWS = [
     ("我", "你", 1),

@@ -4,8 +4,7 @@ import numpy as np
 import paddle
 import pytest
 
-from ernie_pair.embedding.train.contrastive_batch import StepTexts
-from ernie_pair.embedding.train.contrastive_loss import contrastive_loss
+from ernie_pair.embedding.train.contrastive import StepTexts, contrastive_loss
 
 TEMPERATURE = 0.2
 

@@ -13,8 +13,8 @@ from tiny_pair_job import difference, weights
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.processes.world import World
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.world import World
 
 HALVED = {"batch_size": 8, "gradient_accumulation_steps": 2}
 

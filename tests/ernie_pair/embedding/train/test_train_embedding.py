@@ -19,18 +19,18 @@ from tiny_embedding import (
     write_texts,
 )
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair import PairCallback
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import read_any_texts
 from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
 from ernie_pair.embedding.train.train_embedding import train_embedding
-from ernie_pair.model_files.embedding_json import read_embedding
-from ernie_pair.model_files.source import open_model
-from ernie_pair.pair.model.classifier import build_classifier
-from ernie_pair.pair.model.classifier_weights import load_initial_weights
-from ernie_pair.processes.world import World
+from ernie_pair.models.embedding_json import read_embedding
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.networks.classifier_weights import load_initial_weights
+from ernie_pair.models.source import open_model
+from ernie_pair.runtime.processes.world import World
 
 RUN = {"epochs": 4, "eval_freq": 1000, "logging_freq": 5, "dims": "8,16", "best_metric": "mrr"}
 # Exits abruptly in step 18, as with kill -9, when earlier steps have been saved.

@@ -2,11 +2,11 @@
 
 import pytest
 
-from data_tools.base.errors import InputError
-from ernie_pair.pair.compare import compare_starts
+from data_tools.files.errors import InputError
 from ernie_pair.pair.config.named_models import parse_named_models
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.distill.compare_models import models_in
+from ernie_pair.series import compare_starts
+from ernie_pair.series.compare_models import models_in
 
 EXAMPLE = 'write it as in --models "a=x b=y"'
 

@@ -7,12 +7,11 @@ from dataclasses import fields
 import pytest
 from places import ROOT
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
 from ernie_pair import PairConfig, PairTrainer
-from ernie_pair.pair.config.encoder_flags import EncoderFlags
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.config.step_flags import StepFlags
+from ernie_pair.pair.config.pair_config import EncoderFlags, TrainConfig
+from ernie_pair.pair.config.run_flags import StepFlags
 
 REQUIRED = [
     "--output_dir=o",

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from tiny_pair import VOCAB, write_model, write_pairs
 
-from data_tools.base.cli import exit_code_of
+from data_tools.options.cli import exit_code_of
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.source import open_model
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, evaluation_batches
 from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.model.classifier import build_classifier
 from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 GOOD = "今天\t明天\t0"
 

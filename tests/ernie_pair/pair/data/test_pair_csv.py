@@ -12,17 +12,17 @@ from pandas import DataFrame
 from tiny_pair import toy_rows, train_config, write_pairs
 from tiny_ship import ship, write_trained
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError
-from ernie_pair.model_files.labels import Labels
+from data_tools.files.errors import InputError
+from data_tools.options.cli import exit_code_of
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.data import pair_records, row_cache
 from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_records import RowRules
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
 from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
 
 TWO = Labels.numbered(2)
 HARD = [

@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 from tiny_pair import CHARACTERS, VOCAB, write_model, write_pairs
 
-from data_tools.base.errors import InputError, MachineError
+from data_tools.files.errors import InputError, MachineError
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.labels import Labels
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.data import row_cache
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
-from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pair
-from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.data.row_stream import StreamRules, shuffled, streamed_steps
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
 
 TWO = Labels.numbered(2)
 

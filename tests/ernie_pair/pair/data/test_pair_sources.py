@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from pandas import NA, DataFrame, NaT
 
-from data_tools.base.errors import InputError
-from ernie_pair.model_files.labels import UNLABELLED, Labels, labels_in, parse_label_map
+from data_tools.files.errors import InputError
+from ernie_pair.models.labels import UNLABELLED, Labels, labels_in, parse_label_map
 from ernie_pair.pair.data import named_set, pair_file
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
-from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import read_file, rows_of
-from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 
 TWO = Labels.numbered(2)

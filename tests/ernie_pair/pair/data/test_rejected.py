@@ -2,8 +2,8 @@
 
 import pytest
 
-from data_tools.base.errors import InputError
-from data_tools.files.nothing_kept import nothing_kept
+from data_tools.files.atomic_files import nothing_kept
+from data_tools.files.errors import InputError
 from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_file import BadRow
 from ernie_pair.pair.data.pair_records import RowRules

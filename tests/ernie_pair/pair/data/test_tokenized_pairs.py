@@ -5,15 +5,13 @@ import pytest
 from tiny_pair import VOCAB, toy_rows
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import FolderTokenizer
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import encode_texts
-from ernie_pair.model_files.labels import Labels, Scores
-from ernie_pair.pair.data.in_memory_pairs import GivenPairs
-from ernie_pair.pair.data.pair_columns import Columns
-from ernie_pair.pair.data.pair_records import RowRules
-from ernie_pair.pair.data.tokenized_pairs import TokenForm, TokenizedPairs
+from ernie_pair.models.labels import Labels, Scores
+from ernie_pair.pair.data.in_memory_pairs import GivenPairs, TokenForm, TokenizedPairs
+from ernie_pair.pair.data.pair_records import Columns, RowRules
 
 ROWS = list(toy_rows(30, seed=3))
 WORDS = {"<unk>": 0, "<pad>": 1, "<s>": 2, "</s>": 3, "a": 4, "b": 5}

@@ -11,21 +11,20 @@ from tiny_distill import TEACHER_LAYERS, distill_config, write_teacher
 from tiny_pair import toy_rows, write_model
 from tiny_pretrain import needs_kernels
 
-from data_tools.base.cli import exit_code_of, run_command
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
+from data_tools.options.cli import exit_code_of, run_command
 from ernie_pair import PairCallback, StudentConfig, distill
-from ernie_pair.model_files.source import open_model
-from ernie_pair.model_files.temperature import Calibration, write_calibration
+from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.source import open_model
+from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.distill_config import DistillConfig
-from ernie_pair.pair.distill import teacher as teaching
+from ernie_pair.pair.distill import models as teaching
 from ernie_pair.pair.distill.distill import distill_pair
-from ernie_pair.pair.distill.student import open_student
-from ernie_pair.pair.distill.teacher import Teacher
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.model.classifier_weights import load_classifier
+from ernie_pair.pair.distill.models import Teacher, open_student
 from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.weights.weight_files import from_safetensors
 
 LAST = "checkpoints/step_00000012"
@@ -377,7 +376,7 @@ def test_bad_input_is_a_one_line_error_and_writes_nothing(
     for name in ("encoder", "torn", "other"):
         shutil.copytree(Teacher(config).name, tmp_path / name)
     source = open_model("encoder", model_type="", from_scratch=False)
-    from ernie_pair.model_files.model_folder import write_weights
+    from ernie_pair.models.model_folder import write_weights
 
     arrays = {name: a for name, a in source.read_weights().items() if not name.startswith("classifier")}
     write_weights(tmp_path / "encoder", arrays)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from tiny_ship import ship, write_trained
 
-from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
+from data_tools.options.cli import exit_code_of
 from ernie_pair import measure_robustness
 from ernie_pair.__main__ import _run
 from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.pair.evaluation.robustness_table import bearing_of, robustness_table, table_lines
-from ernie_pair.pair.robustness.change import UNKNOWN
 from ernie_pair.pair.robustness.perturb import Perturbed
+from ernie_pair.pair.robustness.rules import UNKNOWN
+from ernie_pair.score.evaluation.robustness_table import bearing_of, robustness_table, table_lines
 
 ROWS = [("怎么坐地铁去上海看大", "怎么样去上海看大", 1), ("我今天来上海很好吗", "你明天去下天气好吗", 0)] * 10
 ROWS += [("它们真的为什么不能上来", "为什么它们真的不能上来", 1)] * 5

@@ -6,12 +6,17 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import average_precision_score, confusion_matrix, ndcg_score
 from sklearn.metrics import precision_recall_fscore_support as by_class
 
-from data_tools.base.errors import InputError
-from ernie_pair.model_files.labels import Labels, Relevance, Scores
+from data_tools.files.errors import InputError
+from ernie_pair.models.labels import Labels, Relevance, Scores
 from ernie_pair.pair.targets.bootstrap import resamples
-from ernie_pair.pair.targets.class_table import class_averages, class_table
-from ernie_pair.pair.targets.groups import groups_of, rows_without_positive, training_groups
-from ernie_pair.pair.targets.ranking_metrics import CountedQueries, measure_ranking
+from ernie_pair.pair.targets.metrics import class_averages, class_table
+from ernie_pair.pair.targets.ranking_metrics import (
+    CountedQueries,
+    groups_of,
+    measure_ranking,
+    rows_without_positive,
+    training_groups,
+)
 from ernie_pair.pair.targets.regression_metrics import CountedScores, error_bins, measure_scores
 from ernie_pair.pair.targets.target_metrics import (
     chosen_metric,

@@ -10,20 +10,20 @@ import pytest
 from run_files import events
 from tiny_pair import train_config, write_pairs
 
-from data_tools.base.errors import InputError
 from data_tools.files.atomic_folder import content_of
+from data_tools.files.errors import InputError
 from ernie_pair import PairConfig, PairTrainer
-from ernie_pair.checkpoint.best_link import best_of, point_best
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.model_files.source import files_of_model, model_folder_of
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checkpoint.run_folder import best_of, point_best
+from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.source import files_of_model, model_folder_of
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.score.export.export_pair import ExportConfig, export_pair
 from ernie_pair.weights.weight_files import from_safetensors
 
 

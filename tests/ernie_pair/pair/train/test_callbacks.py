@@ -10,9 +10,9 @@ from fake_ranks import on_ranks
 from run_files import files_of
 from tiny_pair import toy_rows, write_model
 
-from data_tools.base.errors import InputError, MachineError
+from data_tools.files.errors import InputError, MachineError
 from ernie_pair import PairCallback, PairConfig, PairTrainer, TrainerControl, TrainerState
-from ernie_pair.model_files.temperature import CALIBRATION
+from ernie_pair.models.temperature import CALIBRATION
 from ernie_pair.pair.train.callbacks import EVENTS, Callbacks
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))

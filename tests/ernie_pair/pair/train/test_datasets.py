@@ -9,18 +9,18 @@ from paddlenlp import transformers
 from run_files import events
 from tiny_pair import toy_rows, train_config
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.model_files.source import open_model
-from ernie_pair.pair.audit import audit_warnings as before_training
+from ernie_pair.models.source import open_model
+from ernie_pair.pair.audit import audit_pairs as before_training
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.data import row_cache
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.train.datasets import open_pair_data
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 NAMES = ("different", "same")
 

@@ -8,10 +8,10 @@ import pytest
 from tiny_pair_job import STEPS, run, same, tiny_job, weights, write_files
 
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.engine.hooks import NoStop
-from ernie_pair.pair.process_group import SingleProcess
-from ernie_pair.processes.world import World
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import NoStop
+from ernie_pair.train.process_group import SingleProcess
 
 LOOKS = ("numpy", "item", "tolist", "__float__", "__bool__", "__int__", "__array__")
 WAYS = {

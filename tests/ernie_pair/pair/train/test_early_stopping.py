@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.base.errors import CheckpointError
-from ernie_pair.checkpoint.manifest import parse_state, state_bytes
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.pair.train.early_stopping import EarlyStopping
+from data_tools.files.errors import CheckpointError
+from ernie_pair.checkpoint.manifest import TrainState, parse_state, state_bytes
+from ernie_pair.pair.train.best_checkpoint import EarlyStopping
 
 
 def ends_after(values, *rules, state=None):

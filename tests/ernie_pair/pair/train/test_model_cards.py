@@ -14,15 +14,15 @@ from run_files import events
 from tiny_pair import train_config, write_pairs
 from tiny_pretrain import write_model as write_pretrained
 
-from data_tools.base.errors import InputError
 from data_tools.files.atomic_folder import publish_folder
+from data_tools.files.errors import InputError
 from ernie_pair.__main__ import main
 from ernie_pair.checkpoint.manifest import installed_versions
-from ernie_pair.model_files.model_card import DataFile, Measured, ModelCard, write_card
-from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.metrics import METRICS
+from ernie_pair.models.model_card import DataFile, Measured, ModelCard, write_card
+from ernie_pair.pair.targets.metrics import METRICS
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pretrain.convert.convert import ConvertConfig, convert
+from ernie_pair.score.export.export_pair import ExportConfig, export_pair
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from run_files import events, files_of
 from tiny_pair import toy_rows, write_model, write_pairs, write_rows
 from tiny_targets import candidate_rows, score_rows
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair import PairCallback, PairConfig, PairTokenizer, PairTrainer
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))

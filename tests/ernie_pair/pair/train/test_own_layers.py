@@ -18,11 +18,11 @@ from paddlenlp.transformers import (
 from run_files import events
 from tiny_pair import VOCAB, toy_rows, write_pairs
 
-from data_tools.base.errors import CheckpointError, InputError
+from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import PairCallback, PairClassifier, PairConfig, PairTrainer
-from ernie_pair.model_files.spec import parse_spec
-from ernie_pair.pair.model.paddlenlp_classifier import classifier_around
-from ernie_pair.pair.model.plain_model import PlainModel
+from ernie_pair.models.networks.paddlenlp_classifier import classifier_around
+from ernie_pair.models.networks.plain_model import PlainModel
+from ernie_pair.models.spec import parse_spec
 from ernie_pair.weights.weight_files import read_weights
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))

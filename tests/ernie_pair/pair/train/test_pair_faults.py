@@ -10,11 +10,11 @@ import pytest
 from run_files import events
 from tiny_pair import train_config
 
-from data_tools.base.errors import InputError, NumbersError, Stopped
-from ernie_pair.pair.step import loss as module
+from data_tools.files.errors import InputError, NumbersError, Stopped
+from ernie_pair.pair.train import loss as module
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.processes.stop_signals import SIGNAL_WEIGHTS
+from ernie_pair.runtime.processes.stop_signals import SIGNAL_WEIGHTS
 from ernie_pair.weights.weight_files import from_safetensors
 
 

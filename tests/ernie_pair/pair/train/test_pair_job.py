@@ -7,16 +7,16 @@ import paddle
 import pytest
 from tiny_pair_job import STEPS, difference, run, same, tiny_job, weights, write_files
 
-from data_tools.base.errors import CheckpointError, InputError, NumbersError
+from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.engine.hooks import NoStop
+from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.pair.model.logits import logits_of
-from ernie_pair.pair.process_group import SingleProcess
-from ernie_pair.pair.step.optimizer import new_optimizer
+from ernie_pair.models.networks.row_answers import logits_of
 from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import NoStop
+from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.step.optimizer import new_optimizer
 
 # Rounding of float32, magnified by AdamW's division in the first updates.
 BOUND = 2e-6

@@ -9,19 +9,19 @@ import pytest
 from tiny_pair import train_config, write_model, write_pairs, write_rows
 from tiny_targets import LEARNS, candidate_rows, score_rows, target_config
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair.__main__ import _run
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.model_files.spec import parse_spec
+from ernie_pair.models.spec import parse_spec
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.export.export_config import ExportConfig
-from ernie_pair.pair.export.export_pair import export_pair
-from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pair.train.trainer import PairTrainer
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.score.export.export_config import ExportConfig
+from ernie_pair.score.export.export_pair import export_pair
+from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
 
 
 def words_of(config):
@@ -140,9 +140,9 @@ def test_the_predictor_scores_but_refuses_to_classify(scores, exported):
 def test_the_service_returns_scores(exported):
     pytest.importorskip("httpx")
     testclient = pytest.importorskip("starlette.testclient")
-    app = pytest.importorskip("ernie_pair.server.app")
-    from ernie_pair.server.batcher import Batching
-    from ernie_pair.server.request import Limits
+    app = pytest.importorskip("ernie_pair.serve.app")
+    from ernie_pair.serve.batcher import Batching
+    from ernie_pair.serve.request import Limits
 
     predictor = PairPredictor(exported, "onnx")
     pairs = [["你好", "好好好"], ["你", "我"]]
@@ -360,7 +360,7 @@ def test_metrics_of_three_classes_are_reported_per_class(tmp_path):
 
 
 def test_compare_starts_refuses_regression_models(tmp_path):
-    from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
+    from ernie_pair.series.compare_starts import CompareConfig, compare_starts
 
     write_pairs(tmp_path / "train.tsv", 8)
     model = write_model(tmp_path / "model")

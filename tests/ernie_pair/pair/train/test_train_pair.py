@@ -12,21 +12,21 @@ from run_files import events, files_of
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
 from visualdl import LogReader
 
-from data_tools.base.cli import exit_code_of, parse_config, run_command
-from data_tools.base.errors import CheckpointError, InputError, MachineError
+from data_tools.files.atomic_files import own_name
+from data_tools.files.errors import CheckpointError, InputError, MachineError
 from data_tools.files.file_lock import locked
-from data_tools.files.own_names import own_name
+from data_tools.options.cli import exit_code_of, parse_config, run_command
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.metrics import METRICS
+from ernie_pair.pair.targets.metrics import METRICS
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 
 class Killed(BaseException):

@@ -17,14 +17,14 @@ from pandas import DataFrame
 from run_files import events, files_of
 from tiny_pair import toy_rows, write_model, write_pairs
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.inference import token_rows as pair_rows
-from ernie_pair.model_files.labels import Labels
+from ernie_pair.models.labels import Labels
+from ernie_pair.models.networks.classifier_weights import load_classifier
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.in_memory_pairs import BEGINNING, GivenPairs
-from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.train import trainer as trainer_module
 from ernie_pair.pair.train.train_pair import train_pair
 

@@ -6,10 +6,10 @@ import pytest
 from paddle.nn import functional as F
 from tiny_pair import toy_rows, train_config, write_model
 
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.pair.train.own_parts import CALLED, OF_OTHERS
-from ernie_pair.pair.train.train_batches import batch_of
+from ernie_pair.pair.train.parts import batch_of
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.weights.weight_files import read_weights
 

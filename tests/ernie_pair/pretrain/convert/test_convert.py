@@ -13,10 +13,10 @@ import pytest
 from foreign_weights import write_checkpoints
 from tiny_pretrain import VOCAB, write_model
 
-from data_tools.base.errors import CheckpointError, InputError
-from data_tools.base.regular_file import CONFIG_YAML
+from data_tools.files.atomic_files import CONFIG_YAML
 from data_tools.files.atomic_folder import MADE
-from ernie_pair.model_files.spec import read_spec
+from data_tools.files.errors import CheckpointError, InputError
+from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.convert import convert as convert_module
 from ernie_pair.pretrain.convert.convert import ConvertConfig, convert, find_static_weights
 from ernie_pair.pretrain.convert.parity import parity_batches

@@ -12,14 +12,14 @@ from foreign_weights import write_checkpoints
 from places import ROOT
 from tiny_pretrain import write_corpus, write_model
 
-from data_tools.base.errors import CheckpointError, InputError
 from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import EvaluateMlmConfig, evaluate_mlm
-from ernie_pair.model_files.model_folder import write_model_folder
-from ernie_pair.model_files.source import open_model
-from ernie_pair.pair.compare.domain_loss import domain_loss
-from ernie_pair.pretrain.filling import masked_loss
-from ernie_pair.pretrain.filling.masked_loss import Asking, measure_masked_loss
+from ernie_pair.models.model_folder import write_model_folder
+from ernie_pair.models.source import open_model
+from ernie_pair.pretrain.filling import evaluate_mlm as masked_loss
+from ernie_pair.pretrain.filling.evaluate_mlm import Asking, measure_masked_loss
+from ernie_pair.series.compare_starts import domain_loss
 
 SAMPLES, LENGTH = 40, 32
 

@@ -13,17 +13,16 @@ from foreign_weights import write_checkpoints
 from places import ROOT
 from tiny_pretrain import CHARACTERS, VOCAB, write_model
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import CheckpointError, InputError
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.options.cli import parse_config
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair import MaskFiller
-from ernie_pair.model_files.model_folder import write_model_folder
-from ernie_pair.model_files.source import open_model
-from ernie_pair.model_files.spec import read_spec
+from ernie_pair.models.model_folder import write_model_folder
+from ernie_pair.models.source import open_model
+from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.convert.parity import run_static
 from ernie_pair.pretrain.filling.fill_mask import FillMaskConfig, _table, fill_mask
-from ernie_pair.pretrain.filling.mask_filler import FilledSlot, Filling
-from ernie_pair.pretrain.filling.masked_text import join_tokens, parse_masked_text
+from ernie_pair.pretrain.filling.mask_filler import FilledSlot, Filling, join_tokens, parse_masked_text
 
 TEXT = "天地[MASK]黄宇[MASK][MASK]荒"
 

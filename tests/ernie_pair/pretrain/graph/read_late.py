@@ -13,17 +13,17 @@ import numpy as np
 import paddle
 from tiny_pretrain import flags
 
-from data_tools.base.cli import parse_config
+from data_tools.options.cli import parse_config
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.device.paddle_patches.static_programs import HeldProgram
-from ernie_pair.engine.hooks import NoStop
-from ernie_pair.model_files.source import open_model
+from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.graph.dropout_seed import seed_feed
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS
+from ernie_pair.pretrain.graph.step_monitors import seed_feed
 from ernie_pair.pretrain.pretrain import build_job
-from ernie_pair.processes.world import World
+from ernie_pair.runtime.paddle_patches.static_programs import HeldProgram
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import NoStop
 
 STEPS = 7
 WAYS = {

@@ -9,8 +9,8 @@ from package_command import command
 from safetensors.numpy import load_file
 from tiny_pretrain import CHARACTERS, events, flags, write_corpus, write_model
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
 from ernie_pair import MaskFiller
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.pretrain import pretrain as pretrain_here

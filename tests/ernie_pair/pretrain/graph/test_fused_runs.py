@@ -8,7 +8,7 @@ import pytest
 from places import ROOT
 from tiny_pretrain import events, flags, has_bf16, needs_kernels, write_corpus, write_model
 
-from ernie_pair.kernels.levels import LEVEL_ASKED
+from ernie_pair.runtime.cpu import LEVEL_ASKED
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 FUSED, PLAIN, BF16 = (

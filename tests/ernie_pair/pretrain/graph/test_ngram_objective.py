@@ -12,13 +12,13 @@ from safetensors.numpy import load_file
 from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 from tiny_pretrain_data import opened
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import InputError
 from data_tools.build_ngrams import NgramsConfig, build_ngrams
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
 from ernie_pair import MaskFiller
-from ernie_pair.model_files.source import open_model
+from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.filling.pretrained_model import load_pretrained
+from ernie_pair.pretrain.filling.mask_filler import load_pretrained
 from ernie_pair.pretrain.pretrain import pretrain as pretrain_here
 
 NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}

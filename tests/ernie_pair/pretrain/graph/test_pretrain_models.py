@@ -15,18 +15,13 @@ from places import ROOT
 from safetensors.numpy import load_file
 from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 
-from data_tools.base.cli import parse_config
-from data_tools.base.errors import CheckpointError, InputError
-from ernie_pair.model_files import source as model_folder
-from ernie_pair.model_files.source import open_model
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.options.cli import parse_config
+from ernie_pair.models import source as model_folder
+from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import read_start, warn_of_random_weights
-from ernie_pair.pretrain.graph.vocab_padding import (
-    NEVER_LOGIT,
-    cut_vocabulary,
-    pad_vocabulary,
-    padded_size,
-)
+from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, cut_vocabulary, pad_vocabulary, padded_size
 from ernie_pair.pretrain.pretrain import pretrain
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"

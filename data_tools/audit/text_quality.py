@@ -1,0 +1,413 @@
+"""The paragraphs of text files: a line of text, or a line within the text of a JSON document."""
+
+import re
+import unicodedata
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.files.installation import import_optional
+from data_tools.text.text_files import LineBatch, LineRules, decoded, is_json_lines, json_text, read_lines
+
+QUOTE = 40  # characters of a paragraph that a report shows
+_LAST_POINT = 0x110000
+
+
+class TextPlace(NamedTuple):
+    """The place of a paragraph: line ``part`` of the text in line ``line``, 0 where that is a single line."""
+
+    path: str
+    line: int
+    part: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}" + (f" (line {self.part} of its text)" if self.part else "")
+
+
+class Paragraphs(NamedTuple):
+    """The paragraphs of a batch of lines, empty ones included; three lists of the same length."""
+
+    path: str
+    lines: List[int]
+    parts: List[int]
+    texts: List[str]
+
+    def place(self, row: int) -> TextPlace:
+        """Return the place of paragraph ``row``."""
+        return TextPlace(self.path, self.lines[row], self.parts[row])
+
+
+def read_paragraphs(batch: LineBatch, rules: LineRules) -> Paragraphs:
+    """Read the paragraphs of a batch of lines.
+
+    Raises InputError with file:line for a line that `text.lines` refuses.
+    """
+    found = Paragraphs(batch.path, [], [], [])
+    for number, line in batch.numbered():
+        parts, texts = _in_line(batch.path, number, line, rules, batch.is_json)
+        found.lines.extend([number] * len(texts))
+        found.parts.extend(parts)
+        found.texts.extend(texts)
+    return found
+
+
+def _in_line(path: str, number: int, line: bytes, rules: LineRules, is_json: bool):
+    """Return (the part of each paragraph, the paragraphs) of one line."""
+    if not is_json:
+        return [0], [decoded(path, number, line, rules)]
+    if not line.strip():
+        return [], []
+    text = json_text(path, number, line, rules).replace("\r\n", "\n")
+    texts = (text[:-1] if text.endswith("\n") else text).split("\n")
+    return (range(1, len(texts) + 1) if len(texts) > 1 else [0]), texts
+
+
+def quotes(places: Iterable[TextPlace], rules: LineRules) -> Dict[TextPlace, str]:
+    """Return the beginning of the paragraph at each place; reads the files again, as far as needed."""
+    wanted: Dict[str, Dict[int, List[TextPlace]]] = {}
+    for place in places:
+        wanted.setdefault(place.path, {}).setdefault(place.line, []).append(place)
+    found = {}
+    for path, by_line in wanted.items():
+        last, is_json = max(by_line), is_json_lines(Path(path))
+        for number, line in enumerate(read_lines(Path(path), max_bytes=rules.max_bytes), start=1):
+            for place in by_line.get(number, ()):
+                _, texts = _in_line(path, number, line, rules, is_json)
+                found[place] = quote(texts[max(0, place.part - 1)])
+            if number == last:
+                break
+    return found
+
+
+def quote(text: str, column: int = 0) -> str:
+    """Cut at most QUOTE characters around ``column`` out of ``text``."""
+    begin = max(0, min(column - QUOTE // 2, len(text) - QUOTE))
+    part = text[begin : begin + QUOTE].strip()
+    return f"{'...' if begin else ''}{part}{'...' if begin + QUOTE < len(text) else ''}"
+
+
+def normalised(texts: List[str]) -> List[str]:
+    """Return each text normalised for comparison: NFKC, lower case, no white space, no punctuation."""
+    if not texts:
+        return []
+    whole = code_points(unicodedata.normalize("NFKC", "\n".join(texts)).lower())
+    return whole[_compared()[whole]].tobytes().decode("utf-32-le").split("\n")
+
+
+def code_points(text: str) -> np.ndarray:
+    """Return the code point of every character of ``text``: uint32 [len(text)]."""
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+
+
+def starts_of(texts: List[str]) -> np.ndarray:
+    """Return where each of n texts begins in "\\n".join(texts), and where one more would: int64 [n + 1]."""
+    return np.cumsum([0, *(len(text) + 1 for text in texts)], dtype=np.int64)
+
+
+def fingerprints(texts: List[str]) -> np.ndarray:
+    """Hash n texts to 64 bits each: uint64 [n], by BLAKE2b.
+
+    The probability that any two of n different texts collide is about n * n / 2**65.
+    """
+    digests = b"".join(blake2b(text.encode("utf-8"), digest_size=8).digest() for text in texts)
+    return np.frombuffer(digests, dtype="<u8")
+
+
+@lru_cache(maxsize=1)
+def categories() -> np.ndarray:
+    """Return the category of every character, in the Unicode version of this Python: S2 [0x110000]."""
+    joined = "".join(map(unicodedata.category, map(chr, range(_LAST_POINT))))
+    return np.frombuffer(joined.encode("ascii"), dtype="S2")
+
+
+@lru_cache(maxsize=1)
+def _compared() -> np.ndarray:
+    """Return which characters count when two paragraphs are compared: bool [0x110000]."""
+    major = categories().astype("S1")
+    left_out = (major == b"P") | (major == b"Z") | (categories() == b"Cc") | (categories() == b"Cf")
+    left_out[ord("\n")] = False  # separates two paragraphs
+    return ~left_out
+
+
+EXAMPLES = 3  # kept of each kind
+
+
+@dataclass(frozen=True)
+class Example:
+    """A finding: ``what`` occurs ``at`` file:line, with some of the ``text`` there."""
+
+    at: str
+    what: str
+    text: str
+
+
+@dataclass
+class Tally:
+    """The number of characters and paragraphs with findings of one kind, and the first examples."""
+
+    characters: int = 0
+    paragraphs: int = 0
+    examples: List[Example] = field(default_factory=list)
+
+    def add(self, other: "Tally") -> None:
+        """Add what was found in later text; keep the first EXAMPLES examples."""
+        self.characters += other.characters
+        self.paragraphs += other.paragraphs
+        self.examples = (self.examples + other.examples)[:EXAMPLES]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """n findings in some paragraphs; all arrays are int64 [n].
+
+    ``kinds``: indices into ``names``; ``at``: offsets in "\\n".join(texts); ``marked``: how many
+    characters from there an example shows; ``characters``: how many it counts for.
+    """
+
+    names: Sequence[str]
+    kinds: np.ndarray
+    at: np.ndarray
+    marked: np.ndarray
+    characters: np.ndarray
+
+
+def tally(paragraphs: Paragraphs, findings: Findings) -> Dict[str, Tally]:
+    """Count findings by the name of their kind, each example from a different paragraph."""
+    firsts = starts_of(paragraphs.texts)
+    rows = np.searchsorted(firsts, findings.at, side="right") - 1
+    tallies = {}
+    for kind in np.unique(findings.kinds).tolist():
+        picked = np.flatnonzero(findings.kinds == kind)
+        different, first = np.unique(rows[picked], return_index=True)
+        examples = []
+        for row, number in zip(different.tolist(), picked[first[:EXAMPLES]].tolist()):
+            text, column = paragraphs.texts[row], int(findings.at[number] - firsts[row])
+            what = text[column : column + int(findings.marked[number])]
+            examples.append(Example(str(paragraphs.place(row)), shown(what), quote(text, column)))
+        total = int(findings.characters[picked].sum())
+        tallies[findings.names[kind]] = Tally(total, len(different), examples)
+    return tallies
+
+
+def add_all(total: Dict[str, Tally], more: Dict[str, Tally]) -> None:
+    """Add the tallies of ``more`` to those of ``total``, in place."""
+    for name, found in more.items():
+        total.setdefault(name, Tally()).add(found)
+
+
+def shown(text: str) -> str:
+    """Return ``text``, or the code point of a single character that is not a letter: U+200B."""
+    if len(text) != 1 or (text.isalpha() and unicodedata.is_normalized("NFKC", text)):
+        return quote(text)
+    return f"U+{ord(text):04X}"
+
+
+LANGUAGES = (
+    *("zh", "ja", "ko"),  # a paragraph may hold them among more Latin letters
+    *("en", "de", "fr", "es", "it", "pt", "nl", "pl", "sv", "tr", "vi", "id", "ms", "tl"),
+    *("ru", "uk", "kk", "mn", "ar", "fa", "ug", "hi", "th", "el", "he"),
+)
+SHORTEST = 20  # letters
+SCRIPTS = ("simplified", "traditional", "mixed", "either", "no Han")
+HANZI = ("traditional only", "simplified only", "both")
+_LONGEST = 1000  # characters that are enough to tell the language
+_NO_LETTERS, _SHORT = "no letters", "short"
+_NAMES = (_NO_LETTERS, _SHORT, *LANGUAGES)
+
+_NO_LETTER, _HAN, _KANA, _HANGUL, _LATIN, _OTHER = range(6)
+_WEIGHTS = np.array([0, 3, 3, 3, 1, 2])  # roughly its UTF-8 bytes: how much a letter says
+_BEGINNINGS = (
+    ("CJK", _HAN),
+    ("IDEOGRAPHIC", _HAN),
+    ("HIRAGANA", _KANA),
+    ("KATAKANA", _KANA),
+    ("HANGUL", _HANGUL),
+    ("LATIN", _LATIN),
+)
+_LETTERS_END = 0x33480  # no letters from here on
+
+
+class Writing(NamedTuple):
+    """The languages and scripts of a batch of paragraphs.
+
+    ``hanzi``: counts by HANZI; ``traditional``: counts of the characters that are only traditional.
+    """
+
+    languages: Dict[str, Tally]
+    scripts: Dict[str, Tally]
+    hanzi: Dict[str, int]
+    traditional: Dict[str, int]
+
+
+def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> Writing:
+    """Identify the language and the script of each of n paragraphs, and count them.
+
+    ``is_empty``: bool [n], the paragraphs to leave out.
+    """
+    points = code_points("\n".join([*paragraphs.texts, ""]))
+    starts = starts_of(paragraphs.texts)
+    rows = np.repeat(np.arange(len(paragraphs.texts)), np.diff(starts))
+    hanzi = _hanzi()[points]
+    by_hanzi = _count(rows, hanzi, len(paragraphs.texts), len(HANZI) + 1)
+    languages = _languages(paragraphs, _count(rows, _letters()[points], len(paragraphs.texts), 6))
+    full = np.flatnonzero(~is_empty)
+    begins, lengths, nothing = starts[full], np.diff(starts)[full] - 1, np.zeros(len(full), np.int64)
+    traditional_at = np.flatnonzero(hanzi == 1)
+    shown_at, is_marked = _first_of(traditional_at, rows, starts)
+    only = np.unique(points[traditional_at], return_counts=True)
+    scripts = Findings(SCRIPTS, _scripts(by_hanzi)[full], shown_at[full], is_marked[full], lengths)
+    return Writing(
+        tally(paragraphs, Findings(_NAMES, languages[full], begins, nothing, lengths)),
+        tally(paragraphs, scripts),
+        dict(zip(HANZI, by_hanzi.sum(axis=0).tolist()[1:])),
+        {chr(point): count for point, count in zip(*(column.tolist() for column in only))},
+    )
+
+
+def _first_of(places: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Return for each row the first of ``places`` in it and 1, or the row's beginning and 0; int64."""
+    row, index = np.unique(rows[places], return_index=True)
+    first, found = starts[:-1].copy(), np.zeros(len(starts) - 1, dtype=np.int64)
+    first[row], found[row] = places[index], 1
+    return first, found
+
+
+def _count(rows: np.ndarray, kinds: np.ndarray, num_rows: int, num_kinds: int) -> np.ndarray:
+    """Count each kind in each row: int64 [rows, kinds]."""
+    counts = np.bincount(rows * num_kinds + kinds, minlength=num_rows * num_kinds)
+    return counts.reshape(num_rows, num_kinds)
+
+
+def _scripts(by_hanzi: np.ndarray) -> np.ndarray:
+    """Return `hanzidentifier.identify` of each paragraph: int64 [rows], indices into SCRIPTS."""
+    traditional, simplified, both = (by_hanzi[:, column] > 0 for column in (1, 2, 3))
+    cases = [traditional & simplified, traditional, simplified, both]
+    return np.select(cases, [2, 1, 0, 3], default=4)
+
+
+def _languages(paragraphs: Paragraphs, by_letter: np.ndarray) -> np.ndarray:
+    """Identify the language of each paragraph: int64 [rows], indices into _NAMES."""
+    han, kana, hangul = by_letter[:, _HAN], by_letter[:, _KANA], by_letter[:, _HANGUL]
+    num_letters = by_letter[:, 1:].sum(axis=1)
+    weights = by_letter * _WEIGHTS
+    is_eastern = 2 * weights[:, _HAN : _HANGUL + 1].sum(axis=1) >= weights.sum(axis=1)
+    names = np.select(
+        [num_letters == 0, is_eastern & (hangul > han + kana), is_eastern & (3 * kana > han), is_eastern],
+        [_NAMES.index(name) for name in (_NO_LETTERS, "ko", "ja", "zh")],
+        default=_NAMES.index(_SHORT),
+    )
+    for row in np.flatnonzero(~is_eastern & (num_letters >= SHORTEST)).tolist():
+        text = unicodedata.normalize("NFKC", paragraphs.texts[row][:_LONGEST])
+        name, _ = _identifier().classify(text)
+        names[row] = _NAMES.index(name)
+    return names
+
+
+@lru_cache(maxsize=1)
+def _identifier():
+    langid = import_optional("py3langid.langid", "audit")
+    identifier = langid.LanguageIdentifier.from_pickled_model(langid.MODEL_FILE)
+    identifier.set_languages(LANGUAGES)
+    return identifier
+
+
+@lru_cache(maxsize=1)
+def _letters() -> np.ndarray:
+    """Return the kind of letter of each character: uint8 [0x110000]."""
+    letters = np.zeros(0x110000, dtype=np.uint8)
+    for point in range(_LETTERS_END):
+        if unicodedata.category(chr(point))[0] == "L":
+            letters[point] = _letter(unicodedata.name(chr(point), ""))
+    return letters
+
+
+def _letter(name: str) -> int:
+    for width in ("FULLWIDTH ", "HALFWIDTH "):
+        name = name[len(width) :] if name.startswith(width) else name
+    return next((letter for beginning, letter in _BEGINNINGS if name.startswith(beginning)), _OTHER)
+
+
+@lru_cache(maxsize=1)
+def _hanzi() -> np.ndarray:
+    """Return 1 + the index in HANZI of each Han character, 0 for any other: uint8 [0x110000]."""
+    library = import_optional("hanzidentifier", "audit")
+    places = {library.TRADITIONAL: 1, library.SIMPLIFIED: 2, library.BOTH: 3}
+    hanzi = np.zeros(0x110000, dtype=np.uint8)
+    for point in np.flatnonzero(_letters() == _HAN).tolist():
+        hanzi[point] = places.get(library.identify(chr(point)), 0)
+    return hanzi
+
+
+# name: inclusive ranges; a later kind takes precedence
+_RANGES = {
+    "emoji": ((0x1F000, 0x1FAFF),),
+    "compatibility ideograph": ((0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
+    "radical": ((0x2E80, 0x2FDF),),
+    "half-width kana": ((0xFF61, 0xFF9F),),
+    "variation selector": ((0xFE00, 0xFE0F), (0xE0100, 0xE01EF)),
+    "bidi mark": ((0x61C, 0x61C), (0x200E, 0x200F), (0x202A, 0x202E), (0x2066, 0x2069)),
+    "zero-width": ((0xAD, 0xAD), (0x180E, 0x180E), (0x200B, 0x200D), (0x2060, 0x2064)),
+    "byte-order mark": ((0xFEFF, 0xFEFF),),
+    "U+FFFD": ((0xFFFD, 0xFFFD),),
+}
+_BY_CATEGORY = {
+    "odd space": (b"Zs", b"Zl", b"Zp"),
+    "other format": (b"Cf",),
+    "unassigned": (b"Cn",),
+    "private use": (b"Co",),
+    "control": (b"Cc",),
+}
+_USUAL = "\t\n \u3000"
+_UNIFIED = (0xFA0E, 0xFA0F, 0xFA11, 0xFA13, 0xFA14, 0xFA1F, 0xFA21, 0xFA23, 0xFA24, 0xFA27, 0xFA28, 0xFA29)
+_CHARACTER_KINDS = ("", *_BY_CATEGORY, *_RANGES)
+
+_NEXT = bytes(range(0x80, 0xC0)).decode("latin-1") + bytes(
+    byte for byte in range(0x80, 0xA0) if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
+).decode("cp1252")
+_MOJIBAKE = {
+    "UTF-8 as Latin-1": f"(?:[ÂÃÐÑ][{_NEXT}]|[à-ï][{_NEXT}]{{2}}){{2,}}|[ÂÃ][{_NEXT}]|â€[{_NEXT}]?",
+    "U+FFFD as GBK": "(?:锟斤拷)+|拷锟",
+    "UTF-8 as GBK": "[锛銆鈥]+|涓€",
+    "GBK as Latin-1": "(?:[²-¶¸-ÖØ-ö][¡-þ]){3,}",  # without ·, ×, ° and ±, which occur in rows in good text
+}
+_SIGNS = re.compile("|".join(f"({pattern})" for pattern in _MOJIBAKE.values()))
+ODD_KINDS = (*_CHARACTER_KINDS[1:], *_MOJIBAKE)
+
+
+def odd_characters(paragraphs: Paragraphs) -> Dict[str, Tally]:
+    """Count odd characters and runs of mojibake by kind, of ODD_KINDS.
+
+    A character of mojibake may also be odd on its own and is then counted twice.
+    """
+    whole = "\n".join(paragraphs.texts)
+    kinds = _kind_of_character()[code_points(whole)]
+    at = np.flatnonzero(kinds)
+    ones = np.ones(len(at), dtype=np.int64)
+    single = Findings(_CHARACTER_KINDS, kinds[at].astype(np.int64), at, ones, ones)
+    runs = [(found.lastindex - 1, found.start(), found.end() - found.start()) for found in _find(whole)]
+    signs, starts, lengths = np.array(runs, dtype=np.int64).reshape(-1, 3).T
+    several = Findings(tuple(_MOJIBAKE), signs, starts, lengths, lengths)
+    return {**tally(paragraphs, single), **tally(paragraphs, several)}
+
+
+def _find(whole: str):
+    return () if whole.isascii() else _SIGNS.finditer(whole)
+
+
+@lru_cache(maxsize=1)
+def _kind_of_character() -> np.ndarray:
+    """Return the index in _CHARACTER_KINDS of every character, 0 if it is not odd: uint8 [0x110000]."""
+    kinds = np.zeros(len(categories()), dtype=np.uint8)
+    for name, members in _BY_CATEGORY.items():
+        kinds[np.isin(categories(), members)] = _CHARACTER_KINDS.index(name)
+    for name, ranges in _RANGES.items():
+        for low, high in ranges:
+            assigned = categories()[low : high + 1] != b"Cn"
+            kinds[low : high + 1][assigned] = _CHARACTER_KINDS.index(name)
+    kinds[list(_UNIFIED)] = 0  # unified ideographs within the compatibility block
+    kinds[[ord(character) for character in _USUAL]] = 0
+    return kinds

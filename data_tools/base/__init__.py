@@ -1,1 +1,0 @@
-"""The foundations of all rooms: errors, flags, progress, process pools."""

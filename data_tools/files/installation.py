@@ -1,0 +1,189 @@
+"""How to install an optional extra of this package, from its source folder, a wheel or an index.
+
+No index is known to have the package, so its name alone installs nothing.
+"""
+
+import json
+import re
+import shlex
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Iterator, List, Optional, Set, Tuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from data_tools.files.errors import InputError
+
+NAME = "ernie-pair"
+CPU_BUILD, GPU_BUILD, CUDA_OF_PYPI = "paddlepaddle", "paddlepaddle-gpu", re.compile(r"nvidia-.+-cu11")
+# The releases of Paddle that this package is tested with: {series: its oldest}.
+TESTED_PADDLES = {(2, 6): "2.6.2", (3, 0): "3.0.0", (3, 1): "3.1.0", (3, 2): "3.2.0", (3, 3): "3.3.0"}
+WITH_PRETRAINING = ((2, 6), (3, 0), (3, 1))  # pretraining cannot build its static graph on the others
+PADDLES = (CPU_BUILD, GPU_BUILD)
+PADDLE_RANGE = "2.6.2, 3.0 and 3.1; without pretraining 3.2 and 3.3"
+LONGEST_COMMAND = 300  # characters: an error line would cut a longer one
+_HERE = Path(__file__).resolve().parents[2]
+
+
+def install_command(extra: str) -> str:
+    """Return the pip command that installs ``extra`` for this installation of the package.
+
+    It names the source folder if the package runs from one, or the wheel or folder that it was installed from
+    if that still exists, otherwise the missing requirements.
+    """
+    origin = _sources(extra) or _recorded_origin(extra)
+    if origin:
+        return f"pip install {origin}"
+    missing = " ".join(shlex.quote(requirement) for requirement in missing_requirements(extra))
+    if 0 < len(missing) <= LONGEST_COMMAND:
+        return f"pip install {missing}"
+    return f"pip install 'PATH/{_wheel_name()}[{extra}]', the wheel that this was installed from"
+
+
+def missing_requirements(extra: str) -> List[str]:
+    """Return the requirements of ``extra`` that are not met, as pip takes them; none without metadata."""
+    return [
+        f"{requirement.name}{requirement.specifier}"
+        for requirement in _requirements(extra, set())
+        if not is_met(requirement)
+    ]
+
+
+def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
+    """Yield the requirements of an extra and of the extras that it includes."""
+    seen.add(extra)
+    try:
+        lines = metadata.requires(NAME) or []
+    except metadata.PackageNotFoundError:
+        return
+    for requirement in map(Requirement, lines):
+        if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
+            continue
+        if requirement.name != NAME and not is_of_another_build(requirement):
+            yield requirement
+        for inner in requirement.extras - seen if requirement.name == NAME else ():
+            yield from _requirements(inner, seen)
+
+
+def is_of_another_build(requirement: Requirement) -> bool:
+    """Return whether a requirement is a CUDA library for PyPI's build of Paddle and another is installed.
+
+    2.6.2.post120, for example, is for CUDA 12, whose libraries have the same paths; Paddle 3 requires its
+    own.
+    """
+    if not CUDA_OF_PYPI.fullmatch(requirement.name):
+        return False
+    build = version_of(GPU_BUILD)
+    return bool(build) and (Version(build).is_postrelease or series_of(build) > (2, 6))
+
+
+def is_tested_paddle(version: str) -> bool:
+    """Return whether this package is tested with this version of Paddle; '' means that there is none."""
+    if not version:
+        return False
+    least = TESTED_PADDLES.get(series_of(version))
+    return least is not None and Version(version) >= Version(least)
+
+
+def series_of(version: str) -> Tuple[int, int]:
+    """Return the first two numbers of a version: (3, 1) of 3.1.1."""
+    parsed = Version(version)
+    return parsed.major, parsed.minor
+
+
+def version_of(package: str) -> str:
+    """Return the version of an installed package, '' if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def is_met(requirement: Requirement) -> bool:
+    """Return whether the installed version satisfies a requirement, or is another tested one of Paddle."""
+    version = version_of(requirement.name)
+    if requirement.name in PADDLES and is_tested_paddle(version):
+        return True
+    return bool(version) and requirement.specifier.contains(version, prereleases=True)
+
+
+def _sources(extra: str) -> str:
+    """Return the source folder that this runs from, as pip takes it; '' if it does not run from sources."""
+    return _folder(_HERE, extra, "-e ") if (_HERE / "pyproject.toml").is_file() else ""
+
+
+def _recorded_origin(extra: str) -> str:
+    """Return where pip installed the package from, as recorded in direct_url.json, if that still exists."""
+    url = _direct_url()
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file"):
+        return shlex.quote(f"{NAME}[{extra}] @ {url}")
+    path = Path(url2pathname(parts.path))
+    if parts.scheme and path.is_file():
+        return shlex.quote(f"{NAME}[{extra}] @ {url}")
+    return _folder(path, extra) if parts.scheme and (path / "pyproject.toml").is_file() else ""
+
+
+def _direct_url() -> str:
+    """Return the URL that pip was given, for version control with its system and commit; '' for a name."""
+    try:
+        written = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        return ""
+    url, vcs = str(written.get("url", "")), written.get("vcs_info")
+    return f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
+
+
+def _folder(path: Path, extra: str, how: str = "") -> str:
+    shown = "." if path == Path.cwd() else str(path)
+    return f"{how}{shlex.quote(f'{shown}[{extra}]')}"
+
+
+def _wheel_name() -> str:
+    """Return the file name of the wheel, from its metadata."""
+    try:
+        found = metadata.distribution(NAME)
+    except metadata.PackageNotFoundError:
+        return f"{NAME.replace('-', '_')}-*.whl"
+    lines = (found.read_text("WHEEL") or "").splitlines()
+    tag = next((line[len("Tag: ") :] for line in lines if line.startswith("Tag: ")), "*")
+    return f"{NAME.replace('-', '_')}-{found.version}-{tag}.whl"
+
+
+# What [cpu] and [gpu] install, by the names under which the code imports it: an installation that only runs
+# exported models has none of it.
+OF_TRAINING = frozenset(
+    "cloudpickle jinja2 matplotlib onnx paddle paddlenlp pyarrow rjieba safetensors scipy"
+    " sklearn visualdl werkzeug zstandard".split()
+)
+
+
+def import_optional(name: str, extra: str) -> ModuleType:
+    """Return the module ``name`` of the optional ``extra``. Raises InputError when it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise _not_installed(name, extra) from None
+
+
+def missing_of_training(error: ModuleNotFoundError) -> Optional[InputError]:
+    """Return the error for a missing library of training; None for any other module."""
+    library = (error.name or "").partition(".")[0]
+    return _not_installed(library, "cpu") if library in OF_TRAINING else None
+
+
+def refuse_without_training() -> None:
+    """Raise InputError when a library of training is not installed; none is imported."""
+    for library in ("paddle", *sorted(OF_TRAINING)):
+        if find_spec(library) is None:
+            raise _not_installed(library, "cpu")
+
+
+def _not_installed(name: str, extra: str) -> InputError:
+    package = name.partition(".")[0]
+    return InputError(f"{package} is not installed; {install_command(extra)}")

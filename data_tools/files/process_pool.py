@@ -1,0 +1,158 @@
+"""Map a function over items in several processes: ordered results, bounded memory, dead workers detected."""
+
+import os
+import signal
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # not in its stubs
+from multiprocessing.reduction import ForkingPickler
+from queue import LifoQueue
+from typing import Any, Callable, Iterable, Iterator, List, Tuple, TypeVar
+
+from data_tools.files.errors import InputError, MachineError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_END = object()
+IN_FLIGHT_PER_WORKER = 3
+
+
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
+    """Map ``function`` over ``items``, in this process for one worker, otherwise in ``workers`` others.
+
+    The results, and the first error, are the same for any number of workers. Raises InputError when
+    ``workers`` is below 1, MachineError when a worker dies.
+    """
+    if workers < 1:
+        raise InputError(f"--workers {workers} is below 1; give at least one")
+    if workers == 1:
+        return map(function, items)
+    return _parallel_map(function, items, most_processes(workers))
+
+
+def most_processes(workers: int) -> int:
+    """Return ``workers``, at most the number of CPUs, or four on a smaller machine."""
+    return min(workers, max(4, os.cpu_count() or 1))
+
+
+def in_order(
+    submit: Callable[[Item], Any], result_of: Callable[[Any], Result], items: Iterable[Item], most: int
+) -> Iterator[Result]:
+    """Yield the results in the order of ``items``, of which at most ``most`` are in flight at a time.
+
+    ``submit(item)`` starts one, ``result_of`` waits for what it returned. Whatever reading an item raises is
+    raised after the results before it, as it would be in one process.
+    """
+    waiting: deque = deque()
+    failure, items = None, iter(items)
+    while True:
+        item, failure = _next_item(items)
+        if item is _END:
+            break
+        if len(waiting) >= most:
+            yield result_of(waiting.popleft())
+        waiting.append(submit(item))
+    while waiting:
+        yield result_of(waiting.popleft())
+    if failure:
+        raise failure
+
+
+def _parallel_map(function, items, workers: int) -> Iterator:
+    with ExitStack() as stack:
+        idle: LifoQueue = LifoQueue()
+        started: List[_Worker] = []
+
+        def ask(item):
+            worker = idle.get()
+            try:
+                return worker.ask(item)
+            finally:
+                idle.put(worker)
+
+        def submit(item) -> Future:
+            if len(started) < workers:
+                started.append(stack.enter_context(_Worker(function)))
+                idle.put(started[-1])
+            return threads.submit(ask, item)
+
+        threads = ThreadPoolExecutor(workers)
+        try:
+            yield from in_order(submit, Future.result, items, workers * IN_FLIGHT_PER_WORKER)
+        finally:
+            threads.shutdown(wait=True, cancel_futures=True)
+
+
+class _Worker:
+    """A process that answers one item at a time over a pipe.
+
+    Unlike those of `concurrent.futures` it needs no named semaphores, which stay in /dev/shm when all
+    processes of a run are killed at once.
+    """
+
+    def __init__(self, function: Callable):
+        # Spawned, not forked: a fork would copy the locks of whatever threads run here.
+        context = get_context("spawn")
+        self._end, other = context.Pipe()
+        self._process = context.Process(target=_answer, args=(function, other), daemon=True)
+        self._process.start()
+        other.close()  # so that the death of the process is the end of the pipe
+
+    def __enter__(self) -> "_Worker":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._end.close()
+        self._process.join()
+
+    def ask(self, item):
+        """Return the result, or raise what the function raised. Raises MachineError when the process died."""
+        try:
+            self._end.send(item)
+            result, error = self._end.recv()
+        except (EOFError, OSError):
+            raise MachineError(
+                "a worker died (killed, or out of memory); run again with fewer --workers"
+            ) from None
+        if error is not None:
+            raise error
+        return result
+
+
+def _answer(function: Callable, end: Connection) -> None:
+    """Work until the pipe is closed, by the parent or by its death."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the workers
+    while True:
+        try:
+            item = end.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = (function(item), None)
+        except Exception as error:
+            answer = (None, ExceptionWithTraceback(error, error.__traceback__))
+        try:
+            end.send_bytes(_pickled(answer))
+        except (BrokenPipeError, ConnectionError):
+            return
+
+
+def _pickled(answer: Tuple[Any, Any]) -> memoryview:
+    """Return (result, error) as it is sent; if it cannot be pickled, with a TypeError that says so."""
+    try:
+        return ForkingPickler.dumps(answer)
+    except Exception as reason:
+        result, error = answer
+        what = f"the result of a worker, {type(result).__name__}," if error is None else repr(error.exc)
+        return ForkingPickler.dumps((None, TypeError(f"{what} cannot be pickled: {reason!r}")))
+
+
+def _next_item(items):
+    """Return the next item or _END, and why there are no more when one cannot be read."""
+    try:
+        return next(items, _END), None
+    except Exception as failure:
+        return _END, failure

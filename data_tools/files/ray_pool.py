@@ -1,0 +1,125 @@
+"""`ordered_map` by Ray tasks: the same results and errors, on one machine or on a cluster.
+
+A task whose worker is lost is retried, up to three times. Ray's own output is suppressed, and none of its
+processes outlives the run.
+"""
+
+import logging
+import os
+import socket
+from typing import Any, Callable, Dict, Iterable, Iterator, List, TypeVar
+
+from data_tools.files.errors import ErniePairError, MachineError
+from data_tools.files.installation import import_optional
+from data_tools.files.process_pool import IN_FLIGHT_PER_WORKER, in_order, most_processes
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_SECONDS_TO_ANSWER, _SECONDS_TO_LEAVE = 10, 60
+
+
+def require_ray(address: str = ""):
+    """Return the module of Ray.
+
+    Raises InputError when it is not installed, MachineError when HOST:PORT does not answer.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # its default causes a warning; no task uses a GPU
+    os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # skips every line of its notices of lost workers
+    ray = import_optional("ray", "ray")
+    if address:
+        _knock(address)
+    return ray
+
+
+def _knock(address: str) -> None:
+    """Raise MachineError if nothing listens: Ray would wait for minutes, then end this process."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise MachineError(
+            f"no Ray cluster at --ray_address {address} ({error}); start it, or fix the address"
+        ) from None
+
+
+def ray_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, address: str = ""
+) -> Iterator[Result]:
+    """Map ``function`` over ``items`` by at most ``workers`` tasks of Ray at a time.
+
+    ``address``: HOST:PORT of a cluster; empty: a local Ray, started for this call.
+
+    ``function``, its items and results are pickled; the workers import the modules of their types. What
+    ``function`` raises is raised here, in place of its result. Raises MachineError if Ray does not
+    start, no cluster answers, or a task cannot be run.
+    """
+    ray = require_ray(address)
+    _start(ray, workers, address)
+    tasks = _Tasks(ray, function, workers)
+    try:
+        yield from in_order(tasks.submit, tasks.result_of, items, workers * IN_FLIGHT_PER_WORKER)
+    finally:
+        try:
+            tasks.stop()
+        finally:
+            ray.shutdown()
+
+
+def _start(ray, workers: int, address: str) -> None:
+    where: Dict[str, Any] = {"address": address}
+    if not address:  # "local": do not join a Ray that runs here already
+        where = {"address": "local", "num_cpus": most_processes(workers), "include_dashboard": False}
+    try:
+        ray.init(**where, log_to_driver=False, logging_level=logging.CRITICAL)
+    except Exception as error:  # of many types: each means that Ray cannot be used
+        why = " ".join(str(error).split())[:200]
+        what = f"the cluster at --ray_address {address}" if address else "a local Ray"
+        raise MachineError(f"{what} cannot be used ({why}); fix that, or pass --engine local") from None
+
+
+class _Tasks:
+    """Calls of ``function``, of which at most ``workers`` are unfinished."""
+
+    def __init__(self, ray, function: Callable, workers: int):
+        self._ray, self._workers = ray, workers
+        self._function = ray.put(function)
+        self._task = ray.remote(max_retries=3)(_call)
+        self._running: List = []
+
+    def submit(self, item):
+        if len(self._running) >= self._workers:
+            _, self._running = self._ray.wait(self._running, num_returns=1, fetch_local=False)
+        self._running.append(self._task.remote(self._function, item))
+        return self._running[-1]
+
+    def result_of(self, task):
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(task)
+        except errors.RayError as error:
+            cause = error.cause if isinstance(error, errors.RayTaskError) else error
+            if isinstance(cause, ErniePairError):
+                raise cause from None
+            if not isinstance(cause, errors.RayError):
+                raise cause from error
+            raise MachineError(
+                f"Ray gave up on a task ({_first_line(cause)}); check that each of its machines has "
+                "ernie-pair and enough memory, then run again"
+            ) from None
+
+    def stop(self) -> None:
+        """Wait for the running tasks, so that what they write to can be removed.
+
+        They are not cancelled: a `ray.cancel` just as a task ends crashes Ray 2.40.
+        """
+        if self._running:
+            self._ray.wait(self._running, num_returns=len(self._running), timeout=_SECONDS_TO_LEAVE)
+
+
+def _call(function: Callable[[Item], Result], item: Item) -> Result:
+    return function(item)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

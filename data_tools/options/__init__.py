@@ -1,0 +1,1 @@
+"""How options are declared, read from flags and YAML, shown in --help and suggested."""

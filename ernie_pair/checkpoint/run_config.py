@@ -1,0 +1,209 @@
+"""The text of config.yaml: the flags as --config reads them, and under ``about`` what --config ignores.
+
+# The flags of `ernie-pair train`, and what they ran on. To do the same once more:
+#   ernie-pair train --config output/config.yaml --output_dir another
+output_dir: output
+learning_rate: 5.0e-05
+about:
+  made_by: ernie-pair
+  command: train
+  date: 2024-05-01T12:00:00+0000
+"""
+
+import itertools
+import logging
+import os
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Callable, Dict, List, Mapping, Tuple, Type, TypeVar, Union
+
+import yaml
+
+from data_tools.files.atomic_files import ABOUT, CONFIG_YAML, published
+from data_tools.files.results import MAKER, read_own_config
+from data_tools.options.flag_words import read_flag_file
+from data_tools.options.options import Options, hints_of, read_given
+from data_tools.options.standard_streams import as_asked
+from ernie_pair.checkpoint.facts import facts_now, versions
+
+# They apply to one start only: read from a file, they would set a run aside once more.
+OF_ONE_START = ("fresh_start", "allow_change", "dry_run", "overwrite")
+_WIDTH = 1 << 20  # no line is folded
+
+Result = TypeVar("Result")
+
+
+def flags_of(config: Options) -> Dict[str, Any]:
+    """Return every flag with its value as it was given, those of one start with their defaults."""
+    values = {item.name: as_asked(getattr(config, item.name)) for item in fields(config)}
+    return {
+        item.name: item.default if item.name in OF_ONE_START else values[item.name] for item in fields(config)
+    }
+
+
+def about_now(command: str, **more: object) -> Dict[str, Any]:
+    """Return the facts of this start of ``command``; ``more`` stands behind its name."""
+    return {"made_by": MAKER, "command": command, **more, **facts_now()}
+
+
+def text_of_config(flags: Dict[str, Any], about: Dict[str, Any]) -> str:
+    """Return the text of config.yaml."""
+    command = about["command"]
+    head = (
+        f"# The flags of `ernie-pair {command}`, and what they ran on. To do the same once more:\n"
+        f"#   ernie-pair {command} --config {CONFIG_YAML} --output_dir another\n"
+    )
+    return head + _dumped(flags) + _dumped({ABOUT: about})
+
+
+def write_config(folder: Path, command: str, config: Options) -> None:
+    """Write config.yaml into a folder that is being made."""
+    text = text_of_config(flags_of(config), about_now(command))
+    (folder / CONFIG_YAML).write_text(text, encoding="utf-8")
+
+
+def with_config(fill: Callable[[Path], Result], command: str, config: Options) -> Callable[[Path], Result]:
+    """Return what fills a folder as ``fill`` does, and writes config.yaml into it."""
+
+    def fill_and_tell(draft: Path) -> Result:
+        filled = fill(draft)
+        write_config(draft, command, config)
+        return filled
+
+    return fill_and_tell
+
+
+def as_read(flags: Dict[str, Any]) -> Dict[str, Any]:
+    """Return flags as they are read from the file: YAML has no tuples."""
+    return yaml.safe_load(_dumped(flags)) or {}
+
+
+def _dumped(content: Dict[str, Any]) -> str:
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=_WIDTH)
+
+
+NOTHING: Mapping[str, object] = MappingProxyType({})
+
+logger = logging.getLogger(__name__)
+
+
+def keep_config(
+    folder: Path,
+    command: str,
+    config: Options,
+    step: int = 0,
+    known_by: Mapping[str, object] = NOTHING,
+    layout: Mapping[str, object] = NOTHING,
+) -> None:
+    """Write config.yaml into ``folder``; one that is there stays, and what is now otherwise is added to it.
+
+    Under about: changes stand {"step", "date", "flags": {name: [before, now]}, "versions": the same}, one for
+    each start that changed something. ``known_by``: what must be equal in a file for it to be of this run. A
+    file of that name which is not stays, with a warning, and the file has a number in its name. ``layout``:
+    what else is said of the first start: its processes, threads and kernels.
+    """
+    path = _place_in(folder, command, known_by)
+    there = read_own_config(path)
+    about = about_now(command, **known_by, **({"layout": dict(layout)} if layout else {}))
+    flags = as_read(flags_of(config))
+    if there is not None:
+        change = _change(there, flags, as_read(about), {name: item.default for name, item in _fields(config)})
+        if not change:
+            return
+        about = there.pop(ABOUT)
+        about["changes"] = [*_changes_in(about), {"step": step, **change}]
+        flags = there
+    with published(path) as (draft,):
+        draft.write_text(text_of_config(flags, about), encoding="utf-8")
+
+
+def replace_config(folder: Path, command: str, config: Options) -> None:
+    """Write config.yaml beside results that were just made anew, in place of that of earlier ones."""
+    with published(_place_in(folder, command, {})) as (draft,):
+        draft.write_text(text_of_config(flags_of(config), about_now(command)), encoding="utf-8")
+
+
+def _fields(config: Options):
+    return config.__dataclass_fields__.items()
+
+
+def find_config(folder: Path, known_by: Mapping[str, object]) -> Path:
+    """Return the config.yaml in ``folder`` that says ``known_by`` of itself, or where it is to be."""
+    first, ending = os.path.splitext(CONFIG_YAML)
+    numbered = (f"{first}-{number}{ending}" for number in itertools.count(2))
+    paths = (folder / name for name in itertools.chain([CONFIG_YAML], numbered))
+    return next(path for path in paths if not os.path.lexists(path) or _is_of(path, known_by))
+
+
+def latest_of(content: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Return the flags and the versions of the last start that the ``content`` of a config.yaml tells of."""
+    flags = {name: value for name, value in content.items() if name != ABOUT}
+    with_versions = dict(content[ABOUT].get("versions") or {})
+    for change in _changes_in(content[ABOUT]):
+        flags.update({name: pair[1] for name, pair in change.get("flags", {}).items()})
+        with_versions.update({name: pair[1] for name, pair in change.get("versions", {}).items()})
+    return flags, with_versions
+
+
+def _place_in(folder: Path, command: str, known_by: Mapping[str, object]) -> Path:
+    """Return the file of this run in ``folder``, or where it is to be."""
+    path = find_config(folder, {"command": command, **known_by})
+    if path.name != CONFIG_YAML and not os.path.lexists(path):
+        logger.warning(
+            "%s does not belong to this run and stays; its flags go to %s", folder / CONFIG_YAML, path.name
+        )
+    return path
+
+
+def _is_of(path: Path, known_by: Mapping[str, object]) -> bool:
+    return known_by.items() <= (read_own_config(path) or {}).get(ABOUT, {}).items()
+
+
+def _change(
+    there: Dict[str, Any], flags: Dict[str, Any], about: Dict[str, Any], defaults: Dict[str, Any]
+) -> Dict[str, Any]:
+    """Return what this start does differently from the one before it; {} for nothing."""
+    before, with_versions = latest_of(there)
+    absent = {name: defaults[name] for name in flags if name not in before}
+    usual = {name: value for name, value in absent.items() if value is not MISSING}
+    known = {**as_read(usual), **before}
+    differ = {
+        name: [known.get(name), value]
+        for name, value in flags.items()
+        if name not in OF_ONE_START and known.get(name) != value
+    }
+    newer = {
+        name: [with_versions.get(name), value]
+        for name, value in versions().items()
+        if with_versions.get(name) != value
+    }
+    change = {**({"flags": differ} if differ else {}), **({"versions": newer} if newer else {})}
+    return {"date": about["date"], **change} if change else {}
+
+
+def _changes_in(about: Dict[str, Any]) -> List[Dict[str, Any]]:
+    changes = about.get("changes")
+    return [one for one in changes if isinstance(one, dict)] if isinstance(changes, list) else []
+
+
+Config = TypeVar("Config", bound=Options)
+
+
+def load_config(
+    config_class: Type[Config], path: Union[str, "os.PathLike[str]"], **changes: object
+) -> Config:
+    """Return the options of a file, as ``--config`` of a command reads it; ``changes`` override it.
+
+        from ernie_pair import PairTrainer, TrainConfig, load_config
+
+        config = load_config(TrainConfig, "output/config.yaml", output_dir="another", seed=2)
+        PairTrainer(config.model_name_or_path, config, config.train_file, config.dev_file).train()
+
+    Raises InputError, with file:line, for a name that is not a flag of the class or a value of another type.
+    """
+    hints = hints_of(config_class)
+    given = read_flag_file(str(Path(path)), hints)
+    values = {name: read_given(text, hints[name]) for name, text in given.items()}
+    idle = config_class.idle_in({**values, **changes})
+    return config_class(**{**{name: value for name, value in values.items() if name not in idle}, **changes})

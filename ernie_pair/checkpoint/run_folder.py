@@ -1,0 +1,272 @@
+"""OUT/run.json: the identity of a run, and the folders that the run has published.
+
+{"run_id": "9f...", "started": "2024-05-01T12:00:00", "has_checkpoint": true}
+"""
+
+import itertools
+import json
+import logging
+import os
+import re
+import secrets
+import socket
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from data_tools.files.atomic_files import ABOUT, make_folder, published
+from data_tools.files.atomic_folder import point_link, publish_folder, read_made
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.file_lock import has_no_locks, open_lock, try_lock
+from data_tools.files.json_file import read_json_object
+from data_tools.files.results import read_own_config
+
+RUN = "run.json"
+RUN_ID = re.compile(r"[0-9a-f]{16}")
+LARGEST_RUN = 1 << 16
+
+logger = logging.getLogger(__name__)
+
+
+def read_run(output_dir: Path) -> Dict[str, Any]:
+    """Return the note of ``output_dir``, {} if there is none.
+
+    Raises CheckpointError when the file of that name is not such a note.
+    """
+    path = output_dir / RUN
+    if not os.path.lexists(path):
+        return {}
+    cure = "it is not the note of a run: rename it, or use another --output_dir"
+    note = read_json_object(path, cure, CheckpointError, LARGEST_RUN, follow=False)
+    if not (isinstance(note.get("run_id"), str) and RUN_ID.fullmatch(note["run_id"])):
+        raise CheckpointError(f"{path}: no run_id in it; {cure}")
+    return note
+
+
+def run_id_of(output_dir: Path) -> str:
+    """Return the run id of ``output_dir``, which is created and stored at the first start."""
+    run = read_run(output_dir)
+    if not run:
+        run = {"run_id": secrets.token_hex(8), "started": time.strftime("%Y-%m-%dT%H:%M:%S")}
+        _write(output_dir, {**run, "has_checkpoint": False})
+    return run["run_id"]
+
+
+def note_checkpoint(output_dir: Path) -> None:
+    """Record that the run has published a checkpoint, which must not be lost from now on."""
+    run = read_run(output_dir)
+    if not run.get("has_checkpoint"):
+        _write(output_dir, {**run, "has_checkpoint": True})
+
+
+def publish_of_run(folder: Path, fill: Callable[[Path], None], about: Dict[str, object]) -> Path:
+    """Publish ``folder`` as one of the run in its parent, and return its path.
+
+    It gets another name if the user has something of that name. ``about`` is kept in it, see
+    ``publish_folder``.
+    """
+    own = [path for path, _ in folders_of_run(folder.parent, folder.name)]
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    names = itertools.chain([folder], numbered)
+    chosen = next(name for name in names if name in own or not os.path.lexists(name))
+    if chosen != folder:
+        logger.warning("%s does not belong to this run and stays; the model goes to %s", folder, chosen)
+    about = {**about, "run_id": read_run(folder.parent).get("run_id", "")}
+    publish_folder(chosen, fill, lambda draft: about)
+    return chosen
+
+
+def folders_of_run(output_dir: Path, start: str) -> List[Tuple[Path, Dict[str, object]]]:
+    """Return (folder, its metadata) of what the run in ``output_dir`` published with the prefix ``start``."""
+    run_id = read_run(output_dir).get("run_id", "")
+    names = sorted(os.listdir(output_dir)) if output_dir.is_dir() else []
+    notes = [(output_dir / name, read_made(output_dir / name)) for name in names if name.startswith(start)]
+    return [(path, note) for path, note in notes if note is not None and note.get("run_id") == run_id]
+
+
+def _write(output_dir: Path, run: Dict[str, object]) -> None:
+    with published(output_dir / RUN) as (draft,):
+        draft.write_text(json.dumps(run))
+
+
+LOCK = "run.lock"  # in an output folder
+
+
+class RunLock:
+    """The lock of a run on ``path``, held until it is released or the process ends, however it ends.
+
+    The file names the holder. Raises InputError when another process has it, or when it is a user's
+    file of the same name; OSError if it cannot be opened. A file system without locks gives a warning.
+    """
+
+    def __init__(self, path: Path):
+        self._descriptor = open_lock(path)
+        try:
+            _lock(self._descriptor, path)
+            self._refuse_other_content(path)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        os.ftruncate(self._descriptor, 0)
+        said = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        os.pwrite(self._descriptor, said.encode(), 0)
+
+    def _refuse_other_content(self, path: Path) -> None:
+        if not re.match(rb"(pid \d+ on |\Z)", os.pread(self._descriptor, 200, 0)):
+            raise InputError(f"{path} is not the lock of a run; rename it, or use another --output_dir")
+
+    def release(self) -> None:
+        """Release the lock; the file stays."""
+        os.close(self._descriptor)
+
+
+def refuse_locked(path: Path) -> None:
+    """Raise InputError when another process has the lock on ``path``; nothing is created or changed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        _lock(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Lock an open file; on a file system without locks, only warn.
+
+    Raises InputError if another process has it.
+    """
+    try:
+        is_ours = try_lock(descriptor)
+    except OSError as error:
+        if not has_no_locks(error):
+            raise
+        logger.warning("%s: no file can be locked there; start no second run in it", path.parent)
+        return
+    if not is_ours:
+        holder = os.read(descriptor, 200).decode("utf-8", "replace").strip()
+        raise InputError(
+            f"{path.parent} is locked by another run ({holder or 'unknown'}); wait for it, or use "
+            "another --output_dir"
+        )
+
+
+BEST, PREFIX = "best", "best-"
+OWN_TARGET = r"best-[A-Za-z0-9_-]{1,60}--?(\d+\.\d{4}|inf|nan)(-\d+)?"
+LOWER_IS_BETTER = ("loss",)  # for folders that do not say it themselves
+
+
+def point_best(folder: Path) -> None:
+    """Point the link beside ``folder``, a best model, to it. Raises OSError.
+
+    Anything else under that name is set aside with a warning.
+    """
+    point_link(folder.with_name(BEST), Path(folder.name), OWN_TARGET)
+
+
+def is_own_best(link: Path) -> bool:
+    """Return whether ``link`` is a link made by `point_best`."""
+    return link.is_symlink() and re.fullmatch(OWN_TARGET, os.readlink(link)) is not None
+
+
+def best_of(output_dir: Path) -> Optional[Path]:
+    """Return the folder of the best model of the run in ``output_dir``; None: it has published none.
+
+    A run of an earlier version has no link; then the metadata of its folders decides.
+    """
+    link = output_dir / BEST
+    if is_own_best(link) and link.is_dir():
+        return output_dir / os.readlink(link)
+    found = ranked_models(output_dir)
+    return found[0][0] if found else None
+
+
+def ranked_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[str, Any]]]:
+    """Return (folder, its metadata) of the best models of the run in ``output_dir``, best first.
+
+    With ``metric``, only the models chosen by it.
+    """
+    found = [
+        (path, note)
+        for path, note in folders_of_run(output_dir, PREFIX)
+        if isinstance(note.get("value"), (int, float)) and metric in ("", note.get("metric"))
+    ]
+    return sorted(found, key=_rank)
+
+
+def _rank(model: Tuple[Path, Dict[str, Any]]) -> float:
+    note = model[1]
+    is_lower = note.get("lower_is_better", note.get("metric") in LOWER_IS_BETTER)
+    return note["value"] if is_lower else -note["value"]
+
+
+CHECKPOINTS, EVENTS, CURVES, LAST = "checkpoints", "metrics.jsonl", "vdl", "model_last"
+OWN_LINK = r"checkpoints/step_\d{8}"  # the target of model_last
+PUBLISHED = (PREFIX, "model_")
+OWN_CONFIG = re.compile(r"config(-[0-9]+)?\.yaml")
+
+
+def refuse_lost_checkpoints(output_dir: Path) -> None:
+    """Raise CheckpointError if there is no checkpoint although a run has published one.
+
+    Without its run.json a run is recognized by its metrics. One that was killed before its first checkpoint
+    has nothing to lose and starts again.
+    """
+    run = read_run(output_dir)
+    lost = [LAST] if _leads_to_a_checkpoint(output_dir / LAST) else []
+    if run:
+        lost += [RUN] if run.get("has_checkpoint") else []
+    else:
+        lost += [EVENTS] if os.path.lexists(output_dir / EVENTS) else []
+    if lost:
+        raise CheckpointError(
+            f"{output_dir} was used before ({lost[0]} is there) and its {CHECKPOINTS}/ is empty or gone; put "
+            "it back, or pass --fresh_start true, which renames what is left and starts anew, or use another "
+            "--output_dir"
+        )
+
+
+def set_aside_run(output_dir: Path) -> None:
+    """Move all that a run left in ``output_dir`` into a folder earlier-... in it, and log that.
+
+    run.json is moved last, so that the folder is still recognized as used if this is interrupted.
+    """
+    run = read_run(output_dir)
+    wanted = [Path(CHECKPOINTS), Path(EVENTS), *_published(output_dir)]
+    wanted += [Path(BEST)] if is_own_best(output_dir / BEST) else []
+    wanted += [Path(LAST)] if _leads_to_a_checkpoint(output_dir / LAST) else []
+    wanted += _configurations(output_dir, run["run_id"]) if run else []
+    wanted += [Path(CURVES) / run["run_id"], Path(RUN)] if run else []
+    wanted = [path for path in wanted if _holds_something(output_dir / path)]
+    if not wanted:
+        return
+    aside = output_dir / f"earlier-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    for path in wanted:
+        make_folder((aside / path).parent)
+        (output_dir / path).rename(aside / path)
+    logger.warning("--fresh_start: %s of an earlier run is now in %s", ", ".join(map(str, wanted)), aside)
+
+
+def _published(output_dir: Path) -> List[Path]:
+    return [Path(path.name) for start in PUBLISHED for path, _ in folders_of_run(output_dir, start)]
+
+
+def _configurations(output_dir: Path, run_id: str) -> List[Path]:
+    """Return the config.yaml files of a run, with any number, but not those of the user."""
+    named = [path for path in sorted(output_dir.glob("config*.yaml")) if OWN_CONFIG.fullmatch(path.name)]
+    contents = {path.name: read_own_config(path) for path in named}
+    return [
+        Path(name) for name, content in contents.items() if content and content[ABOUT].get("run_id") == run_id
+    ]
+
+
+def _leads_to_a_checkpoint(link: Path) -> bool:
+    return link.is_symlink() and os.readlink(link).startswith(f"{CHECKPOINTS}/")
+
+
+def _holds_something(path: Path) -> bool:
+    """Return whether ``path`` is a file, a link, or a folder that is not empty."""
+    if path.is_dir() and not path.is_symlink():
+        return any(path.iterdir())
+    return os.path.lexists(path)

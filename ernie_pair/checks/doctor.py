@@ -1,0 +1,228 @@
+"""Check the environment: one line per finding, and the launch command that fits it."""
+
+import platform
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import List, Optional
+
+from packaging.requirements import Requirement
+
+from data_tools.files.errors import InputError, MachineError, counted, message_of
+from data_tools.files.installation import (
+    GPU_BUILD,
+    PADDLE_RANGE,
+    PADDLES,
+    install_command,
+    is_met,
+    is_of_another_build,
+    version_of,
+)
+from data_tools.files.keyed_cache import user_cache
+from data_tools.options.options import Options, option
+from ernie_pair.kernels.choice import KernelFlags, choose_kernels
+from ernie_pair.kernels.library import open_kernels
+from ernie_pair.runtime.cpu_env import describe_threads, math_path
+from ernie_pair.runtime.device import default_device
+from ernie_pair.runtime.gpu.builds import Build, installed_build
+from ernie_pair.runtime.gpu.cards import Card, card_at, count_cards, refuse_without_code, why_no_card
+from ernie_pair.runtime.gpu.check_process import run_check
+from ernie_pair.runtime.gpu.cuda_links import LINK, unmade_links
+from ernie_pair.runtime.paddle_patches.core_settings import has_process_group
+
+PACKAGE = "ernie-pair"
+PREDICTS = "predict"  # the extra that only runs exported models
+SHOWN = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "visualdl", "numpy", "tokenizers", "onnxruntime")
+WIDTH = len("paddlepaddle")  # of the names that the findings begin with
+PYTHONS = ((3, 9), (3, 12))
+SMALLEST_DISK_GB = 5
+LOAD_SECONDS, KERNEL_SECONDS = 120.0, 300.0  # gigabytes, from a disk that may be slow
+
+
+@dataclass(frozen=True)
+class DoctorConfig(Options):
+    """Check versions, device, compiled helper, disk and communication; exit code 2 if something is wrong."""
+
+    EXAMPLE = "--output_dir output"
+
+    output_dir: str = option(
+        ".", help="where runs will be written; the disk of this folder is checked", group="checkpoints"
+    )
+
+
+def doctor(config: DoctorConfig) -> None:
+    """Print the findings. Raises InputError with the number of defects when there are any."""
+    extra = _extra_here()
+    defects = [*_check_python(), *_check_packages(extra), *_check_disk(Path(config.output_dir))]
+    if extra != PREDICTS:
+        defects += _check_paddle()
+    _show("helper", _helper())
+    for defect in defects:
+        _show("DEFECT", defect)
+    if defects:
+        raise InputError(f"{counted(len(defects), 'defect')} found by doctor; fix the lines marked DEFECT")
+    asks = f"runs exported models; to train too: {install_command('cpu')}"
+    _show(*(("use", asks) if extra == PREDICTS else ("launch", _launch_line())))
+    print("no defects found")
+
+
+def _show(name: str, what: str) -> None:
+    print(f"{name:<{WIDTH}} {what}")
+
+
+def _check_python() -> List[str]:
+    _show(PACKAGE, version_of(PACKAGE) or "not installed; this runs from its sources")
+    _show("python", f"{platform.python_version()} {sys.executable}")
+    if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        return []
+    return [f"Python {platform.python_version()} is not 3.9 to 3.12; create the environment with one of them"]
+
+
+def _extra_here() -> str:
+    """Return the extra that this environment is for: gpu, cpu, or predict if Paddle is not installed."""
+    if version_of(GPU_BUILD):
+        return "gpu"  # it runs on the CPU too: if it is installed, no other build is needed
+    return default_device() if version_of("paddlepaddle") or version_of("paddlenlp") else PREDICTS
+
+
+def _requirements(extra: str) -> List[Requirement]:
+    """Return the requirements of the package with ``extra``, and with the extras that it names."""
+    listed = [Requirement(text) for text in metadata.requires(PACKAGE) or []]
+    extras, found = [extra], {}
+    for name in extras:
+        for requirement in listed:
+            if requirement.marker and not requirement.marker.evaluate({"extra": name}):
+                continue
+            if is_of_another_build(requirement):
+                continue
+            if requirement.name == PACKAGE:
+                extras.extend(requirement.extras)
+            else:
+                found[requirement.name] = requirement
+    return list(found.values())
+
+
+def _check_packages(extra: str) -> List[str]:
+    """Compare the installed versions with the bounds of pyproject.toml: outside them, imports break."""
+    defects = []
+    for requirement in _requirements(extra):
+        installed, wanted = version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
+        if requirement.name in SHOWN:
+            tested = PADDLE_RANGE if requirement.name in PADDLES else requirement.specifier or "any"
+            _show(requirement.name, f"{installed or 'missing'} (tested: {tested})")
+        if not installed:
+            defects.append(f"{requirement.name} is not installed; pip install '{wanted}'")
+        elif not is_met(requirement):
+            defects.append(f"{requirement.name} {installed} is not in the tested set; pip install '{wanted}'")
+    return defects
+
+
+def _check_paddle() -> List[str]:
+    try:
+        import paddle  # noqa: F401 - the import is the check
+        import visualdl  # noqa: F401
+
+        from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers  # noqa: F401
+    except Exception as error:  # a broken set of versions raises nearly anything
+        return [f"paddle, paddlenlp or visualdl cannot be imported: {' '.join(str(error).split())}"]
+    defects = _check_gpus(installed_build())
+    _show("threads", f"{describe_threads()}; {math_path()}")
+    _show("kernels", _kernels())
+    if not open_kernels().reason:
+        _show("operator", _operator())
+    gloo, nccl = ("yes" if has_process_group(backend) else "no" for backend in ("Gloo", "NCCL"))
+    _show("comm", f"gloo {gloo}, NCCL {nccl}")
+    return defects
+
+
+def _check_gpus(build: Optional[Build]) -> List[str]:
+    """Check the GPUs, and if Paddle has code for one, load CUDA and run kernels on it."""
+    if build is None or not build.cuda:
+        _show("device", "cpu")
+        if default_device() == "cpu":
+            return []
+        cure = f"{install_command('gpu')}, or pass --device cpu to every command"
+        return [f"an NVIDIA driver is loaded, but this Paddle is the CPU build; {cure}"]
+    defects, count = _check_links(build), count_cards()
+    if not count:
+        _show("device", f"cpu: this Paddle is for CUDA {build.cuda}, but {why_no_card()}")
+        if default_device() == "cpu":
+            return defects
+        return [*defects, f"{why_no_card()}; or pass --device cpu to every command"]
+    cards, without_code = [card_at(number) for number in range(count)], []
+    for card in cards:
+        _show("device", str(card))
+        try:
+            refuse_without_code(card, build)
+        except InputError as error:
+            without_code.append(error.message)
+            cards = [one for one in cards if one is not card]
+    return [*defects, *without_code, *(_check_cards(cards) if cards and not defects else [])]
+
+
+def _check_links(build: Build) -> List[str]:
+    """Check that Paddle's folder has the right links to CUDA."""
+    unmade = unmade_links(build)
+    _show(
+        "cuda", f"{build.cuda}; " + ("links missing" if unmade else "links present") + f": {build.libraries}"
+    )
+    if not unmade:
+        return []
+    return [f"{len(unmade)} links to CUDA libraries are missing or wrong; {LINK}"]
+
+
+def _check_cards(cards: List[Card]) -> List[str]:
+    """Load what Paddle loads, and run the kernels of a step on each of ``cards``, each in a process."""
+    libraries = run_check("libraries", seconds=LOAD_SECONDS)
+    _show("libraries", f"{len(libraries.facts.get('loaded', ()))} of CUDA load")
+    defects = list(libraries.faults)
+    for card in [] if defects else cards:
+        kernels = run_check("kernels", card.number, KERNEL_SECONDS)
+        _show(
+            "kernels", f"{len(kernels.facts.get('errors', ()))} run on GPU {card.number}, compared with numpy"
+        )
+        defects += [f"{card}: {fault}" for fault in kernels.faults]
+    return defects
+
+
+def _check_disk(folder: Path) -> List[str]:
+    standing = next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
+    free = shutil.disk_usage(standing).free / 1e9
+    _show("disk", f"{free:.0f} GB free at {standing}")
+    if free < SMALLEST_DISK_GB:
+        return [
+            f"only {free:.1f} GB are free at {standing}; checkpoints of a base model need {SMALLEST_DISK_GB}"
+        ]
+    return []
+
+
+def _helper() -> str:
+    from data_tools.samples import sample_map
+
+    return "compiled" if sample_map._helpers else "Python twin (no compiled data_tools._helpers)"
+
+
+def _kernels() -> str:
+    return choose_kernels(KernelFlags(), "cpu").describe()
+
+
+def _operator() -> str:
+    """Return whether static graphs have the kernels too; they are compiled for this if needed."""
+    from ernie_pair.kernels.operator import OperatorError, find_operator
+
+    try:
+        find_operator(user_cache())
+    except (OperatorError, MachineError) as error:
+        return f"pretraining uses Paddle's own kernels: {message_of(error)}"
+    return "compiled: pretraining uses the kernels too"
+
+
+def _launch_line() -> str:
+    """Return a command that trains, on a public data set, with this environment's Python and device."""
+    on_gpu = default_device() == "gpu"
+    processes = "--gpus 0,1 --device gpu" if on_gpu else "--processes 2 --device cpu"
+    flags = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output/lcqmc"
+    return f"{shlex.quote(sys.executable)} -m ernie_pair launch train {processes} {flags}"

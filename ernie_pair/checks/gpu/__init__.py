@@ -1,0 +1,1 @@
+"""The check of a GPU: kernels, losses, layouts, resume, models and speed."""

@@ -1,0 +1,204 @@
+"""ernie-pair inspect-data data/text: see the samples that pretraining would read, before it does.
+
+ernie-pair inspect-data train.tsv --vocab_file MODEL: the same for the pairs that fine-tuning would read.
+"""
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Dict, Iterator, List, Sequence, Tuple
+
+from data_tools.corpus.create_flags import VOCABULARY_HELP
+from data_tools.corpus.format import Corpus
+from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.twin_vocab import vocabulary_of
+from data_tools.ernie_dataset import ErnieDataset, masking_rule
+from data_tools.files.errors import InputError
+from data_tools.files.results import Results, settings_of
+from data_tools.options.options import Options, option
+from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
+from data_tools.samples.masking import MaskingFlags, load_masking_fn
+from data_tools.samples.sample_map import build_sample_map
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
+from data_tools.text.text_files import ENCODINGS
+from ernie_pair.pair.data.pair_records import (
+    ENCODING_HELP,
+    FIRST_TEXT_HELP,
+    SECOND_TEXT_HELP,
+    Columns,
+    RowRules,
+)
+from ernie_pair.pair.data.shown_pairs import open_pair_tokenizer, shown_pairs
+
+BAR = 40  # characters of the longest bar
+LEGEND = "{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n"
+JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
+OF_BOTH = ("prefix", "vocab_file", "show", "max_seq_len")
+OF_PAIRS = ("text_a", "text_b", "label", "encoding")
+
+
+@dataclass(frozen=True)
+class Inspected(Options):
+    """A corpus and its vocabulary; a base on its own puts them first of all fields."""
+
+    prefix: str = option(
+        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs",
+        positional=True,
+        group="data",
+    )
+    vocab_file: str = option(help=VOCABULARY_HELP, group="data")
+
+
+@dataclass(frozen=True)
+class InspectConfig(MaskingFlags, Inspected):
+    """Show samples of a corpus with their masks marked, and measure them; or show the tokens of pairs."""
+
+    EXAMPLE = "data/baike --vocab_file vocab.txt --output inspected"
+
+    output: str = option(
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
+    )
+    samples: int = option(2000, help="samples to measure", group="data", unit="samples", at_least=1)
+    show: int = option(3, help="samples, or pairs, to print", group="data", unit="samples", at_least=0)
+    max_seq_len: int = option(
+        512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
+    )
+    seed: int = option(1234, help="another seed shows other samples", group="data", at_least=0)
+    overwrite: bool = option(False, help="replace an existing report in the folder", group="data")
+    text_a: str = option("", help=f"of pairs: {FIRST_TEXT_HELP}", group="data")
+    text_b: str = option("", help=f"of pairs: {SECOND_TEXT_HELP}", group="data")
+    label: str = option("", help="of pairs: the column of the label", group="data")
+    encoding: str = option("utf-8", help=f"of pairs: {ENCODING_HELP}", group="data", choices=ENCODINGS)
+
+    @property
+    def is_of_pairs(self) -> bool:
+        """Return whether a file of pairs is shown, and no corpus."""
+        return Path(self.prefix).is_file() and Path(self.prefix).suffix not in (".npy", ".npz")
+
+    def refuse_unused(self) -> None:
+        """Raise InputError for a flag that is of a corpus where pairs are shown, or the other way round."""
+        for item in fields(self):
+            used = item.name not in OF_PAIRS
+            if self.is_of_pairs:
+                used = item.name in (*OF_BOTH, *OF_PAIRS)
+            value = getattr(self, item.name)
+            if not used and value != item.default:
+                of, other = ("a corpus", "a file of pairs") if self.is_of_pairs else ("pairs", "a corpus")
+                raise InputError(
+                    f"--{item.name} {value} is for {of}, and {self.prefix} is {other}; leave it out"
+                )
+
+
+def inspect_data(config: InspectConfig) -> None:
+    """Print the samples and the report; write the report and its picture below ``output``.
+
+    Of a file of pairs, print the first ones. Raises InputError when the corpus, the pairs or the vocabulary
+    cannot be used.
+    """
+    config.refuse_unused()
+    if config.is_of_pairs:
+        pairs_tokenizer = open_pair_tokenizer(config.vocab_file, config.max_seq_len)
+        columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules(config.encoding)
+        told = config.show, config.max_seq_len
+        for lines in shown_pairs(Path(config.prefix), pairs_tokenizer, columns, rules, *told):
+            print(lines)
+        return
+    tokenizer = open_vocabulary(config.vocab_file)
+    corpus = open_corpus(find_corpus(config.prefix, "PREFIX"))
+    tokenizer = vocabulary_of([corpus], tokenizer)
+    results = _results(config, corpus)
+    are_there = config.output and results.are_done()
+    dataset = _dataset(config, corpus, tokenizer)
+    report = mask_report(dataset, tokenizer, range(config.samples), config.max_seq_len)
+    if config.show:
+        print(LEGEND)
+    for number in range(min(config.show, config.samples)):
+        sample = dataset[number]
+        order = ORDER_NAMES[sample.sop_label]
+        print(f"sample {number}: {len(sample.input_ids)} tokens, {order}\n{marked_text(tokenizer, sample)}\n")
+    print("\n".join(report_lines(report, corpus, config)))
+    if config.output and not are_there:
+        _write(results, report)
+
+
+def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: AnyTokenizer) -> ErnieDataset:
+    """Return the samples that a run over all documents of ``corpus`` would start with."""
+    rows = build_sample_map(
+        corpus.docs,
+        corpus.lens,
+        range(corpus.num_documents),
+        num_samples=config.samples,
+        seed=config.seed,
+        **config.map_settings(config.max_seq_len),
+    )
+    rule = masking_rule(tokenizer, **config.rule_settings())
+    masking_fn = load_masking_fn(config.masking_fn)
+    return ErnieDataset(
+        corpus, rows, rule, seed=config.seed, binary_head=config.has_order, masking_fn=masking_fn
+    )
+
+
+def report_lines(report: MaskReport, corpus: Corpus, config: InspectConfig) -> Iterator[str]:
+    """Yield the lines of the report for the terminal."""
+    sizes = f"{corpus.num_documents} documents, {len(corpus)} sentences, {len(corpus.ids)} tokens"
+    yield f"corpus         {sizes}"
+    yield f"samples        {report.samples}, {report.tokens} tokens, {report.masked} masked"
+    yield f"mask rate      {report.mask_rate:.2%} of the tokens; {config.masked_lm_prob:.2%} asked for"
+    yield "shown instead  " + ", ".join(f"{name} {share:.1%}" for name, share in report.shown.items())
+    levels = (f"{name} {share:.1%} ({report.level_rates[name]:.1%})" for name, share in report.levels.items())
+    yield "masked levels  " + ", ".join(levels) + "; in brackets: of all tokens of that level"
+    yield "sentence order " + ", ".join(f"{name} {count}" for name, count in report.sentence_order.items())
+    yield f"[UNK]          {report.unknown:.3%} of the tokens"
+    yield f"padding        {report.padding:.1%} of a batch padded to {config.max_seq_len} tokens"
+    yield f"few masks      {report.samples_with_few_masks} samples have less than half of the asked share"
+    yield from (f"  sample {few['sample']}: {few['masked']} of {few['tokens']}" for few in report.few_masks)
+    yield "masked words   " + ", ".join(f"{word} {count}" for word, count in report.top_masked_words)
+    yield "masked spans, by their number of words"
+    yield from _bars([(str(words), count) for words, count in report.ngrams.items()])
+    yield "samples by length, tokens"
+    yield from _bars([(f"{low}..", count) for low, count in report.lengths.items()])
+
+
+def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
+    most = max((count for _, count in rows), default=1) or 1
+    for name, count in rows:
+        yield f"  {name:>6} {count:>8} {'#' * round(BAR * count / most)}".rstrip()
+
+
+def _results(config: InspectConfig, corpus: Corpus) -> Results:
+    folder = Path(config.output)
+    inputs: Dict[str, Sequence[Path]] = {
+        "prefix": list(corpus.paths),
+        "vocab_file": [vocabulary_file(config.vocab_file)],
+    }
+    settings = settings_of(config, "prefix", "vocab_file", "output", "show", *OF_PAIRS)
+    outputs = [folder / JSON_FILE, folder / PICTURE_FILE]
+    return Results("inspect-data", outputs, inputs, settings, config.overwrite, positional=["prefix"])
+
+
+def _write(results: Results, report: MaskReport) -> None:
+    with results.published() as (text, picture):
+        text.write_text(json.dumps(report._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        _draw(picture, report)
+    print("wrote {} and {}".format(*results.given))
+
+
+def _draw(path: Path, report: MaskReport) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    axes = figure.subplots(2, 2).flat
+    lows = list(report.lengths)
+    width = 0.9 * (lows[1] - lows[0]) if len(lows) > 1 else 1
+    axes[0].bar(lows, list(report.lengths.values()), width, align="edge")
+    axes[0].set(title=f"length: {report.padding:.1%} padding", xlabel="tokens", ylabel="samples")
+    axes[1].bar(list(report.ngrams), list(report.ngrams.values()))
+    axes[1].set(title="masked spans", xlabel="words", ylabel="spans")
+    axes[2].hist(report.mask_rates, bins=40)
+    axes[2].set(title=f"mask rate: {report.mask_rate:.2%} of all tokens", xlabel="share of a sample")
+    axes[2].set_ylabel("samples")
+    bars = axes[3].bar(list(report.shown), list(report.shown.values()))
+    axes[3].bar_label(bars, fmt="{:.1%}")
+    axes[3].margins(y=0.1)
+    axes[3].set(title="shown in place of a masked token", ylabel="share")
+    figure.savefig(path, dpi=120, format="png")

@@ -1,0 +1,314 @@
+"""The whole pipeline on the sample: text -> ids -> pretraining -> conversion -> pairs -> predictions.
+
+Run it again: what is done has nothing to do, what was cut short goes on, and what was made of other inputs
+or flags stops it with the difference.
+"""
+
+import json
+import os
+import shlex
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Literal, NamedTuple, Optional, Tuple
+
+from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.errors import CheckpointError
+from data_tools.files.installation import refuse_without_training
+from data_tools.options.options import Options, option, refuse_empty
+from data_tools.text.sample import SMALLEST_DATA_SET
+from ernie_pair.checkpoint.run_config import keep_config
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.device import default_device
+from ernie_pair.runtime.processes.child_command import ChildCommand
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+
+Words = List[str]
+
+# A model of two narrow layers: it learns on a CPU within minutes.
+SMALL_MODEL = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+    "max_position_embeddings": 130,
+}
+PRETRAINING = {
+    "model_type": "ernie",
+    "from_scratch": "true",
+    "split": "900,50,50",
+    "max_seq_len": 48,
+    "short_seq_prob": 0,
+    "micro_batch_size": 16,
+    "global_batch_size": 16,
+    "warmup_rate": 0.1,
+    "max_lr": 0.002,
+    "min_lr": 0.0001,
+    "adam_beta2": 0.98,
+    "hidden_dropout_prob": 0,
+    "attention_probs_dropout_prob": 0,
+    "logging_freq": 100,
+    "eval_freq": 400,
+    "checkpoint_steps": 400,
+    "save_steps": 1000000,
+    "num_workers": 0,
+}
+TRAINING = {
+    "model_type": "ernie",
+    "max_seq_len": 48,
+    "batch_size": 32,
+    "learning_rate": 0.0005,
+    "dropout": 0,
+    "eval_freq": 10000,
+    "logging_freq": 100,
+    "checkpoint_steps": 200,
+}
+
+
+@dataclass(frozen=True)
+class SmallLine:
+    """The line of work below ``folder``; each method returns the words of one command of it.
+
+    ``documents`` and ``pairs`` of the sample, ``steps`` of pretraining, ``epochs`` of training;
+    ``gpus``: those of pretraining, where ``device`` is gpu.
+    """
+
+    folder: Path
+    documents: int
+    pairs: int
+    steps: int
+    epochs: int
+    seed: int
+    device: str
+    gpus: str = "0"
+
+    def sample(self) -> Words:
+        """Return the command that writes the text and the pairs."""
+        flags = {"documents": self.documents, "pairs": self.pairs}
+        return words_of("make-sample", output_dir=self.folder / "sample", **flags)
+
+    def corpus(self) -> List[Words]:
+        """Return the three commands that prepare the corpus: sentences, vocabulary, token ids."""
+        corpus, text = self.folder / "corpus", self.folder / "sample" / "corpus.txt"
+        flags = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true", "workers": 2}
+        return [
+            words_of("text-to-json", input_path=text, output_path=corpus / "documents"),
+            words_of("build-vocab", input_path=text, output_path=corpus / "vocab.txt"),
+            words_of(
+                "create-corpus",
+                input_path=corpus / "documents.jsonl",
+                output_prefix=corpus / "text",
+                vocab_file=corpus / "vocab.txt",
+                **flags,
+            ),
+        ]
+
+    def new_model(self) -> Words:
+        """Return the command that makes the small model, with which pretraining begins."""
+        vocab = self.folder / "corpus" / "vocab.txt"
+        return words_of("new-model", vocab_file=vocab, output_dir=self.folder / "small", **SMALL_MODEL)
+
+    def pretrain(self) -> Words:
+        """Return the command that pretrains it in the static graph, by the launcher where it is on GPUs."""
+        steps = {"max_steps": self.steps, "decay_steps": self.steps}
+        on_gpu = {"gpus": self.gpus, "use_amp": "true"} if self.device == "gpu" else {}
+        places = {"model_name_or_path": "small", "input_dir": "corpus", "output_dir": "pretrain"}
+        paths = {flag: self.folder / name for flag, name in places.items()}
+        flags = {**PRETRAINING, **steps, **on_gpu, "seed": self.seed, "device": self.device}
+        return words_of("launch", "pretrain", **paths, **flags)
+
+    def convert(self) -> Words:
+        """Return the command that converts the pretrained model to a dynamic one."""
+        static_vars = self.folder / "pretrain" / "model_last" / "static_vars"
+        return words_of("convert", static_model_path=static_vars, output_dir=self.folder / "dynamic")
+
+    def train(self, start: str, output: str) -> Words:
+        """Return the command that trains on the pairs, from ``start``: dynamic, or small with new weights."""
+        scratch = {"from_scratch": "true"} if start == "small" else {}
+        pairs = self.folder / "sample" / "pairs"
+        files = {"train_file": pairs / "train.tsv", "dev_file": pairs / "dev.tsv"}
+        paths = {"model_name_or_path": self.folder / start, "output_dir": self.folder / output, **files}
+        flags = {**TRAINING, **scratch, "epochs": self.epochs, "seed": self.seed, "device": self.device}
+        return words_of("train", **paths, **flags)
+
+    def evaluate(self, run: str) -> Words:
+        """Measure the best model of ``run`` on the test pairs."""
+        return self._ask("evaluate", run, self.folder / run / "test.json")
+
+    def predict(self, run: str) -> Words:
+        """Predict the classes of the test pairs by the best model of ``run``."""
+        return self._ask("predict", run, self.folder / "predictions.tsv")
+
+    def _ask(self, command: str, run: str, output: Path) -> Words:
+        test = self.folder / "sample" / "pairs" / "test.tsv"
+        model = _best_of(self.folder / run)
+        return words_of(command, model_path=model, input_file=test, output_file=output, device=self.device)
+
+
+def _best_of(run: Path) -> Path:
+    found = sorted(run.glob("best-accuracy-*"))
+    if not found:
+        raise CheckpointError(f"{run} holds no best-accuracy-* model; remove the folder and start again")
+    return found[-1]
+
+
+def words_of(*command: str, **flags) -> Words:
+    """Return the words of a command and its flags, as `ernie-pair` takes them."""
+    return [*command, *(f"--{name}={value}" for name, value in flags.items())]
+
+
+STARTS = {"pair": "pretrained", "pair_scratch": "from scratch"}
+
+Results = Dict[str, Any]
+
+
+def collect_results(folder: Path) -> Results:
+    """Return the figures of a finished quickstart: the losses and the metrics on the test pairs."""
+    corpus = json.loads((folder / "corpus/text.manifest.json").read_text(encoding="utf-8"))
+    run = json.loads((folder / "pretrain/model_last/MANIFEST.json").read_text(encoding="utf-8"))
+    valid = _read_valid_losses(folder / "pretrain/metrics.jsonl")
+    return {
+        "seed": run["fingerprint"]["seed"],
+        "tokens": corpus["tokens"],
+        "valid_lm_loss": [round(valid[place], 4) for place in (0, -1)],
+        **{start: _collect_metrics(folder / name) for name, start in STARTS.items()},
+    }
+
+
+def _read_valid_losses(path: Path) -> List[float]:
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [event["lm_loss"] for event in events if event["split"] == "valid"]
+
+
+def _collect_metrics(run: Path) -> Results:
+    """Return accuracy, its 95 % interval, and what changes when the two texts change places."""
+    measured = json.loads((run / "test.json").read_text(encoding="utf-8"))
+    return {
+        "model": "/".join(next(run.glob("best-accuracy-*")).parts[-2:]),
+        "accuracy": round(measured["accuracy"], 4),
+        "interval": [round(end, 4) for end in measured["intervals"]["accuracy"]],
+        "flip_rate": round(measured["swap"]["flip_rate"], 4),
+        "accuracy_both_orders": round(measured["swap"]["accuracy_both_orders"], 4),
+    }
+
+
+def render_table(results: Results, folder: str) -> str:
+    """Return the table that ends a quickstart: what was made, where below ``folder``, and its figures."""
+    first, last = results["valid_lm_loss"]
+    rows = [
+        ("output", f"path in {folder}", "result"),
+        ("sample text and pairs", "sample/", ""),
+        ("corpus of token ids", "corpus/text_ids.npy", f"{results['tokens']} tokens"),
+        ("static ERNIE", "pretrain/model_last", f"validation lm_loss {first:.3f} -> {last:.3f}"),
+        ("dynamic ERNIE", "dynamic/", ""),
+        *(_row_of_classifier(start, results[start]) for start in STARTS.values()),
+        ("predictions", "predictions.tsv", ""),
+    ]
+    width = max(len(where) for _, where, _ in rows) + 2
+    return "\n".join(f"{made:<26}{where:<{width}}{result}".rstrip() for made, where, result in rows)
+
+
+def _row_of_classifier(start: str, measured: Results) -> Tuple[str, str, str]:
+    return f"classifier, {start}", measured["model"], f"test accuracy {measured['accuracy']:.3f}"
+
+
+RESULTS = "quickstart.json"
+
+
+@dataclass(frozen=True)
+class QuickstartConfig(Options):
+    """Run the whole pipeline on the built-in sample, in seven steps. Start it again to continue."""
+
+    EXAMPLE = "--output_dir quickstart"
+
+    output_dir: str = option("output/quickstart", help="everything goes here", group="data")
+    documents: int = option(
+        1000, help="documents in the sample to pretrain on", group="data", unit="documents", at_least=1
+    )
+    pairs: int = option(
+        18000,
+        help="pairs in the sample; fewer are faster",
+        group="data",
+        unit="pairs",
+        at_least=SMALLEST_DATA_SET,
+    )
+    steps: int = option(2400, help="pretraining steps", group="optimisation", unit="steps", at_least=1)
+    epochs: int = option(
+        2, help="epochs of fine-tuning on the pairs", group="optimisation", unit="epochs", at_least=1
+    )
+    seed: int = option(1234, help="seed of weights, data order and masks", group="optimisation", at_least=0)
+    gpus: str = option("0", help="GPUs for pretraining, on a machine with GPUs", group="devices")
+    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+
+
+class Step(NamedTuple):
+    """Commands that follow each other; ``beside``: one that runs beside a single one, into a log.
+
+    ``threads``: of each of them; None: as many as there are cores.
+    """
+
+    title: str
+    commands: List[Words]
+    beside: Optional[Words] = None
+    threads: Optional[int] = None
+
+
+def quickstart(config: QuickstartConfig) -> None:
+    """Run the seven steps and print what they reached. Raises the error that a step ends with."""
+    refuse_without_training()
+    folder = Path(config.output_dir)
+    sizes = {"documents": config.documents, "pairs": config.pairs}
+    lengths = {"steps": config.steps, "epochs": config.epochs, "seed": config.seed}
+    line = SmallLine(folder, **sizes, **lengths, device=config.device, gpus=config.gpus)
+    make_folder(folder)
+    keep_config(folder, "quickstart", config)
+    with StopSignals():
+        for number, step in enumerate(_steps(line), start=1):
+            sys.stderr.write(f"\n[{number}/7] {step.title}\n")
+            sys.stderr.flush()
+            _run(step, number, folder / "pair_scratch.log")
+    results = collect_results(folder)
+    with published(folder / RESULTS) as (draft,):
+        draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    print(f"\n{render_table(results, str(folder))}")
+    runs = shlex.quote(str(folder))
+    print(f"\nsee the runs: ernie-pair board {runs}, or ernie-pair plot {runs} --output runs.html")
+
+
+def _steps(line: SmallLine) -> Iterator[Step]:
+    """Yield the steps in their order: what an evaluation is asked follows from what was trained."""
+    yield Step("write the built-in sample", [line.sample()])
+    yield Step(
+        "prepare the corpus: sentences, vocabulary, token ids; and a small model to start from",
+        [*line.corpus(), line.new_model()],
+    )
+    yield Step("pretrain it in static graph", [line.pretrain()])
+    yield Step("convert it to a dynamic model, with the proof that both agree", [line.convert()])
+    yield Step(
+        "fine-tune on pairs: from the converted weights, and beside it from scratch (pair_scratch.log)",
+        [line.train("dynamic", "pair")],
+        line.train("small", "pair_scratch"),
+        threads=max(1, cpu_threads() // 2),  # two trainings share the cores
+    )
+    yield Step("evaluate both on the test split", [line.evaluate("pair")], line.evaluate("pair_scratch"))
+    yield Step("predict", [line.predict("pair")])
+
+
+def _run(step: Step, number: int, log: Path) -> None:
+    """Run a step; where one of its commands fails, what runs beside it is stopped."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(step.threads)} if step.threads else None
+    with ExitStack() as stack:
+        if step.beside:
+            name = f"step {number}, {step.beside[0]} from scratch"
+            beside = stack.enter_context(ChildCommand(step.beside, name, log, environment))
+        for words in step.commands:
+            name = f"step {number}, {words[0]}"
+            with ChildCommand(words, name, environment=environment) as child:
+                child.finish()
+        if step.beside:
+            beside.finish()

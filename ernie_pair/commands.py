@@ -1,0 +1,126 @@
+"""Names of commands in other packages, for suggestions."""
+
+import platform
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from data_tools.files.errors import InputError
+from data_tools.options.foreign_flags import nearest_names
+from ernie_pair.runtime.paddle_version import paddle_version
+from ernie_pair.version import __version__
+
+# word: the commands that may be meant
+OTHER_NAMES: Dict[str, Tuple[str, ...]] = {
+    "finetune": ("train",),
+    "fine-tune": ("train",),
+    "fit": ("train",),
+    "sft": ("train",),
+    "run-pretrain": ("pretrain",),
+    "run-pretrain-static": ("pretrain",),
+    "train-pair": ("train",),
+    "predict-pair": ("predict",),
+    "evaluate-pair": ("evaluate",),
+    "eval": ("evaluate",),
+    "test": ("evaluate",),
+    "benchmark": ("evaluate", "compare-models"),
+    "infer": ("predict", "run"),
+    "inference": ("predict", "run"),
+    "encode": ("embed",),
+    "tokenize": ("create-corpus",),
+    "preprocess": ("create-corpus", "text-to-json"),
+    "create-pretraining-data": ("create-corpus",),
+    "trans-to-json": ("text-to-json",),
+    "static-to-dynamic": ("convert",),
+    "ernie-static-to-dynamic": ("convert",),
+    "vocab": ("build-vocab",),
+    "onnx": ("export",),
+    "deploy": ("export", "serve"),
+    "server": ("serve",),
+    "simple-serving": ("serve",),
+    "api": ("serve",),
+    "hyperparameter-search": ("search-params",),
+    "hpo": ("search-params",),
+    "tune": ("search-params",),
+    "kfold": ("cross-validate",),
+    "soup": ("average-checkpoints",),
+    "merge": ("average-checkpoints", "ensemble"),
+    "compress": ("distill", "export"),
+    "quantize": ("export",),
+    "augment": ("mine",),
+    "env": ("doctor",),
+    "info": ("doctor", "show-checkpoint"),
+    "version": ("--version",),
+    "distributed": ("launch",),
+    "torchrun": ("launch",),
+    "accelerate": ("launch",),
+}
+
+
+# (module of the function, the function, its flags as Class or module:Class, what it does)
+Entry = Tuple[str, str, str, str]
+
+
+def overview(groups: Mapping[str, str], purposes: Dict[str, str]) -> str:
+    """Return what `ernie-pair --help` prints: a line for each command, by subject.
+
+    ``groups``: {subject: names of commands}. A form of a command, `convert --to hf`, stands behind it.
+    """
+    width = max(map(len, purposes)) + 2
+    lines = [
+        "usage: ernie-pair COMMAND [flags]",
+        "       ernie-pair COMMAND --help",
+        "       ernie-pair --version",
+    ]
+    for title, names in groups.items():
+        lines += ["", f"{title}:"]
+        shown = [
+            one for name in names.split() for one in purposes if one.startswith(f"{name} ") or one == name
+        ]
+        lines += [f"  {one.ljust(width)}{purposes[one]}" for one in shown]
+    return "\n".join(lines)
+
+
+def config_class_of(entry: Entry) -> type:
+    """Return the class of a command's flags; a class with a module of its own loads no other module."""
+    module, _, name = entry[2].rpartition(":")
+    return getattr(import_module(module or entry[0]), name)
+
+
+def asked_help(words: Sequence[str]) -> List[str]:
+    """Return `COMMAND --help` for `help COMMAND`, `--help` for `help`, and other words as they are."""
+    if not words or words[0] != "help":
+        return list(words)
+    asked = [word for word in words[1:] if word not in ("help", "-h", "--help")]
+    return [*asked, "--help"]
+
+
+def unknown_command(word: str, commands: Sequence[str]) -> InputError:
+    """Return the error for a word that is no command: it names those that may be meant."""
+    meant = OTHER_NAMES.get(word.lower().replace("_", "-")) or nearest_names(word, commands)
+    cure = f"did you mean {_either(meant)}? " if meant else ""
+    return InputError(
+        f"{word[:40]} is not a command of ernie-pair; {cure}ernie-pair --help lists the commands"
+    )
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def versions() -> str:
+    """Return a line for the package, Paddle, PaddleNLP and Python, each with its version."""
+    facts = {
+        "ernie-pair": __version__,
+        "paddle": paddle_version() or None,
+        "paddlenlp": _installed("paddlenlp"),
+        "python": platform.python_version(),
+    }
+    return "\n".join(f"{name} {found or 'is not installed'}" for name, found in facts.items())
+
+
+def _installed(distribution: str) -> Optional[str]:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

@@ -1,1 +1,0 @@
-"""What ``ernie-pair`` offers for all commands: their list, versions, shell completion."""

@@ -1,0 +1,100 @@
+"""`ernie-pair completion bash`: what a shell needs to complete commands, flags, choices and places."""
+
+from argparse import ArgumentParser
+from dataclasses import Field, fields
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+from data_tools.files.errors import InputError
+from data_tools.files.installation import import_optional
+from data_tools.options.cli import choices_of, doubled_percent
+from data_tools.options.foreign_flags import place_word
+from data_tools.options.options import hints_of
+
+SHELLS = ("bash", "zsh")
+_STARTED = "_ernie_pair_started"  # the function of the shell for the first word of `launch`
+USAGE = """\
+usage: ernie-pair completion bash|zsh
+
+Print a script that completes commands, flags, choices and files of ernie-pair in a shell.
+
+example:
+  ernie-pair completion bash > ~/.local/share/bash-completion/completions/ernie-pair
+  ernie-pair completion zsh > ~/.zfunc/_ernie-pair       # with fpath+=~/.zfunc before compinit in ~/.zshrc
+
+Or for this shell alone:
+  eval "$(ernie-pair completion bash)"
+"""
+
+Item = Tuple[Field, Any]  # an option and its type
+
+
+def complete(
+    words: Sequence[str],
+    purposes: Dict[str, str],
+    configs_of: Callable[[str], List[type]],
+    launched: List[str],
+) -> None:
+    """Print the script for the shell that ``words`` name, or what the command is for.
+
+    ``purposes``: {command: what it does}; ``configs_of`` a command: the classes of its flags; ``launched``:
+    the commands that launch starts. Raises InputError for another shell, and where shtab is missing.
+    """
+    if not words or any(word in ("-h", "--help") for word in words):
+        print(USAGE, end="")
+        return
+    if len(words) != 1 or words[0] not in SHELLS:
+        given = " ".join(words)[:40]
+        raise InputError(
+            f"completion takes {' or '.join(SHELLS)}, not {given}; write ernie-pair completion bash"
+        )
+    shtab = import_optional("shtab", "completion")
+    commands = {name: purpose for name, purpose in purposes.items() if " " not in name}
+    parser = ArgumentParser("ernie-pair")
+    parser.add_argument("-V", "--version", action="store_true", help="print versions")
+    chosen = parser.add_subparsers()
+    for name, purpose in commands.items():
+        below = chosen.add_parser(name, help=doubled_percent(purpose))
+        if name == "help":
+            below.add_argument("command", choices=list(commands))
+        elif name == "completion":
+            below.add_argument("shell", choices=SHELLS)
+        else:
+            _add_flags(below, _items_of(configs_of(name)), shtab)
+    print(shtab.complete(parser, words[0], preamble=_preamble(launched)), end="")
+
+
+def _items_of(config_classes: Sequence[type]) -> List[Item]:
+    """Return every option of the classes once, under the first of them that has it."""
+    found: Dict[str, Item] = {}
+    for one in config_classes:
+        for item in fields(one):
+            found.setdefault(item.name, (item, hints_of(one)[item.name]))
+    return list(found.values())
+
+
+def _add_flags(parser: ArgumentParser, items: Sequence[Item], shtab) -> None:
+    for item, hint in items:
+        is_positional = item.metadata["positional"]
+        words: Dict[str, Any] = {"help": doubled_percent(item.metadata["help"])}
+        if hint is bool:
+            words.update(choices=["true", "false"], nargs="?")
+        else:
+            words.update(choices=choices_of(hint) or None)
+            words.update({"nargs": item.metadata["values"]} if item.metadata["values"] > 1 else {})
+        added = parser.add_argument(item.name if is_positional else f"--{item.name}", **words)
+        if item.name == "file" and is_positional:
+            added.complete = dict.fromkeys(SHELLS, _STARTED)  # type: ignore[attr-defined]  # for shtab
+        elif not words["choices"] and place_word(item.name):
+            is_folder = place_word(item.name) == "FOLDER"
+            added.complete = shtab.DIRECTORY if is_folder else shtab.FILE  # type: ignore[attr-defined]
+    config = parser.add_argument("--config", help="a YAML file of these flags")
+    config.complete = shtab.FILE  # type: ignore[attr-defined]
+
+
+def _preamble(launched: Sequence[str]) -> Dict[str, str]:
+    """Return, for each shell, the function that offers the commands of `launch` and files."""
+    names = " ".join(launched)
+    return {
+        "bash": f'{_STARTED}() {{\n  compgen -W "{names}" -- "$1"\n  compgen -f -- "$1"\n}}\n',
+        "zsh": f"{_STARTED}() {{\n  _alternative 'commands:command:({names})' 'files:file:_files'\n}}\n",
+    }

@@ -1,1 +1,0 @@
-"""GPUs: the visible ones, Paddle's support for them, where it finds CUDA, and whether they compute."""

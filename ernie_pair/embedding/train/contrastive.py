@@ -1,0 +1,246 @@
+"""The texts that an encoder learns from, each encoded once, and which of them belong together."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import paddle
+from paddle.nn import functional as F
+
+from data_tools.files.errors import InputError, counted
+from ernie_pair.inference.token_rows import EncodedPairs
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.batch_order import BatchOrder
+
+
+@dataclass(frozen=True)
+class TrainingTexts:
+    """Texts and what is known of them; all numbers are places in ``texts``.
+
+    ``anchors`` and ``positives`` int64 [N] belong together, as pair i of the training. ``negatives`` are hard
+    negatives of an anchor: {place: places}, ascending.
+    """
+
+    texts: List[str]
+    anchors: np.ndarray
+    positives: np.ndarray
+    negatives: Dict[int, np.ndarray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    @property
+    def is_augmented(self) -> bool:
+        """Return whether each text belongs to itself alone: SimCSE."""
+        return self.anchors is self.positives
+
+    @cached_property
+    def match_keys(self) -> np.ndarray:
+        """Return anchor * texts + positive of all that belong together, both ways, int64 ascending."""
+        number, (a, b) = len(self.texts), (self.anchors, self.positives)
+        return np.unique(np.concatenate([a * number + b, b * number + a]))
+
+    def belong_together(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return whether texts ``left`` [A, 1] and ``right`` [1, C] do, or are one text, bool [A, C]."""
+        keys = left * len(self.texts) + right
+        places = np.minimum(np.searchsorted(self.match_keys, keys), len(self.match_keys) - 1)
+        return (self.match_keys[places] == keys) | (left == right)
+
+    def negatives_of(self, pair: int, epoch: int, count: int) -> np.ndarray:
+        """Return at most ``count`` hard negatives of a pair, int64; the epochs take them in turn."""
+        found = self.negatives.get(int(self.anchors[pair]))
+        if found is None or not count:
+            return np.zeros(0, dtype=np.int64)
+        size = min(count, len(found))
+        return found[(epoch * size + np.arange(size)) % len(found)]
+
+
+def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> TrainingTexts:
+    """Return the texts of labelled pairs: rows of label 1 belong together, those of 0 are hard negatives.
+
+    ``negatives``: rows of a text and a hard negative of it besides. What is a match of an anchor is no
+    negative of it. Raises InputError if nothing belongs together, or no row of ``negatives`` is of use.
+    """
+    places: Dict[str, int] = {}
+    left, right = (_places_of(side, places) for side in (pairs.left, pairs.right))
+    is_match = pairs.known_labels == 1
+    if not is_match.any():
+        raise InputError(f"{where} has no pair of label 1: nothing belongs together; take another file")
+    anchors, positives = left[is_match], right[is_match]
+    rows = [(left[~is_match], right[~is_match])]
+    if negatives is not None:
+        more = tuple(_places_of(side, places) for side in (negatives.left, negatives.right))
+        if not np.isin(more[0], anchors).any():
+            raise InputError(
+                f"{negatives.path}: none of its first texts is that of a pair of label 1 in {where}; give "
+                "negatives of the texts that are trained with"
+            )
+        rows.append((more[0], more[1]))
+    found = TrainingTexts(list(places), anchors, positives)
+    return TrainingTexts(found.texts, anchors, positives, _negatives_in(found, rows))
+
+
+def texts_alone(texts: Iterable[str], where: str) -> TrainingTexts:
+    """Return texts that each belong to themselves, each once. Raises InputError for fewer than two."""
+    every = list(dict.fromkeys(texts))
+    if len(every) < 2:
+        raise InputError(
+            f"{where} has {counted(len(every), 'text')}; a step compares several, give a file of more"
+        )
+    places = np.arange(len(every), dtype=np.int64)
+    return TrainingTexts(every, places, places)
+
+
+def _places_of(texts: Iterable[str], places: Dict[str, int]) -> np.ndarray:
+    return np.array([places.setdefault(text, len(places)) for text in texts], dtype=np.int64)
+
+
+def _negatives_in(texts: TrainingTexts, rows: List[Tuple[np.ndarray, np.ndarray]]) -> Dict[int, np.ndarray]:
+    """Return the hard negatives of each anchor among ``rows`` of (texts, other texts)."""
+    left, right = (np.concatenate(side) for side in zip(*rows))
+    is_of_use = np.isin(left, texts.anchors)
+    left, right = left[is_of_use], right[is_of_use]
+    keys = np.unique(left * len(texts.texts) + right)
+    left, right = np.divmod(keys, len(texts.texts))
+    wrong = np.isin(keys, texts.match_keys) | (left == right)
+    left, right = left[~wrong], right[~wrong]
+    firsts, begins = np.unique(left, return_index=True)
+    return {int(text): found for text, found in zip(firsts, np.split(right, begins[1:]))}
+
+
+def sha256_of_texts(texts: Iterable[str]) -> str:
+    """Return the SHA-256 of texts, in hex."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(json.dumps(text).encode() + b"\n")
+    return digest.hexdigest()
+
+
+class StepTexts(NamedTuple):
+    """The texts of a global batch. ``numbers`` int64 [2 N + H] are those of its rows.
+
+    ``is_hidden`` bool [N, N + H]: which candidates (positives, then hard negatives) an anchor is not compared
+    with, since they belong to it as well: the same text, or one that a label calls a match.
+    """
+
+    num_pairs: int
+    numbers: np.ndarray
+    is_hidden: np.ndarray
+
+
+class ContrastiveBatch(NamedTuple):
+    """A micro-batch: token ids and types int64 [B, S] of the rows ``places`` int64 [B] of the step."""
+
+    input_ids: np.ndarray
+    token_type_ids: np.ndarray
+    places: np.ndarray
+    step: StepTexts
+
+
+class StepRules(NamedTuple):
+    """How texts make steps: ``batch_size`` pairs a micro-batch of a process.
+
+    ``hard_negatives`` at most go with each pair; ``bucket``: pairs of similar length stand together.
+    """
+
+    seed: int
+    batch_size: int
+    accumulation_steps: int = 1
+    hard_negatives: int = 1
+    bucket: bool = True
+
+
+class ContrastiveSteps:
+    """The steps of a training: a pure function of the texts, the rules and the place."""
+
+    def __init__(self, texts: TrainingTexts, rows: EncodedPairs, rules: StepRules):
+        self.texts, self.rows, self.rules = texts, rows, rules
+
+    def of_rank(self, world: World, consumed: int) -> Iterator[List[ContrastiveBatch]]:
+        """Yield the micro-batches of a rank for every step, without end, from pair ``consumed`` on.
+
+        A step takes the same pairs however they are divided over ranks and micro-batches.
+        """
+        rules = self.rules
+        size = rules.batch_size * rules.accumulation_steps * world.size
+        lengths = np.maximum(
+            *(self.rows.lengths[side] for side in (self.texts.anchors, self.texts.positives))
+        )
+        order = BatchOrder(lengths, rules.seed, size, rules.bucket)
+        while True:
+            pairs = order.rows_at(consumed, size)
+            epochs = np.arange(consumed, consumed + size) // len(self.texts)
+            yield self._micro_batches(pairs, epochs, world)
+            consumed += size
+
+    def _micro_batches(self, pairs: np.ndarray, epochs: np.ndarray, world: World) -> List[ContrastiveBatch]:
+        negatives = [
+            self.texts.negatives_of(pair, epoch, self.rules.hard_negatives)
+            for pair, epoch in zip(pairs.tolist(), epochs.tolist())
+        ]
+        step = describe_step(self.texts, pairs, negatives)
+        ends = np.cumsum([0, *map(len, negatives)]) + 2 * len(pairs)
+        found, size = [], self.rules.batch_size
+        for begin in self._begins(len(pairs), world):
+            own = np.arange(begin, begin + size)
+            hard = np.arange(ends[begin], ends[begin + size])
+            places = np.concatenate([own, len(pairs) + own, hard])
+            batch = self.rows.batch(self._rows_of(step, places))
+            found.append(ContrastiveBatch(batch.input_ids, batch.token_type_ids, places, step))
+        return found
+
+    def _rows_of(self, step: StepTexts, places: np.ndarray) -> np.ndarray:
+        """Return the encoded rows of ``places``: anchors ask with the prompt of queries, if it is another."""
+        count = len(self.texts.texts)
+        as_query = (places < step.num_pairs) & (len(self.rows) > count)
+        return step.numbers[places] + count * as_query
+
+    def _begins(self, num_pairs: int, world: World) -> List[int]:
+        """Return where the micro-batches of a rank begin: those of one pass lie side by side."""
+        return list(range(0, num_pairs, self.rules.batch_size))[world.rank :: world.size]
+
+
+def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: List[np.ndarray]) -> StepTexts:
+    """Return the texts of a global batch of ``pairs`` int64 [N], each with its hard negatives."""
+    anchors, positives = texts.anchors[pairs], texts.positives[pairs]
+    numbers = np.concatenate([anchors, positives, *negatives]).astype(np.int64)
+    candidates = numbers[len(pairs) :]
+    is_hidden = texts.belong_together(anchors[:, None], candidates[None])
+    # What equals the positive is as right as that; and so, going by both labels, is its own match.
+    is_hidden |= texts.belong_together(positives[:, None], candidates[None])
+    is_hidden[np.arange(len(pairs)), np.arange(len(pairs))] = False
+    return StepTexts(len(pairs), numbers, is_hidden)
+
+
+HIDDEN = -1e9  # added to a cosine / temperature: its weight in the softmax is 0 in float32
+
+
+class ContrastiveLoss(NamedTuple):
+    """The loss with its graph, and how many anchors find their positive first; tensors of a number."""
+
+    loss: paddle.Tensor
+    right: paddle.Tensor
+
+
+def contrastive_loss(
+    vectors: paddle.Tensor, step: StepTexts, dims: Sequence[int], temperature: float
+) -> ContrastiveLoss:
+    """Return the loss of a step, of its vectors float32 [2 N + H, D] of any length.
+
+    ``dims``: the lengths at which they are cut off, the last of which says how many anchors are right.
+    """
+    hidden = paddle.to_tensor(np.where(step.is_hidden, HIDDEN, 0).astype(np.float32))
+    answers = paddle.arange(step.num_pairs)
+    losses = []
+    for dim in dims:
+        rows = F.normalize(vectors[:, :dim], axis=1, epsilon=1e-12)
+        scores_NC = paddle.matmul(rows[: step.num_pairs], rows[step.num_pairs :], transpose_y=True)
+        scores_NC = scores_NC / temperature + hidden
+        losses.append(F.cross_entropy(scores_NC, answers, reduction="none").mean())
+    with paddle.no_grad():
+        right = (scores_NC.argmax(axis=1) == answers).astype("float32").sum()
+    return ContrastiveLoss(paddle.stack(losses).mean(), right)

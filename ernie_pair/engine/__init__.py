@@ -1,1 +1,0 @@
-"""The training loop, its schedule and its log. Imports no framework."""

@@ -1,1 +1,0 @@
-"""The check of a GPU, from the libraries to the speed of a base model: runs of the package, and a report."""

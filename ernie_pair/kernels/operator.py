@@ -1,0 +1,239 @@
+"""Compile the operator's source for the installed Paddle, and keep it in the user's cache.
+
+CACHE/operators/operator-NAME.so     the operator; NAME is a hash of the version of Paddle, of the C library
+                                     and of the sources, so that an existing one needs no compiler
+CACHE/operators/operator-NAME.json   that key, and the sha256 of the file
+CACHE/operators/operator-NAME.lock   held by the process that compiles; others wait
+
+CACHE is $XDG_CACHE_HOME/ernie-pair, or ~/.cache/ernie-pair if that is not set. The files there are executed:
+folder and file must belong to this user, and nobody else may be able to write to them.
+"""
+
+import contextlib
+import ctypes
+import logging
+import os
+import platform
+import shlex
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple
+
+import paddle
+from paddle import nn
+
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.atomic_files import make_folder, something_kept
+from data_tools.files.errors import MachineError, message_of
+from data_tools.files.keyed_cache import KeyedCache
+from ernie_pair.kernels.c_interface import ACTIVATIONS, PRECISIONS
+from ernie_pair.kernels.encoder_layer import parameters_of
+from ernie_pair.kernels.library import Kernels
+from ernie_pair.runtime.paddle_patches.core_settings import core_library, register_operators
+from ernie_pair.runtime.paddle_patches.layers import activation_of, epsilon_of
+
+SOURCE = Path(__file__).parent / "cpp" / "fused_operator.cc"
+PART = SOURCE.with_name("adamw_operator.h")
+HEADER = SOURCE.with_name("fused.h")
+FLAGS = ("-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-DPADDLE_WITH_CUSTOM_KERNEL")
+FOLDER = "operators"
+COMPILE_SECONDS, LOCK_SECONDS = 300, 600
+_SHOWN = 200  # characters of a compiler's message
+
+logger = logging.getLogger(__name__)
+
+
+class OperatorError(Exception):
+    """There is no operator. The message is the reason, in words."""
+
+
+def find_operator(cache: Path) -> Path:
+    """Return the compiled operator in ``cache``; it is compiled if it is missing or damaged.
+
+    Any number of processes may call this at once: one compiles. Raises OperatorError.
+    """
+    folder = cache / FOLDER
+    kept: KeyedCache[Any] = KeyedCache(
+        folder, _key(), _write, lambda note, path: path, kind="operator-", ending=".so"
+    )
+    try:
+        make_folder(cache)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        _refuse_of_others(folder)
+        with something_kept():  # it is loaded from its file
+            path = kept.get(_compile, LOCK_SECONDS)
+        _refuse_of_others(path)
+        return path
+    except (OSError, MachineError) as error:
+        reason = error.strerror or error if isinstance(error, OSError) else message_of(error)
+        raise OperatorError(f"{cache} cannot store it ({reason}); set XDG_CACHE_HOME to another") from None
+
+
+def forget_operator(path: Path, inode: int) -> None:
+    """Remove an operator that does not load here, unless another process has replaced it."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_ino == inode:
+            path.unlink()
+            path.with_suffix(".json").unlink()
+
+
+def _refuse_of_others(path: Path) -> None:
+    """Raise OperatorError when others could have put code there, OSError when nothing is there."""
+    about = path.lstat()
+    is_link, is_open = stat.S_ISLNK(about.st_mode), about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if is_link or is_open or about.st_uid != os.geteuid():
+        raise OperatorError(
+            f"{path} holds code that is executed, and other users may write there; remove it, or set "
+            "XDG_CACHE_HOME to another"
+        )
+
+
+def _key() -> Dict[str, object]:
+    return {
+        "paddle": [paddle.__version__, paddle.version.commit, paddle.is_compiled_with_cuda()],
+        "flags": list(FLAGS),
+        "machine": [platform.machine(), *platform.libc_ver()],
+        "sources": {path.name: sha256_of_file(path) for path in (SOURCE, PART, HEADER)},
+    }
+
+
+def _compile() -> bytes:
+    """Compile the sources with g++, or the compiler that CXX names. Raises OperatorError."""
+    command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    headers = Path(paddle.sysconfig.get_include())
+    if not (headers / "paddle").is_dir():
+        raise OperatorError(f"this Paddle has no headers in {headers}")
+    logger.info("compiling the fused operator, once: about 5 s")
+    core = core_library()
+    includes = [f"-I{folder}" for folder in (HEADER.parent, headers, headers / "third_party")]
+    with tempfile.TemporaryDirectory(prefix="ernie-pair-operator.") as folder:
+        made = Path(folder) / "operator.so"
+        link = ["-o", str(made), f"-L{core.parent}", f"-l:{core.name}"]
+        _run([*command, *FLAGS, *includes, str(SOURCE), *link])
+        return made.read_bytes()
+
+
+def _run(command: List[str]) -> str:
+    """Return the output of a command. Raises OperatorError when it cannot be run or fails."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
+        )
+    except FileNotFoundError:
+        raise OperatorError(f"there is no compiler {command[0]}; install g++, or name one in CXX") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OperatorError(f"the compiler {command[0]} cannot be run ({error})"[:_SHOWN]) from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise OperatorError(f"{command[0]} failed with code {done.returncode}: {''.join(said[:1])[:_SHOWN]}")
+    return done.stdout
+
+
+def _write(compiled: bytes, draft: Path) -> Dict[str, object]:
+    draft.write_bytes(compiled)
+    draft.chmod(0o600)
+    return {"sha256": sha256_of_file(draft)}
+
+
+OPERATOR = "ernie_pair_encoder_layer"
+PARAMETERS = "WQ BQ WK BK WV BV WO BO W1 B1 W2 B2 G1 E1 G2 E2".split()  # in the order of fused.h
+# The functions that the operator calls, in the order of its `Library`.
+FUNCTIONS = (
+    *("fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes"),
+    *("fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step"),
+)
+_registered: Dict[str, ctypes.CDLL] = {}  # one for the life of the process: Paddle registers an operator once
+
+
+def load_operator(kernels: Kernels, threads: int, cache: Path) -> None:
+    """Make the operator over the open ``kernels`` available to static programs; it is compiled at first use.
+
+    Raises OperatorError.
+    """
+    if OPERATOR not in _registered:
+        path = find_operator(cache)
+        inode = path.stat().st_ino
+        try:
+            _registered[OPERATOR] = _load(path)
+        except OperatorError as error:
+            # Machines may share a home, and the one that compiled it may have a later C++ library.
+            logger.info("compiling the fused operator again: %s", error)
+            forget_operator(path, inode)
+            _registered[OPERATOR] = _load(find_operator(cache))
+    start = _registered[OPERATOR].fused_operator_open
+    start.restype = ctypes.c_char_p
+    functions = [ctypes.cast(getattr(kernels.functions, name), ctypes.c_void_p) for name in FUNCTIONS]
+    fault = start((ctypes.c_void_p * len(functions))(*functions), threads)
+    if fault:
+        raise OperatorError(fault.decode())
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        register_operators(path)
+        return ctypes.CDLL(str(path))
+    except (OSError, RuntimeError) as error:
+        raise OperatorError(f"Paddle cannot load it ({' '.join(str(error).split())[:200]})") from None
+
+
+class LayerSettings(NamedTuple):
+    """The settings of a layer's op.
+
+    ``number``: of the layer in its model, so that no two drop the same. ``precision``: fp32 or bf16.
+    ``is_last``: only the first token of each sequence and the chosen ones are read; the others come out as 0.
+    """
+
+    number: int
+    precision: str
+    is_last: bool
+
+
+class GraphInputs(NamedTuple):
+    """The inputs that all layers of a program share.
+
+    ``seed``: int32 [1], of dropout. ``positions``: int64 [P], the tokens among the B x S that are read after
+    the last layer, besides the first of each sequence.
+    """
+
+    seed: paddle.static.Variable
+    positions: paddle.static.Variable
+
+
+def add_encoder_layer(
+    layer: nn.TransformerEncoderLayer,
+    settings: LayerSettings,
+    x: paddle.Tensor,
+    mask: paddle.Tensor,
+    inputs: GraphInputs,
+) -> paddle.Tensor:
+    """Add ``layer`` to the program as one op and return its output, float32 [B, S, D].
+
+    ``x`` float32 [B, S, D]; ``mask`` float32 [B, 1, 1, S], added to the scores. Evaluation programs,
+    which are clones for tests, have no dropout.
+    """
+    block = paddle.static.default_main_program().current_block()
+    names = [paddle.utils.unique_name.generate(f"{OPERATOR}.{name}") for name in ("y", "saved")]
+    y = block.create_var(name=names[0], dtype=x.dtype)
+    saved = block.create_var(name=names[1], dtype="uint8", stop_gradient=True)
+    parameters = dict(zip(PARAMETERS, ([parameter] for parameter in parameters_of(layer))))
+    of_graph = {"Seed": [inputs.seed], "Positions": [inputs.positions]}
+    block.append_op(
+        type=OPERATOR,
+        inputs={"X": [x], "Mask": [mask], **of_graph, **parameters},
+        outputs={"Y": [y], "Saved": [saved]},
+        attrs={
+            "heads": layer.self_attn.num_heads,
+            "layer": settings.number,
+            "activation": ACTIVATIONS[activation_of(layer)],
+            "precision": PRECISIONS[settings.precision],
+            "hidden_dropout": float(layer.dropout1.p),
+            "attention_dropout": float(layer.self_attn.dropout),
+            "epsilon": epsilon_of(layer.norm1),
+            "read_rows_alone": settings.is_last,
+            "is_test": False,
+        },
+    )
+    return y

@@ -1,1 +1,0 @@
-"""The fused encoder layer as an operator of Paddle's static graph, compiled at first use."""

@@ -1,0 +1,1 @@
+"""Several processes started from a notebook."""

@@ -1,0 +1,334 @@
+"""Start several processes from a notebook, each of which calls a function of a cell.
+
+    from ernie_pair import notebook_launcher
+
+    def train(learning_rate):
+        from ernie_pair import PairConfig, PairTrainer
+        config = PairConfig("output", learning_rate=learning_rate)
+        return PairTrainer("ernie-gram-zh", config, "train.tsv", "dev.tsv").train()
+
+    result = notebook_launcher(train, (5e-5,), num_processes=2)
+
+The processes are new ones, not forks of the notebook's: it does not matter whether Paddle, or a GPU, is
+in use there already. What the function uses travels with it as a copy.
+"""
+
+import codecs
+import contextlib
+import os
+import pickle
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import IO, Callable, Dict, Iterator, List, Optional, Sequence
+
+import cloudpickle
+
+from data_tools.files.errors import InputError, LostProcessError, counted
+from ernie_pair.runtime.cpu_env import THREADS, THREADS_ASKED
+from ernie_pair.runtime.device import default_device
+from ernie_pair.runtime.processes.child_command import exit_code_of
+from ernie_pair.runtime.processes.world import launched_world
+
+PAYLOAD = "function"
+UNPACKABLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
+LOOK_SECONDS = 0.1
+GRACE_SECONDS = 3.0  # for the others to end by themselves when one has failed
+SAVE_SECONDS = 60.0  # for a run that was interrupted to save itself
+
+
+class RankTraceback(Exception):
+    """The traceback of another process, as text: the cause of an error that is raised again here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class Ranks:
+    """The processes, started on entering, gone on leaving.
+
+    An interrupt from the keyboard, or SystemExit, lets them save first.
+    """
+
+    def __init__(self, folder: Path, environments: List[Dict[str, str]]):
+        self.folder, self.environments = folder, environments
+        self.processes: List[subprocess.Popen] = []
+
+    def __enter__(self) -> "Ranks":
+        try:
+            for rank, environment in enumerate(self.environments):
+                self.processes.append(self._start(rank, environment))
+        except BaseException:
+            self._kill()
+            raise
+        self._output: IO[bytes] = self._output_of(self.processes[0])
+        os.set_blocking(self._output.fileno(), False)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._output, selectors.EVENT_READ)
+        return self
+
+    def __exit__(self, kind, *reason) -> None:
+        try:
+            if kind is not None and issubclass(kind, (KeyboardInterrupt, SystemExit)):
+                self._let_them_save()
+        finally:
+            self._kill()
+            self._selector.close()
+            self._output.close()
+
+    def wait(self) -> None:
+        """Wait until all have ended, or one has failed and the others had their time."""
+        while all(exit_code_of(process) in (None, 0) for process in self.processes):
+            self._forward(LOOK_SECONDS)
+            if not self._running():
+                break
+        self._wait_until(time.monotonic() + GRACE_SECONDS)
+        while self._forward(0):
+            continue
+
+    def answer(self):
+        """Return what rank 0 returned.
+
+        Raises what a rank raised, or LostProcessError for one that was killed.
+        """
+        answers = {rank: self._answer_of(rank) for rank in range(len(self.processes))}
+        errors = [answer for answer in answers.values() if answer and "error" in answer]
+        if errors:
+            _raise(min(errors, key=lambda answer: (answer["is_of_a_peer"], answer["time"])))
+        silent = [rank for rank, answer in answers.items() if answer is None]
+        if silent:
+            rank = min(silent, key=lambda rank: _innocence_of(exit_code_of(self.processes[rank])))
+            raise LostProcessError(
+                f"rank {rank} {_fate_of(exit_code_of(self.processes[rank]))}{self._last_line_of(rank)}"
+            )
+        first = answers[0]
+        assert first is not None  # otherwise rank 0 was silent
+        return first["result"]
+
+    def _start(self, rank: int, environment: Dict[str, str]) -> subprocess.Popen:
+        words = [sys.executable, "-u", "-m", "ernie_pair.launch.notebook.worker", str(self.folder), str(rank)]
+        # A session of its own: an interrupt is for the notebook, which passes it on.
+        start = partial(subprocess.Popen, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+        if rank == 0:
+            return start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        with open(self._log_of(rank), "wb") as log:
+            return start(words, stdout=log, stderr=log)
+
+    def _output_of(self, process: subprocess.Popen) -> IO[bytes]:
+        assert process.stdout is not None  # it was started with a pipe
+        return process.stdout
+
+    def _running(self) -> List[subprocess.Popen]:
+        return [process for process in self.processes if exit_code_of(process) is None]
+
+    def _forward(self, seconds: float) -> bool:
+        """Show what rank 0 has printed, waiting for it for that long; return whether there was anything."""
+        data = self._output.read(1 << 16) if self._selector.select(seconds) else None
+        if data:
+            sys.stdout.write(self._decoder.decode(data))
+            sys.stdout.flush()
+        elif data == b"":  # it has closed its output
+            time.sleep(seconds)
+        return bool(data)
+
+    def _wait_until(self, deadline: float) -> None:
+        while self._running() and time.monotonic() < deadline:
+            self._forward(LOOK_SECONDS)
+
+    def _let_them_save(self) -> None:
+        """Let the processes save and end; a second interrupt ends them at once."""
+        for process in self._running():
+            os.kill(process.pid, signal.SIGTERM)  # nobody has waited for it, so the number is still its own
+        self._wait_until(time.monotonic() + SAVE_SECONDS)
+
+    def _kill(self) -> None:
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with whatever it has started
+            process.wait()
+
+    def _answer_of(self, rank: int) -> Optional[Dict]:
+        path = self.folder / f"answer.{rank}"
+        return pickle.loads(path.read_bytes()) if path.exists() else None
+
+    def _log_of(self, rank: int) -> Path:
+        return self.folder / f"rank.{rank}.log"
+
+    def _last_line_of(self, rank: int) -> str:
+        if rank == 0:
+            return "; see what it printed"
+        lines = self._log_of(rank).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f": {lines[-1]}" if lines else ""
+
+
+def _innocence_of(code: Optional[int]) -> int:
+    """Return 0 for a process to blame, more for others.
+
+    One that has ended tells more than one that waits for it or that has noticed its end.
+    """
+    return 2 if code is None else int(code == LostProcessError.exit_code)
+
+
+def _fate_of(code: Optional[int]) -> str:
+    if code is None:
+        return "hangs and was ended"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _raise(answer: Dict) -> None:
+    cause = RankTraceback(answer["traceback"])
+    try:
+        error = pickle.loads(answer["error"])
+    except Exception:  # of a class that cannot be made here
+        error = None
+    if isinstance(error, Exception):
+        raise error from cause
+    raise LostProcessError(f"rank {answer['rank']}: {answer['said']}") from cause
+
+
+def packed(value) -> bytes:
+    """Pickle ``value``, with what is defined in a notebook inside. Raises one of UNPACKABLE."""
+    return cloudpickle.dumps(value)
+
+
+HERE = "127.0.0.1"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def notebook_launcher(
+    function: Callable, args: Sequence = (), num_processes: int = 2, gpus: Optional[str] = None
+):
+    """Call ``function(*args)`` in ``num_processes`` processes on this machine; return the first one's result.
+
+    ``gpus``: '0,1', one GPU per process; '' for the CPU; None: the first that CUDA_VISIBLE_DEVICES shows if
+    there is a driver. The first process prints into the notebook. If a process fails, the others are stopped
+    and its error is raised here, with its traceback as the cause. On Ctrl-C (interrupt the kernel) and on
+    SIGTERM, which ends this program with exit code 143, they save first. Raises InputError for arguments that
+    cannot be started, LostProcessError for a process that was killed.
+    """
+    if launched_world().size > 1:
+        raise InputError("this process is one of several already; call the function itself")
+    if num_processes < 1:
+        raise InputError(f"num_processes {num_processes} is below 1; use 2, for example")
+    devices = _devices_of(gpus, num_processes)
+    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
+        folder = Path(name)
+        (folder / PAYLOAD).write_bytes(_packed(function, args))
+        with Ranks(folder, _environments(num_processes, devices)) as ranks:
+            ranks.wait()
+            return ranks.answer()
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise SystemExit in this context, so that what was started ends before this program.
+
+    Only the main thread can, and a handler of the user's own is left in place.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number, frame):
+        signal.signal(number, signal.SIG_IGN)  # launchers send it several times
+        sys.stderr.write("stopped by SIGTERM\n")
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _packed(function: Callable, args: Sequence) -> bytes:
+    """Pack ``function`` with all it refers to: one of a notebook has no module to be found in."""
+    try:
+        return packed((function, tuple(args)))
+    except UNPACKABLE as error:
+        raise InputError(
+            f"the function cannot be sent to other processes ({error}); make what it uses inside of it"
+        ) from None
+
+
+def _devices_of(gpus: Optional[str], count: int) -> List[str]:
+    """Return a GPU for each process; none: the CPU."""
+    if gpus is None:
+        if default_device() == "cpu":
+            return []
+        return _first_visible(count)
+    devices = [device.strip() for device in gpus.split(",")] if gpus else []
+    if devices and len(devices) != count:
+        raise InputError(f"gpus {gpus} are {len(devices)} for {count} processes; give one for each")
+    return devices
+
+
+def _first_visible(count: int) -> List[str]:
+    """Return the first GPUs that the environment shows, one for each process; none if it hides them all."""
+    named = os.environ.get(VISIBLE)
+    if named is None:  # how many there are is not known here: a process without one says so
+        return list(map(str, range(count)))
+    devices = list(takewhile(_is_device, map(str.strip, named.split(","))))
+    if devices and len(devices) < count:
+        raise InputError(
+            f"num_processes {count} is more than the {counted(len(devices), 'GPU')} of {VISIBLE}={named}; "
+            "start fewer, or pass gpus='' for the CPU"
+        )
+    return devices[:count]
+
+
+def _is_device(name: str) -> bool:
+    """Return whether CUDA reads on behind this part of CUDA_VISIBLE_DEVICES: it ends at '' and at -1."""
+    return bool(name) and not name.startswith("-")
+
+
+def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
+    """Return the environment of each process, as `paddle.distributed.launch` would make it."""
+    endpoints = [f"{HERE}:{port}" for port in _free_ports(count + 1)]
+    shared = {
+        **os.environ,
+        "PADDLE_TRAINERS_NUM": str(count),
+        "PADDLE_GLOBAL_SIZE": str(count),
+        "PADDLE_LOCAL_SIZE": str(count),
+        "PADDLE_NNODES": "1",
+        "PADDLE_MASTER": endpoints.pop(),
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+        VISIBLE: ",".join(devices),
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONIOENCODING": "utf-8",
+    }
+    shared.pop(THREADS, None)  # Paddle has set it for this process
+    shared.update({THREADS: THREADS_ASKED} if THREADS_ASKED else {})
+    shared.update({} if devices else {"PADDLE_DISTRI_BACKEND": "gloo"})
+    return [
+        {
+            **shared,
+            **dict.fromkeys(("PADDLE_TRAINER_ID", "PADDLE_GLOBAL_RANK", "PADDLE_LOCAL_RANK"), str(rank)),
+            "PADDLE_RANK_IN_NODE": str(rank),
+            "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
+            "FLAGS_selected_gpus": str(rank),
+        }
+        for rank in range(count)
+    ]
+
+
+def _free_ports(count: int) -> List[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((HERE, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

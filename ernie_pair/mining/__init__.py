@@ -1,0 +1,1 @@
+"""New training pairs from labelled or unlabelled ones."""

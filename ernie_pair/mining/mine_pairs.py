@@ -1,0 +1,350 @@
+"""ernie-pair mine TRAIN: derive new training pairs from labelled ones.
+
+ernie-pair mine train.tsv --output_file mined.tsv --dev_file dev.tsv --embedding_model output/tower
+
+Each pair says where it comes from in the column `origin`. None stands in the files that measure, and no new
+one is called different that the labels call equal, directly or by a chain. A run that is killed goes on where
+it was and writes the same bytes.
+"""
+
+import logging
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Dict, Iterator, List, Literal, Sequence, Set, Tuple
+
+import numpy as np
+
+from data_tools.files.errors import InputError
+from data_tools.files.results import Results, files_of, settings_of
+from data_tools.options.options import Options, names_in, option, refuse_empty, refuse_unknown_names
+from data_tools.options.standard_streams import with_standard_streams
+from data_tools.text.text_files import ENCODINGS
+from ernie_pair.mining.implied_pairs import (
+    Mined,
+    MiningRules,
+    Quota,
+    TextGraph,
+    implied_differences,
+    transitive_pairs,
+)
+from ernie_pair.mining.neighbours import (
+    NOBODY,
+    Compare,
+    Embeddings,
+    KeptBlocks,
+    Ngrams,
+    Range,
+    nearest,
+    seen_range,
+)
+from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.source import files_of_model
+from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.audit.new_pairs import (
+    FLAGS,
+    KnownPairs,
+    NewPair,
+    read_splits,
+    refuse_ending,
+    write_new_pairs,
+)
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import (
+    BAD_ROW_HELP,
+    ENCODING_HELP,
+    FIRST_TEXT_HELP,
+    SECOND_TEXT_HELP,
+    Columns,
+)
+from ernie_pair.runtime.device import default_device
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+
+KINDS = ("transitive", "implied", "near")
+
+
+@dataclass(frozen=True)
+class MineConfig(Options):
+    """Derive new training pairs from labelled ones: pairs that they imply, and similar texts that differ."""
+
+    EXAMPLE = (
+        "train.tsv --output_file mined.tsv --dev_file dev.tsv --test_file test.tsv --include_labelled true"
+    )
+
+    train_file: str = option(
+        help="labelled pairs of two classes: a file, or a set such as lcqmc",
+        positional=True,
+        group="data",
+        stdin=(".tsv", ".jsonl"),
+    )
+    output_file: str = option(
+        help="file to write the new pairs to: .tsv, .csv, .json or .jsonl", group="data", stdout=True
+    )
+    dev_file: str = option(
+        "", help="pairs for choosing the best model; none of them is written", group="data"
+    )
+    test_file: str = option("", help="test pairs, labelled or not; none of them is written", group="data")
+    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
+    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
+    label: str = option("", help="the column of the label", group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
+    label_map: str = option(
+        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1", group="data"
+    )
+    same: str = option("", help="label of pairs that mean the same; empty: class 1", group="data")
+    kinds: str = option(
+        "transitive implied near",
+        help="transitive: a=b and b=c give a=c; implied: a=b and b!=c give a!=c; near: texts that look alike "
+        "but are not known to be equal are labelled different",
+        group="data",
+    )
+    include_labelled: bool = option(
+        False,
+        help="also write the labelled pairs, first, so that the file can be used for training",
+        group="data",
+    )
+    hops: int = option(
+        2,
+        help="maximum number of labelled rows in a chain of equal texts",
+        group="data",
+        unit="rows",
+        at_least=2,
+    )
+    per_text: int = option(
+        2, help="maximum new pairs of each kind per text", group="data", unit="pairs", at_least=1
+    )
+    limit: int = option(
+        0,
+        help="maximum new pairs of each kind, drawn with --seed; 0: all",
+        group="data",
+        unit="pairs",
+        at_least=0,
+    )
+    embedding_model: str = option(
+        "", help="embedding model that decides which texts are near; empty: character n-grams", group="model"
+    )
+    max_similarity: float = option(
+        0.6,
+        help="maximum cosine similarity of near texts; more similar texts may well be equal and are left out",
+        group="data",
+        above=0,
+        at_most=1,
+    )
+    min_similarity: float = option(
+        0.3,
+        help="minimum similarity of near texts; less similar texts are not hard negatives",
+        group="data",
+        at_least=0,
+        at_most=1,
+    )
+    seed: int = option(1234, help="seed of the random draws", group="data", at_least=0)
+    device: Literal["cpu", "gpu"] = option(
+        default_device(), help="where the embedding model runs", group="devices"
+    )
+    overwrite: bool = option(False, help="replace an existing result", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_file")
+        fault = f" is no kind; name some of {', '.join(KINDS)}"
+        refuse_unknown_names("kinds", names_in(self.kinds), KINDS, fault)
+        if not self.chosen_kinds:
+            raise InputError(f"--kinds names none; name some of {', '.join(KINDS)}")
+        if self.embedding_model and "near" not in self.chosen_kinds:
+            raise InputError(
+                f"--embedding_model {self.embedding_model} tells what is near, and --kinds does not name "
+                "near; leave one out"
+            )
+        if self.min_similarity > self.max_similarity:
+            raise InputError(
+                f"--min_similarity {self.min_similarity} is above --max_similarity {self.max_similarity}: no "
+                "texts lie between; lower it"
+            )
+
+    @property
+    def chosen_kinds(self) -> Tuple[str, ...]:
+        """Return the kinds in the order of KINDS."""
+        return tuple(kind for kind in KINDS if kind in names_in(self.kinds))
+
+
+PLACES = (*FLAGS, "embedding_model")
+LABELLED = "labelled"
+SPARE = 4  # neighbours looked at for each that a text may have: some are taken or known
+LOOKED_AT = 1000  # texts whose similarities are told where no near pair was found
+_DRAWN = 3  # sets the draws of --limit apart
+
+logger = logging.getLogger(__name__)
+
+
+@with_standard_streams
+def mine_pairs(config: MineConfig) -> None:
+    """Write the new pairs of ``train_file``, and log how many of each kind. Raises InputError."""
+    start_console(World())
+    refuse_ending("output_file", config.output_file)
+    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
+    same = _same_of(labels, config.same)
+    results = _results(config)
+    if results.are_done():
+        return
+    read = read_splits(config, Columns(config.text_a, config.text_b, config.label), labels)
+    graph = TextGraph(coded({"train": read.pop("train")})["train"], same)
+    known, known_labelled = KnownPairs(read), KnownPairs(read)
+    kept = KeptBlocks(results.outputs[0], results.about({}))
+    mined = {kind: _limited(pairs, kind, config) for kind, pairs in _mine(graph, known, kept, config).items()}
+    with results.published() as (draft,):
+        labelled = _labelled(graph.pairs, known_labelled, labels) if config.include_labelled else []
+        rows = chain(labelled, _rows(graph, mined, labels, same))
+        write_new_pairs(draft, results.outputs[0], rows)
+    kept.remove()
+    if config.include_labelled:
+        for line in known_labelled.lines("labelled pairs"):
+            logger.info("%s", line)
+    _tell(mined, known, graph, config)
+
+
+def _same_of(labels: Labels, name: str) -> int:
+    if len(labels.names) != 2:
+        raise InputError(
+            f"mining needs two classes, same and different, not {len(labels.names)}; fix --label_map"
+        )
+    if name and name not in labels.classes:
+        raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
+    return labels.classes[name] if name else 1
+
+
+def _results(config: MineConfig) -> Results:
+    inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in FLAGS}
+    inputs["embedding_model"] = files_of_model(config.embedding_model)
+    sets = {place: getattr(config, place) for place in FLAGS if not inputs[place]}
+    settings = {**settings_of(config, *PLACES, "output_file"), **sets}
+    outputs = [Path(config.output_file)]
+    return Results("mine", outputs, inputs, settings, config.overwrite, positional=["train_file"])
+
+
+def _mine(
+    graph: TextGraph, known: KnownPairs, kept: KeptBlocks, config: MineConfig
+) -> Dict[str, List[Mined]]:
+    """Return the new pairs of each kind that the files that measure do not have."""
+    taken: Set[int] = set()
+    rules = MiningRules(config.per_text, config.hops, config.seed)
+    makers = {
+        "transitive": lambda: transitive_pairs(graph, rules, taken),
+        "implied": lambda: implied_differences(graph, rules, taken),
+        "near": lambda: _near_pairs(graph, rules, taken, kept, config),
+    }
+    found = {}
+    for kind in config.chosen_kinds:
+        pairs = list(makers[kind]())
+        left, right = ([graph.texts[getattr(pair, side)] for pair in pairs] for side in ("left", "right"))
+        mask = known.unknown(left, right)
+        found[kind] = [pair for pair, is_new in zip(pairs, mask.tolist()) if is_new]
+    return found
+
+
+def _near_pairs(
+    graph: TextGraph, rules: MiningRules, taken: Set[int], kept: KeptBlocks, config: MineConfig
+) -> Iterator[Mined]:
+    """Yield near texts of different groups, called different; ``taken`` grows by them."""
+    quota = Quota(graph, rules.per_text, taken)
+    wanted = Range(config.min_similarity, config.max_similarity, SPARE * rules.per_text)
+    compare = _compare(graph, kept, config)
+    _tell_doubt(graph, compare, config)
+    found = nearest(compare, graph.group, wanted, kept)
+    before = len(taken)
+    for node, others in enumerate(found):
+        for other, similarity in others.tolist():
+            if other == NOBODY or quota.is_full(node):
+                break
+            if quota.take(node, other):
+                yield Mined(node, other, False, "near", (), similarity)
+    if len(taken) == before:
+        _tell_range(graph, compare, config)
+
+
+def _tell_range(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
+    """Log which similarities there are, where none makes a new pair, and which flag lets more of them in."""
+    count, (least, most) = min(len(graph.group), LOOKED_AT), seen_range(compare, graph.group, LOOKED_AT)
+    if least > most:
+        logger.info("near: none of the first %d texts is similar to a text of another group", count)
+        return
+    cures = {
+        "raise --max_similarity": least > config.max_similarity,
+        "lower --min_similarity": most < config.min_similarity,
+        "all pairs in this range are already known: lower --min_similarity or raise --max_similarity": True,
+    }
+    logger.info(
+        "near: no new pair: similarities of the first %d texts go from %.4f to %.4f, and those from %g to %g "
+        "are asked for; %s",
+        *(count, least, most, config.min_similarity, config.max_similarity),
+        next(cure for cure, is_so in cures.items() if is_so),
+    )
+
+
+def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
+    """Log how many labelled pairs that are as near as the new ones are equal: what these may hide too."""
+    rows = np.concatenate([graph.equal_rows, graph.different_rows])
+    near = compare.pairs(graph.file.left[rows], graph.file.right[rows])
+    inside = (near >= config.min_similarity) & (near <= config.max_similarity)
+    if inside.any():
+        share = inside[: len(graph.equal_rows)].sum() / inside.sum()
+        logger.info(
+            "of the %d labelled pairs with a similarity from %g to %g, %.1f %% have the same meaning, so "
+            "about as many of the new near pairs may be mislabelled; read some rows with the origin near, or "
+            "lower --max_similarity",
+            *(inside.sum(), config.min_similarity, config.max_similarity, 100 * share),
+        )
+
+
+def _compare(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
+    if not config.embedding_model:
+        return Ngrams(graph.texts)
+    from ernie_pair.embedding.open_embedder import open_embedder
+
+    embedder = open_embedder(config.embedding_model, config.device)
+    embedder.settings.refuse_search(config.embedding_model)
+    return Embeddings(embedder, graph.texts, kept)
+
+
+def _limited(pairs: List[Mined], kind: str, config: MineConfig) -> List[Mined]:
+    if not config.limit or len(pairs) <= config.limit:
+        return pairs
+    number = config.chosen_kinds.index(kind)
+    rng = np.random.default_rng([config.seed, _DRAWN, number])
+    return [pairs[place] for place in np.sort(rng.permutation(len(pairs))[: config.limit]).tolist()]
+
+
+def _labelled(pairs: Pairs, known: KnownPairs, labels: Labels) -> Iterator[NewPair]:
+    """Yield the labelled pairs that the files that measure do not have."""
+    for row in np.flatnonzero(known.unknown(pairs.left, pairs.right)).tolist():
+        name = labels.names[pairs.known_labels[row]]
+        yield NewPair(pairs.left[row], pairs.right[row], name, LABELLED)
+
+
+def _rows(graph: TextGraph, mined: Dict[str, List[Mined]], labels: Labels, same: int) -> Iterator[NewPair]:
+    pairs, names = graph.pairs, labels.names
+    for kind in mined.values():
+        for pair in kind:
+            label = same if pair.is_same else 1 - same
+            yield NewPair(graph.texts[pair.left], graph.texts[pair.right], names[label], _origin(pair, pairs))
+
+
+def _origin(pair: Mined, pairs: Pairs) -> str:
+    """Return what the column says: `transitive lines 3 17`, or `near 0.7312`."""
+    if pair.kind == "near":
+        return f"near {pair.similarity:.4f}"
+    return " ".join([pair.kind, "lines", *(str(pairs.number(row)) for row in pair.rows)])
+
+
+def _tell(mined: Dict[str, List[Mined]], known: KnownPairs, graph: TextGraph, config: MineConfig) -> None:
+    for line in known.lines():
+        logger.info("%s", line)
+    doubtful = int((~graph.is_sound).sum())
+    if doubtful:
+        logger.info(
+            "%d groups of texts have a row that contradicts them: nothing is inferred in them", doubtful
+        )
+    for kind, pairs in mined.items():
+        logger.info("%s: %d new pairs", kind, len(pairs))
+    logger.info("new pairs: %s", config.output_file)

@@ -1,1 +1,0 @@
-"""The files of a model folder: config.json, tokenizer_config.json, the vocabulary, calibration.json."""

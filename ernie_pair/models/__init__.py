@@ -1,0 +1,1 @@
+"""Model folders of every origin, read once into a checked description."""

@@ -1,0 +1,280 @@
+"""The file embedding.json, which marks a model folder as an embedding model.
+
+    {"format": 1, "pooling": "mean", "dim": 312, "dims": [64, 128, 312], "max_seq_len": 64,
+     "temperature": 0.05}
+
+``dims`` are the lengths to which a vector may be truncated, the last of them ``dim``, see Kusupati et al.
+2022 (Matryoshka). An exported model also records its files, and the largest difference from the trained
+model:
+
+    {..., "model_sha256": "5f0c...", "files": {"model.onnx": SHA-256, ...}, "parity": {"onnx": 3.1e-07}}
+
+One with int8 weights has model.int8.onnx instead of model.onnx and a model_sha256 of its own, so that its
+vectors are not confused with those of the float model, and records their cosines with these:
+
+    {..., "int8": {"texts": 24, "mean_cosine": 0.9991, "least_cosine": 0.9978}}
+
+Format 2 adds what models of other makers do besides, each key only where it is not as in format 1:
+
+    {..., "pooling": "first_token+mean", "steps": [{"kind": "dense", "width": 256, "activation": "tanh"}],
+     "prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt": "query",
+     "similarity": "dot", "lower_case": true, "includes_prompt": false}
+"""
+
+import hashlib
+import json
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from data_tools.files.errors import InputError
+from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object, shown
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER
+from ernie_pair.models.config_json import CONFIG, EMBEDDING, VOCAB
+from ernie_pair.models.spec import TOKENIZER
+
+EMBEDDING_FORMAT, WITH_STEPS = 1, 2
+EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
+USUAL_POOLINGS = ("mean", "first_token")
+POOLINGS = (*USUAL_POOLINGS, "max", "mean_sqrt_len", "weighted_mean", "last_token")
+POOLING_NAMES = ", ".join(POOLINGS)
+ACTIVATIONS = ("tanh", "identity", "relu", "gelu", "sigmoid", "silu")
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+SEARCHED = SIMILARITIES[:2]
+ROLES = {"query": ("query",), "passage": ("document", "passage", "corpus")}  # names of their prompts
+SHORTEST_TEXT, LONGEST_TEXT = 3, 1 << 20
+MOST_POOLINGS = MOST_STEPS = 16
+CURE = "use the embedding.json of the folder that ernie-pair wrote, or train again"
+Files = Dict[str, str]  # name: SHA-256
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done with a vector after the pooling.
+
+    ``kind``: dense, a layer of ``width`` outputs; normalize, to length 1; or truncate, to ``width`` numbers.
+    The rest is of a dense layer; ``residual``: its input, projected where the width differs, is added.
+    """
+
+    kind: str
+    width: int = 0
+    bias: bool = True
+    activation: str = ACTIVATIONS[0]
+    residual: bool = False
+
+
+NORMALIZE = Step("normalize")
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    """The content of embedding.json; only an exported model has ``model_sha256`` and ``files``.
+
+    ``pooling``: one of POOLINGS, or several joined by +, whose vectors are concatenated. ``prompts``: {name:
+    what is put before a text}; ``default_prompt``: the name of that of a text without a role, or empty.
+    ``lower_case``: texts are lower-cased before the tokenizer reads them. ``includes_prompt``: whether the
+    tokens of the prompt take part in the pooling.
+    """
+
+    pooling: str
+    dim: int
+    dims: Tuple[int, ...]
+    max_seq_len: int
+    temperature: float
+    model_sha256: str = ""
+    files: Files = field(default_factory=dict)
+    steps: Tuple[Step, ...] = (NORMALIZE,)
+    prompts: Dict[str, str] = field(default_factory=dict)
+    default_prompt: str = ""
+    similarity: str = SIMILARITIES[0]
+    lower_case: bool = False
+    includes_prompt: bool = True
+
+    @property
+    def is_exported(self) -> bool:
+        """Return whether they belong to an exported model."""
+        return bool(self.model_sha256)
+
+    @property
+    def poolings(self) -> Tuple[str, ...]:
+        """Return the names of the poolings, in the order in which their vectors are concatenated."""
+        return tuple(self.pooling.split("+"))
+
+    @property
+    def is_unit(self) -> bool:
+        """Return whether vectors have length 1; they have it at each of ``dims``."""
+        return self.steps[-1:] == (NORMALIZE,)
+
+    @property
+    def has_unit_products(self) -> bool:
+        """Return whether vectors are compared at length 1; otherwise by the products of what they are."""
+        return self.is_unit or self.similarity == SIMILARITIES[0]
+
+    @property
+    def graph_steps(self) -> Tuple[Step, ...]:
+        """Return the steps that the model computes: a last normalization follows the choice of the length."""
+        return self.steps[:-1] if self.is_unit else self.steps
+
+    def chosen_dim(self, asked: int, where: str) -> int:
+        """Return the length of a vector: ``asked``, or full length for 0. Raises InputError."""
+        if asked and asked not in self.dims:
+            known = ", ".join(map(str, self.dims))
+            raise InputError(
+                f"--dim {asked}: {where} was trained for vectors of length {known}; use one of these"
+            )
+        return asked or self.dim
+
+    def prompt_named(self, name: str, where: str) -> str:
+        """Return the prompt of that name, for '' the default one. Raises InputError for an unknown name."""
+        if not name:
+            return self.prompts.get(self.default_prompt, "")
+        if name not in self.prompts:
+            known = ", ".join(self.prompts) or "none"
+            raise InputError(
+                f"--prompt_name {name}: {where} has no such prompt; its prompts are: {known}. Give one of "
+                "them, or the text itself with --prompt"
+            )
+        return self.prompts[name]
+
+    def prompt_of(self, role: str) -> str:
+        """Return the prompt of a ``role``, query or passage: its own, or else the default one.
+
+        Sentence-transformers saves an empty prompt "document" beside a full one named "passage".
+        """
+        own = [self.prompts[name] for name in ROLES[role] if name in self.prompts]
+        return next(filter(None, own), "") if own else self.prompts.get(self.default_prompt, "")
+
+    def texts_read(self, texts: Sequence[str], prompt: str) -> List[str]:
+        """Return what the tokenizer reads of ``texts``: each after ``prompt``, in lower case if that is said.
+
+        As in tokenizers' Lowercase, the case of a letter does not depend on its place in a word.
+        """
+        whole = [prompt + text for text in texts] if prompt else list(texts)
+        return ["".join(map(str.lower, text)) for text in whole] if self.lower_case else whole
+
+    def refuse_left_out(self, prompt: str, where: str) -> None:
+        """Raise InputError for a prompt whose tokens the pooling would have to leave out."""
+        if prompt and not self.includes_prompt:
+            raise InputError(
+                f"{where} leaves the tokens of a prompt out of its pooling (include_prompt false), which is "
+                "not computed here; ask it without a prompt, or take another model"
+            )
+
+    def refuse_search(self, where: str) -> None:
+        """Raise InputError where vectors are compared otherwise than by cosines or products."""
+        if self.similarity not in SEARCHED:
+            raise InputError(
+                f"{where} compares vectors by their {self.similarity} distance, and only "
+                f"{' and '.join(SEARCHED)} are computed here; take another model"
+            )
+
+    def beyond_format_1(self) -> Dict[str, Any]:
+        """Return {key: value} of what format 1 has no word for, where it is not as in format 1."""
+        usual = {item.name: item.default for item in fields(self) if item.default is not MISSING}
+        names = ("steps", "prompts", "default_prompt", "similarity", "lower_case", "includes_prompt")
+        found = {name: getattr(self, name) for name in names}
+        found = {name: value for name, value in found.items() if value != usual.get(name, {})}
+        return {**found, **({"steps": list(map(asdict, self.steps))} if "steps" in found else {})}
+
+    def to_json(self, **more: object) -> str:
+        """Return the text of embedding.json, with further values ``more``."""
+        beyond = self.beyond_format_1()
+        names = ("pooling", "dim", "dims", "max_seq_len", "temperature", "model_sha256", "files")
+        said = {name: getattr(self, name) for name in names if getattr(self, name) not in ("", {})}
+        is_first = not beyond and self.pooling in USUAL_POOLINGS
+        number = EMBEDDING_FORMAT if is_first else WITH_STEPS
+        return json.dumps({"format": number, **said, **beyond, **more}, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
+    """Return the settings in ``folder``; None if it has no embedding.json.
+
+    Raises InputError when the file is damaged, or of a later format.
+    """
+    path = folder / EMBEDDING
+    if not path.exists():
+        return None
+    found = read_json_object(path, CURE)
+    if found.get("format") not in (EMBEDDING_FORMAT, WITH_STEPS):
+        raise InputError(f"{path}: format is {found.get('format')!r}, not {WITH_STEPS}; update ernie-pair")
+    return _checked(path, {key: found[key] for key in EmbeddingSettings.__dataclass_fields__ if key in found})
+
+
+def _checked(path: Path, found: Dict[str, Any]) -> EmbeddingSettings:
+    steps = found.get("steps", [asdict(NORMALIZE)])
+    dim, dims, files, prompts = (found.get(key) for key in ("dim", "dims", "files", "prompts"))
+    files, prompts, known = files or {}, prompts or {}, set(EXPORTED)
+    is_sound = {
+        "pooling": isinstance(found.get("pooling"), str) and not bad_poolings(found["pooling"].split("+")),
+        "dim": is_whole_number(dim, 1, 10**5),
+        "dims": isinstance(dims, list) and dims[-1:] == [dim] and _ascends(dims),
+        "max_seq_len": is_whole_number(found.get("max_seq_len"), SHORTEST_TEXT, LONGEST_TEXT),
+        "temperature": is_number(found.get("temperature"), 0) and found["temperature"] > 0,
+        "model_sha256": isinstance(found.get("model_sha256") or "", str),
+        "files": isinstance(files, dict) and set(files) <= known and is_texts(list(files.values())),
+        "steps": isinstance(steps, list) and len(steps) <= MOST_STEPS and all(map(_is_step, steps)),
+        "prompts": isinstance(prompts, dict) and is_texts(list(prompts.values())),
+        "default_prompt": found.get("default_prompt", "") in ("", *prompts),
+        "similarity": found.get("similarity", SIMILARITIES[0]) in SIMILARITIES,
+        **{key: isinstance(found.get(key, True), bool) for key in ("lower_case", "includes_prompt")},
+    }
+    for key, sound in is_sound.items():
+        if not sound:
+            raise InputError(f"{path}: wrong or missing: {key}; {CURE}")
+    model_sha256 = found.get("model_sha256") or ""
+    found.update(dims=tuple(dims or ()), files=files, prompts=prompts, model_sha256=model_sha256)
+    return EmbeddingSettings(**{**found, "steps": tuple(Step(**step) for step in steps)})
+
+
+def bad_poolings(names: List[str]) -> str:
+    """Return why the poolings ``names`` cannot be computed, in words; '' where they can."""
+    unknown = [name for name in names if name not in POOLINGS]
+    if unknown:
+        return f"{shown(unknown[0])} is not one of {', '.join(POOLINGS)}"
+    return f"{len(names)} poolings are more than {MOST_POOLINGS}" if len(names) > MOST_POOLINGS else ""
+
+
+def _is_step(found: Any) -> bool:
+    if not isinstance(found, dict) or not set(found) <= set(Step.__dataclass_fields__):
+        return False
+    least = 0 if found.get("kind") == NORMALIZE.kind else 1
+    return (
+        found.get("kind") in ("dense", "truncate", NORMALIZE.kind)
+        and is_whole_number(found.get("width", 0), least, 10**5)
+        and found.get("activation", ACTIVATIONS[0]) in ACTIVATIONS
+        and all(isinstance(found.get(key, True), bool) for key in ("bias", "residual"))
+    )
+
+
+def _ascends(dims: list) -> bool:
+    return all(is_whole_number(one, 1) for one in dims) and sorted(set(dims)) == dims
+
+
+def width_after(pooling: str, hidden_size: int, steps: Tuple[Step, ...]) -> int:
+    """Return how many numbers a vector has after ``steps``, for hidden states of ``hidden_size``."""
+    return next((step.width for step in reversed(steps) if step.width), hidden_size * len(pooling.split("+")))
+
+
+def full_prompts(settings: EmbeddingSettings) -> Dict[str, str]:
+    """Return the prompts that are not empty; that of passages, which may stand there twice, once."""
+    told = {name: text for name, text in settings.prompts.items() if text}
+    if told.get("document") == told.get("passage"):
+        told.pop("document", None)
+    return told
+
+
+def fingerprint_of(model_sha256: str, settings: EmbeddingSettings, dim: int) -> str:
+    """Return what identifies vectors, in hex: only vectors of the same fingerprint can be compared.
+
+    ``model_sha256`` is the hash of the weights, the vocabulary and the sizes; ``dim`` the length in use. An
+    exported model has the fingerprint of the model that it was made from: their outputs agree. Which of its
+    prompts a model was asked with is no part of it: queries and passages have different ones.
+    """
+    known_by: List[Any] = [EMBEDDING_FORMAT, model_sha256, settings.pooling, dim, settings.max_seq_len]
+    beyond = settings.beyond_format_1()
+    beyond.update(
+        prompts=full_prompts(settings), default_prompt=settings.prompts.get(settings.default_prompt, "")
+    )
+    beyond = {key: value for key, value in beyond.items() if value not in ({}, "")}
+    known_by += [beyond] if beyond else []
+    return hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()

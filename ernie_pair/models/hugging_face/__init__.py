@@ -1,0 +1,1 @@
+"""Folders of transformers: their settings, names of parameters and tokenizers."""

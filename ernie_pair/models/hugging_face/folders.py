@@ -1,0 +1,281 @@
+"""Write the folder of a model that transformers loads with from_pretrained.
+
+config.json  model.safetensors  vocab.txt  tokenizer.json  tokenizer_config.json  special_tokens_map.json
+"""
+
+import io
+import json
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from data_tools.files.errors import CheckpointError
+from data_tools.files.json_file import parse_json_object, read_json_object, write_json
+from ernie_pair.models.hugging_face.counterparts import (
+    COMPUTED,
+    COUNTERPARTS,
+    from_their_names,
+    missing_names,
+    own_heads,
+    to_their_names,
+)
+from ernie_pair.models.hugging_face.settings import kind_of, to_their_config
+from ernie_pair.weights.pickles import PlainUnpickler
+from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, safetensors_parts
+
+CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.txt"
+FAST_TOKENIZER, TOKENIZER = "tokenizer.json", "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
+WRITTEN = (CONFIG, WEIGHTS, VOCAB, FAST_TOKENIZER, TOKENIZER, SPECIAL_TOKENS)
+
+
+class ModelParts(NamedTuple):
+    """What a folder is made of, in the words of PaddleNLP.
+
+    ``config``: the content of its config.json; ``arrays``: its weights under its names; ``tokenizer``: {name:
+    content} of the files of its tokenizer; ``where``: what messages call the model.
+    """
+
+    family: str
+    config: Mapping[str, Any]
+    arrays: Arrays
+    tokenizer: Mapping[str, bytes]
+    where: str
+
+
+def write_their_folder(folder: Path, parts: ModelParts) -> None:
+    """Fill ``folder`` with the files of transformers for a model of PaddleNLP.
+
+    Raises InputError for a setting, and CheckpointError for a weight, that no class of transformers has.
+    """
+    kind = kind_of(parts.arrays)
+    config = to_their_config(parts.config, parts.family, parts.arrays, parts.where, kind)
+    arrays = as_float32(to_their_names(parts.arrays, parts.family, parts.where), parts.where)
+    write_json(folder / CONFIG, config)
+    with open(folder / WEIGHTS, "wb") as file:
+        for part in safetensors_parts(arrays, {"format": "pt"}):
+            file.write(part)
+    for name, content in parts.tokenizer.items():
+        (folder / name).write_bytes(content)
+
+
+MODEL_STATE = "model_state.pdparams"
+OWN_FILES = (CONFIG, TOKENIZER, VOCAB, FAST_TOKENIZER, MODEL_STATE)
+
+
+def split_heads(arrays: Arrays, family: str, num_layers: int, where: str) -> Tuple[Arrays, Tuple[str, ...]]:
+    """Return the weights that PaddleNLP's classes of ``family`` have, and the names of the other heads.
+
+    Raises CheckpointError when the encoder is not whole, or holds what PaddleNLP's has not.
+    """
+    missing = [name for name in missing_names(arrays, family, num_layers) if ".pooler." not in name]
+    if missing:
+        raise CheckpointError(
+            f"{where}: {len(missing)} weights of the encoder are missing, {missing[0]} for example; give a "
+            "whole model"
+        )
+    inside = COUNTERPARTS[family].own_prefix
+    heads = own_heads(family)
+    kept = {name: array for name, array in arrays.items() if name.startswith((inside, *heads))}
+    return kept, tuple(sorted(arrays.keys() - kept.keys()))
+
+
+def write_own_folder(
+    folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, bytes], arrays: Arrays
+) -> None:
+    """Fill ``folder`` with config.json, the files ``tokenizer`` {name: content} and model_state.pdparams.
+
+    The last is what `paddle.save` writes of a state dict: a pickle of {name: ndarray}.
+    """
+    text = json.dumps(dict(config), indent=2, ensure_ascii=False) + "\n"
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+    for name, content in tokenizer.items():
+        (folder / name).write_bytes(content)
+    wide = as_float32(arrays, str(folder))
+    peer = COUNTERPARTS[config["model_type"]]
+    if peer.keeps_positions:
+        positions = np.arange(config["max_position_embeddings"], dtype=np.int64)
+        wide[f"{peer.own_prefix}{COMPUTED[0]}"] = positions[None]
+    with open(folder / MODEL_STATE, "wb") as file:
+        pickle.dump({name: np.ascontiguousarray(wide[name]) for name in sorted(wide)}, file, protocol=4)
+
+
+# What torch calls a storage of each type; bfloat16 comes as its bits, see bf16.py.
+STORAGES = {
+    **{"FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2"},
+    **{"LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1"},
+    **{"ByteStorage": "u1", "BoolStorage": "?"},
+}
+CURE = "save the model again as safetensors: model.save_pretrained(folder, safe_serialization=True)"
+
+
+class _StorageType(NamedTuple):
+    kind: str
+
+
+class _Tensor(NamedTuple):
+    """A tensor of the pickle before its numbers are read."""
+
+    key: str
+    kind: str
+    offset: int
+    size: Tuple[int, ...]
+    stride: Tuple[int, ...]
+
+
+def read_torch_pickle(path: Path) -> Arrays:
+    """Read {name: array} from a pytorch_model.bin; bfloat16 comes as uint16.
+
+    Raises CheckpointError when it is damaged, of the form before torch 1.6, or asks for more than tensors.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read_archive(archive, path.stat().st_size)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} is refused: {error.message}; {CURE}") from None
+    except Exception as error:  # a damaged archive or pickle raises nearly anything
+        raise CheckpointError(f"{path} cannot be read ({error.__class__.__name__}); {CURE}") from None
+
+
+def _read_archive(archive: zipfile.ZipFile, most_bytes: int) -> Arrays:
+    named = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+    if archive.getinfo(named).file_size > most_bytes:
+        raise CheckpointError("it is packed, as torch never does")
+    tensors = _TorchUnpickler(io.BytesIO(archive.read(named))).load()
+    if not isinstance(tensors, dict) or not all(isinstance(value, _Tensor) for value in tensors.values()):
+        raise CheckpointError("it holds more than named tensors")
+    folder = named[: -len("data.pkl")]
+    stored = {tensor.key: f"{folder}data/{tensor.key}" for tensor in tensors.values()}
+    if sum(archive.getinfo(name).file_size for name in stored.values()) > most_bytes:
+        raise CheckpointError("it is packed, as torch never does")
+    bytes_of = {key: archive.read(name) for key, name in stored.items()}
+    return {str(name): _array_of(tensor, bytes_of[tensor.key]) for name, tensor in tensors.items()}
+
+
+def _array_of(tensor: _Tensor, content: bytes) -> np.ndarray:
+    """Return the numbers of a tensor, in an order of its own where it is a transposed view."""
+    numbers = np.frombuffer(content, np.dtype(tensor.kind))
+    last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.size, tensor.stride))
+    is_inside = min(tensor.size, default=1) > 0 and 0 <= tensor.offset <= last < len(numbers)
+    if not is_inside or len(tensor.size) != len(tensor.stride) or min(tensor.stride, default=0) < 0:
+        raise CheckpointError("a tensor lies outside of its storage")
+    if np.prod(tensor.size, dtype=np.float64) > len(numbers):
+        raise CheckpointError("a tensor is larger than its storage")
+    steps = tuple(step * numbers.itemsize for step in tensor.stride)
+    view = np.lib.stride_tricks.as_strided(numbers[tensor.offset :], tensor.size, steps, writeable=False)
+    return np.ascontiguousarray(view)
+
+
+def _rebuild(storage: Any, offset: int, size: tuple, stride: tuple, *_: object) -> _Tensor:
+    key, kind = storage
+    if not all(type(number) is int for number in (offset, *size, *stride)):
+        raise CheckpointError("a tensor whose sizes are no numbers")
+    return _Tensor(key, kind, offset, size, stride)
+
+
+def _rebuild_parameter(tensor: _Tensor, *_: object) -> _Tensor:
+    return tensor
+
+
+OF_TORCH: Dict[tuple, Any] = {
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
+    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
+    ("collections", "OrderedDict"): OrderedDict,
+    **{("torch", name): _StorageType(kind) for name, kind in STORAGES.items()},
+}
+
+
+class _TorchUnpickler(PlainUnpickler):
+    """The unpickler of plain arrays, with the few names of torch that stand for tensors."""
+
+    def find_class(self, module, name):
+        if (module, name) not in OF_TORCH:
+            raise CheckpointError(f"blocked global {module}.{name}")
+        return OF_TORCH[module, name]
+
+    def persistent_load(self, pid):
+        kind, storage_type, key, *_ = pid
+        if kind != "storage" or not isinstance(storage_type, _StorageType) or not isinstance(key, str):
+            raise CheckpointError("a storage of another kind")
+        return key, storage_type.kind
+
+
+SAFETENSORS, PICKLE, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
+THEIR_FILES = (f"{SAFETENSORS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")
+LARGEST_HEADER = 100 << 20  # what safetensors itself allows
+
+
+def is_their_file(path: Path, is_their_config: bool) -> bool:
+    """Return whether transformers wrote a file of weights: by its name or, of safetensors, by its metadata.
+
+    ``is_their_config`` decides where the metadata say nothing.
+    """
+    if path.name in THEIR_FILES:
+        return True
+    if path.name != SAFETENSORS:
+        return False
+    made_by = metadata_of(path).get("format")
+    return made_by == "pt" or (made_by is None and is_their_config)
+
+
+def metadata_of(path: Path) -> Dict[str, object]:
+    """Return what the header of a safetensors file says of itself; nothing of a damaged one."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        text = file.read(length) if length <= LARGEST_HEADER else b""
+    try:
+        metadata = parse_json_object(text).get("__metadata__")
+    except ValueError:  # whoever reads the arrays says what is wrong
+        return {}
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def find_their_weights(folder: Path) -> Optional[Path]:
+    """Return the file of weights that only transformers has; None: there is none."""
+    return next((folder / name for name in THEIR_FILES if (folder / name).is_file()), None)
+
+
+def weight_files(path: Path) -> List[Path]:
+    """Return the files that hold the weights of ``path``: itself, or those that an index names.
+
+    Raises CheckpointError when it is no index, or names what is not a file beside it.
+    """
+    return [path, *sorted(set(_shards_of(path).values()))] if path.name.endswith(INDEX) else [path]
+
+
+def read_their_weights(path: Path, family: str) -> Arrays:
+    """Read the weights of a model of transformers, under the names and orientations of PaddleNLP.
+
+    Raises CheckpointError when a file is missing, damaged, or not what its index promises.
+    """
+    if not path.name.endswith(INDEX):
+        return from_their_names(_read_one(path), family)
+    shards, found = _shards_of(path), {}
+    for file in sorted(set(shards.values())):
+        found.update(_read_one(file))
+    missing = [name for name in shards if name not in found]
+    if missing:
+        raise CheckpointError(
+            f"{path}: {missing[0]} is not in {shards[missing[0]].name}; copy the model again"
+        )
+    return from_their_names(found, family)
+
+
+def _read_one(path: Path) -> Arrays:
+    return read_weights(path) if path.suffix == ".safetensors" else read_torch_pickle(path)
+
+
+def _shards_of(index: Path) -> Dict[str, Path]:
+    """Return {name of an array: the file that holds it}."""
+    cure = "copy the model again"
+    places = read_json_object(index, cure, CheckpointError).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise CheckpointError(f"{index}: no weight_map in it; {cure}")
+    for file in places.values():
+        if not isinstance(file, str) or Path(file).name != file or not (index.parent / file).is_file():
+            raise CheckpointError(f"{index}: {str(file)[:100]} is no file beside it; {cure}")
+    return {name: index.parent / file for name, file in places.items()}

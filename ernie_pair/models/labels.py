@@ -1,0 +1,316 @@
+"""What the labels of a file mean: the classes of a model and their names, or the scores that it gives.
+
+    --label_map 0=different,1=same      the classes are called so; files may hold 0 and 1, or the names
+    --label_map contradiction,neutral,entailment                     the same for 0, 1 and 2
+    --label_map 0=no,0=unsure,1=yes     two names for one class; the first is its own
+
+config.json keeps them as id2label (the names) and label2id (all spellings). A model for regression has one
+output there, as transformers writes it, and the range of its labels:
+
+    {"num_labels": 1, "problem_type": "regression", "label_range": [0.0, 5.0]}
+    {"num_labels": 1, "problem_type": "regression", "pair_target": "ranking"}      that ranks candidates
+    {..., "label_range": [0, 1], "score_activation": "sigmoid"}      a published reranker, as of CrossEncoder
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+
+from data_tools.files.errors import InputError
+
+CLASSIFICATION, REGRESSION, RANKING = "classification", "regression", "ranking"
+# What makes the score of the one output of a published reranker; a model that is trained here has none.
+ACTIVATION, SIGMOID, IDENTITY = "score_activation", "sigmoid", "identity"
+TARGETS = (CLASSIFICATION, REGRESSION, RANKING)  # what a model is for
+RANGE, PROBLEM, TARGET = "label_range", "problem_type", "pair_target"
+EXAMPLE = "0=different,1=same"
+UNLABELLED = -1  # stands for the class of a row without label, where labels are optional
+RANGE_EXAMPLE = "0,5"
+SCORE = "score"  # what the output of a model without classes is called
+_WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole numbers that has a gap
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of a model and their names.
+
+    ``names[c]`` is what class c is called; ``classes`` holds every spelling that a file may use. Where they
+    ``are_optional`` a row without label has the class UNLABELLED.
+    """
+
+    names: Tuple[str, ...]
+    classes: Dict[str, int]
+    are_optional: bool = False
+
+    @property
+    def target(self) -> str:
+        """Return what the model is for, one of TARGETS."""
+        return CLASSIFICATION
+
+    @property
+    def has_classes(self) -> bool:
+        """Return whether the model chooses among classes; otherwise it gives one score."""
+        return self.target == CLASSIFICATION
+
+    @property
+    def label_range(self) -> Optional[Tuple[float, float]]:
+        """Return the lowest and the highest label of a model for regression, where they are known."""
+        return None
+
+    @property
+    def activation(self) -> str:
+        """Return SIGMOID or IDENTITY of a published reranker, see ACTIVATION; else ''."""
+        return ""
+
+    @classmethod
+    def numbered(cls, count: int) -> "Labels":
+        """Return ``count`` classes that are called by their numbers."""
+        names = tuple(map(str, range(count)))
+        return cls(names, {name: number for number, name in enumerate(names)})
+
+    @classmethod
+    def named(cls, spellings: Dict[str, int]) -> "Labels":
+        """Return the classes of {spelling: class}; the first spelling of a class is its name.
+
+        The numbers of the classes count too, unless a spelling is a number itself.
+        """
+        names: Dict[int, str] = {}
+        for spelling, number in spellings.items():
+            names.setdefault(number, spelling)
+        classes = dict(spellings)
+        if not any(map(_is_number, spellings)):
+            classes.update((str(number), number) for number in names)
+        return cls(tuple(names[number] for number in sorted(names)), classes)
+
+    def class_of(self, label: object) -> Optional[int]:
+        """Return the class that a text or a number names, None for none. 1.0 is read as 1."""
+        try:
+            text = str(label)
+        except ValueError:  # an integer of more digits than Python writes
+            return None
+        whole = _WHOLE.fullmatch(text)
+        return self.classes.get(text, self.classes.get(whole[1]) if whole else None)
+
+    def value_of(self, label: object) -> Union[int, float, None]:
+        """Return what is learned from a label, a text or a number; None where it is none of these."""
+        return self.class_of(label)
+
+    @property
+    def read_as(self) -> List[Any]:
+        """Return what determines how labels are read, as JSON can hold it."""
+        return sorted(self.classes.items())
+
+    def to_config(self) -> Dict[str, Any]:
+        """Return the keys of a config.json that keep these labels."""
+        return {
+            "num_labels": len(self.names),
+            "id2label": {str(number): name for number, name in enumerate(self.names)},
+            "label2id": self.classes,
+        }
+
+    @property
+    def allowed(self) -> str:
+        """Return all spellings, for an error message."""
+        return ", ".join(self.classes)
+
+
+@dataclass(frozen=True)
+class Scores(Labels):
+    """The labels of a model for regression: numbers, within ``limits`` (lowest, highest) if known.
+
+    ``made_by``: its `activation`.
+    """
+
+    limits: Optional[Tuple[float, float]] = None
+    made_by: str = ""
+
+    @classmethod
+    def within(cls, limits: Optional[Tuple[float, float]] = None, made_by: str = "") -> "Scores":
+        """Return the scores from ``limits[0]`` to ``limits[1]``; None: any number."""
+        return cls((SCORE,), {}, limits=limits, made_by=made_by)
+
+    @property
+    def activation(self) -> str:
+        """Return SIGMOID or IDENTITY of a published reranker, see ACTIVATION; else ''."""
+        return self.made_by
+
+    @property
+    def target(self) -> str:
+        """Return REGRESSION."""
+        return REGRESSION
+
+    @property
+    def label_range(self) -> Optional[Tuple[float, float]]:
+        """Return the lowest and the highest label, where they are known."""
+        return self.limits
+
+    def value_of(self, label: object) -> Optional[float]:
+        """Return the number that a text or a number is; None for what is none, not finite or out of range."""
+        if isinstance(label, bool) or not isinstance(label, (str, Real)):
+            return None
+        if isinstance(label, str) and ("_" in label or not label.isascii()):  # which Python reads as digits
+            return None
+        try:
+            value = float(label)
+        except (ValueError, OverflowError):
+            return None
+        low, high = self.limits or (-math.inf, math.inf)
+        return value if math.isfinite(value) and low <= value <= high else None
+
+    @property
+    def read_as(self) -> List[Any]:
+        """Return what determines how labels are read, as JSON can hold it."""
+        return [self.target, self.limits]
+
+    def to_config(self) -> Dict[str, Any]:
+        """Return the keys of a config.json that keep these labels."""
+        limits = {} if self.limits is None else {RANGE: list(self.limits)}
+        made_by = {ACTIVATION: self.made_by} if self.made_by else {}
+        return {"num_labels": 1, PROBLEM: REGRESSION, **limits, **made_by}
+
+    @property
+    def allowed(self) -> str:
+        """Return which numbers are allowed, for an error message."""
+        return "a number" if self.limits is None else "a number from {:g} to {:g}".format(*self.limits)
+
+
+@dataclass(frozen=True)
+class Relevance(Labels):
+    """The labels of a model that ranks the candidates of a query: 1 of a relevant one, 0 of another."""
+
+    @classmethod
+    def of_candidates(cls) -> "Relevance":
+        """Return the labels of candidates."""
+        return cls((SCORE,), {"0": 0, "1": 1})
+
+    @property
+    def target(self) -> str:
+        """Return RANKING."""
+        return RANKING
+
+    @property
+    def read_as(self) -> List[Any]:
+        """Return what determines how labels are read, as JSON can hold it."""
+        return [self.target]
+
+    def to_config(self) -> Dict[str, Any]:
+        """Return the keys of a config.json that keep these labels."""
+        return {"num_labels": 1, PROBLEM: REGRESSION, TARGET: RANKING}
+
+
+def refuse_no_classes(labels: Labels, where: str, what: str) -> None:
+    """Raise InputError for a model without classes, ``where``, that ``what`` has no use of."""
+    if not labels.has_classes:
+        raise InputError(
+            f"{where} is a model for {labels.target}, and {what} takes those with classes; name one of them"
+        )
+
+
+def parse_label_range(text: str) -> Optional[Tuple[float, float]]:
+    """Return the lowest and the highest label that --label_range names; None where it is empty.
+
+    Raises InputError when it is not such a range.
+    """
+    if not text:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError(
+            f"--label_range {text} is not a lowest and a highest label; write {RANGE_EXAMPLE}, for example"
+        )
+    return low, high
+
+
+def parse_label_map(text: str) -> Labels:
+    """Return the labels that --label_map names. Raises InputError when it is not such a map."""
+    return Labels.named(_read_map(text))
+
+
+def labels_in(config: Mapping[str, Any]) -> Labels:
+    """Return the labels of a config.json: scores of a model for regression or ranking, else classes.
+
+    Those are called by their numbers where it has no names. Raises InputError when the names do not fit the
+    number of classes.
+    """
+    target = target_in(config)
+    if target == RANKING:
+        return Relevance.of_candidates()
+    if target == REGRESSION:
+        limits = config.get(RANGE)
+        limits = None if limits is None else (float(limits[0]), float(limits[1]))
+        return Scores.within(limits, config.get(ACTIVATION, ""))
+    count, names = num_labels_in(config), config.get("id2label")
+    if names is None:
+        return Labels.numbered(count)
+    spellings = {str(name): int(key) for key, name in names.items() if _is_number(str(key))} if names else {}
+    more = config.get("label2id") or {}
+    spellings.update((name, number) for name, number in more.items() if number in range(count))
+    if set(spellings.values()) != set(range(count)):
+        raise InputError(f"config.json: id2label does not name the {count} classes; fix it, or remove it")
+    return Labels.named(spellings)
+
+
+def num_labels_in(config: Mapping[str, Any]) -> int:
+    """Return how many classes a config.json gives a classifier, 2 unless it says so; 1 where it gives scores.
+
+    Raises InputError below 2 of a classifier.
+    """
+    if target_in(config) != CLASSIFICATION:
+        return 1
+    value = config.get("num_labels", config.get("num_classes", 2))
+    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
+        raise InputError(f"config.json: num_labels is {value!r}; a classifier needs 2 classes or more")
+    return value
+
+
+def target_in(config: Mapping[str, Any]) -> str:
+    """Return what the model of a config.json is for, one of TARGETS; regression as transformers tells it."""
+    if config.get("num_labels") != 1 or config.get(PROBLEM) != REGRESSION:
+        return CLASSIFICATION
+    return RANKING if config.get(TARGET) == RANKING else REGRESSION
+
+
+def without_labels(config: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return a config.json without what tells of its labels, for others to be written there."""
+    gone = {"id2label", "label2id", "num_labels", "num_classes", RANGE, TARGET, ACTIVATION}
+    gone |= {PROBLEM} if config.get(PROBLEM) == REGRESSION else set()
+    return {key: value for key, value in config.items() if key not in gone}
+
+
+def _read_map(text: str) -> Dict[str, int]:
+    """Parse {spelling: class}. Raises InputError naming the part that is wrong."""
+    parts = [part.strip() for part in text.split(",")]
+    numbered = [part.partition("=") if "=" in part else ("", "", part) for part in parts]
+    if len({equals for _, equals, _ in numbered}) != 1:
+        raise _bad_map(text, "some of its parts have a class and some have none")
+    spellings: Dict[str, int] = {}
+    for position, (number, equals, name) in enumerate(numbered):
+        number, name = number.strip() if equals else str(position), name.strip()
+        if not _is_number(number):
+            raise _bad_map(text, f"{number!r} is not a class number")
+        if not name or name in spellings:
+            fault = f"the name {name!r} is given twice" if name else f"class {number} has no name"
+            raise _bad_map(text, fault)
+        spellings[name] = int(number)
+    _refuse_gaps(text, sorted(set(spellings.values())))
+    return spellings
+
+
+def _refuse_gaps(text: str, numbers: List[int]) -> None:
+    if len(numbers) < 2:
+        raise _bad_map(text, "a classifier needs 2 classes or more")
+    if numbers != list(range(len(numbers))):
+        raise _bad_map(text, f"its classes are {', '.join(map(str, numbers))}, not 0 and up without a gap")
+
+
+def _bad_map(text: str, reason: str) -> InputError:
+    return InputError(f"--label_map {text}: {reason}; write {EXAMPLE}, for example")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()

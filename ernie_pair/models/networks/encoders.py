@@ -1,0 +1,177 @@
+"""Compute the last encoder layer for the first token of each sequence only, if the head reads nothing else.
+
+Its keys and values are those of all tokens, as ever; its queries, its norms and its feed-forward are of one
+token per sequence. The answer is the same within the rounding of float32, and so are the gradients, for what
+is left out had no part in them. B batch, S sequence, D hidden.
+"""
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Dict, Tuple, Type
+
+from paddle import nn
+
+from ernie_pair.inference.token_rows import SEPARATOR
+from ernie_pair.models.config_json import FAMILIES
+from ernie_pair.models.spec import ModelSpec
+from ernie_pair.runtime.paddle_patches.layers import (
+    make_gelu_new,
+    own_forward,
+    set_epsilon,
+    set_forward,
+    share_positions,
+)
+from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
+
+
+class FirstTokenAlone:
+    """A context in which an encoder's last layer returns [B, 1, D]; None for ``layer`` changes nothing.
+
+    What stands in for the layer's forward pass already (recompute, the fused kernels) has a method
+    ``for_first_token``, which is given Paddle's way to do it and returns its own.
+    """
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def __enter__(self) -> None:
+        if self.layer is not None:
+            self.before = own_forward(self.layer)
+            alone = partial(first_token_state, self.layer)
+            set_forward(self.layer, alone if self.before is None else self.before.for_first_token(alone))
+
+    def __exit__(self, *error) -> None:
+        if self.layer is not None:
+            set_forward(self.layer, self.before)
+
+
+def can_run_first_token(layer) -> bool:
+    """Return whether `first_token_state` computes what ``layer`` does: it is Paddle's own, not a subclass."""
+    return type(layer) is nn.TransformerEncoderLayer and type(layer.self_attn) is nn.MultiHeadAttention
+
+
+def first_token_state(layer, states_BSD, src_mask=None, cache=None, output_attentions=False):
+    """Return the state of the first token after ``layer``, [B, 1, D].
+
+    ``src_mask`` is added to the scores, and is the same for every query. ``cache`` and ``output_attentions``
+    are as TransformerEncoder passes them: None and False, for no classifier asks for more.
+    """
+    assert cache is None and not output_attentions
+    seen_BSD = layer.norm1(states_BSD) if layer.normalize_before else states_BSD
+    attended_B1D = layer.self_attn(seen_BSD[:, :1], seen_BSD, seen_BSD, src_mask)
+    state_B1D = states_BSD[:, :1] + layer.dropout1(attended_B1D)
+    if not layer.normalize_before:
+        state_B1D = layer.norm1(state_B1D)
+    inner_B1D = layer.norm2(state_B1D) if layer.normalize_before else state_B1D
+    inner_B1D = layer.linear2(layer.dropout(layer.activation(layer.linear1(inner_B1D))))
+    state_B1D = state_B1D + layer.dropout2(inner_B1D)
+    return state_B1D if layer.normalize_before else layer.norm2(state_B1D)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How a family of encoders is called; ``head``: what PaddleNLP's XForSequenceClassification makes of it.
+
+    pooled   dropout and a linear layer on the pooled output
+    relu     the same on its positive part
+    first    the same on the hidden state of the first token
+    dense    a linear layer and ReLU on that before
+    own      a class of its own on the hidden states, with dropout inside
+    """
+
+    attribute: str = ""  # what it is called in the weights; empty: the name of the family
+    head: str = "pooled"
+    takes_types: bool = True
+    makes_mask: bool = True  # from the padding; otherwise it wants one, [B, S] of 0 and 1
+    gives_pooled: bool = True  # a tuple of hidden states and pooled output; otherwise the states alone
+    layers: str = "encoder.layers"
+    idle: Tuple[str, ...] = ()  # parts that no output depends on
+    pretraining_heads: Tuple[str, ...] = ("cls.",)
+
+
+ENCODERS: Dict[str, Encoder] = {
+    **dict.fromkeys(("ernie", "bert", "roformer", "ppminilm", "skep"), Encoder()),
+    "ernie_gram": Encoder(idle=("embeddings.rel_pos_embeddings.",)),
+    "roberta": Encoder(head="own", pretraining_heads=("lm_head.",)),
+    "xlm_roberta": Encoder(attribute="roberta", head="own", pretraining_heads=("lm_head.",)),
+    "electra": Encoder(
+        head="own",
+        gives_pooled=False,
+        pretraining_heads=("discriminator_", "generator_", "bias_mts."),
+    ),
+    "nezha": Encoder(makes_mask=False, layers="encoder.layer"),
+    "roformerv2": Encoder(head="first", gives_pooled=False),
+    "tinybert": Encoder(head="relu", idle=("fit_dense",)),
+    "albert": Encoder(
+        attribute="transformer",
+        makes_mask=False,
+        layers="encoder.albert_layer_groups",
+        pretraining_heads=("predictions.", "sop_classifier."),
+    ),
+    "megatronbert": Encoder(layers="encoder.layer"),
+    **dict.fromkeys(("mobilebert", "squeezebert"), Encoder(makes_mask=False)),
+    "distilbert": Encoder(head="dense", takes_types=False, gives_pooled=False, pretraining_heads=("vocab_",)),
+}
+# Families on Paddle's TransformerEncoderLayer, which has no gelu_new.
+OF_PADDLE_LAYERS = ("ernie", "ernie_gram", "bert", "roberta", "xlm_roberta")
+
+
+def encoder_spec(spec: ModelSpec) -> ModelSpec:
+    """Return ``spec`` with the sizes that PaddleNLP would otherwise set to other values."""
+    if spec.family == "ernie_gram" and spec.embedding_size is None:
+        return spec.replace(embedding_size=spec.hidden_size)
+    return spec
+
+
+def new_encoder(spec: ModelSpec) -> nn.Layer:
+    """Return PaddleNLP's encoder of ``spec`` with random weights, and the epsilon that ``spec`` states."""
+    family = spec.family
+    model_class = getattr(transformers, f"{FAMILIES[family]}Model")
+    settings, is_new = spec.to_config(), spec.config.get("hidden_act") == "gelu_new"
+    if is_new and family in OF_PADDLE_LAYERS:
+        settings["hidden_act"] = "gelu"
+    settings["model_type"] = model_class.config_class.model_type
+    config = model_class.config_class.from_dict(settings)
+    # PaddleNLP's classifier leaves this pooler away.
+    encoder = model_class(config, add_pooling_layer=False) if "roberta" in family else model_class(config)
+    if family == "nezha":
+        share_positions(encoder)
+    if is_new and family in OF_PADDLE_LAYERS:
+        make_gelu_new(encoder.encoder.layers)
+    if spec.own_epsilon is not None:
+        # That of SqueezeBERT's layers is 1e-12 in transformers as well, whatever config.json says.
+        set_epsilon(encoder.embeddings if family == "squeezebert" else encoder, spec.own_epsilon)
+    return encoder
+
+
+def own_head(family: str, encoder: nn.Layer) -> nn.Layer:
+    """Return PaddleNLP's layer that makes logits of hidden states, with random weights."""
+    return own_head_class(family, encoder)(encoder.config)
+
+
+def own_head_class(family: str, encoder: nn.Layer) -> Type[nn.Layer]:
+    """Return the class of `own_head`, which reads the state of the first token alone."""
+    modeling = sys.modules[type(encoder).__module__]
+    return getattr(modeling, f"{FAMILIES[family]}ClassificationHead")
+
+
+def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad_id: int, alone=None):
+    """Return hidden states [B, S, D] and the pooled output [B, D], or None for it.
+
+    ``input_ids`` and ``token_type_ids`` are int64 [B, S]; a model with one token type gives it to both texts.
+    ``alone``: the last layer, where it is to run for the first token alone; the hidden states are [B, 1, D]
+    then.
+    """
+    way = ENCODERS[family]
+    if getattr(encoder.config, "type_vocab_size", 0) == 1:
+        token_type_ids = token_type_ids * 0  # a program that is traced keeps its input
+    elif "roberta" in family:  # its tokenizer of two separators between the texts gives all one type
+        token_type_ids = token_type_ids * (1 - token_type_ids.max(axis=1, keepdim=True) // SEPARATOR)
+    asked = {"token_type_ids": token_type_ids} if way.takes_types else {}
+    if not way.makes_mask:
+        dtype = encoder.embeddings.word_embeddings.weight.dtype
+        asked = {**asked, "attention_mask": (input_ids != pad_id).astype(dtype)}
+    with FirstTokenAlone(alone):
+        answer = encoder(input_ids, **asked)
+    return (answer[0], answer[1]) if way.gives_pooled else (answer, None)

@@ -1,0 +1,147 @@
+"""One encoder for any text: an encoder of PaddleNLP, and one vector of its hidden states.
+
+A folder of it is one of the encoder alone, ErnieModel for example, which PaddleNLP and every command here
+take, with an embedding.json beside it. B batch, S sequence, D hidden.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Optional, Sequence, Tuple
+
+import paddle
+
+from data_tools.files.errors import InputError
+from ernie_pair.models.config_json import CONFIG, FAMILIES, NO_MODEL
+from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, Step
+from ernie_pair.models.networks.classifier_weights import HEADS, set_matching, unused_parts, with_prefix
+from ernie_pair.models.networks.encoder_model import THEIRS, EncoderModel
+from ernie_pair.models.networks.encoders import can_run_first_token, hidden_states
+from ernie_pair.models.networks.pooling import Steps, pooled
+from ernie_pair.models.sentence_transformers import DENSE, read_sentence_folder, write_sentence_files
+from ernie_pair.models.source import ModelSource
+from ernie_pair.models.spec import ModelSpec
+from ernie_pair.runtime.processes.world import seed_of
+from ernie_pair.weights.half_tensors import widen_tensors
+
+EPSILON_CLASS = "OwnEpsilonTextEncoder"  # which PaddleNLP has not, and would compute with another epsilon
+OF_CLASSIFIERS = ("num_labels", "num_classes", "pooling", "model_class", "id2label", "label2id")
+
+
+class TextEncoder(EncoderModel):
+    """A model that makes a vector of a text; a number in ``dropout`` replaces its rates.
+
+    ``pooling``: mean of the last hidden states over what is no padding, that of the first token, or others of
+    `pooling.POOLINGS`, several joined by +. ``steps``: what is done with the vector after that.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        dropout: Optional[float] = None,
+        pooling: str = "mean",
+        steps: Sequence[Step] = (),
+    ):
+        super().__init__(_encoder_spec(spec, dropout))
+        self.pooling, self.written_apart = pooling, (DENSE,)
+        self.dense = Steps(steps, self.spec.hidden_size * len(pooling.split("+")))
+        self.fix_unused()
+
+    @property
+    def dim(self) -> int:
+        """Return the numbers of a vector."""
+        return self.dense.dim
+
+    def unused_parts(self) -> Tuple[str, ...]:
+        """Return the beginnings of the names of parameters that no vector depends on: the pooler's too."""
+        return (*self.way.idle, "pooler.")
+
+    def forward(self, input_ids, token_type_ids):
+        """Return vectors [B, D] of any length, of ids and token types int64 [B, S]; padding has no part."""
+        last = self.layers()[-1]
+        is_first = self.pooling == "first_token"
+        alone = last if is_first and can_run_first_token(last) else None
+        states_BSD, _ = hidden_states(
+            self.family, self.encoder, input_ids, token_type_ids, self.pad_id, alone
+        )
+        is_text_BS1 = (input_ids != self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
+        return self.dense(pooled(self.pooling, states_BSD, is_text_BS1))
+
+    def write_embedding(
+        self, folder: Path, vocab_file: Path, settings: EmbeddingSettings, save_format: str = "paddle"
+    ) -> None:
+        """Fill ``folder`` with the model and its embedding.json; see `EncoderModel.write`.
+
+        A folder for transformers is one of sentence-transformers.
+        """
+        self.write(folder, vocab_file, settings.max_seq_len, save_format)
+        if save_format != "hf":
+            (folder / EMBEDDING).write_text(settings.to_json(), encoding="utf-8")
+        if save_format != "paddle":
+            theirs = folder / THEIRS if save_format == "both" else folder
+            dense = {name: p for name, p in self.state_dict().items() if name.startswith(DENSE)}
+            write_sentence_files(theirs, settings, self.spec.hidden_size, widen_tensors(dense))
+
+    def sha256(self, vocab_sha256: str) -> str:
+        """Return the hash of all that a vector depends on but its settings: weights, sizes, vocabulary."""
+        digest = hashlib.sha256(json.dumps([self.spec.shape, self.spec.lower_case, vocab_sha256]).encode())
+        arrays = widen_tensors({n: p for n, p in self.named_parameters() if not self.is_unused(n)})
+        for name in sorted(arrays):
+            digest.update(f"{name} {arrays[name].shape}".encode())
+            digest.update(arrays[name].astype("<f4", copy=False).tobytes())
+        return digest.hexdigest()
+
+
+def _encoder_spec(spec: ModelSpec, dropout: Optional[float]) -> ModelSpec:
+    settings = spec.to_config(model_type=spec.family, architectures=[f"{FAMILIES[spec.family]}Model"])
+    if spec.own_epsilon is not None:
+        settings["architectures"] = [EPSILON_CLASS]
+    for key in OF_CLASSIFIERS:
+        settings.pop(key, None)
+    if spec.family == "ernie_gram" and spec.embedding_size is None:  # PaddleNLP's default is 768
+        settings["embedding_size"] = spec.hidden_size
+    if dropout is not None:
+        settings.update(dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout))
+    return spec.with_config(settings)
+
+
+def build_text_encoder(
+    source: ModelSource,
+    seed: int,
+    dropout: Optional[float],
+    pooling: str = "mean",
+    steps: Sequence[Step] = (),
+) -> TextEncoder:
+    """Return an encoder of the family of ``source`` with random weights, the same for the same ``seed``.
+
+    Raises InputError if ``source`` does not describe a valid model.
+    """
+    paddle.seed(seed_of(seed))
+    try:
+        return TextEncoder(source.spec, dropout, pooling, steps)
+    except NO_MODEL as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{source.name}: {CONFIG} describes no valid {source.spec.family} model ({reason}); correct it"
+        ) from None
+
+
+def load_text_weights(model: TextEncoder, source: ModelSource, folder: Path) -> str:
+    """Load the weights of ``source``, if any, into ``model``, and return a description of its start.
+
+    ``folder``: where modules.json of sentence-transformers would name dense steps. A classifier and the heads
+    of pretraining are passed over, a pooler may be absent; anything else must fit name by name. Raises
+    CheckpointError otherwise.
+    """
+    if source.weights is None:
+        return "start from random weights (--from_scratch true)"
+    found = with_prefix(source.read_weights(), model)
+    if source.is_hugging_face and len(model.dense):
+        sentence = read_sentence_folder(folder)
+        found.update(sentence.dense_arrays() if sentence else {})
+    unused = (*model.way.pretraining_heads, *HEADS, *unused_parts(model, source))
+    passed_over = sum(name.startswith(unused) for name in found)
+    may_miss = tuple(f"{model.attribute}.{part}" for part in model.unused_parts())
+    set_matching(model, found, source.weights, may_miss=may_miss, may_have=(*unused, *may_miss))
+    note = f", {passed_over} weights of other heads are ignored" if passed_over else ""
+    return f"start from the weights {source.weights}{note}"

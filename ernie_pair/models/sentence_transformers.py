@@ -1,0 +1,503 @@
+"""A folder of sentence-transformers: modules.json and what it names, read and written without the library.
+
+    modules.json    [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+                     {"idx": 1, "name": "1", "path": "1_Pooling", "type": "....models.Pooling"}, ...]
+    1_Pooling/config.json    {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": true, ...}
+    2_Dense/config.json      {"in_features": 384, "out_features": 256, "bias": true, ...}
+    sentence_bert_config.json              {"max_seq_length": 256, "do_lower_case": false}
+    config_sentence_transformers.json      {"prompts": {"query": "query: "}, "similarity_fn_name": "cosine"}
+
+Version 6 names the classes otherwise, has embedding_dimension and pooling_mode in place of a flag for each
+mode, and leaves max_seq_length to the tokenizer. What is not computed here is refused by its name.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from data_tools.files.atomic_files import FileRefusedError, read_regular
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.json_file import (
+    MOST_BYTES,
+    JsonError,
+    is_whole_number,
+    parse_json,
+    read_json_object,
+    shown,
+    write_json,
+)
+from ernie_pair.models.config_json import CONFIG, EMBEDDING, find_config
+from ernie_pair.models.embedding_json import (
+    LONGEST_TEXT,
+    NORMALIZE,
+    SHORTEST_TEXT,
+    SIMILARITIES,
+    EmbeddingSettings,
+    Step,
+    bad_poolings,
+    full_prompts,
+    read_embedding,
+    width_after,
+)
+from ernie_pair.models.hugging_face.folders import read_torch_pickle
+from ernie_pair.models.spec import ModelSpec
+from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, safetensors_parts
+
+MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
+OF_TRANSFORMER = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+CURE = "copy the model again, or take another one"
+KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
+SENTENCE, USUAL_TEMPERATURE = "sentence_embedding", 0.05
+# {their name of a pooling: ours}, in the order in which several of the flags of old are concatenated.
+POOLINGS = {
+    "cls": "first_token",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last_token",
+}
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+ACTIVATIONS = {
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "identity": "torch.nn.modules.linear.Identity",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "silu": "torch.nn.modules.activation.SiLU",
+}
+DENSE = "dense."  # begins our names of the weights of dense steps
+DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# What sentence_bert_config.json may say besides: the values with which it changes nothing.
+HARMLESS: Dict[str, Tuple[Any, ...]] = {
+    "transformer_task": (None, "feature-extraction"),
+    "module_output_name": (None, "token_embeddings"),
+    "query_length": (None,),
+    "document_length": (None,),
+    "query_expansion": (None,),
+    "processing_kwargs": (None, {}),
+    "config_args": (None, {}),
+    "config_kwargs": (None, {}),
+    "tokenizer_name_or_path": (None,),
+    "modality_config": (None, {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}),
+}
+OF_TOKENIZER, OF_MODEL = ("tokenizer_args", "processor_kwargs"), ("model_args", "model_kwargs")
+IDLE = ("add_pooling_layer", "attn_implementation", "torch_dtype", "dtype", "use_safetensors")
+
+
+@dataclass(frozen=True)
+class SentenceFolder:
+    """What a folder of sentence-transformers says of itself.
+
+    ``encoder``: the folder of config.json, tokenizer and weights; ``width``: that of the hidden states which
+    the pooling takes; ``max_seq_len`` 0: the tokenizer says it; ``dense``: the folder of each dense step.
+    ``similarity`` and the rest are those of `EmbeddingSettings`.
+    """
+
+    folder: Path
+    encoder: Path
+    width: int
+    pooling: str
+    steps: Tuple[Step, ...]
+    dense: Tuple[Path, ...]
+    max_seq_len: int
+    lower_case: bool
+    includes_prompt: bool
+    prompts: Dict[str, str]
+    default_prompt: str
+    similarity: str
+
+    def settings(self, spec: ModelSpec) -> EmbeddingSettings:
+        """Return how vectors are computed with the encoder of ``spec``.
+
+        Raises InputError when the pooling is of another width than the encoder.
+        """
+        if self.width != spec.hidden_size:
+            raise InputError(
+                f"{self.folder}: its pooling is for hidden states of {self.width}, and the encoder has "
+                f"{spec.hidden_size}; {CURE}"
+            )
+        length = self.max_seq_len or spec.trained_length or spec.max_positions
+        dim = width_after(self.pooling, self.width, self.steps)
+        return EmbeddingSettings(
+            pooling=self.pooling,
+            dim=dim,
+            dims=(dim,),
+            max_seq_len=min(length, spec.max_positions),
+            temperature=USUAL_TEMPERATURE,
+            steps=self.steps,
+            prompts=self.prompts,
+            default_prompt=self.default_prompt,
+            similarity=self.similarity,
+            lower_case=self.lower_case,
+            includes_prompt=self.includes_prompt,
+        )
+
+    def dense_arrays(self) -> Arrays:
+        """Return the weights of the dense steps under our names, float32, of [inputs, outputs].
+
+        Raises CheckpointError when they are missing, damaged or of another shape than their config.json says.
+        """
+        found: Arrays = {}
+        width = self.width * len(self.pooling.split("+"))
+        steps = [step for step in self.steps if step.kind == "dense"]
+        for number, (step, folder) in enumerate(zip(steps, self.dense)):
+            arrays = _read_dense(folder)
+            shapes: Dict[str, Tuple[int, ...]] = {"linear.weight": (step.width, width)}
+            shapes.update({"linear.bias": (step.width,)} if step.bias else {})
+            if step.residual and step.width != width:
+                shapes["residual.weight"] = (step.width, width)
+            told = {name: array.shape for name, array in arrays.items()}
+            if told != shapes:
+                raise CheckpointError(
+                    f"{folder}: it holds {told}, and its {CONFIG} asks for {shapes}; {CURE}"
+                )
+            found.update({f"{DENSE}{number}.{name}": array.T for name, array in arrays.items()})
+            width = step.width
+        return found
+
+
+def is_sentence_folder(folder: Path) -> bool:
+    """Return whether sentence-transformers wrote ``folder``."""
+    return (folder / MODULES).is_file()
+
+
+def encoder_folder_of(folder: Path) -> Path:
+    """Return where the encoder of ``folder`` lies: in sentence-transformers' first module, or itself."""
+    if find_config(folder) is not None or not is_sentence_folder(folder):
+        return folder
+    return _modules_of(folder)[0][1]
+
+
+def files_of_modules(folder: Path) -> List[Path]:
+    """Return the files in the folders of the modules that ``folder`` names, but not those in itself."""
+    places = {place for _, place in _modules_of(folder)} if is_sentence_folder(folder) else set()
+    found = [path for place in sorted(places - {folder}) if place.is_dir() for path in place.iterdir()]
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+
+
+def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
+    """Read modules.json in ``folder`` and what it names; None: there is none.
+
+    Raises InputError, naming the file, for what is missing or damaged and for what is not computed here.
+    """
+    if not is_sentence_folder(folder):
+        return None
+    modules = _modules_of(folder)
+    kinds = [kind for kind, _ in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) & {"Transformer", "Pooling"}:
+        raise InputError(
+            f"{folder / MODULES}: its modules are {', '.join(kinds)}, and only a Transformer, a Pooling, and "
+            f"then Dense and Normalize are computed; take another model"
+        )
+    (_, encoder), (_, pooling) = modules[:2]
+    width, names, includes_prompt = _read_pooling(pooling)
+    steps = tuple(
+        _read_dense_step(place) if kind == "Dense" else _normalize(place) for kind, place in modules[2:]
+    )
+    inside = width * len(names)
+    for (_, place), step in zip(modules[2:], steps):
+        asked = _config_of(place)["in_features"] if step.kind == "dense" else inside
+        if asked != inside:
+            raise InputError(
+                f"{place / CONFIG}: in_features is {shown(asked)}, and vectors have {inside}; {CURE}"
+            )
+        inside = step.width or inside
+    told = _read_settings(folder, inside)
+    length, lower_case = _read_transformer(encoder)
+    return SentenceFolder(
+        folder=folder,
+        encoder=encoder,
+        width=width,
+        pooling="+".join(names),
+        steps=(*steps, *told.pop("steps")),
+        dense=tuple(place for kind, place in modules if kind == "Dense"),
+        max_seq_len=length,
+        lower_case=lower_case,
+        includes_prompt=includes_prompt,
+        **told,
+    )
+
+
+def settings_of_folder(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSettings]:
+    """Return what embedding.json or modules.json in ``folder`` say; None: there is neither.
+
+    Raises InputError where they contradict each other.
+    """
+    own, found = read_embedding(folder), read_sentence_folder(folder)
+    if found is None or (own is not None and own.is_exported):
+        return own
+    theirs = found.settings(spec)
+    if own is None:
+        return theirs
+    for key in ("pooling", "dim", "max_seq_len", "steps", "prompts", "default_prompt", "similarity"):
+        told, other = getattr(own, key), getattr(theirs, key)
+        if key == "prompts":  # the library writes empty ones for query and document
+            told, other = full_prompts(own), full_prompts(theirs)
+        if told != other:
+            raise InputError(
+                f"{folder}: {key} is {told} in {EMBEDDING} and {other} in {MODULES} and its files; remove "
+                f"{EMBEDDING} if the model was changed with sentence-transformers, or else {MODULES}"
+            )
+    return own
+
+
+def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
+    """Return (kind, folder) of each module. Raises InputError for a module that is not computed here."""
+    path = folder / MODULES
+    try:
+        found = parse_json(read_regular(path, MOST_BYTES))
+    except FileRefusedError as error:
+        raise InputError(f"{path}: {error}; {CURE}") from None
+    except JsonError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        raise InputError(f"{where}: {error}; {CURE}") from None
+    if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
+        raise InputError(f"{path}: it is no list of modules; {CURE}")
+    modules = []
+    for one in found:
+        kind, place = one.get("type"), one.get("path")
+        if not isinstance(place, str) or Path(place).is_absolute() or ".." in Path(place).parts:
+            raise InputError(f"{path}: path is {shown(place)}, which is no folder in it; {CURE}")
+        named = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
+        is_theirs = named[0].split(".")[0] == "sentence_transformers"
+        if not is_theirs or named[2] not in KINDS:
+            raise InputError(
+                f"{path}: the module {shown(named[2] if is_theirs else kind)} is not computed here, only "
+                f"{', '.join(KINDS)} of sentence-transformers; take another model"
+            )
+        modules.append((named[2], folder / place))
+    return modules
+
+
+def _config_of(place: Path) -> Dict[str, Any]:
+    if not (place / CONFIG).is_file():
+        raise InputError(f"{place} has no {CONFIG}, and {MODULES} names that folder; {CURE}")
+    return read_json_object(place / CONFIG, CURE)
+
+
+def _read_pooling(place: Path) -> Tuple[int, List[str], bool]:
+    """Return the width of the hidden states, our names of the poolings, and whether prompts are pooled."""
+    found = _config_of(place)
+    width = found.get("embedding_dimension", found.get("word_embedding_dimension"))
+    modes = found.get("pooling_mode")
+    if modes is None:
+        modes = [name for flag, name in FLAGS.items() if found.get(flag)] or ["mean"]
+        others = [key for key in found if key.startswith("pooling_mode_") and key not in FLAGS and found[key]]
+        modes += [key.removeprefix("pooling_mode_") for key in others]
+    modes = [modes] if isinstance(modes, str) else modes
+    if not is_whole_number(width, 1, 10**5) or not isinstance(modes, list) or not modes:
+        raise InputError(f"{place / CONFIG}: no width of the hidden states or no pooling in it; {CURE}")
+    unknown = [mode for mode in modes if not isinstance(mode, str) or mode not in POOLINGS]
+    if unknown:
+        raise InputError(
+            f"{place / CONFIG}: the pooling {shown(unknown[0])} is not computed here, only "
+            f"{', '.join(POOLINGS)}; take another model"
+        )
+    names = [POOLINGS[mode] for mode in modes]
+    if bad_poolings(names):
+        raise InputError(f"{place / CONFIG}: {bad_poolings(names)}; {CURE}")
+    includes = found.get("include_prompt", True)
+    if not isinstance(includes, bool):
+        raise InputError(f"{place / CONFIG}: include_prompt is {shown(includes)}; write true or false")
+    return width, names, includes
+
+
+def _read_dense_step(place: Path) -> Step:
+    found = _config_of(place)
+    _refuse_other_names(found, place)
+    named = found.get("activation_function", ACTIVATIONS["tanh"])
+    short = {name.rpartition(".")[2]: own for own, name in ACTIVATIONS.items()}
+    parts = named.split(".") if isinstance(named, str) else [""]
+    if parts[0] != "torch" or parts[-1] not in short:
+        raise InputError(
+            f"{place / CONFIG}: activation_function {shown(named)} is not computed here, only "
+            f"{', '.join(short)} of torch; take another model"
+        )
+    bias, residual = found.get("bias", True), found.get("use_residual", False)
+    sizes = [is_whole_number(found.get(key), 1, 10**5) for key in ("in_features", "out_features")]
+    if not all(sizes) or not isinstance(bias, bool) or not isinstance(residual, bool):
+        raise InputError(f"{place / CONFIG}: wrong in_features, out_features, bias or use_residual; {CURE}")
+    return Step("dense", found["out_features"], bias, short[parts[-1]], residual)
+
+
+def _normalize(place: Path) -> Step:
+    if (place / CONFIG).is_file():  # old folders have none
+        _refuse_other_names(read_json_object(place / CONFIG, CURE), place)
+    return NORMALIZE
+
+
+def _refuse_other_names(found: Mapping[str, Any], place: Path) -> None:
+    for key in ("module_input_name", "module_output_name"):
+        if found.get(key) not in (None, SENTENCE):
+            raise InputError(
+                f"{place / CONFIG}: {key} is {shown(found[key])}, and only {SENTENCE} is computed here; take "
+                "another model"
+            )
+
+
+def _read_dense(folder: Path) -> Arrays:
+    path = next((folder / name for name in DENSE_WEIGHTS if (folder / name).is_file()), None)
+    if path is None:
+        raise CheckpointError(f"{folder} has neither {' nor '.join(DENSE_WEIGHTS)}; {CURE}")
+    read: Callable[[Path], Arrays] = read_weights if path.suffix == ".safetensors" else read_torch_pickle
+    return as_float32(read(path), str(path))
+
+
+def _read_transformer(place: Path) -> Tuple[int, bool]:
+    """Return the longest input, 0 where the tokenizer says it, and whether texts are lower-cased first."""
+    path = next((place / name for name in OF_TRANSFORMER if (place / name).is_file()), None)
+    found = read_json_object(path, CURE) if path else {}
+    length: Any = found.get("max_seq_length")
+    for key in (*OF_TOKENIZER, *OF_MODEL):
+        idle = ("model_max_length",) if key in OF_TOKENIZER else IDLE
+        told = found.get(key) or {}
+        if not isinstance(told, dict):
+            raise InputError(f"{path}: {key} is {shown(told)}; {CURE}")
+        length = told.get("model_max_length", length)
+        _refuse_any({name: told[name] for name in told if name not in idle}, f"{path}: {key}")
+    _refuse_any({key: found[key] for key in HARMLESS if found.get(key) not in HARMLESS[key]}, str(path))
+    if length is not None and not is_whole_number(length, SHORTEST_TEXT, LONGEST_TEXT):
+        raise InputError(
+            f"{path}: max_seq_length is {shown(length)}, and a text has {SHORTEST_TEXT} or more; {CURE}"
+        )
+    lower_case = found.get("do_lower_case", False)
+    if not isinstance(lower_case, bool):
+        raise InputError(f"{path}: do_lower_case is {shown(lower_case)}; write true or false")
+    return int(length or 0), lower_case
+
+
+def _refuse_any(found: Mapping[str, Any], where: str) -> None:
+    for key, value in found.items():
+        if value is not None and key != "trust_remote_code":
+            raise InputError(
+                f"{where}: {key} is {shown(value)}, which is not computed here; take another model"
+            )
+
+
+def _read_settings(folder: Path, width: int) -> Dict[str, Any]:
+    """Return steps, prompts, default_prompt and similarity of config_sentence_transformers.json."""
+    path = folder / SETTINGS
+    found = read_json_object(path, CURE) if path.is_file() else {}
+    made_as = found.get("model_type", "SentenceTransformer")
+    if made_as != "SentenceTransformer":
+        raise InputError(
+            f"{path}: it is a {shown(made_as)}, which makes no vectors of texts; take another model"
+        )
+    prompts = found.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(
+        isinstance(text, (str, type(None))) for text in prompts.values()
+    ):
+        raise InputError(f"{path}: prompts is {shown(prompts)}; write texts under their names")
+    default = found.get("default_prompt_name") or ""
+    if default not in ("", "query", "document", *prompts):  # those two exist, empty, in every model
+        raise InputError(
+            f"{path}: default_prompt_name is {shown(default)}, and the prompts are "
+            f"{', '.join(prompts) or 'none'}; write one of them"
+        )
+    similarity, cut = found.get("similarity_fn_name") or SIMILARITIES[0], found.get("truncate_dim")
+    if similarity not in SIMILARITIES:
+        raise InputError(
+            f"{path}: similarity_fn_name is {shown(similarity)}; write one of {', '.join(SIMILARITIES)}"
+        )
+    if cut is not None and not is_whole_number(cut, 1):
+        raise InputError(f"{path}: truncate_dim is {shown(cut)}; write a whole number, or null")
+    return {
+        "steps": (Step("truncate", cut),) if cut is not None and cut < width else (),
+        "prompts": {name: text or "" for name, text in prompts.items()},
+        "default_prompt": default if default in prompts else "",
+        "similarity": similarity,
+    }
+
+
+def module_folders(settings: EmbeddingSettings) -> List[str]:
+    """Return the names of the folders that `write_sentence_files` makes: 1_Pooling, 2_Normalize."""
+    kinds = ["Pooling", *(step.kind.capitalize() for step in settings.steps if step.kind != "truncate")]
+    return [f"{number}_{kind}" for number, kind in enumerate(kinds, 1)]
+
+
+def names_written(settings: Optional[EmbeddingSettings]) -> List[str]:
+    """Return the names of all that `write_sentence_files` writes, with the folders on the way."""
+    if settings is None:
+        return []
+    places = module_folders(settings)
+    files = [f"{place}/{CONFIG}" for place in places if not place.endswith("_Normalize")]
+    files += [f"{place}/{DENSE_WEIGHTS[0]}" for place in places if place.endswith("_Dense")]
+    return [MODULES, OF_TRANSFORMER[0], SETTINGS, EMBEDDING, *places, *files]
+
+
+def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, arrays: Arrays) -> None:
+    """Write modules.json and what it names beside a model of transformers in ``folder``, and embedding.json.
+
+    ``width``: that of the hidden states; ``arrays``: the weights of the dense steps, as `dense_arrays`
+    returns them. The names are those of version 3, which every later one reads. The prompt of passages stands
+    under "document" as well: version 6 looks for no other name while that one is there.
+    """
+    places = ["", *module_folders(settings)]
+    modules = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": place,
+            "type": f"sentence_transformers.models.{place.rpartition('_')[2] or 'Transformer'}",
+        }
+        for number, place in enumerate(places)
+    ]
+    write_json(folder / MODULES, modules)
+    for place in places[1:]:
+        (folder / place).mkdir()
+    write_json(folder / places[1] / CONFIG, _pooling_config(settings, width))
+    inside, number = width * len(settings.poolings), 0
+    for place, step in zip(places[2:], settings.steps):
+        if step.kind == "dense":
+            begins = f"{DENSE}{number}."
+            own = {name[len(begins) :]: arrays[name].T for name in arrays if name.startswith(begins)}
+            _write_dense(folder / place, step, inside, own)
+            inside, number = step.width, number + 1
+    length = {"max_seq_length": settings.max_seq_len, "do_lower_case": settings.lower_case}
+    write_json(folder / OF_TRANSFORMER[0], length)
+    cut = [step.width for step in settings.steps if step.kind == "truncate"]
+    passage = settings.prompts.get("passage")
+    is_only = passage and not settings.prompts.get("document")
+    prompts = {**settings.prompts, "document": passage} if is_only else settings.prompts
+    said: Dict[str, object] = {
+        "model_type": "SentenceTransformer",
+        "prompts": prompts,
+        "default_prompt_name": settings.default_prompt or None,
+        "similarity_fn_name": settings.similarity,
+    }
+    write_json(folder / SETTINGS, {**said, "truncate_dim": cut[0]} if cut else said)
+    (folder / EMBEDDING).write_text(settings.to_json(), encoding="utf-8")
+
+
+def _pooling_config(settings: EmbeddingSettings, width: int) -> Dict[str, object]:
+    flags = {flag: POOLINGS[name] in settings.poolings for flag, name in FLAGS.items()}
+    in_order = [POOLINGS[name] for name in FLAGS.values() if POOLINGS[name] in settings.poolings]
+    said: Dict[str, object] = {"word_embedding_dimension": width, **flags}
+    if tuple(in_order) != settings.poolings:  # an order of its own, which only version 6 reads
+        theirs = {own: name for name, own in POOLINGS.items()}
+        said = {"embedding_dimension": width, "pooling_mode": [theirs[name] for name in settings.poolings]}
+    return {**said, "include_prompt": settings.includes_prompt}
+
+
+def _write_dense(folder: Path, step: Step, width: int, arrays: Arrays) -> None:
+    said = {
+        "in_features": width,
+        "out_features": step.width,
+        "bias": step.bias,
+        "activation_function": ACTIVATIONS[step.activation],
+    }
+    write_json(folder / CONFIG, {**said, "use_residual": True} if step.residual else said)
+    with open(folder / DENSE_WEIGHTS[0], "wb") as file:
+        for part in safetensors_parts(arrays, {"format": "pt"}):
+            file.write(part)

@@ -1,0 +1,342 @@
+"""Where a model comes from: a folder (config.json, vocab.txt, weights), a run, or a name of PaddleNLP.
+
+A path that is given and cannot be read is an error, never a fresh start.
+"""
+
+import logging
+import os
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Dict, List, Optional
+
+import yaml
+
+from data_tools.files.atomic_files import read_regular
+from data_tools.files.atomic_folder import content_of
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER, cuts_by_own_rule, find_tokenizer, is_their_config
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
+from ernie_pair.checkpoint.run_folder import best_of
+from ernie_pair.models.config_json import (
+    CONFIG,
+    FAMILIES,
+    VOCAB,
+    find_config,
+    layer_class_in,
+    read_config,
+    refuse_unsupported,
+)
+from ernie_pair.models.hugging_face.counterparts import unsupported_type
+from ernie_pair.models.hugging_face.folders import (
+    find_their_weights,
+    is_their_file,
+    read_their_weights,
+    weight_files,
+)
+from ernie_pair.models.hugging_face.settings import from_their_config, with_cross_encoder
+from ernie_pair.models.sentence_transformers import encoder_folder_of, files_of_modules
+from ernie_pair.models.spec import ModelSpec, parse_spec, parse_tokenizer, read_spec, tokenizer_class_of
+from ernie_pair.models.tokenizer_checks import refuse_other_cutting, refuse_other_vocabulary
+from ernie_pair.weights.weight_files import Arrays, read_weights
+
+WEIGHT_FILES = (
+    *("model_state.pdparams", "model.safetensors", "static_vars.safetensors"),
+    *("static_vars.pdparams", "static_vars", "params"),  # the recipe's, and ERNIE's own releases
+)
+OF_EXPORTED = ("export.json", "model.onnx")  # every exported model has one of them
+RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
+# The recipe's spelling of the name that PaddleNLP knows.
+ALIASES = {"ERNIE 1.0": "ernie-1.0"}
+SENTENCE_PIECE = ("ernie-tiny",)  # of a family that otherwise reads word pieces
+
+NAME_FAMILY = "pass --model_type, or write model_type there"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """The files that a model is made from. ``weights`` is None only for a start from scratch.
+
+    ``is_hugging_face``: transformers saved them; ``spec`` is in PaddleNLP's words all the same.
+    """
+
+    name: str
+    spec: ModelSpec
+    vocab_file: Path
+    weights: Optional[Path]
+    is_hugging_face: bool = False
+
+    @property
+    def weight_files(self) -> List[Path]:
+        """Return the files that hold the weights: none, one, those of a folder, or the shards of an index."""
+        if self.weights is None:
+            return []
+        return sorted(self.weights.iterdir()) if self.weights.is_dir() else weight_files(self.weights)
+
+    def read_weights(self) -> Arrays:
+        """Read the weights, under the names of PaddleNLP where transformers saved them.
+
+        Raises CheckpointError when they are damaged.
+        """
+        assert self.weights is not None  # a model that is not from scratch has some
+        if self.is_hugging_face:
+            return read_their_weights(self.weights, self.spec.family)
+        return read_weights(self.weights)
+
+
+def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[bool] = None) -> ModelSource:
+    """Find config, vocabulary and weights of ``name_or_path``.
+
+    ``model_type``: one of FAMILIES (ernie-gram is ernie_gram), or '' for whichever it is; the config of
+    a source that names no family gets it. For what a run's folders stand see `model_folder_of`.
+    Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
+    missing only with ``from_scratch``, which is None where no training begins. Raises CheckpointError when it
+    is of another family.
+    """
+    family, folder = model_type.replace("-", "_"), Path(name_or_path)
+    if folder.is_dir():
+        source = _open_folder(folder, family, from_scratch)
+    elif folder.exists() or ("/" in name_or_path and _family_of_built_in(name_or_path) is None):
+        raise InputError(f"{name_or_path} is not a folder; give one that holds {CONFIG}")
+    else:
+        source = _fetch(ALIASES.get(name_or_path, name_or_path), family, from_scratch)
+    if source.spec.unknown_family:
+        raise unsupported_type(source.spec.unknown_family, source.name, FAMILIES)
+    named = source.spec.family or family
+    if family and FAMILIES.get(family) == FAMILIES.get(named):  # PaddleNLP calls an XLM-RoBERTa a RoBERTa
+        named = family
+    if family not in ("", named):
+        raise CheckpointError(
+            f"--model_type {family}: {source.name} holds {named} weights; leave --model_type out, or give "
+            "another model"
+        )
+    return replace(source, spec=source.spec.replace(model_type=named)) if named else source
+
+
+def refuse_no_family(source: ModelSource, cure: str) -> None:
+    """Raise InputError when neither the config of ``source`` nor a flag names a family; see `open_model`."""
+    if not source.spec.family:
+        raise InputError(
+            f"{source.name}: neither model_type nor architectures in {CONFIG} names one of "
+            f"{', '.join(FAMILIES)}; {cure}"
+        )
+
+
+def refuse_cased(source: ModelSource) -> None:
+    """Raise InputError for a model that keeps case: a corpus is lower-cased."""
+    if not source.spec.lower_case:
+        raise InputError(
+            f"{source.name} keeps case (do_lower_case false), and pretraining needs lower-cased text; "
+            "give another model"
+        )
+
+
+def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:
+    folder = encoder_folder_of(model_folder_of(folder))
+    config = find_config(folder)
+    if config is None and (folder / RECIPE_NOTE).is_file():
+        return _open_recipes_checkpoint(folder, family, from_scratch)
+    if config is not None:
+        refuse_unsupported(config)
+    vocab_file = find_tokenizer(folder)
+    missing = [CONFIG] * (config is None) + [VOCAB] * (not vocab_file.is_file())
+    if config is None or missing:
+        cure = f"; a model folder holds {CONFIG}, and {VOCAB} or {FAST_TOKENIZER}"
+        cure += ", and ernie-pair new-model creates one" if from_scratch and config is None else ""
+        raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
+    weights = find_weights(folder) or find_their_weights(folder)
+    if weights is None and not from_scratch:
+        _refuse_exported(folder)
+        other = (
+            "give another model" if from_scratch is None else "start from random weights: --from_scratch true"
+        )
+        raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or {other}")
+    is_theirs = _is_hugging_face(config, weights)
+    weights = None if from_scratch else weights
+    is_own = cuts_by_own_rule(folder, read_config(config), is_theirs)
+    vocab_file = folder / VOCAB if is_own else vocab_file
+    _refuse_damage(folder, config, vocab_file, weights)
+    spec = read_spec(
+        config,
+        vocab_file,
+        lambda found: _translated(found, config, family) if is_theirs else found,
+        is_folders=not is_own,
+    )
+    if vocab_file.name == FAST_TOKENIZER and (folder / VOCAB).is_file():
+        refuse_other_vocabulary(vocab_file, folder / VOCAB, spec)
+    if is_own and is_theirs:
+        refuse_other_cutting(folder, spec.lower_case)
+    return ModelSource(str(folder), spec, vocab_file, weights, is_theirs)
+
+
+def open_layer_folder(given: Path, class_name: str) -> ModelSource:
+    """Open a folder that a layer of the user's own, of the class of this name, was saved in; or a checkpoint.
+
+    Raises InputError when it is none, or of another class, CheckpointError when it is damaged.
+    """
+    folder = model_folder_of(given)
+    config = find_config(folder)
+    named = layer_class_in(read_config(config)) if config is not None else ""
+    weights, vocab_file = find_weights(folder), find_tokenizer(folder)
+    if config is None or not named or weights is None:
+        raise InputError(
+            f"weights={str(given)!r} is no folder that a layer of your own was saved in; give the folder of "
+            "save_model, or the output_dir of the run"
+        )
+    if named.rpartition(".")[2] != class_name:
+        raise InputError(
+            f"weights={str(given)!r} was made from the class {named}, and the model is a {class_name}; give "
+            "one of the other"
+        )
+    _refuse_damage(folder, config, vocab_file, weights)
+    is_own = cuts_by_own_rule(folder, {}, is_theirs=False)
+    spec = read_spec(config, vocab_file, is_folders=not is_own)
+    return ModelSource(str(folder), spec, vocab_file, weights)
+
+
+def _translated(found: Dict, config: Path, family: str) -> Dict:
+    return from_their_config(with_cross_encoder(found, config.parent), str(config), family)
+
+
+def _refuse_exported(folder: Path) -> None:
+    if any((folder / name).is_file() for name in OF_EXPORTED):
+        raise InputError(
+            f"{folder} holds an exported model, which has no weights to load; give the trained one that it "
+            "was made from: the OUT of a training run, or OUT/best"
+        )
+
+
+def _is_hugging_face(config: Path, weights: Optional[Path]) -> bool:
+    """Return whether transformers saved a model: by its weights or, if there are none, by config.json."""
+    named = is_their_config(read_config(config))
+    return named if weights is None else is_their_file(weights, named)
+
+
+def model_folder_of(given: Path) -> Path:
+    """Return the folder of the model that ``given`` stands for.
+
+    A run's output_dir stands for its best model if it has one, otherwise for its newest checkpoint; a link
+    of a run, OUT/best or OUT/model_last, for what it leads to; any other folder for itself. Raises
+    CheckpointError if all checkpoints of a run are damaged.
+    """
+    if given.is_symlink():
+        given = given.parent / os.readlink(given)
+    if find_config(given) is not None or (given / RECIPE_NOTE).is_file():
+        return given
+    best = best_of(given)
+    if best is not None:
+        return best
+    is_run = any((given / name).is_dir() for name in ("model_last", "checkpoints"))
+    return _newest_of_run(given) if is_run else given
+
+
+def files_of_model(given: str) -> List[Path]:
+    """Return what determines the answers of the model that ``given`` stands for; '': no model, no files."""
+    folder = model_folder_of(Path(given))
+    return [*content_of(str(folder)), *files_of_modules(folder)] if given else []
+
+
+def find_weights(folder: Path) -> Optional[Path]:
+    """Return the file of parameters in ``folder`` or, of the recipe's own kinds, the folder; None: none."""
+    return next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
+
+
+def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
+    """Raise CheckpointError when ``folder`` is a checkpoint and one of ``files`` is not what it promises."""
+    if (folder / MANIFEST).is_file():
+        checkpoint = Checkpoint(folder)
+        for file in files:
+            if file is not None:
+                checkpoint.read(file.name)
+
+
+def _newest_of_run(output_dir: Path) -> Path:
+    """Return the newest checkpoint, or the folder model_last itself where the recipe made it."""
+    steps = sorted((output_dir / "checkpoints").glob("step_*"), reverse=True)
+    for step in steps:
+        try:
+            Checkpoint(step).verify()
+            return step
+        except CheckpointError as error:
+            logger.warning("%s; the checkpoint before it is taken", error.message)
+    if steps:
+        raise CheckpointError(f"no usable checkpoint in {output_dir}; give another model")
+    return output_dir / "model_last"
+
+
+def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:
+    """Open the recipe's model_last: parameters, and a config.yml that names the model they began from."""
+    note = folder / RECIPE_NOTE
+    try:
+        named = yaml.safe_load(read_regular(note, MOST_NOTE_BYTES))["model_name"]
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError):
+        named = None
+    if not isinstance(named, str) or (Path(named).is_dir() and find_config(Path(named)) is None):
+        raise InputError(f"{note}: no usable model_name; put {CONFIG} and {VOCAB} of the model into {folder}")
+    weights = find_weights(folder)
+    if weights is None and not from_scratch:
+        raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES[3:5])}); see model_last_bak")
+    base = open_model(named, model_type=family, from_scratch=True)
+    return replace(base, name=str(folder), weights=None if from_scratch else weights)
+
+
+def _fetch(name: str, family: str, from_scratch: Optional[bool]) -> ModelSource:
+    """Fetch a built-in model, from PaddleNLP's cache or its download site."""
+    found = _family_of_built_in(name)
+    if found is None or (family and found != family):
+        wanted = family or next(iter(FAMILIES))
+        known = list(_built_in_configs(wanted))
+        way_out = f"pass --model_type {found}" if found else "give one of them"
+        raise InputError(
+            f"{name} is neither a folder nor a built-in {wanted} model ({', '.join(known[:4])}, ...); "
+            f"{way_out}"
+        )
+    tokenizer = tokenizer_class(found)
+    vocabulary = tokenizer.pretrained_resource_files_map["vocab_file"].get(name)
+    weights = _model_class(found).pretrained_resource_files_map["model_state"].get(name)
+    if name in SENTENCE_PIECE or not vocabulary or not weights:
+        raise InputError(f"{name} has no word pieces or no weights; give another model")
+    config = {**_built_in_configs(found)[name], "model_type": found}
+    if not parse_tokenizer(tokenizer.pretrained_init_configuration.get(name, {}), name).lower_case:
+        config["do_lower_case"] = False
+    vocab_file = _download(name, vocabulary)
+    return ModelSource(
+        name, parse_spec(config), vocab_file, None if from_scratch else _download(name, weights)
+    )
+
+
+def _family_of_built_in(name: str) -> Optional[str]:
+    return next((family for family in FAMILIES if name in _built_in_configs(family)), None)
+
+
+def _built_in_configs(family: str) -> Dict[str, Dict]:
+    return _model_class(family).config_class.pretrained_init_configuration
+
+
+def _model_class(family: str):
+    from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
+
+    return getattr(transformers, f"{FAMILIES[family]}Model")
+
+
+def tokenizer_class(family: str):
+    """Return PaddleNLP's tokenizer of word pieces for a family; it does not export each of them."""
+    module = import_module(f"{_model_class(family).__module__.rpartition('.')[0]}.tokenizer")
+    return getattr(module, tokenizer_class_of(family))
+
+
+def _download(name: str, address: str) -> Path:
+    from paddlenlp.utils.download import resolve_file_path
+
+    logger.info("fetching %s of %s", address.rsplit("/", 1)[-1], name)
+    try:
+        path = resolve_file_path(name, [address])
+    except OSError:
+        path = None
+    if path is None:
+        raise InputError(
+            f"{name} cannot be fetched (no network?); give a folder with {CONFIG}, {VOCAB} and weights"
+        )
+    return Path(path)

@@ -1,0 +1,310 @@
+"""The description of a model, read and checked once from config.json and tokenizer_config.json.
+
+Every other module asks a ModelSpec; none reads the dictionary of a config.json.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+
+from data_tools.files.errors import InputError
+from data_tools.files.json_file import is_number, read_json_object, shown
+from ernie_pair.models.config_json import (
+    CONFIG,
+    FAMILIES,
+    SHORTEST_PAIR,
+    VOCAB,
+    architecture_in,
+    check_config,
+    family_in,
+    read_config,
+)
+from ernie_pair.models.hugging_face.counterparts import EPSILON
+from ernie_pair.models.labels import (
+    CLASSIFICATION,
+    Labels,
+    labels_in,
+    num_labels_in,
+    target_in,
+    without_labels,
+)
+
+TOKENIZER = "tokenizer_config.json"
+# Settings of PaddleNLP's tokenizers under which words are cut in a way that is not ours.
+OTHER_WAYS = {
+    **{"use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False},
+    **{"tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer"},
+}
+_OWN_CLASSES = {
+    **dict.fromkeys(("roberta", "xlm_roberta"), "RobertaChineseTokenizer"),
+    "albert": "AlbertChineseTokenizer",
+}
+
+
+class TokenizerSettings(NamedTuple):
+    """The settings of tokenizer_config.json.
+
+    ``is_folders``: the tokenizer is what its folder says (`data_tools.text.folder_tokenizer`), and not
+    `WordPiece`, which cuts a vocab.txt by ERNIE's rule.
+    """
+
+    lower_case: bool
+    trained_length: int  # tokens per pair; 0: it does not say
+    is_folders: bool = False
+
+
+def read_tokenizer_settings(
+    folder: Path, config: Mapping[str, Any], is_folders: bool = False
+) -> TokenizerSettings:
+    """Read the file in ``folder``; where there is none, its keys are looked for in ``config``.
+
+    Raises InputError when it is damaged, or asks for what ``is_folders`` false does not allow: another way to
+    cut texts than ERNIE's rule.
+    """
+    path = folder / TOKENIZER
+    if not path.exists():
+        return parse_tokenizer(config, str(folder), is_folders)
+    return parse_tokenizer(read_json_object(path, "correct it"), str(path), is_folders)
+
+
+def parse_tokenizer(settings: Mapping[str, Any], where: str, is_folders: bool = False) -> TokenizerSettings:
+    """Check the settings of a tokenizer, and return those that matter here.
+
+    Raises InputError naming ``where`` for a wrong value, and for another way of cutting text than ERNIE's.
+    """
+    lower_case = settings.get("do_lower_case", True)
+    if not isinstance(lower_case, bool):
+        raise InputError(f"{where}: do_lower_case is {shown(lower_case)}; write true or false")
+    others = [key for key, value in OTHER_WAYS.items() if key in settings and settings[key] == value]
+    if settings.get("strip_accents") not in (None, lower_case):
+        others.append("strip_accents")
+    if others and not is_folders:
+        raise InputError(
+            f"{where}: {others[0]} is {shown(settings[others[0]])}, and texts are cut into word pieces as "
+            "BertTokenizer cuts them, in no other way; take a model of that kind"
+        )
+    length = settings.get("model_max_length")
+    if length is not None and not is_number(length, SHORTEST_PAIR):
+        raise InputError(
+            f"{where}: model_max_length is {shown(length)}, and a pair has {SHORTEST_PAIR} tokens or more; "
+            "correct it, or remove it"
+        )
+    # PaddleNLP writes 1e30 for none.
+    known = length if type(length) is int and length < 1 << 31 else 0
+    return TokenizerSettings(lower_case, known, is_folders)
+
+
+def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str, Any]:
+    """Return the content of tokenizer_config.json; ``max_seq_len`` 0 is left out."""
+    said = {"tokenizer_class": tokenizer_class_of(family), "do_lower_case": lower_case}
+    return {**said, "model_max_length": max_seq_len} if max_seq_len else said
+
+
+def tokenizer_class_of(family: str) -> str:
+    """Return PaddleNLP's tokenizer of word pieces; without a family ERNIE's, whose rule is ours."""
+    return _OWN_CLASSES.get(family, f"{FAMILIES[family or 'ernie']}Tokenizer")
+
+
+POOLINGS = ("cls", "mean")
+USUAL_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
+# PaddleNLP's own defaults, for what a config.json leaves out.
+DEFAULTS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "pad_token_id": 0}
+INNER_SIZE = 3072
+POSITIONS = 512
+TOKEN_TYPES, GRAM_TOKEN_TYPES = 16, 2
+# What a checkpoint of pretraining is known by; other keys of config.json may change on resume.
+SHAPE_KEYS = (
+    *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id"),
+    *("use_task_id", "task_id", "task_type_vocab_size"),
+)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The model of a folder. Immutable; ``replace`` makes another one, checked again.
+
+    ``family``: one of FAMILIES, or empty where config.json names none; ``unknown_family``: what it names
+    instead. ``max_positions``: the most tokens that the model reads at once. ``token_types`` 0 is a model
+    without that embedding. Sizes that are None are left out of config.json. ``config`` is its whole content,
+    for writing it back and for PaddleNLP.
+    """
+
+    family: str
+    unknown_family: str
+    vocab_size: int
+    hidden_size: int
+    embedding_size: Optional[int]
+    num_layers: int
+    num_heads: int
+    max_positions: int
+    token_types: int
+    pad_id: int
+    pooling: str
+    hidden_dropout: Optional[float]
+    classifier_dropout: Optional[float]
+    tokenizer: TokenizerSettings
+    config: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def lower_case(self) -> bool:
+        """Return whether the tokenizer lowers the case of texts."""
+        return self.tokenizer.lower_case
+
+    @property
+    def trained_length(self) -> int:
+        """Return the tokens per pair in training, 0 where it is not said."""
+        return self.tokenizer.trained_length
+
+    @property
+    def num_labels(self) -> int:
+        """Return the classes of a classifier, 2 where config.json does not say; 1 of a model for regression.
+
+        Raises InputError if a classifier has fewer than 2.
+        """
+        return num_labels_in(self.config)
+
+    @property
+    def intermediate_size(self) -> int:
+        """Return the inner width of the feed-forward blocks."""
+        return self.config.get("intermediate_size", INNER_SIZE)
+
+    @property
+    def target(self) -> str:
+        """Return what the model is for, one of TARGETS of `labels`."""
+        return target_in(self.config)
+
+    @property
+    def labels(self) -> Labels:
+        """Return the names of the classes, or the scores of a model for regression.
+
+        Raises InputError if the names do not fit their number.
+        """
+        return labels_in(self.config)
+
+    @property
+    def own_epsilon(self) -> Optional[float]:
+        """Return the epsilon of all layer norms; None: the one that PaddleNLP's class gives them."""
+        return self.config.get(EPSILON)
+
+    @property
+    def model_class(self) -> str:
+        """Return the class of a person's own that the model is of, package.module:Class; empty: none."""
+        return self.config.get("model_class") or ""
+
+    @property
+    def inference_length(self) -> int:
+        """Return the tokens per pair that a trained model is asked with where nobody says otherwise."""
+        told = self.trained_length
+        return told if 0 < told <= self.max_positions else min(USUAL_LENGTH, self.max_positions)
+
+    @property
+    def shape(self) -> Dict[str, Any]:
+        """Return {key of config.json: value or None}, of what a checkpoint of pretraining depends on."""
+        shape = {key: self.config.get(key) for key in SHAPE_KEYS}
+        return shape if self.own_epsilon is None else {**shape, EPSILON: self.own_epsilon}
+
+    @property
+    def sha256(self) -> str:
+        """Return the hash of config.json, whatever the order of its keys."""
+        return hashlib.sha256(json.dumps(dict(self.config), sort_keys=True).encode()).hexdigest()
+
+    def to_config(self, **changes: object) -> Dict[str, Any]:
+        """Return the content of config.json, with ``changes``."""
+        return {**self.config, **changes}
+
+    def replace(self, **changes: object) -> "ModelSpec":
+        """Return the spec of this config.json with ``changes``; the tokenizer stays.
+
+        Raises InputError for values that no model has.
+        """
+        return self.with_config(self.to_config(**changes))
+
+    def with_config(self, config: Dict[str, Any]) -> "ModelSpec":
+        """Return the spec of another config.json; the tokenizer stays.
+
+        Raises InputError for values that no model has.
+        """
+        return _spec_of(config, self.tokenizer, CONFIG)
+
+    def with_labels(self, labels: Labels) -> "ModelSpec":
+        """Return the spec of a model whose classes, or scores, are ``labels``."""
+        if labels.target == self.target == CLASSIFICATION:
+            return self.replace(**labels.to_config())
+        return self.with_config({**without_labels(self.config), **labels.to_config()})
+
+
+def read_family(config_file: Path) -> str:
+    """Return the family that a config.json names; empty: none of FAMILIES.
+
+    Raises InputError when it is no configuration of a model.
+    """
+    return family_in(read_config(config_file))
+
+
+def read_spec(
+    config_file: Path,
+    vocab_file: Path,
+    translate: Optional[Callable[[Dict], Dict[str, Any]]] = None,
+    is_folders: bool = False,
+) -> ModelSpec:
+    """Read a config.json and the tokenizer_config.json beside the file of the tokenizer.
+
+    ``translate``: brings the content of a config.json of another library into PaddleNLP's words.
+    ``is_folders``: a vocab.txt is not cut by ERNIE's rule; other files never are. Raises InputError naming
+    the file, the key and its value when either holds what no model has.
+    """
+    config = read_config(config_file)
+    config = translate(config) if translate else config
+    is_folders = is_folders or vocab_file.name != VOCAB
+    return _spec_of(config, read_tokenizer_settings(vocab_file.parent, config, is_folders), str(config_file))
+
+
+def parse_spec(config: Mapping[str, object], tokenizer: Optional[Mapping[str, object]] = None) -> ModelSpec:
+    """Return the spec of the contents of config.json and tokenizer_config.json.
+
+    Without ``tokenizer`` its keys may stand in ``config``. Raises InputError for values that no model has.
+    """
+    settings = config if tokenizer is None else tokenizer
+    return _spec_of(dict(config), parse_tokenizer(settings, CONFIG), CONFIG)
+
+
+def _spec_of(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -> ModelSpec:
+    check_config(config, where)
+    family = family_in(config)
+    sizes = {key: config.get(key, default) for key, default in DEFAULTS.items()}
+    return ModelSpec(
+        family=family,
+        unknown_family="" if family else str(config.get("model_type") or architecture_in(config)),
+        vocab_size=config["vocab_size"],
+        hidden_size=sizes["hidden_size"],
+        embedding_size=config.get("embedding_size"),
+        num_layers=sizes["num_hidden_layers"],
+        num_heads=sizes["num_attention_heads"],
+        max_positions=_max_positions(family, config, sizes["pad_token_id"]),
+        token_types=config.get(
+            "type_vocab_size", GRAM_TOKEN_TYPES if family == "ernie_gram" else TOKEN_TYPES
+        ),
+        pad_id=sizes["pad_token_id"],
+        pooling=_pooling(config, where),
+        hidden_dropout=config.get("hidden_dropout_prob"),
+        classifier_dropout=config.get("classifier_dropout"),
+        tokenizer=tokenizer,
+        config=config,
+    )
+
+
+def _max_positions(family: str, config: Mapping[str, Any], pad_id: int) -> int:
+    positions = config.get("max_position_embeddings", POSITIONS)
+    if family in ("roberta", "xlm_roberta"):  # its first token has the position pad_token_id + 1
+        return positions - pad_id - 1
+    return min(positions, POSITIONS) if family == "nezha" else positions  # the size of its table
+
+
+def _pooling(config: Mapping[str, Any], where: str) -> str:
+    pooling = config.get("pooling", POOLINGS[0])
+    if pooling not in POOLINGS:
+        raise InputError(f"{where}: pooling is {shown(pooling)}; write one of {', '.join(POOLINGS)}")
+    return pooling

@@ -1,0 +1,156 @@
+"""How the logits of a trained model become a decision: calibration.json in the model's folder.
+
+    {"temperature": 1.37, "fitted_on": "dev.tsv", "fitted_on_sha256": "5f0c...", "rows": 8802,
+     "threshold": 0.912, "tuned_on": "dev.tsv", "tuned_on_sha256": "5f0c...", "tuned_rows": 8802,
+     "tuned_for": "precision 0.95", "symmetric": "average"}
+
+The temperature divides the logits before the softmax: no class and no ranking changes by it, only how
+sure the model is. The threshold, of two classes, is the probability from which on a pair is of class 1,
+in place of the likelier class; it holds for the probabilities of this temperature. Both were found with
+the pairs scored as ``symmetric`` says, see `pair_symmetry`, and hold for no other way. Any key may be
+absent: older files hold the temperature alone.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.files.atomic_files import published
+from data_tools.files.errors import InputError
+from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object
+
+SYMMETRIES = ("none", "average")
+
+Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+
+
+def score_pairs(score: Score, left: Sequence[str], right: Sequence[str], symmetric: str) -> np.ndarray:
+    """Return the logits float32 [N, C] that ``score`` gives the pairs, as ``symmetric`` says."""
+    if symmetric == "none":
+        return score(left, right)
+    return mean_of_orders(score(*both_orders(left, right)))
+
+
+def both_orders(left: Sequence[str], right: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """Return left and right texts of 2N pairs: each pair with its smaller text first, then all exchanged."""
+    smaller = [min(pair) for pair in zip(left, right)]
+    larger = [max(pair) for pair in zip(left, right)]
+    return smaller + larger, larger + smaller
+
+
+def mean_of_orders(logits: np.ndarray) -> np.ndarray:
+    """Return the mean of the two orders: logits float32 [2N, C] of ``both_orders`` to float32 [N, C]."""
+    smaller_first, larger_first = np.split(logits, 2)
+    return (smaller_first + larger_first) / 2
+
+
+CALIBRATION = "calibration.json"
+LARGEST = 1e6  # what is above it is no temperature that anything was fitted to
+CURE = (
+    "remove it, or make it again: ernie-pair evaluate --calibrate_on FILE --save_temperature true "
+    "--save_threshold true"
+)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The content of calibration.json; ``threshold`` is None where the likelier class is the answer."""
+
+    temperature: float = 1.0
+    fitted_on: str = ""
+    fitted_on_sha256: str = ""
+    rows: Optional[int] = None
+    threshold: Optional[float] = None
+    tuned_on: str = ""
+    tuned_on_sha256: str = ""
+    tuned_rows: Optional[int] = None
+    tuned_for: str = ""
+    symmetric: str = "none"
+
+    @property
+    def is_tuned(self) -> bool:
+        """Return whether it holds anything that was found on pairs."""
+        return self.temperature != 1.0 or self.threshold is not None
+
+    def chosen_symmetry(self, asked: str, where: str) -> str:
+        """Return how to score pairs: as ``asked``, of which auto is as tuned.
+
+        Raises InputError if the temperature or threshold of ``where`` was tuned the other way.
+        """
+        if asked in ("auto", self.symmetric):
+            return self.symmetric
+        if asked not in SYMMETRIES:
+            raise InputError(
+                f"--symmetric {asked} is not one of auto, {', '.join(SYMMETRIES)}; use one of them"
+            )
+        if self.is_tuned:
+            raise InputError(
+                f"--symmetric {asked}: the temperature and threshold of {where} were tuned with --symmetric "
+                f"{self.symmetric}; leave the flag out, or tune again: ernie-pair evaluate --symmetric "
+                f"{asked} --calibrate_on FILE --save_temperature true --save_threshold true"
+            )
+        return asked
+
+
+def read_calibration(folder: Path, num_classes: int) -> Calibration:
+    """Return the calibration of a trained model, the default one where none was saved.
+
+    Raises InputError when the file is damaged, or no calibration of ``num_classes`` classes.
+    """
+    path = folder / CALIBRATION
+    if not path.exists():
+        return Calibration()
+    found = read_json_object(path, CURE)
+    calibration = Calibration(**{key: found[key] for key in Calibration.__dataclass_fields__ if key in found})
+    threshold = calibration.threshold
+    texts = [getattr(calibration, key) for key in ("fitted_on", "fitted_on_sha256", "tuned_on")]
+    texts += [calibration.tuned_on_sha256, calibration.tuned_for]
+    counts = [rows for rows in (calibration.rows, calibration.tuned_rows) if rows is not None]
+    reasons = {
+        "no temperature above 0": is_temperature(calibration.temperature),
+        "a temperature, which a model without classes cannot have,": num_classes > 1
+        or calibration.temperature == 1.0,
+        "a threshold that is not between 0 and 1": threshold is None or is_threshold(threshold),
+        f"a threshold, which {num_classes} classes cannot have,": threshold is None or num_classes == 2,
+        f"a symmetric that is not one of {', '.join(SYMMETRIES)}": calibration.symmetric in SYMMETRIES,
+        "a file name or hash that is not a text": is_texts(texts),
+        "a row count that is not a whole number": all(is_whole_number(rows, 0) for rows in counts),
+    }
+    for reason, is_sound in reasons.items():
+        if not is_sound:
+            raise InputError(f"{path}: {reason} in it; {CURE}")
+    return calibration
+
+
+def is_temperature(value: Any) -> bool:
+    """Return whether ``value`` is a number above 0 that logits can be divided by."""
+    return is_number(value, 0, LARGEST) and value > 0
+
+
+def is_threshold(value: object) -> bool:
+    """Return whether ``value`` is a number from 0 to 1."""
+    return is_number(value, 0, 1)
+
+
+def write_calibration(folder: Path, calibration: Calibration) -> None:
+    """Write calibration.json. Raises OSError, leaving what was there before."""
+    with published(folder / CALIBRATION) as (draft,):
+        draft.write_bytes(calibration_bytes(calibration))
+
+
+def calibration_bytes(calibration: Calibration) -> bytes:
+    """Return the content of a calibration.json."""
+    content = {name: value for name, value in asdict(calibration).items() if value not in ("", None)}
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+
+
+def describe_decision(threshold: Optional[float], is_saved: bool, symmetric: str) -> str:
+    """Return a line on how classes are chosen."""
+    source = "the model's own threshold" if is_saved else "--threshold"
+    by_threshold = "class 1 if its probability is {:.4f} or more ({})"
+    chosen = "its most probable class" if threshold is None else by_threshold.format(threshold, source)
+    order = "in their given order" if symmetric == "none" else "in both orders, of which the mean counts"
+    return f"each pair gets {chosen}; its two texts are scored {order}"

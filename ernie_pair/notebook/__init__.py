@@ -1,1 +1,0 @@
-"""Start several processes from a notebook."""

@@ -1,0 +1,154 @@
+"""The pairs of the files that measure, which no new training pair may repeat."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import IO, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from data_tools.files.errors import InputError
+from data_tools.files.results import followed, is_stream
+from ernie_pair.models.labels import Labels
+from ernie_pair.pair.audit.findings import compared_texts
+from ernie_pair.pair.data.pair_file import JSON_ENDINGS, PACKED, Pairs
+from ernie_pair.pair.data.pair_records import Columns, RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
+
+
+class KnownPairs:
+    """The pairs of ``files``, {dev or test: its pairs}; texts are compared normalised, as by the audit.
+
+    Counts what it was asked about: ``dropped`` {file: pairs of it}, ``half_known`` of what may be written.
+    """
+
+    def __init__(self, files: Dict[str, Pairs]):
+        self._pairs = {name: {*_keys(file.left, file.right)} for name, file in files.items()}
+        self._texts: Set[str] = {text for pairs in self._pairs.values() for pair in pairs for text in pair}
+        self.dropped = dict.fromkeys(files, 0)
+        self.half_known = 0
+
+    def unknown(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+        """Return which pairs stand in none of the files, in either order, bool [N], and count them."""
+        mask = np.ones(len(left), dtype=bool)
+        for row, pair in enumerate(_keys(left, right)):
+            found = next((name for name, pairs in self._pairs.items() if pair in pairs), None)
+            if found is not None:
+                mask[row] = False
+                self.dropped[found] += 1
+            elif not self._texts.isdisjoint(pair):
+                self.half_known += 1
+        return mask
+
+    def lines(self, what: str = "new pairs") -> List[str]:
+        """Return how many of ``what`` were found, a line per file and one on single texts.
+
+        There are none where no file was given.
+        """
+        if not self._pairs:
+            return []
+        lines = [
+            f"{count} {what} are in the {name} file and were left out" for name, count in self.dropped.items()
+        ]
+        of = " or ".join(self._pairs)
+        return [*lines, f"{self.half_known} other {what} share one text with the {of} file and are kept"]
+
+
+def first_places(left: Sequence[str], right: Sequence[str]) -> List[int]:
+    """Return the places, rising, of the pairs that repeat no earlier one, in either order."""
+    found: Dict[Tuple[str, str], int] = {}
+    for place, pair in enumerate(_keys(left, right)):
+        found.setdefault(pair, place)
+    return list(found.values())
+
+
+def _keys(left: Sequence[str], right: Sequence[str]) -> Iterable[Tuple[str, str]]:
+    """Yield the two texts of each pair as they are compared, the smaller one first."""
+    for pair in zip(compared_texts(list(left)), compared_texts(list(right))):
+        yield (min(pair), max(pair))
+
+
+COLUMNS = ("text_a", "text_b", "label", "origin")
+ENDINGS = (".tsv", ".csv", *JSON_ENDINGS)
+_NOT_IN_A_CELL = re.compile(r"[\t\r\n]")
+
+
+class NewPair(NamedTuple):
+    """A pair to be written; ``label`` is the name of its class, '' where it is not known."""
+
+    left: str
+    right: str
+    label: str
+    origin: str
+
+
+def refuse_ending(option: str, path: str) -> None:
+    """Raise InputError when ``path``, given with ``option``, is no name for a file of pairs."""
+    if is_stream(followed(Path(path))):
+        return  # a table, as .tsv
+    if Path(path).suffix in PACKED or Path(path).suffix.lower() not in ENDINGS:
+        raise InputError(f"--{option} {path}: name a file that ends with {', '.join(ENDINGS)}")
+
+
+def write_new_pairs(draft: Path, final: Path, pairs: Iterable[NewPair]) -> int:
+    """Write ``pairs`` to ``draft`` in the format that the name ``final`` says, and return their number.
+
+    A row is written as it comes. Raises InputError for a text that a .tsv cannot hold.
+    """
+    count = 0
+    with open(draft, "w", encoding="utf-8", newline="") as file:
+        write = _row_writer(file, final)
+        for pair in pairs:
+            write(pair)
+            count += 1
+    return count
+
+
+def _row_writer(file: IO[str], final: Path) -> Callable[[NewPair], object]:
+    ending = final.suffix.lower()
+    if ending in JSON_ENDINGS:
+        return lambda pair: file.write(json.dumps(_object_of(pair), ensure_ascii=False) + "\n")
+    if ending == ".csv":
+        rows = csv.writer(file, lineterminator="\n")
+        # Python 3.11 puts a CR in quotes only where rows end with one.
+        quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        rows.writerow(COLUMNS)
+        return lambda pair: (quoted if "\r" in "".join(pair) else rows).writerow(pair)
+    file.write("\t".join(COLUMNS) + "\n")
+    return lambda pair: file.write("\t".join(_cells(pair, final)) + "\n")
+
+
+def _object_of(pair: NewPair) -> dict:
+    return {name: value for name, value in zip(COLUMNS, pair) if value or name != "label"}
+
+
+def _cells(pair: NewPair, final: Path) -> List[str]:
+    for text in pair[:2]:
+        if _NOT_IN_A_CELL.search(text):
+            raise InputError(
+                f"{final}: {text[:40]!r} ({pair.origin}) has a tab or a line end, which no .tsv can hold; "
+                "name the file .jsonl"
+            )
+    return list(pair)
+
+
+SPLITS = ("train", "dev", "test")
+FLAGS = tuple(f"{split}_file" for split in SPLITS)
+
+
+def read_splits(config: Any, columns: Columns, labels: Optional[Labels] = None) -> Dict[str, Pairs]:
+    """Return {split: its pairs} of the files that ``config`` names, and log which rows are left out.
+
+    ``labels``: of the training pairs; those of the others are not read. Raises InputError.
+    """
+    found = {}
+    for split, flag in zip(SPLITS, FLAGS):
+        name = getattr(config, flag)
+        if name:
+            known = labels if split == "train" else None
+            found[split] = PairSource(flag, name, split, known, columns, RowRules.of(config)).read()
+            path = rejected_beside(config.output_file, f".{split}")
+            tell_rejected(name, found[split].bad, len(found[split]), path)
+    return found

@@ -1,0 +1,107 @@
+"""ernie-pair pairs-to-text PAIRS: write the texts of pairs, without labels, as raw text to pretrain on.
+
+ernie-pair pairs-to-text train.tsv --output_file texts/pairs.txt --dev_file dev.tsv --test_file test.tsv
+
+A pair is a document of two lines, so that a sample of pretraining holds both texts and a masked word of one
+can be told from the other (task-adaptive pretraining: Gururangan et al., 2020, arXiv:2004.10964).
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, Iterable, Iterator, Literal, Sequence, Tuple
+
+from data_tools.files.errors import InputError, counted
+from data_tools.files.results import Results, files_of, followed, is_stream, settings_of
+from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.standard_streams import with_standard_streams
+from data_tools.text.text_files import ENCODINGS
+from ernie_pair.pair.audit.new_pairs import FLAGS, KnownPairs, first_places, read_splits
+from ernie_pair.pair.data.pair_records import (
+    BAD_ROW_HELP,
+    ENCODING_HELP,
+    FIRST_TEXT_HELP,
+    SECOND_TEXT_HELP,
+    Columns,
+)
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+
+TEXT_ENDING = ".txt"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PairsToTextConfig(Options):
+    """Write the texts of pairs as raw text for pretraining: a document of two lines for each pair."""
+
+    EXAMPLE = "train.tsv --output_file texts/pairs.txt --dev_file dev.tsv --test_file test.tsv"
+
+    train_file: str = option(
+        help="pairs, labelled or not: a file, or a set such as lcqmc",
+        positional=True,
+        group="data",
+        stdin=(".tsv", ".jsonl"),
+    )
+    output_file: str = option(
+        help=".txt file to write the raw text to, as text-to-json reads it", group="data", stdout=True
+    )
+    dev_file: str = option("", help="pairs for choosing the best model; none is written", group="data")
+    test_file: str = option("", help="test pairs; none is written", group="data")
+    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
+    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
+    overwrite: bool = option(False, help="replace an existing result", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_file")
+
+
+@with_standard_streams
+def pairs_to_text(config: PairsToTextConfig) -> None:
+    """Write each pair once, but for those of the dev and the test file. Raises InputError for none left."""
+    start_console(World())
+    _refuse_ending(config.output_file)
+    results = _results(config)
+    if results.are_done():
+        return
+    read = read_splits(config, Columns(config.text_a, config.text_b))
+    pairs = read.pop("train")
+    known = KnownPairs(read)
+    unknown = known.unknown(pairs.left, pairs.right)
+    kept = [place for place in first_places(pairs.left, pairs.right) if unknown[place]]
+    if not kept:
+        raise InputError(f"{config.train_file}: every pair stands in the dev or the test file; give others")
+    with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
+        file.writelines(documents((pairs.left[place], pairs.right[place]) for place in kept))
+    for name, count in known.dropped.items():
+        logger.info("left out: %s of the %s file", counted(count, "pair"), name)
+    repeated = counted(int(unknown.sum()) - len(kept), "pair")
+    logger.info("left out: %s that would repeat another one", repeated)
+    logger.info("written: %s", counted(len(kept), "document"))
+
+
+def documents(pairs: Iterable[Tuple[str, str]]) -> Iterator[str]:
+    """Yield the raw text of each pair: a line for each of its texts, and an empty line."""
+    return ("".join(f"{' '.join(text.split())}\n" for text in pair) + "\n" for pair in pairs)
+
+
+def _refuse_ending(output: str) -> None:
+    if not is_stream(followed(Path(output))) and Path(output).suffix.lower() != TEXT_ENDING:
+        raise InputError(f"--output_file {output}: raw text is a {TEXT_ENDING} file; use that ending")
+
+
+def _results(config: PairsToTextConfig) -> Results:
+    inputs: Dict[str, Sequence[Path]] = {flag: files_of(getattr(config, flag)) for flag in FLAGS}
+    sets = {flag: getattr(config, flag) for flag in FLAGS if not inputs[flag]}
+    return Results(
+        "pairs-to-text",
+        [Path(config.output_file)],
+        inputs,
+        {**settings_of(config, *FLAGS, "output_file"), **sets},
+        config.overwrite,
+        positional=["train_file"],
+    )

@@ -1,1 +1,0 @@
-"""Compare classifiers that start from different weights."""

@@ -1,0 +1,389 @@
+"""The hidden states of the layers of a student and of its teacher, and how far they are apart.
+
+Romero et al. 2015 (hints), and Jiao et al. 2020 (TinyBERT) for encoders. B batch, S sequence, D the width of
+the student, T that of the teacher.
+"""
+
+import hashlib
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.errors import InputError
+from data_tools.files.keyed_cache import ArrayKind, KeyedCache, array_cache
+from data_tools.files.progress import CountProgress
+from data_tools.text.folder_tokenizer import AnyTokenizer
+from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
+from ernie_pair.models.labels import refuse_no_classes
+from ernie_pair.models.networks.classifier import PairClassifier, build_classifier
+from ernie_pair.models.networks.classifier_weights import (
+    load_classifier,
+    load_initial_weights,
+    refuse_no_classifier,
+)
+from ernie_pair.models.networks.encoder_model import TRAINING_ONLY
+from ernie_pair.models.networks.kernel_path import choose_path, constant_weights
+from ernie_pair.models.networks.row_answers import logits_of
+from ernie_pair.models.new_model import settings_of_width
+from ernie_pair.models.source import NAME_FAMILY, ModelSource, model_folder_of, open_model, refuse_no_family
+from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.temperature import read_calibration
+from ernie_pair.pair.config.distill_config import StudentConfig
+from ernie_pair.pair.data.row_cache import LOCK_SECONDS
+from ernie_pair.pair.train.initial_model import InitialModel
+from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
+from ernie_pair.runtime.processes.world import seed_of
+from ernie_pair.train.step.amp import FLOAT32_OPS
+from ernie_pair.train.step.recompute import num_frozen_layers
+
+
+def map_layers(student: int, teacher: int, layer_map: str, name: str) -> List[int]:
+    """Return for each of ``student`` layers the one of ``teacher`` layers that it stands for, from 0 on.
+
+    uniform: every k-th, the last among them, 1 3 5 for 3 of 6; last: 3 4 5. Raises InputError if
+    ``name``, who has the layers, has too few.
+    """
+    if student > teacher:
+        raise InputError(
+            f"--layers {student} is more than the {teacher} layers of {name}; give {teacher} at most, or "
+            "--from_scratch true without --hidden_weight"
+        )
+    if layer_map == "last":
+        return list(range(teacher - student, teacher))
+    return [(number + 1) * teacher // student - 1 for number in range(student)]
+
+
+class StateReader:
+    """A context in which the outputs of some layers of ``model`` are kept, of the last pass.
+
+    ``states``: [B, S, D] of each of ``layers``. The last layer then runs for all tokens.
+    """
+
+    def __init__(self, model: PairClassifier, layers: Sequence[int]):
+        self.model, self.layers = model, list(layers)
+        self._kept: Dict[int, paddle.Tensor] = {}
+        self._hooks: List = []
+
+    @property
+    def states(self) -> List[paddle.Tensor]:
+        """Return the states of the last pass."""
+        return [self._kept[number] for number in self.layers]
+
+    def __enter__(self) -> "StateReader":
+        self.model.reads_all_tokens = True
+        every = self.model.layers()
+        for number in self.layers:
+            self._hooks.append(every[number].register_forward_post_hook(self._keep(number)))
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.model.reads_all_tokens = False
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._kept.clear()
+
+    def _keep(self, number: int):
+        def keep(layer, given, states) -> None:
+            self._kept[number] = states[0] if isinstance(states, tuple) else states
+
+        return keep
+
+
+class StateDistance:
+    """The mean squared difference of states, those of the student projected where the widths differ.
+
+    The projections are parts of the student while it is trained, and of nothing that is written as a model:
+    see TRAINING_ONLY. Raises InputError if the layers cannot be told apart.
+    """
+
+    def __init__(self, student: PairClassifier, teacher: PairClassifier, layer_map: str, seed: int):
+        for model, whose in ((student, "the student"), (teacher, "the teacher")):
+            if len(model.layers()) != model.spec.num_layers:
+                raise InputError(
+                    f"--hidden_weight: the layers of {whose}, {model.family}, share their weights; leave "
+                    "it out"
+                )
+        layers = map_layers(student.spec.num_layers, teacher.spec.num_layers, layer_map, "the teacher")
+        self.of_student = StateReader(student, range(len(layers)))
+        self.of_teacher = StateReader(teacher, layers)
+        self.projections = _projections(student, teacher, len(layers), seed)
+
+    def rows(self, is_token_BS1: paddle.Tensor) -> paddle.Tensor:
+        """Return the distance of every row, float32 [B]: the mean over layers, widths and its tokens.
+
+        ``is_token_BS1``: float32, 0 for padding.
+        """
+        pairs = zip(self.of_student.states, self.of_teacher.states, self.projections)
+        each = [_distance(*pair, is_token_BS1) for pair in pairs]
+        return paddle.add_n(each) / len(each)
+
+
+def _projections(student: PairClassifier, teacher: PairClassifier, count: int, seed: int) -> Sequence:
+    """Return a linear layer D -> T of the student for each layer, None each where the widths are the same."""
+    sizes: Tuple[int, int] = (student.spec.hidden_size, teacher.spec.hidden_size)
+    if sizes[0] == sizes[1]:
+        return [None] * count
+    paddle.seed(seed_of(seed, 1))
+    made = nn.LayerList([nn.Linear(*sizes) for _ in range(count)])
+    student.add_sublayer(TRAINING_ONLY, made)
+    return made
+
+
+def _distance(own_BSD, theirs_BST, projection, is_token_BS1) -> paddle.Tensor:
+    if projection is not None:
+        own_BSD = projection(own_BSD.astype(projection.weight.dtype))
+    difference = own_BSD.astype("float32") - theirs_BST.astype("float32")
+    of_tokens_BS = F.square_error_cost(difference, paddle.zeros_like(difference)).mean(axis=2)
+    is_token_BS = is_token_BS1.squeeze(-1)
+    return (of_tokens_BS * is_token_BS).sum(axis=1) / is_token_BS.sum(axis=1)
+
+
+VERSION = 1  # raised when the same teacher would give other logits for the same rows
+PART = 1 << 14  # rows of one file
+
+
+class Teacher:
+    """A trained classifier, frozen, that answers as its calibration.json says: in one order, or both.
+
+    It is called as a classifier is, and gives its logits, float32 [B, C] without a gradient. Raises
+    InputError when --teacher is no trained classifier, CheckpointError when its weights cannot be used.
+    """
+
+    def __init__(self, config: StudentConfig):
+        if not Path(config.teacher).is_dir():
+            raise InputError(
+                f"--teacher {config.teacher} is not a folder; give the OUT of a training run, or OUT/best"
+            )
+        folder = model_folder_of(Path(config.teacher))
+        self.config, self.name = config, str(folder)
+        self.source: ModelSource = open_model(str(folder), model_type="")
+        refuse_no_classifier(self.source.read_weights(), f"--teacher {self.source.name}")
+        refuse_no_classes(self.source.spec.labels, f"--teacher {folder}", "distill")
+        self.model: PairClassifier = load_classifier(str(folder), config.model_class)[0]
+        for parameter in self.model.parameters():
+            parameter.stop_gradient = True
+        self.symmetric = read_calibration(folder, self.num_classes).symmetric
+        self.tokenizer: AnyTokenizer = open_tokenizer(
+            self.source.vocab_file, self.source.spec, config.max_seq_len
+        )
+        self._sha256 = self._kernels = ""
+        self._constant = ExitStack()
+
+    @property
+    def num_classes(self) -> int:
+        """Return the number of classes C."""
+        return self.model.num_classes
+
+    @property
+    def fused_state(self):
+        """Return the state of the fused kernels, None where Paddle's own compute."""
+        return self.model.fused_state
+
+    @property
+    def sha256(self) -> str:
+        """Return the SHA-256 of all that its answers depend on, in hex."""
+        if not self._sha256:
+            parts = [self.source.spec.sha256, self.tokenizer.sha256, self.symmetric]
+            parts += map(sha256_of_file, self.source.weight_files)
+            self._sha256 = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return self._sha256
+
+    def describe(self) -> str:
+        """Return its family and size in words."""
+        spec = self.model.spec
+        return f"{self.model.family}, {spec.num_layers} layers x {spec.hidden_size}"
+
+    def prepare(self, process_group) -> None:
+        """Choose the kernels, the same on all ranks; the weights stay as they are from here on."""
+        config, group = self.config, process_group
+        self._kernels = choose_path(self.model, config, config.device, group.size, group.all_reduce).name
+        self._constant.enter_context(constant_weights(self.model))
+
+    def eval(self) -> None:
+        """Do nothing: a teacher is always in evaluation mode."""
+
+    def __call__(self, input_ids, token_type_ids):
+        """Return the logits of ids and token types int64 [B, S]."""
+        with paddle.no_grad(), without_tf32(), self._casting():
+            if self.symmetric != "average":
+                return self.model(input_ids, token_type_ids).astype("float32")
+            batch = exchange_texts(Batch(input_ids.numpy(), token_type_ids.numpy(), None))
+            ids, types = paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)
+            exchanged = self.model(ids, types).astype("float32")
+            # The given order last: a student compares its hidden states with those of the last forward pass.
+            return (self.model(input_ids, token_type_ids).astype("float32") + exchanged) / 2
+
+    def _casting(self) -> ContextManager:
+        dtype = self.config.amp_dtype if self.config.use_amp else "float32"
+        if dtype == "float32":
+            return nullcontext()
+        return paddle.amp.auto_cast(level="O1", dtype=dtype, custom_black_list=FLOAT32_OPS)
+
+    def logits_of_rows(self, rows: EncodedPairs, cache_dir: Path, process_group) -> np.ndarray:
+        """Return the logits of all rows, float32 [N, C], on every rank, from ``cache_dir`` where they are.
+
+        All ranks call it and share the work; rank 0 writes. Raises NumbersError for a logit that is not
+        finite, MachineError when the disk does not keep what is written.
+        """
+        found: List[np.ndarray] = []
+        with CountProgress(len(rows), "pair", shown=process_group.rank == 0) as progress:
+            for part in _parts_of(rows):
+                cache = self._cache_of(part, cache_dir)
+                logits = cache.read()
+                is_missing = process_group.all_reduce(np.array([float(logits is None)]))[0]
+                if logits is None or is_missing:
+                    logits = self._ask(part, process_group, progress, cache)
+                else:
+                    progress.advance(len(part))
+                found.append(logits)
+        return np.concatenate(found)
+
+    def _ask(
+        self, part: EncodedPairs, process_group, progress: CountProgress, cache: KeyedCache[np.ndarray]
+    ) -> np.ndarray:
+        """Return the logits of a part, of which rank 0 writes the file."""
+        size, asked = self.config.batch_size, progress.advance
+        logits = logits_of(self, part, size, process_group, asked)  # type: ignore[arg-type]  # answers alike
+        return cache.get(lambda: logits, LOCK_SECONDS) if process_group.rank == 0 else logits
+
+    def _cache_of(self, part: EncodedPairs, cache_dir: Path) -> KeyedCache[np.ndarray]:
+        config = self.config
+        key: Dict[str, Any] = {
+            "version": VERSION,
+            "teacher": self.sha256,
+            "rows": sha256_of_rows(part),
+            "batch_size": config.batch_size,
+            "kernels": f"{config.device}, {self._kernels}",
+            "computed in": config.amp_dtype if config.use_amp else config.precision,
+        }
+        wanted = ArrayKind(np.dtype(np.float32), (len(part), self.num_classes))
+        return array_cache(cache_dir, key, "teacher-", wanted)
+
+
+def sha256_of_rows(rows: EncodedPairs) -> str:
+    """Return the SHA-256 of the ids of encoded pairs, and of where each begins and parts, in hex."""
+    digest = hashlib.sha256()
+    for array, dtype in ((rows.ids, np.int32), (rows.lengths, np.int64), (rows.heads, np.int64)):
+        digest.update(np.ascontiguousarray(array, dtype=dtype).tobytes())
+    return digest.hexdigest()
+
+
+def _parts_of(rows: EncodedPairs) -> Sequence[EncodedPairs]:
+    """Return ``rows`` in parts of up to PART, without labels."""
+    parts = []
+    for first in range(0, len(rows), PART):
+        last = min(first + PART, len(rows))
+        begin, end = rows.starts[first], rows.starts[last]
+        starts, heads = rows.starts[first : last + 1] - begin, rows.heads[first:last]
+        ids = rows.ids[begin:end]
+        parts.append(EncodedPairs(ids, starts, heads, None, rows.pad_id, separators=rows.separators))
+    return parts
+
+
+def open_student(config: StudentConfig, teacher: Teacher) -> InitialModel:
+    """Return the student with its initial weights, made of the teacher or of --model_name_or_path.
+
+    Where both are as wide, every k-th layer and all that is no layer are taken over; otherwise the weights
+    are random. Raises InputError when the sizes do not fit, or the two read texts otherwise.
+    """
+    base = _base_of(config, teacher)
+    spec = student_spec(config, base.spec, is_pretrained=bool(config.model_name_or_path))
+    pooling = "mean" if "mean" in (config.pooling, _pooling_of(config, teacher)) else "cls"
+    own = type(teacher.model)
+    source = ModelSource(base.name, spec, base.vocab_file, None)
+    model = build_classifier(source, config.seed, config.dropout, pooling, own)
+    num_frozen_layers(config, len(model.layers()))  # refused before any data are read
+    choose_path(model, config, config.device)  # the same
+    beginning = _begin(config, model, base, teacher)
+    facts = {"teacher": teacher.name, "teacher sha256": teacher.sha256, "teacher size": teacher.describe()}
+    size = f"{model.family}, {spec.num_layers} layers x {spec.hidden_size}"
+    return InitialModel(model, source, beginning, {**facts, "student size": size})
+
+
+def student_spec(config: StudentConfig, base: ModelSpec, is_pretrained: bool) -> ModelSpec:
+    """Return the spec of the student that ``base`` is cut down to. Raises InputError."""
+    layers = config.layers or (base.num_layers if is_pretrained else max(1, base.num_layers // 2))
+    hidden = config.hidden_size or base.hidden_size
+    each = base.hidden_size // base.num_heads
+    heads = config.heads or (base.num_heads if hidden == base.hidden_size else max(1, hidden // each))
+    if hidden % heads:
+        raise InputError(
+            f"--hidden_size {hidden} is not a multiple of --heads {heads}; give --heads a divisor of it"
+        )
+    inner = config.intermediate_size or max(1, round(base.intermediate_size * hidden / base.hidden_size))
+    sizes: Dict[str, object] = {
+        **{"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": hidden},
+        "intermediate_size": inner,
+    }
+    if hidden != base.hidden_size:
+        sizes.update(settings_of_width(base.family, hidden))
+    return base.replace(**sizes)
+
+
+def _base_of(config: StudentConfig, teacher: Teacher) -> ModelSource:
+    """Return the source of what the student is made of, with the classes of the teacher."""
+    if not config.model_name_or_path:
+        return teacher.source
+    base = open_model(
+        config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch
+    )
+    refuse_no_family(base, NAME_FAMILY)
+    tokenizer = open_tokenizer(base.vocab_file, base.spec, config.max_seq_len)
+    same_case = base.spec.lower_case == teacher.source.spec.lower_case
+    if tokenizer.sha256 != teacher.tokenizer.sha256 or not same_case:
+        raise InputError(
+            f"--model_name_or_path {config.model_name_or_path}: its vocabulary is another than that of "
+            f"--teacher {teacher.name}, which answers about the same token ids; give a model with that one"
+        )
+    return replace(base, spec=base.spec.with_labels(teacher.source.spec.labels))
+
+
+def _pooling_of(config: StudentConfig, teacher: Teacher) -> str:
+    return "cls" if config.model_name_or_path else teacher.model.pooling
+
+
+def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teacher: Teacher) -> str:
+    """Give the student its initial weights, and return in words what they are."""
+    if config.from_scratch or not _is_as_wide(model.spec, base.spec):
+        reason = "--from_scratch true" if config.from_scratch else f"{base.name} is of another width"
+        return f"start from random weights ({reason})"
+    if not config.model_name_or_path:
+        giver, what = teacher.model, "the teacher"
+    else:
+        giver = build_classifier(base, config.seed, config.dropout, model.pooling, type(model))
+        what = load_initial_weights(giver, base).replace("start from ", "")
+    taken = map_layers(model.spec.num_layers, giver.spec.num_layers, "uniform", base.name)
+    take_weights(model, giver, taken)
+    shown = ", ".join(str(number + 1) for number in taken)
+    layers = f"{'layer' if len(taken) == 1 else 'layers'} {shown} of {giver.spec.num_layers}"
+    return f"start from {layers}, embeddings, pooler and classifier of {what}"
+
+
+def _is_as_wide(one: ModelSpec, other: ModelSpec) -> bool:
+    names = ("hidden_size", "num_heads", "intermediate_size")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def take_weights(model: PairClassifier, giver: PairClassifier, taken: Sequence[int]) -> None:
+    """Give layer i of ``model`` the weights of layer ``taken[i]`` of ``giver``, and the rest its rest."""
+    theirs = dict(giver.named_parameters())
+    prefix = f"{model.attribute}.{model.way.layers}."
+    with paddle.no_grad():
+        for name, parameter in model.named_parameters():
+            number = _layer_in(name, prefix) if len(model.layers()) == len(taken) else None
+            if number is not None:
+                rest = name[len(f"{prefix}{number}.") :]
+                name = f"{prefix}{taken[number]}.{rest}"
+            model.set({parameter.name: theirs[name].numpy()})
+
+
+def _layer_in(name: str, prefix: str) -> Optional[int]:
+    return int(name[len(prefix) :].split(".")[0]) if name.startswith(prefix) else None

@@ -1,1 +1,0 @@
-"""Several pair classifiers as one exported model: the mean of their logits."""

@@ -1,1 +1,0 @@
-"""The evaluation of a classifier: metrics, thresholds, calibration, slices, the report."""

@@ -1,1 +1,0 @@
-"""Export a folder that predicts without the training code, and check its predictions."""

@@ -1,1 +1,0 @@
-"""Derive more training pairs from few labels: implied, similar but different, or labelled by a model."""

@@ -1,1 +1,0 @@
-"""The sentence-pair classifier on an encoder."""

@@ -1,1 +1,0 @@
-"""One optimizer step: loss, FGM, precision, data parallel, ZeRO stage 2."""

@@ -1,0 +1,313 @@
+"""The training loss: the cross entropy, weighted by class, and the divergence of two passes.
+
+R-Drop (Liang et al. 2021) lets every pair pass twice, under two draws of dropout. The loss of a pair is then
+the mean of its two cross entropies and ``alpha`` times half of KL(p|q) + KL(q|p). The paper adds the two
+entropies up: its alpha is twice this one. --symmetric consistency does the same with a pair in both orders,
+(a, b) and (b, a); --symmetric average takes the mean of their logits, and of that the cross entropy. B rows,
+C classes.
+"""
+
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import Callable, Iterator, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+import paddle
+from paddle.nn import functional as F
+
+from data_tools.files.errors import InputError
+from ernie_pair.inference.token_rows import exchange_texts
+from ernie_pair.models.labels import RANKING, Labels
+from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.config.run_flags import StepFlags
+from ernie_pair.pair.data.encoded_pairs import Batch
+
+Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
+ToDevice = Callable[[np.ndarray], paddle.Tensor]
+NOTHING: Mapping[str, object] = {}
+
+
+class LossParts(NamedTuple):
+    """The loss of one micro-batch as a tensor with its graph, and numbers for the log, on the device."""
+
+    loss: paddle.Tensor  # its mean over the rows, each counted by its weight
+    numbers: paddle.Tensor  # float32 [3 + parts]: loss, divergence, rows predicted right, `PairLoss.parts`
+    rows: int  # that were asked, with two passes of a pair each twice
+
+
+class RowLosses(NamedTuple):
+    """The losses of rows, float32 [B] with their graph, and the classes that were right, int64 [B].
+
+    ``parts``: float32 [B] each, for the log alone.
+    """
+
+    losses: paddle.Tensor
+    answers: paddle.Tensor
+    parts: Tuple[paddle.Tensor, ...] = ()
+
+
+class PairLoss:
+    """The loss of a micro-batch. ``class_weights``: float32 [C], what a row counts; None: all the same.
+
+    ``symmetric``: none, average or consistency, of which ``symmetric_alpha`` is the alpha. A subclass has
+    another loss of rows, and says in ``parts`` what it tells of it. ``metric`` names what the third of its
+    numbers is, divided by the rows.
+    """
+
+    metric = "accuracy"
+    parts: Tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        rdrop_alpha: float = 0.0,
+        class_weights: Optional[np.ndarray] = None,
+        symmetric: str = "none",
+        symmetric_alpha: float = 1.0,
+    ):
+        self.class_weights, self.symmetric = class_weights, symmetric
+        self.divergence_alpha = symmetric_alpha if symmetric == "consistency" else rdrop_alpha
+        self.has_divergence = bool(rdrop_alpha) or symmetric == "consistency"
+
+    @property
+    def passes_twice(self) -> bool:
+        """Return whether every pair passes twice, and a batch is made of the given one first."""
+        return self.has_divergence or self.symmetric != "none"
+
+    def weight_of(self, batch: Batch) -> float:
+        """Return what the batch counts among others of its size; without class weights all count the same."""
+        return 1.0 if self.class_weights is None else _sum(self.weights_of_rows(_known(batch.labels)))
+
+    def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
+        """Return the loss of a micro-batch, computed in float32.
+
+        ``forward`` takes input ids and token types int64 [B, S] and returns logits [B, C]; where pairs pass
+        twice it gets 2B rows. ``to_device`` makes tensors of arrays.
+        """
+        asked = self._doubled(batch) if self.passes_twice else batch
+        logits_BC = wide_logits(forward(to_device(asked.input_ids), to_device(asked.token_type_ids)))
+        divergence = None
+        if self.has_divergence:
+            divergence = self._mean(_divergences(*logits_BC.chunk(2)), _known(batch.labels))
+        if self.symmetric == "average":
+            first_BC, second_BC = logits_BC.chunk(2)
+            logits_BC, asked = (first_BC + second_BC) / 2, batch
+        labels_B = _known(asked.labels)
+        rows = self.losses_of_rows(logits_BC, asked, to_device)
+        loss = self._mean(rows.losses, labels_B)
+        if divergence is not None:
+            loss = loss + self.divergence_alpha * divergence
+        with paddle.no_grad():
+            right = (logits_BC.argmax(axis=1) == rows.answers).astype("float32").sum()
+            parts = [self._mean(part.detach(), labels_B) for part in rows.parts]
+            apart = right * 0 if divergence is None else divergence.detach()
+            numbers = paddle.stack([loss.detach(), apart, right, *parts])
+        return LossParts(loss, numbers, len(labels_B))
+
+    def losses_of_rows(self, logits_BC, asked: Batch, to_device: ToDevice) -> RowLosses:
+        """Return the losses of the rows of ``asked``, whose logits float32 [B, C] are given."""
+        answers_B = to_device(_known(asked.labels))
+        # Paddle's own mean asks the device whether any label is to be ignored.
+        return RowLosses(F.cross_entropy(logits_BC, answers_B, reduction="none"), answers_B)
+
+    def _doubled(self, batch: Batch) -> Batch:
+        """Return the batch of all rows that pass: those of ``batch``, and the same or exchanged behind."""
+        again = batch if self.symmetric == "none" else exchange_texts(batch)
+        return Batch(*map(_joined, batch, again))  # type: ignore[arg-type]  # the ids are no None
+
+    def weights_of_rows(self, labels_B: np.ndarray) -> np.ndarray:
+        """Return what each row counts, float32 [B], where there are class weights."""
+        assert self.class_weights is not None
+        return self.class_weights[labels_B]
+
+    def _mean(self, values_B: paddle.Tensor, labels_B: np.ndarray) -> paddle.Tensor:
+        if self.class_weights is None:
+            return values_B.mean()
+        weights_B = self.weights_of_rows(labels_B)
+        shares_B = (weights_B / (_sum(weights_B) or 1.0)).astype(np.float32)
+        return (values_B * paddle.to_tensor(shares_B)).sum()
+
+
+def pair_loss(config: StepFlags, class_weights: Optional[np.ndarray]) -> PairLoss:
+    """Return the loss that the flags describe."""
+    return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
+
+
+class SuppliedLoss(NamedTuple):
+    """A loss that replaces `PairLoss` in a kind of training, with its part of the fingerprint.
+
+    ``fingerprint`` must stay for a checkpoint to be resumed from, ``topology`` may change. ``command``: what
+    trains with it.
+    """
+
+    loss: PairLoss
+    fingerprint: Mapping[str, object] = NOTHING
+    topology: Mapping[str, object] = NOTHING
+    command: str = "train"
+
+
+def _joined(first: Optional[np.ndarray], second: Optional[np.ndarray]) -> Optional[np.ndarray]:
+    return None if first is None or second is None else np.concatenate([first, second])
+
+
+def _known(labels: Optional[np.ndarray]) -> np.ndarray:
+    assert labels is not None  # training reads them
+    return labels
+
+
+def _sum(weights: np.ndarray) -> float:
+    return float(weights.sum(dtype=np.float64))
+
+
+def wide_logits(logits: paddle.Tensor) -> paddle.Tensor:
+    """Return the logits in float32, whatever they were computed in."""
+    return logits if logits.dtype == paddle.float32 else logits.astype("float32")
+
+
+def _divergences(first_BC: paddle.Tensor, second_BC: paddle.Tensor) -> paddle.Tensor:
+    """Return (KL(p|q) + KL(q|p)) / 2 of every row, float32 [B]; p and q are softmax of the logits [B, C].
+
+    It is sum (p - q) (log p - log q) / 2.
+    """
+    log_p, log_q = F.log_softmax(first_BC), F.log_softmax(second_BC)
+    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(axis=1) / 2
+
+
+LOWEST = -1e4  # the score of a candidate that is not there: it has no share of the softmax
+
+
+def loss_of(labels: Labels, config: PairConfig, class_weights: Optional[np.ndarray]) -> PairLoss:
+    """Return the loss of a model that learns ``labels``, as the flags say."""
+    if labels.has_classes:
+        return pair_loss(config, class_weights)
+    if labels.target == RANKING:
+        return MarginLoss(config.margin) if config.ranking_loss == "margin" else ListwiseLoss()
+    return SquaredError()
+
+
+class SquaredError(PairLoss):
+    """The loss of regression: the mean squared error of the output, as transformers computes it.
+
+    ``numbers`` of what it returns end with the sum of the absolute errors.
+    """
+
+    metric = "mae"
+
+    def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
+        """Return the loss of a micro-batch, computed in float32; see `PairLoss`."""
+        assert batch.labels is not None  # training reads them
+        outputs_B1 = wide_logits(forward(to_device(batch.input_ids), to_device(batch.token_type_ids)))
+        errors_B = outputs_B1.squeeze(1) - to_device(batch.labels).astype("float32")
+        loss = (errors_B**2).mean()
+        return LossParts(loss, _numbers_of(loss, errors_B), len(batch.labels))
+
+
+@paddle.no_grad()
+def _numbers_of(loss: paddle.Tensor, errors_B: paddle.Tensor) -> paddle.Tensor:
+    total = errors_B.abs().sum()
+    return paddle.stack([loss.detach(), total * 0, total])
+
+
+class RankingLoss(PairLoss, ABC):
+    """A loss over the candidates of each query, all of which are in one micro-batch.
+
+    ``numbers`` of what it returns end with the number of queries whose highest score is of a relevant one.
+    """
+
+    metric = "hit_at_1"
+
+    def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
+        """Return the mean loss of the queries of a micro-batch, computed in float32; see `PairLoss`."""
+        assert batch.labels is not None  # training reads them
+        outputs_B1 = wide_logits(forward(to_device(batch.input_ids), to_device(batch.token_type_ids)))
+        places, is_there, relevant = _by_query(batch.labels)
+        is_there_QM, relevant_QM = paddle.to_tensor(is_there), paddle.to_tensor(relevant)
+        found_QM = paddle.gather(outputs_B1.squeeze(1), paddle.to_tensor(places.ravel())).reshape(
+            places.shape
+        )
+        scores_QM = paddle.where(is_there_QM, found_QM, paddle.full_like(found_QM, LOWEST))
+        loss = self._loss_of(scores_QM, is_there_QM, relevant_QM).mean()
+        return LossParts(loss, _hits_of(loss, scores_QM, relevant_QM), len(places))
+
+    @abstractmethod
+    def _loss_of(self, scores_QM, is_there_QM, relevant_QM) -> paddle.Tensor:
+        """Return the loss of each query, float32 [Q]; ``relevant_QM``: 1.0 or 0.0, what is not there 0.0."""
+
+
+class ListwiseLoss(RankingLoss):
+    """The cross-entropy of softmax over the candidates of a query against its relevant ones, all alike.
+
+    That is ListNet (Cao et al. 2007) with labels of 1 and 0.
+    """
+
+    def _loss_of(self, scores_QM, is_there_QM, relevant_QM) -> paddle.Tensor:
+        wanted_QM = relevant_QM / relevant_QM.sum(axis=1, keepdim=True)
+        return -(wanted_QM * F.log_softmax(scores_QM)).sum(axis=1)
+
+
+class MarginLoss(RankingLoss):
+    """The mean, over pairs of a relevant and another candidate, of how much is missing to ``margin``."""
+
+    def __init__(self, margin: float):
+        super().__init__()
+        self.margin = margin
+
+    def _loss_of(self, scores_QM, is_there_QM, relevant_QM) -> paddle.Tensor:
+        others_QM = is_there_QM.astype("float32") - relevant_QM
+        pairs_QMM = relevant_QM.unsqueeze(2) * others_QM.unsqueeze(1)
+        missing_QMM = F.relu(self.margin - scores_QM.unsqueeze(2) + scores_QM.unsqueeze(1))
+        return (missing_QMM * pairs_QMM).sum(axis=[1, 2]) / pairs_QMM.sum(axis=[1, 2])
+
+
+def _by_query(labels: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows of each query int64 [Q, M], which of them are there, bool, and relevant, float32.
+
+    ``labels`` int64 [B, 2]: the label of each row and the number of its query, which rises from 0.
+    """
+    relevance, queries = labels.T
+    sizes = np.bincount(queries)
+    columns = np.arange(sizes.max())
+    is_there = columns < sizes[:, None]
+    places = np.where(is_there, (np.cumsum(sizes) - sizes)[:, None] + columns, 0)
+    return places, is_there, (relevance[places] * is_there).astype(np.float32)
+
+
+@paddle.no_grad()
+def _hits_of(loss: paddle.Tensor, scores_QM: paddle.Tensor, relevant_QM: paddle.Tensor) -> paddle.Tensor:
+    first_Q1 = scores_QM.argmax(axis=1, keepdim=True)
+    hits = paddle.take_along_axis(relevant_QM, first_Q1, axis=1).sum()
+    return paddle.stack([loss.detach(), hits * 0, hits])
+
+
+class Fgm:
+    """The perturbation of ``embedding``; ``average`` makes a tensor the mean over all ranks, in place.
+
+    Raises InputError when the embedding is frozen.
+    """
+
+    def __init__(self, embedding, epsilon: float, average: Callable[[paddle.Tensor], None]):
+        if embedding.stop_gradient:
+            raise InputError(
+                f"--fgm_epsilon {epsilon} follows the gradient of the word embedding, which is frozen; let "
+                "it train, or use --fgm_epsilon 0"
+            )
+        self.embedding, self.epsilon, self.average = embedding, epsilon, average
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Move the embedding within the context, and restore it bit by bit afterwards.
+
+        A gradient that is zero or not finite moves nothing, on all ranks alike.
+        """
+        with paddle.no_grad():
+            gradient = self.embedding.grad.clone()
+            self.average(gradient)
+            length = gradient.norm()  # it stays on the device: nobody waits for it
+            before = self.embedding.clone()
+            has_direction = paddle.logical_and(paddle.isfinite(length), length > 0)
+            moved = before + gradient * (self.epsilon / length)
+            paddle.assign(paddle.where(has_direction, moved, before), self.embedding)
+        try:
+            yield
+        finally:
+            with paddle.no_grad():
+                paddle.assign(before, self.embedding)

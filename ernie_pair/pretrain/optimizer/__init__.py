@@ -1,1 +1,0 @@
-"""How the static program updates its parameters: AdamW or LAMB, sharded, as one op."""

@@ -1,1 +1,0 @@
-"""The whole pipeline on the built-in sample: as a quickstart with figures, and as a self-test of a minute."""

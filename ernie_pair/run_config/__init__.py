@@ -1,1 +1,0 @@
-"""config.yaml in an output folder: every flag of the command that made it, and its environment."""

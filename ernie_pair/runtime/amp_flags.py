@@ -1,0 +1,171 @@
+"""The flags of mixed precision, the same for pretraining and for pairs."""
+
+from dataclasses import dataclass
+from typing import Collection, Dict, Literal, Mapping
+
+from data_tools.files.errors import InputError
+from data_tools.options.options import Options, option
+from ernie_pair.runtime.gpu.builds import LEAST_CAPABILITY, gpu_capability
+from ernie_pair.runtime.gpu.cards import Card
+
+OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no effect
+
+
+@dataclass(frozen=True)
+class AmpFlags(Options):
+    """The base of every command that trains; each field is a flag of it."""
+
+    use_amp: bool = option(False, help="mixed-precision training, on a GPU", group="precision")
+    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = option(
+        "auto",
+        help="half-precision type; auto: bfloat16 on a GPU of compute capability 8.0 or above, else float16; "
+        "float32: no casts, loss scaling only",
+        group="precision",
+    )
+    amp_level: Literal["O1", "O2"] = option(
+        "O1", help="O1: weights in float32; O2: weights in half precision too", group="precision"
+    )
+    reduce_dtype: Literal["float32", "half"] = option(
+        "float32",
+        help="type in which processes sum gradients; half: sum gradients of type --amp_dtype in that type, "
+        "with half the traffic",
+        group="precision",
+    )
+    init_loss_scaling: float = option(
+        32768.0, help="initial loss scale, for float16", group="precision", at_least=1
+    )
+    incr_every_n_steps: int = option(
+        1000,
+        help="consecutive finite steps before the loss scale grows",
+        group="precision",
+        unit="steps",
+        at_least=1,
+    )
+    incr_ratio: float = option(2.0, help="factor by which the loss scale grows", group="precision", above=1)
+    decr_every_n_nan_or_inf: int = option(
+        1,
+        help="consecutive steps with inf or NaN before the loss scale shrinks",
+        group="precision",
+        unit="steps",
+        at_least=1,
+    )
+    decr_ratio: float = option(
+        0.5, help="factor by which the loss scale shrinks", group="precision", above=0, below=1
+    )
+    tf32: bool = option(
+        False,
+        help="use TF32 in training, on a GPU of compute capability 8.0 or above: the factors of float32 "
+        "products are rounded to 10 bits, which is faster but no longer matches a CPU; evaluation and "
+        "prediction never use it",
+        group="precision",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._refuse_flags_without_amp()
+        if self.amp_dtype == "auto" and self.use_amp:
+            object.__setattr__(self, "amp_dtype", self._usual_dtype())
+        if self.narrows_weights and self.amp_dtype == "float32":
+            raise InputError(
+                "--amp_level O2 keeps the weights in half precision; with --amp_dtype float32 use O1"
+            )
+        if self.reduce_dtype == "half" and not self.computes_in_half:
+            raise InputError(
+                "--reduce_dtype half is for gradients in half precision, and there are none; add --use_amp "
+                "true with --amp_dtype float16 or bfloat16, or leave it out"
+            )
+
+    def _refuse_flags_without_amp(self) -> None:
+        for name, nothing in OF_AMP_ALONE.items():
+            if getattr(self, name) != nothing and not self.use_amp:
+                raise InputError(
+                    f"--{name} {getattr(self, name)} needs --use_amp true; add it, or leave --{name} out"
+                )
+
+    @classmethod
+    def idle_in(cls, values: Mapping[str, object]) -> Collection[str]:
+        """Return the AMP flags allowed with --use_amp false; earlier versions wrote amp_dtype: float16."""
+        return OF_AMP_ALONE if values.get("use_amp") is False else ()
+
+    def _usual_dtype(self) -> str:
+        """Return the half-precision type of this machine's first GPU; float16 if there is none."""
+        capability = gpu_capability() if getattr(self, "device", "cpu") == "gpu" else None
+        has_bfloat16 = capability is not None and capability >= LEAST_CAPABILITY["bfloat16"]
+        return "bfloat16" if has_bfloat16 else "float16"
+
+    def refuse_narrow_sums(self, accumulation_steps: int, batch_flag: str) -> None:
+        """Raise InputError if several micro-batches make a step at O2.
+
+        A larger ``batch_flag`` makes them fewer.
+        """
+        if self.narrows_weights and accumulation_steps > 1:
+            raise InputError(
+                "--amp_level O2 would accumulate several micro-batches' gradients in half precision; use "
+                f"O1, or raise --{batch_flag} until one micro-batch makes a step"
+            )
+
+    def refuse_half_precision_on(self, device: str) -> None:
+        """Raise InputError if the device has no kernels for the half-precision type, or no TF32."""
+        if self.tf32 and device == "cpu":
+            raise InputError("--tf32 true needs a GPU of compute capability 8.0; leave it out")
+        if self.use_amp and device == "cpu" and self.amp_dtype != "float32":
+            raise InputError(
+                f"--use_amp true --amp_dtype {self.amp_dtype} needs a GPU: Paddle has no half-precision CPU "
+                "kernels; use --use_amp false (half products on a CPU: --precision bf16), or --amp_dtype "
+                "float32 for loss scaling only"
+            )
+
+    def refuse_on(self, card: Card) -> None:
+        """Raise InputError if ``card`` does not support what is asked: Paddle would use float32."""
+        if self.tf32 and card.capability < LEAST_CAPABILITY["tf32"]:
+            raise InputError(f"--tf32 true needs compute capability 8.0, and this is {card}; leave it out")
+        asks_bfloat16 = self.use_amp and self.amp_dtype == "bfloat16"
+        if asks_bfloat16 and card.capability < LEAST_CAPABILITY["bfloat16"]:
+            raise InputError(
+                f"--amp_dtype bfloat16 needs compute capability 8.0, and this is {card}; "
+                "use --amp_dtype float16"
+            )
+
+    @property
+    def computes_in_half(self) -> bool:
+        """Return whether anything is cast to half precision."""
+        return self.use_amp and self.amp_dtype != "float32"
+
+    @property
+    def widens_sums(self) -> bool:
+        """Return whether gradients in half precision are summed over the processes in float32.
+
+        In the dynamic graph, gradients have the type of their weights.
+        """
+        return self.narrows_weights and self.reduce_dtype == "float32"
+
+    @property
+    def narrows_weights(self) -> bool:
+        """Return whether the weights themselves are in half precision."""
+        return self.use_amp and self.amp_level == "O2"
+
+    @property
+    def scales_loss(self) -> bool:
+        """Return whether the loss is scaled.
+
+        bfloat16 has the range of float32: it needs no scale.
+        """
+        return self.use_amp and self.amp_dtype != "bfloat16"
+
+
+def without_idle_amp(saved: Dict[str, object]) -> Dict[str, object]:
+    """Return the flags of an earlier run in today's form: without AMP they had a type and a level too."""
+    idle = {} if saved.get("use_amp", True) else OF_AMP_ALONE
+    return {**saved, **{name: nothing for name, nothing in idle.items() if name in saved}}
+
+
+@dataclass(frozen=True)
+class DeterministicFlags(Options):
+    """The base of every command that trains; each field is a flag of it."""
+
+    deterministic: bool = option(
+        True,
+        help="on a GPU: kernels that give bit-identical results in every run; false: faster kernels that do "
+        "not",
+        group="devices",
+    )

@@ -1,0 +1,140 @@
+"""Which build of Paddle is installed, read from its files without importing it or needing CUDA."""
+
+import ast
+import ctypes
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Dict, NamedTuple, Optional, Tuple
+
+from data_tools.files.errors import InputError
+
+LIBRARY = "libcuda.so.1"
+MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+
+Capability = Tuple[int, int]
+
+# The lowest whose units compute in the type.
+LEAST_CAPABILITY: Dict[str, Capability] = {
+    "float32": (0, 0),
+    "float16": (7, 0),
+    "bfloat16": (8, 0),
+    "tf32": (8, 0),
+}
+
+
+def words_of(capability: Capability) -> str:
+    """Return a compute capability as NVIDIA writes it: 8.6."""
+    return "{}.{}".format(*capability)
+
+
+@lru_cache(maxsize=1)
+def gpu_capability() -> Optional[Capability]:
+    """Return the compute capability of the first visible GPU, as (8, 0); None if there is none.
+
+    It asks NVIDIA's driver directly: flags are read before Paddle is loaded.
+    """
+    try:
+        driver = ctypes.CDLL(LIBRARY)
+    except OSError:
+        return None
+    device, values = ctypes.c_int(), []
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    for attribute in (MAJOR, MINOR):
+        value = ctypes.c_int()
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device):
+            return None
+        values.append(value.value)
+    return values[0], values[1]
+
+
+def paddle_capability(number: Optional[int] = None) -> Capability:
+    """Return the compute capability of a visible GPU as reported by Paddle; None: of its current one."""
+    import paddle
+
+    major, minor = paddle.device.cuda.get_device_capability(number)
+    return major, minor
+
+
+def refuse_old_gpu(found: Capability, dtype: str, flag: str, cure: str) -> None:
+    """Raise InputError if a GPU of the capability ``found`` is too old for ``dtype``.
+
+    Paddle would warn and compute in float32. ``flag``: what requires the type; ``cure``: what to do instead.
+    """
+    least = LEAST_CAPABILITY[dtype]
+    if found < least:
+        raise InputError(
+            f"{flag} needs a GPU of compute capability {words_of(least)}, this one has {words_of(found)}; "
+            f"{cure}"
+        )
+
+
+# (version, CUDA): the compute capabilities that the build has machine code for, read from its binaries.
+# Its kernels have no PTX, which the driver would compile for later cards.
+CAPABILITIES: Dict[Tuple[str, str], Tuple[Capability, ...]] = {
+    ("2.6.2", "11.8"): ((6, 1), (7, 0), (7, 5), (8, 0), (8, 6)),
+}
+
+
+class Build(NamedTuple):
+    """A build of Paddle: ``cuda`` is the version that it was built for, '' for a CPU build."""
+
+    version: str
+    cuda: str
+    brings_libraries: bool  # whether it finds the CUDA libraries of its own requirements by itself, like 3.x
+    folder: Path  # of the package
+
+    @property
+    def capabilities(self) -> Optional[Tuple[Capability, ...]]:
+        """Return the compute capabilities that it has machine code for; None: unknown."""
+        return CAPABILITIES.get((self.version, self.cuda))
+
+    def runs_on(self, capability: Capability) -> Optional[bool]:
+        """Return whether it has code for a card of ``capability``; None: unknown.
+
+        Machine code runs on cards of the same major capability and the same or a higher minor one.
+        """
+        if self.capabilities is None:
+            return None
+        major, minor = capability
+        return any(major == of and minor >= least for of, least in self.capabilities)
+
+    @property
+    def libraries(self) -> Path:
+        """Return the folder in which it looks for libraries first: RUNPATH of its compiled core."""
+        return self.folder / "libs"
+
+
+def installed_build() -> Optional[Build]:
+    """Return the build of Paddle that would be imported; None: there is none."""
+    try:
+        spec = find_spec("paddle")
+    except (ValueError, ModuleNotFoundError):  # a module without a spec replaces it, or a finder hides it
+        spec = None
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent
+    facts = _constants(folder / "version" / "__init__.py")
+    cuda = facts.get("cuda_version", "False")
+    return Build(
+        version=facts.get("full_version", ""),
+        cuda="" if cuda == "False" else cuda,
+        brings_libraries=facts.get("with_pip_cuda_libraries") == "ON",
+        folder=folder,
+    )
+
+
+def _constants(path: Path) -> Dict[str, str]:
+    """Return {name: text} of the string constants in a Python file, without running it."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            found.update(
+                {name.id: str(node.value.value) for name in node.targets if isinstance(name, ast.Name)}
+            )
+    return found

@@ -1,0 +1,238 @@
+"""Behaviours of Paddle's launcher that are turned off while it runs, and what is asked of it.
+
+Names, as in Paddle 2.6.2, all below `paddle.distributed.launch`: `controllers.controller.Controller` with
+`save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log), `utils.process_context.ProcessContext._start`
+(backup_env.N.json, for lists that the kernel would not accept), `job.container.Container.__str__` (the
+environment on the console), `tail`, `_log_handler`, `_log_start_offset` and `outfile` of the same,
+`job.pod.Pod` with `stop`, `controllers.controller.ControllerBase.signal_handler`, the logger LAUNCH,
+`context.device.Device`, `context.args_envs` with `parse_args` and `ArgumentParser`, `main.launch`.
+PADDLE_LOG_LEVEL, in the environment, overrides --log_level.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from argparse import ArgumentParser
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from ernie_pair.runtime.paddle_patches.replaced import replaced
+
+TAIL_BYTES = 3000  # of the log of a process that failed
+
+
+def keep_words_of_scripts() -> None:
+    """Have the launcher take no word for a flag of its own that is one only when it is completed.
+
+    It reads the words behind the script too, and ends at `--a`, which could be two of its flags.
+    """
+    from paddle.distributed.launch.context import args_envs
+
+    args_envs.ArgumentParser = partial(ArgumentParser, allow_abbrev=False)
+
+
+def asked_gpus() -> Optional[str]:
+    """Return the GPUs that --gpus of ``sys.argv``, or the environment, requests."""
+    from paddle.distributed.launch.context.args_envs import parse_args
+
+    return os.environ.get("PADDLE_DEVICES") or parse_args()[0].devices
+
+
+def asked_processes() -> int:
+    """Return the --nproc_per_node of ``sys.argv``; 0: not given."""
+    from paddle.distributed.launch.context.args_envs import parse_args
+
+    return int(parse_args()[0].nproc_per_node or 0)
+
+
+def asked_machines() -> Tuple[int, str]:
+    """Return (the fewest machines that --nnodes of ``sys.argv`` requests, --master or nothing)."""
+    from paddle.distributed.launch.context.args_envs import parse_args
+
+    asked = parse_args()[0]
+    return int(str(asked.nnodes).partition(":")[0]), asked.master or ""
+
+
+def asked_log() -> Path:
+    """Return the log of the first process, which the launcher shows; --log_dir sets its folder."""
+    from paddle.distributed.launch.context.args_envs import parse_args
+
+    return Path(os.environ.get("PADDLE_LOG_DIR") or parse_args()[0].log_dir, "workerlog.0")
+
+
+def keep_launcher_quiet() -> None:
+    """Have the launcher log only warnings and errors, unless --log_level asks for more.
+
+    Otherwise its thirty lines about its own flags come before those of the run.
+    """
+    sys.argv[1:1] = ["--log_level", "WARNING"]  # the later of two counts: the user's
+
+
+def visible_gpus() -> List[str]:
+    """Return the GPUs that the launcher sees, in the form of --gpus."""
+    from paddle.distributed.launch.context.device import Device
+
+    return Device.parse_device().labels
+
+
+@contextmanager
+def private_environment(prepare: Callable[[], None]) -> Iterator[None]:
+    """Have the launcher neither store nor show the environment of the processes in this context.
+
+    Each of them calls ``prepare`` before its program begins.
+    """
+    from paddle.distributed.launch.controllers.controller import Controller
+    from paddle.distributed.launch.job.container import Container
+    from paddle.distributed.launch.utils.process_context import ProcessContext
+
+    def start(process) -> None:
+        """Start a ``ProcessContext``; a signal is for its whole session."""
+        process._proc = subprocess.Popen(
+            process._cmd,
+            env=process._env,
+            stdout=process._stdout,
+            stderr=process._stderr,
+            shell=process._shell,
+            start_new_session=process._group,
+            preexec_fn=prepare,
+        )
+
+    with ExitStack() as stack:
+        stack.enter_context(replaced(Controller, "save_pod_env", lambda self: None))
+        stack.enter_context(replaced(Controller, "save_pod_log", lambda self, info: None))
+        stack.enter_context(replaced(ProcessContext, "_start", start))
+        stack.enter_context(replaced(Container, "__str__", _shown))
+        yield
+
+
+class FailedProcess(NamedTuple):
+    """A process that ended by itself.
+
+    ``code``: its exit code, or minus the signal that killed it. ``wrote``: when it last wrote its ``log``.
+    ``tail``: the end of the log, which the launcher ``shows`` of the first process of this machine alone.
+    """
+
+    rank: int
+    pid: int
+    code: int
+    log: str
+    wrote: float
+    tail: str
+    shows: bool
+
+
+@dataclass
+class LaunchEnd:
+    """How the launcher came to its end: the processes that failed by themselves, and the signal it heard."""
+
+    failed: Sequence[FailedProcess] = ()
+    signal: int = 0
+    codes: Sequence[int] = ()  # of all processes, if they were stopped
+    code: object = 0  # with which Paddle's launcher would exit
+
+
+def run_launcher() -> LaunchEnd:
+    """Run the processes that ``sys.argv`` requests to their end."""
+    from paddle.distributed.launch.main import launch
+
+    with end_noted() as end, _last_lines_shown():
+        try:
+            launch()
+        except SystemExit as leaving:
+            end.code = leaving.code
+    return end
+
+
+@contextmanager
+def end_noted() -> Iterator[LaunchEnd]:
+    """Note how the launcher ends in this context, and have it leave nothing behind.
+
+    Paddle's own exits with the code of the first process that has one, including those that it stops itself,
+    and with the bare number of a signal. It stops no child of a process that has already ended.
+    """
+    from paddle.distributed.launch.controllers.controller import ControllerBase
+    from paddle.distributed.launch.job.container import Container
+    from paddle.distributed.launch.job.pod import Pod
+
+    end, stop, handle = LaunchEnd(), Pod.stop, ControllerBase.signal_handler
+
+    def note_and_stop(pod, *arguments, **named):
+        end.failed = end.failed or [_failed(each) for each in pod.failed_container()]
+        stopped = stop(pod, *arguments, **named)
+        for each in pod.containers:
+            _kill_group(each)
+        end.codes = [each.exit_code for each in pod.containers]
+        return stopped
+
+    def note_and_handle(controller, number, frame):
+        end.signal = end.signal or number
+        handle(controller, number, frame)
+
+    logger = logging.getLogger("LAUNCH")
+    with ExitStack() as stack:
+        stack.enter_context(replaced(Pod, "stop", note_and_stop))
+        stack.enter_context(replaced(ControllerBase, "signal_handler", note_and_handle))
+        # Paddle shows the end of one that failed first, which need not be the cause, or what it has shown.
+        stack.enter_context(replaced(Container, "tail", lambda container: None))
+        logger.addFilter(_is_news)
+        stack.callback(logger.removeFilter, _is_news)
+        yield end
+
+
+def _failed(container) -> FailedProcess:
+    rank = int(container.env.get("PADDLE_TRAINER_ID", container.rank))
+    log, wrote, tail = container.errfile or os.devnull, 0.0, ""
+    with suppress(OSError), open(log, "rb") as lines:
+        wrote = os.fstat(lines.fileno()).st_mtime
+        end = lines.seek(0, os.SEEK_END)
+        lines.seek(max(container._log_start_offset, end - TAIL_BYTES))
+        tail = lines.read().decode("utf-8", errors="replace")
+    pid = container._proc._proc.pid
+    return FailedProcess(rank, pid, container.exit_code, log, wrote, tail, container.rank == 0)
+
+
+def _kill_group(container) -> None:
+    """End what a process has started and left behind; the process leads a group of that number."""
+    process = container._proc and container._proc._proc
+    if process:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether a line of the launcher says more than the one that this package ends with."""
+    return not record.getMessage().startswith("Container failed")
+
+
+@contextmanager
+def _last_lines_shown() -> Iterator[None]:
+    """Have the launcher show, in this context, the output of its first process while it was being stopped.
+
+    Paddle's own no longer reads that log then, so it would never show how far the run was when it stopped.
+    """
+    from paddle.distributed.launch.job.pod import Pod
+
+    stop = Pod.stop
+
+    def stop_and_show(pod, *arguments, **named):
+        shown = [(each.outfile, each._log_handler.tell()) for each in pod.containers[:1] if each._log_handler]
+        stopped = stop(pod, *arguments, **named)
+        for log, position in shown:
+            with open(log, encoding="utf-8", errors="replace") as file:
+                file.seek(position)
+                sys.stdout.write(file.read())
+        return stopped
+
+    with replaced(Pod, "stop", stop_and_show):
+        yield
+
+
+def _shown(container) -> str:
+    words = " ".join(container.entrypoint)
+    return f"{words}\nended with exit code {container.exit_code}; see {container.errfile}"

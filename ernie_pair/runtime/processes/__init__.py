@@ -1,0 +1,1 @@
+"""The processes of a run: messages, signals, the watchdog, the console; without Paddle."""

@@ -1,0 +1,121 @@
+"""Run a command of ernie-pair in a separate process, which ends with this one."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, Optional, Sequence
+
+from data_tools.files.errors import (
+    CheckpointError,
+    ErniePairError,
+    InputError,
+    LostProcessError,
+    MachineError,
+    NumbersError,
+    Stopped,
+)
+
+ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, LostProcessError)}
+MOST_LOG_BYTES = 1 << 20  # of the end of a log that are searched for its error
+
+
+class BrokenRunError(ErniePairError):
+    """A run that ended with a traceback."""
+
+    exit_code = 1
+
+
+class ChildCommand:
+    """`ernie-pair WORDS`, started; as a context it is stopped at the end, where it still runs.
+
+    ``log``: what it says is added to this file, and not shown. ``name``: what it is called in an error.
+    ``environment``: in place of that of this process. ``program``: what Python runs with WORDS, if not
+    ernie_pair; ``python``: another one than this. A signal for this process is to raise Stopped, as within
+    `StopSignals`.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        name: str,
+        log: Optional[Path] = None,
+        environment: Optional[Dict[str, str]] = None,
+        program: Sequence[str] = ("-m", "ernie_pair"),
+        python: Optional[str] = None,
+    ):
+        self._where = f"{name}; see {log}" if log else f"{name}; its lines stand above"
+        self._log, self._before = log, log.stat().st_size if log and log.is_file() else 0
+        command = [python or sys.executable, *program, *words]
+        if log is None:
+            self._process = subprocess.Popen(command, env=environment)
+            return
+        with open(log, "a", encoding="utf-8") as said:
+            self._process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+
+    def __enter__(self) -> "ChildCommand":
+        return self
+
+    def __exit__(self, *reason) -> None:
+        self._process.terminate()  # it saves first; nothing happens to one that has ended
+        self._process.wait()
+
+    def wait(self, seconds: Optional[float] = None) -> int:
+        """Return its exit code, once it has ended. Raises subprocess.TimeoutExpired after ``seconds``."""
+        return self._process.wait(seconds)
+
+    def finish(self) -> None:
+        """Wait until it ends. Raises the error that it ends with."""
+        try:
+            code = self._process.wait()
+        except Stopped as stop:
+            raise Stopped("stopped; run the same command to continue", stop.exit_code) from None
+        if code:
+            raise error_of(code, self._where, last_error(self._log, self._before) if self._log else "")
+
+
+def last_error(log: Path, first_byte: int) -> str:
+    """Return the text of the last `error: ` line from ``first_byte`` on; earlier attempts wrote before."""
+    with open(log, "rb") as file:
+        file.seek(max(first_byte, log.stat().st_size - MOST_LOG_BYTES))
+        lines = file.read().decode("utf-8", errors="replace").splitlines()
+    errors = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
+    return errors[-1] if errors else ""
+
+
+def error_of(code: int, where: str, said: str) -> BaseException:
+    """Return the error of a run by its exit code.
+
+    It has the code and the line of the run; 5 where a signal killed it, 1 for a bug.
+    """
+    number = -code if code < 0 else code - 128
+    if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+        name = signal.Signals(number).name
+        return Stopped(f"stopped by {name} ({where}); run the same command to continue", exit_code)
+    if code < 0:
+        return MachineError(
+            f"a run was killed by {signal.Signals(number).name} ({where}); memory may be short: free some "
+            "or lower batch_size, and run the same command to continue"
+        )
+    if code in ERRORS:
+        return ERRORS[code](f"{said or f'a run ended with exit code {code}'} ({where})")
+    return BrokenRunError(f"a run ended with exit code {code}, which is a bug ({where}: its traceback)")
+
+
+def exit_code_of(process: subprocess.Popen) -> Optional[int]:
+    """Return the exit code of ``process``, minus the signal that killed it, or None while it runs.
+
+    It stays to be waited for. `Popen.poll` takes a lock: an interrupt right behind it leaves the lock taken,
+    after which the process never seems to end and `Popen.wait` waits for ever.
+    """
+    if process.returncode is not None:
+        return process.returncode
+    try:
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # others have waited for it: poll answers by what it can know, 0
+        return process.poll()
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status

@@ -1,0 +1,86 @@
+"""Where this process stands among the others, as a value."""
+
+import os
+import re
+from dataclasses import dataclass
+
+from data_tools.files.errors import InputError, counted
+from data_tools.files.keyed_cache import mix_all
+
+UNSET = "unset it, or start with python -m paddle.distributed.launch"
+
+
+@dataclass(frozen=True)
+class World:
+    """The place of this process: two integers, so that any cluster can be tested on a laptop."""
+
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self):
+        if not 0 <= self.rank < self.size:
+            raise ValueError(f"rank {self.rank} is not in a world of {self.size}")
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this is rank 0."""
+        return self.rank == 0
+
+
+def launched_world() -> World:
+    """Return the world that `paddle.distributed.launch` put into the environment; one process without it.
+
+    Raises InputError for variables that no launcher set so.
+    """
+    size = whole_number_in("PADDLE_TRAINERS_NUM", 1)
+    if size > 1 and "PADDLE_TRAINER_ENDPOINTS" not in os.environ:
+        raise InputError(
+            f"PADDLE_TRAINERS_NUM={size} is set in the environment, but no launcher did it; {UNSET}"
+        )
+    return _world_in("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
+
+
+def local_world() -> World:
+    """Return this process's place among those of its machine, as the launcher numbers them.
+
+    Raises InputError for variables that no launcher set so.
+    """
+    return _world_in("PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE")
+
+
+def _world_in(rank_name: str, size_name: str) -> World:
+    rank, size = whole_number_in(rank_name, 0), whole_number_in(size_name, 1)
+    if rank >= size:
+        raise InputError(
+            f"{rank_name}={rank} in the environment is no rank of {size_name}={size} processes; {UNSET}"
+        )
+    return World(rank, size)
+
+
+def whole_number_in(name: str, default: int) -> int:
+    """Return the number of a variable of the launcher. Raises InputError when it is none."""
+    text = os.environ.get(name, str(default))
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise InputError(f"{name}={text[:40]} in the environment is not a whole number; {UNSET}")
+    return int(text)
+
+
+def count_accumulation_steps(global_batch_size: int, micro_batch_size: int, data_ranks: int) -> int:
+    """Return how many micro-batches each rank takes before the weights move.
+
+    Raises InputError when ``global_batch_size`` is no multiple of one micro-batch on every rank.
+    """
+    one_pass = micro_batch_size * data_ranks
+    if global_batch_size % one_pass:
+        nearest = max(1, global_batch_size // one_pass) * one_pass
+        raise InputError(
+            f"--global_batch_size {global_batch_size} is not a multiple of "
+            f"{counted(data_ranks, 'process', 'processes')} x --micro_batch_size {micro_batch_size} = "
+            f"{one_pass}; use --global_batch_size {nearest}"
+        )
+    return global_batch_size // one_pass
+
+
+def seed_of(*parts: int) -> int:
+    """Return a 31-bit seed for (run seed, rank, step, micro-batch): random state is derived, never stored."""
+    return mix_all(*parts) & 0x7FFFFFFF

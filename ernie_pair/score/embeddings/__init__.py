@@ -1,0 +1,1 @@
+"""Embedding models in use: vectors of files, evaluation by retrieval, export."""

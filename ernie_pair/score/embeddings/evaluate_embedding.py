@@ -1,0 +1,120 @@
+"""Evaluate an embedding model on labelled pairs: how well their texts find each other."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+
+from data_tools.files.errors import InputError
+from data_tools.files.json_file import write_json
+from data_tools.files.progress import CountProgress
+from data_tools.options.options import names_in
+from data_tools.options.standard_streams import with_standard_streams
+from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig
+from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
+from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.source import model_folder_of
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import Columns, RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.inference_model import results_of
+
+CHUNK = 4096  # texts that are asked for at a time
+
+logger = logging.getLogger(__name__)
+
+
+@with_standard_streams
+def evaluate_embedding(config: EvaluateEmbeddingConfig) -> None:
+    """Write the metrics as JSON, and print them; see `measure_retrieval`.
+
+    Raises an ErniePairError for whatever the user can fix.
+    """
+    start_console(World())
+    if Path(config.model_path).is_dir():
+        config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    results = results_of("evaluate-embedding", config)
+    if results.are_done():
+        found = json.loads(Path(config.output_file).read_text(encoding="utf-8"))
+    else:
+        found = _measure(config)
+        with results.published() as (draft,):
+            write_json(draft, found)
+    for dim, metrics in found["dims"].items():
+        which = [f"dim {dim}"] if len(found["dims"]) > 1 else []
+        print("  ".join([*which, *(f"{name} {value:.4f}" for name, value in metrics.items())]))
+
+
+def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
+    asked = build_retrieval_set(_read(config), config.input_file)
+    kernels = KernelFlags(config.kernels, config.precision)
+    embedder = open_embedder(config.model_path, config.device, config.options, kernels)
+    lengths = _lengths(config, embedder)
+    settings = embedder.settings
+    settings.refuse_search(config.model_path)
+    vectors = _vectors_of(embedder, asked, "passage")
+    asking = _vectors_of(embedder, asked, "query") if embedder.has_roles else None
+
+    def cut(rows: np.ndarray, dim: int) -> np.ndarray:
+        rows = rows[:, :dim]
+        return unit_rows(rows, config.model_path) if settings.has_unit_products else rows
+
+    by_length = {
+        dim: measure_retrieval(cut(vectors, dim), asked, None if asking is None else cut(asking, dim))
+        for dim in lengths
+    }
+    if embedder.num_cut:
+        count = len(asked.texts) * (2 if embedder.has_roles else 1)
+        logger.info("%s", describe_cut(embedder, count))
+    return {
+        "metrics": by_length[embedder.dim],
+        "queries": len(asked.queries),
+        "corpus": len(asked.corpus),
+        "pairs": len(asked.labels),
+        "dims": {str(dim): metrics for dim, metrics in by_length.items()},
+        "fingerprint": embedder.fingerprint,
+        "computed_by": embedder.backend,
+    }
+
+
+def _lengths(config: EvaluateEmbeddingConfig, embedder: TextEmbedder) -> List[int]:
+    """Return the lengths to measure, ascending.
+
+    Raises InputError for a named one that was not trained for, or is above that of the vectors.
+    """
+    settings, full = embedder.settings, embedder.dim
+    if config.dims == "all":
+        return sorted({full, *(dim for dim in settings.dims if dim <= full)})
+    chosen = {settings.chosen_dim(int(word), config.model_path) for word in names_in(config.dims)}
+    if chosen and max(chosen) > full:
+        raise InputError(
+            f"--dims {max(chosen)} is above --dim {full}, the length of the vectors; leave one of them out"
+        )
+    return sorted({full, *chosen})
+
+
+def _vectors_of(embedder: TextEmbedder, asked: RetrievalSet, role: str) -> np.ndarray:
+    parts, prompt = [], embedder.settings.prompt_of(role)
+    with CountProgress(len(asked.texts), "text") as progress:
+        for begin in range(0, len(asked.texts), CHUNK):
+            parts.append(embedder.embed(asked.texts[begin : begin + CHUNK], prompt))
+            progress.advance(len(parts[-1]))
+    return np.concatenate(parts)
+
+
+def _read(config: EvaluateEmbeddingConfig) -> Pairs:
+    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
+    columns = Columns(config.text_a, config.text_b, config.label)
+    source = PairSource("input_file", config.input_file, "dev", labels, columns, RowRules.of(config))
+    pairs = source.read()
+    tell_rejected(config.input_file, pairs.bad, len(pairs), Path(f"{config.output_file}{ENDING}"))
+    return pairs

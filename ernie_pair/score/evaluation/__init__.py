@@ -1,0 +1,1 @@
+"""Evaluation and prediction of trained pair models, with reports."""

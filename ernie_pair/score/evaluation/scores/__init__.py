@@ -1,0 +1,1 @@
+"""Evaluation of models without classes: rankings and scores."""

@@ -1,0 +1,1 @@
+"""Export of trained pair models, and commands that run an exported one."""

@@ -1,0 +1,226 @@
+"""A Dockerfile in the exported folder, next to all that it copies: the model and a wheel of this package.
+
+docker build -t pairs exported && docker run -p 8000:8000 pairs
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from email import message_from_bytes
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Dict, List, Set
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from data_tools.files.errors import InputError
+from ernie_pair.inference.exported_model import (
+    EXPORT_MANIFEST,
+    INT8_FILES,
+    ONNX_FILES,
+    PADDLE_FILES,
+    ExportedModel,
+)
+from ernie_pair.inference.predictor import BATCH_SIZE
+
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "data_tools", "ernie_pair")
+NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
+BUILT_WITH = ("setuptools", "wheel", "pybind11")
+SECONDS = 900
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build a wheel of the sources of this package into ``folder``, and return its path.
+
+    They are copied first, for a build leaves files among them. Raises InputError when this package was
+    installed without its sources, or when the build fails or takes longer than SECONDS.
+    """
+    root = Path(__file__).parents[3]
+    if not (root / "pyproject.toml").is_file():
+        raise InputError("this package was installed without its sources; give its wheel with --wheel FILE")
+    with tempfile.TemporaryDirectory() as held:
+        sources, made = Path(held, "sources"), Path(held, "made")
+        sources.mkdir()
+        for name in SOURCES:
+            if (root / name).is_dir():
+                shutil.copytree(root / name, sources / name, ignore=NOT_SOURCES)
+            elif (root / name).is_file():
+                shutil.copyfile(root / name, sources / name)
+        words = [*_pip_wheel(), "--wheel-dir", str(made), str(sources)]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise InputError(
+                f"the wheel is not built after {SECONDS} s; give one with --wheel FILE"
+            ) from None
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason"])[-1][:200]
+            raise InputError(f"the wheel cannot be built ({reason}); give one with --wheel FILE")
+        (wheel,) = made.glob("*.whl")
+        return Path(shutil.copyfile(wheel, folder / wheel.name))
+
+
+def _pip_wheel() -> List[str]:
+    """Return the command; what a build needs is taken from here where it is, as there may be no network."""
+    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    return [*words, "--no-build-isolation"] if all(map(find_spec, BUILT_WITH)) else words
+
+
+def extras_of(wheel: Path) -> Set[str]:
+    """Return the extras that a wheel offers. Raises InputError when it is none."""
+    try:
+        with zipfile.ZipFile(wheel) as packed:
+            (name,) = (name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
+            metadata = message_from_bytes(packed.read(name))
+    except (zipfile.BadZipFile, ValueError):
+        raise InputError(f"--wheel {wheel} is not a wheel; build one with pip wheel --no-deps .") from None
+    return set(metadata.get_all("Provides-Extra") or [])
+
+
+DOCKERFILE = "Dockerfile"
+EXTRAS = ("predict", "serve")
+PORT = 8000
+USER = 10001  # no user of the host
+HEALTH = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=4)"
+SERVE = ("ernie-pair", "serve", "--model", "/model", "--host", "0.0.0.0", "--port", str(PORT))
+
+TEXT = """\
+# An image that answers sentence pairs over HTTP: docker build -t pairs . && docker run -p {port}:{port} pairs
+# To accept requests for a host name other than localhost, append --allowed_hosts NAME to CMD.
+FROM python:{python}-slim
+COPY {wheel} /wheel/
+RUN pip install --no-cache-dir "/wheel/{wheel}[{extras}]" \\
+    && useradd --system --no-create-home --uid {user} pairs
+COPY --chown={user} {files} /model/
+USER {user}
+EXPOSE {port}
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD {health}
+CMD {serve}
+"""
+
+
+def refuse_unusable_wheel(wheel: str) -> None:
+    """Raise InputError, before the work, when ``wheel`` is given and cannot serve a model."""
+    if not wheel:
+        return
+    path = Path(wheel)
+    if not path.is_file():
+        raise InputError(
+            f"--wheel {path}: no such file; give a wheel of ernie-pair, or none to have it built"
+        )
+    python_of(path)
+    missing = set(EXTRAS) - extras_of(path)
+    if missing:
+        raise InputError(f"--wheel {path} has no extra [{min(missing)}]; give a wheel of this version")
+
+
+def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
+    """Write Dockerfile and the wheel into the folder of ``exported``; the wheel is built where '' is given.
+
+    Raises InputError if it cannot be built.
+    """
+    folder = exported.folder
+    path = Path(shutil.copyfile(wheel, folder / Path(wheel).name)) if wheel else build_wheel(folder)
+    files = sorted({EXPORT_MANIFEST, *exported.files} - set(PADDLE_FILES))
+    content = TEXT.format(
+        python=python_of(path),
+        wheel=path.name,
+        extras=",".join(EXTRAS),
+        files=" ".join(files),
+        user=USER,
+        port=PORT,
+        health=json.dumps(["python", "-c", HEALTH]),
+        serve=json.dumps(SERVE),
+    )
+    (folder / DOCKERFILE).write_text(content, encoding="utf-8")
+
+
+def python_of(wheel: Path) -> str:
+    """Return the Python that a wheel is for, '3.11'; '3.12', the newest here, where it is for any.
+
+    Raises InputError when ``wheel`` is not named as a wheel of this package.
+    """
+    try:
+        name, _, _, tags = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename:
+        name = None
+    if name != "ernie-pair":
+        raise InputError(f"--wheel {wheel} is not named as a wheel of ernie-pair; give ernie_pair-....whl")
+    found = sorted(
+        {match[1] for tag in tags for match in [re.fullmatch(r"cp3(\d+)", tag.interpreter)] if match}
+    )
+    return f"3.{found[-1]}" if found else "3.12"
+
+
+TRITON = "triton"
+FOLDER_OF = {ONNX_FILES[0]: "pair", INT8_FILES[0]: "pair_int8"}
+IN_EACH = ("config.pbtxt", "labels.txt", "1/model.onnx")
+TRITON_FILES = tuple(f"{TRITON}/{folder}/{name}" for folder in FOLDER_OF.values() for name in IN_EACH)
+QUEUE_MICROSECONDS = 5000  # how long a request waits for others, as in `ernie-pair serve`
+
+
+def write_triton(exported: ExportedModel) -> None:
+    """Write the model repository into the folder of ``exported``, a model for each of its ONNX files."""
+    for name, folder_name in FOLDER_OF.items():
+        if name not in exported.files:
+            continue
+        folder = exported.folder / TRITON / folder_name
+        (folder / "1").mkdir(parents=True)
+        shutil.copyfile(exported.folder / name, folder / "1" / "model.onnx")
+        labels = "".join(f"{label}\n" for label in exported.labels)
+        (folder / "labels.txt").write_text(labels, encoding="utf-8")
+        config = _config_of(exported, folder / "1" / "model.onnx", only_cpu=name in INT8_FILES)
+        (folder / "config.pbtxt").write_text(config, encoding="utf-8")
+
+
+def _config_of(exported: ExportedModel, path: Path, only_cpu: bool) -> str:
+    """Return config.pbtxt, the message inference.ModelConfig of Triton in protobuf's text format.
+
+    The inputs and outputs are those of the ONNX file; their first dimension, the batch, is not written there.
+    """
+    import onnx
+
+    graph = onnx.load(str(path)).graph
+    parts = [
+        'backend: "onnxruntime"',
+        f"max_batch_size: {BATCH_SIZE}",
+        *(_message("input", _ends(value)) for value in graph.input),
+        *(_message("output", [*_ends(value), 'label_filename: "labels.txt"']) for value in graph.output),
+        _message("dynamic_batching", [f"max_queue_delay_microseconds: {QUEUE_MICROSECONDS}"]),
+    ]
+    if only_cpu:  # ONNX Runtime has int8 products for CPUs alone
+        parts.append(_message("instance_group", ["kind: KIND_CPU"]))
+    parts += [
+        _message("parameters", [f'key: "{key}"', f'value {{ string_value: "{value}" }}'])
+        for key, value in _parameters(exported).items()
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _parameters(exported: ExportedModel) -> Dict[str, object]:
+    said = {
+        "max_seq_len": exported.max_seq_len,
+        "temperature": exported.temperature,
+        "threshold": exported.threshold,
+        "symmetric": exported.symmetric,
+        "target": None if exported.has_classes else exported.target,
+        "label_range": None if exported.label_range is None else "{:g},{:g}".format(*exported.label_range),
+    }
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _ends(value) -> List[str]:
+    from onnx import TensorProto
+
+    tensor = value.type.tensor_type
+    sizes = [axis.dim_value if axis.HasField("dim_value") else -1 for axis in tensor.shape.dim]
+    data_type = {TensorProto.INT64: "TYPE_INT64", TensorProto.FLOAT: "TYPE_FP32"}[tensor.elem_type]
+    return [f'name: "{value.name}"', f"data_type: {data_type}", f"dims: {sizes[1:]}"]
+
+
+def _message(field: str, lines: List[str]) -> str:
+    return "\n".join([f"{field} {{", *(f"  {line}" for line in lines), "}"])

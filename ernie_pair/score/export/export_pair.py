@@ -1,0 +1,349 @@
+"""Export a trained model to Paddle Inference and ONNX, and check that they predict the same."""
+
+import json
+import logging
+import os
+import shutil
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.atomic_folder import MADE, README, content_of, publish_folder, read_made, refuse_loss
+from data_tools.files.installation import import_optional
+from data_tools.files.results import Results, files_of, settings_of
+from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, is_their_config
+from ernie_pair.checkpoint.manifest import installed_versions
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.inference.backends import open_backend
+from ernie_pair.inference.exported_model import (
+    EXPORT_FORMAT,
+    EXPORT_MANIFEST,
+    PADDLE_FILES,
+    WRITTEN,
+    ExportedModel,
+)
+from ernie_pair.inference.scores import refuse_threshold
+from ernie_pair.inference.token_rows import open_tokenizer
+from ernie_pair.models.config_json import CONFIG, find_config, read_config
+from ernie_pair.models.labels import Labels
+from ernie_pair.models.model_card import ModelCard, write_card
+from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.plain_model import PlainModel
+from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.temperature import Calibration, describe_decision, read_calibration
+from ernie_pair.models.tokenizer_files import copy_tokenizer
+from ernie_pair.pair.config.target_flags import refuse_class_flags
+from ernie_pair.runtime.cpu import refuse_no_bf16
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.device import quiet_libraries, start_device
+from ernie_pair.runtime.paddle_version import refuse_without_programs
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.export.docker import (
+    DOCKERFILE,
+    TRITON_FILES,
+    refuse_unusable_wheel,
+    write_dockerfile,
+    write_triton,
+)
+from ernie_pair.score.export.export_config import ExportConfig, ExportFlags
+from ernie_pair.score.export.formats import (
+    answers_of,
+    largest_difference,
+    parity_batches,
+    write_onnx,
+    write_paddle,
+)
+from ernie_pair.score.export.judge_precision import (
+    BF16_BESIDE_FLOAT,
+    INT8_BESIDE_FLOAT,
+    JudgingPairs,
+    Lower,
+    judge,
+    judging_pairs,
+    refuse_loss_of_accuracy,
+)
+from ernie_pair.score.export.quantize import write_int8
+
+COMMANDS = """\
+ernie-pair run --model . --input_file pairs.tsv --output_file predictions.tsv --scores true
+ernie-pair serve --model . --port 8000"""
+PYTHON = """\
+from ernie_pair import PairPredictor
+
+answer = PairPredictor(".").predict([("怎么注销信用卡", "如何注销信用卡")])
+print(answer.labels, answer.probabilities)"""
+PYTHON_OF_SCORES = """\
+from ernie_pair import PairPredictor
+
+print(PairPredictor(".").score([("怎么注销信用卡", "如何注销信用卡")]))"""
+
+
+def card_of_exported(
+    exported: ExportedModel, model: str, family: str, differences: Dict[str, float]
+) -> ModelCard:
+    """Return the card; ``differences``: {format: the largest difference from the trained model}."""
+    if not exported.has_classes:
+        return _card_of_scores(exported, model, family, differences)
+    threshold = (
+        "the likeliest class" if exported.threshold is None else f"class 1 from {exported.threshold:.4f} on"
+    )
+    return ModelCard(
+        title=f"{family} sentence-pair classifier, exported",
+        facts={
+            "exported from": model,
+            "classes": ", ".join(exported.labels),
+            "tokens per pair": str(exported.max_seq_len),
+            "temperature": f"{exported.temperature:.4g}",
+            "decision": f"{threshold}, pairs scored with --symmetric {exported.symmetric}",
+            "largest difference": ", ".join(f"{name} {value:.3g}" for name, value in differences.items()),
+        },
+        commands=COMMANDS,
+        python=PYTHON,
+    )
+
+
+def _card_of_scores(
+    exported: ExportedModel, model: str, family: str, differences: Dict[str, float]
+) -> ModelCard:
+    limits = exported.label_range
+    return ModelCard(
+        title=f"A model of the family {family} that scores sentence pairs, exported",
+        facts={
+            "exported from": model,
+            "made for": exported.target,
+            "scores": "any number" if limits is None else "from {:g} to {:g}".format(*limits),
+            "tokens per pair": str(exported.max_seq_len),
+            "pairs scored": f"with --symmetric {exported.symmetric}",
+            "largest difference": ", ".join(f"{name} {value:.3g}" for name, value in differences.items()),
+        },
+        commands=COMMANDS.replace(" --scores true", ""),
+        python=PYTHON_OF_SCORES,
+    )
+
+
+VERSIONED = (
+    *("ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp"),
+    *("paddle2onnx", "onnxruntime", "numpy"),
+)
+FILE_FLAGS = ("quantize_file", "wheel", "eval_file", "calibrate_on", "tune_on")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained model, how it decides, and what int8 and bf16 are judged on, None without them.
+
+    ``name``: what the model card calls it; ``facts``: what export.json says of it besides; ``report``: writes
+    a report into the folder that it is given, None: there is none.
+    """
+
+    model: Any  # a PairClassifier, one of several (see `ensemble_model`), or a PlainModel
+    vocab_file: Path
+    tokenizer: AnyTokenizer
+    max_seq_len: int
+    calibration: Calibration
+    judging: Optional[JudgingPairs]
+    name: str
+    facts: Dict[str, Any] = field(default_factory=dict)
+    report: Optional[Callable[[Path], None]] = None
+
+
+def export_pair(config: ExportConfig, model: Optional[PlainModel] = None) -> None:
+    """Write ``output_dir`` and log the largest difference of each format from the trained model.
+
+    ``model``: the layer of the user's own that ``model_path`` is the folder of; it is a static one on the CPU
+    afterwards. None: the model is loaded from the folder.
+
+    Raises InputError for what cannot be exported or would be lost, CheckpointError if a format answers
+    differently from the model; then nothing is written.
+    """
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    models = {"model_path": [Path(config.model_path)]}
+    if publish_export(config, "export", models, lambda: _source_of(config, model)):
+        logger.info("exported %s to %s", config.model_path, config.output_dir)
+
+
+def publish_export(
+    config: ExportFlags, command: str, models: Dict[str, List[Path]], open_source: Callable[[], Source]
+) -> bool:
+    """Write ``output_dir`` of the model that ``open_source`` opens; return False where it is there already.
+
+    ``models``: {flag of ``command``: the folders that it names}. Raises as `export_pair`.
+    """
+    start_console(World())
+    quiet_libraries()
+    refuse_without_programs(command)
+    output_dir = Path(os.path.realpath(config.output_dir))
+    _refuse_loss(output_dir)
+    results = _results(config, command, models, output_dir)
+    if results.are_done():
+        return False
+    if "onnx" in config.backends:
+        import_optional("onnxruntime", "onnx")
+    if config.precision == "bf16":
+        refuse_no_bf16()
+    refuse_unusable_wheel(config.wheel)
+    start_device("cpu", World())
+    source = open_source()
+    calibration = source.calibration
+    publish_folder(
+        output_dir,
+        with_config(lambda draft: _fill(draft, config, source), command, config),
+        results.about_folder,
+        may_be_lost=lambda folder: config.overwrite,
+    )
+    if source.model.spec.labels.has_classes:
+        is_saved = config.threshold is None
+        logger.info("%s", describe_decision(calibration.threshold, is_saved, calibration.symmetric))
+    return True
+
+
+def _results(config: ExportFlags, command: str, models: Dict[str, List[Path]], output_dir: Path) -> Results:
+    inputs: Dict[str, Sequence[Path]] = {
+        flag: [path for folder in folders for path in content_of(str(folder))]
+        for flag, folders in models.items()
+    }
+    left_out = [*models, "output_dir"]
+    for name in FILE_FLAGS:
+        files = files_of(getattr(config, name, ""))
+        if files:  # otherwise it is the name of a set, or nothing
+            inputs[name] = files
+            left_out.append(name)
+    settings = settings_of(config, *left_out)
+    outputs = [output_dir / name for name in (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)]
+    return Results(command, outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
+
+
+def _refuse_loss(output_dir: Path) -> None:
+    """Raise InputError when what would be replaced is not an earlier export."""
+    is_export = (output_dir / EXPORT_MANIFEST).is_file()
+    refuse_loss(output_dir, _own(output_dir) if is_export else ())
+
+
+def _own(output_dir: Path) -> Set[str]:
+    """Return what an earlier export may have written in ``output_dir``, files and folders."""
+    recorded = (read_made(output_dir) or {}).get("outputs")
+    names = {
+        *WRITTEN,
+        *TRITON_FILES,
+        DOCKERFILE,
+        README,
+        CONFIG_YAML,
+        MADE,
+        *(recorded if isinstance(recorded, dict) else ()),
+    }
+    return names | {str(folder) for name in names for folder in PurePosixPath(name).parents}
+
+
+def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
+    """Return the calibration of the model, as the flags change it. Raises InputError if they cannot."""
+    refuse_threshold(config.threshold, num_classes, config.model_path)
+    saved = read_calibration(Path(config.model_path), num_classes)
+    symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
+    threshold = saved.threshold if config.threshold is None else config.threshold
+    return replace(saved, symmetric=symmetric, threshold=threshold)
+
+
+def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
+    model, vocab_file = (
+        load_classifier(config.model_path, config.model_class)
+        if given is None
+        else (given.to(device="cpu"), find_tokenizer(Path(config.model_path)))
+    )
+    refuse_class_flags(config, model.spec.labels, config.model_path)
+    calibration = _calibration(config, model.num_classes)
+    max_seq_len = config.max_seq_len or model.spec.inference_length
+    tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
+    judging = judging_of(config, model.spec.labels, tokenizer, max_seq_len)
+    name = Path(config.model_path).name
+    return Source(model, vocab_file, tokenizer, max_seq_len, calibration, judging, name)
+
+
+def judging_of(
+    config: ExportFlags, labels: Labels, tokenizer: AnyTokenizer, max_seq_len: int
+) -> Optional[JudgingPairs]:
+    """Return what int8 and bf16 are judged on, None where neither is asked for. Raises InputError."""
+    return judging_pairs(config, labels, tokenizer, max_seq_len) if config.lower_precisions else None
+
+
+def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
+    batches = parity_batches(source.tokenizer, source.max_seq_len)
+    expected = answers_of(source.model, batches)
+    _write_models(draft, config, source)
+    exported = ExportedModel(
+        draft,
+        source.model.spec.labels.names,
+        source.max_seq_len,
+        source.calibration.temperature,
+        {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())},
+        source.calibration.threshold,
+        source.calibration.symmetric,
+        source.model.spec.target,
+        source.model.spec.labels.label_range,
+    )
+    threads = cpu_threads()
+    differences = {}
+    for name in config.backends:
+        backend = open_backend(exported, name, threads)
+        differences[name] = largest_difference(backend, batches, expected)
+        logger.info(
+            "largest difference of %-6s from the trained model %.3g, in %d batches",
+            name,
+            differences[name],
+            len(batches),
+        )
+    facts: Dict[str, Any] = {
+        "parity": differences,
+        "model": source.name,
+        **source.facts,
+        "vocab_sha256": source.tokenizer.sha256,
+        "versions": installed_versions(VERSIONED),
+    }
+    _write_manifest(exported, facts)
+    if source.judging is not None:  # it is asked as it will be, by the folder
+        for way in _lower_ways(config):
+            facts[way.name] = judge(draft, source.judging, threads, way)
+            of_scores = not exported.has_classes
+            refuse_loss_of_accuracy(facts[way.name], config.max_accuracy_drop, way, of_scores)
+        _write_manifest(exported, facts)
+    if config.triton:
+        write_triton(exported)
+    if config.docker:
+        write_dockerfile(exported, config.wheel)
+    if source.report is not None:
+        source.report(draft)
+    write_card(draft, card_of_exported(exported, source.name, source.model.family, differences))
+
+
+def _lower_ways(config: ExportFlags) -> List[Lower]:
+    int8 = [INT8_BESIDE_FLOAT] if config.quantize == "int8" else []
+    return [*int8, *([BF16_BESIDE_FLOAT] if config.precision == "bf16" else [])]
+
+
+def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
+    """Write the model in every format that is asked for, and the files by which texts become its ids."""
+    folder = source.vocab_file.parent
+    copy_tokenizer(source.vocab_file, source.model.spec, draft)
+    config_file = find_config(folder)
+    assert config_file is not None  # the model was read by it
+    if is_their_config(read_config(config_file)):
+        settings = json.dumps(source.model.spec.to_config(), indent=2, ensure_ascii=False)
+        (draft / CONFIG).write_text(f"{settings}\n", encoding="utf-8")
+    else:
+        shutil.copyfile(config_file, draft / CONFIG)
+    write_paddle(source.model, draft)
+    if "onnx" in config.backends:
+        write_onnx(draft)
+    if config.quantize == "int8":
+        write_int8(draft)
+    for name in PADDLE_FILES if "paddle" not in config.backends else ():
+        (draft / name).unlink()
+
+
+def _write_manifest(exported: ExportedModel, facts: Dict[str, object]) -> None:
+    said = {name: value for name, value in asdict(exported).items() if name != "folder"}
+    content = json.dumps({"format": EXPORT_FORMAT, **said, **facts}, indent=2, ensure_ascii=False)
+    (exported.folder / EXPORT_MANIFEST).write_text(content + "\n", encoding="utf-8")

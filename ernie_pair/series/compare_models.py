@@ -1,0 +1,317 @@
+"""Compare trained classifiers as exported: accuracy, speed, size, latency of a single pair."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Literal, NamedTuple, Sequence
+
+import numpy as np
+
+from data_tools.files.errors import InputError, counted
+from data_tools.files.installation import import_optional
+from data_tools.files.json_file import write_json
+from data_tools.files.progress import CountProgress
+from data_tools.files.results import Results, files_of, settings_of
+from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.standard_streams import as_asked, with_standard_streams
+from data_tools.text.text_files import ENCODINGS
+from ernie_pair.checkpoint.run_config import replace_config
+from ernie_pair.inference.exported_model import FILES_OF
+from ernie_pair.inference.predictor import PairPredictor, TextPair
+from ernie_pair.models.labels import Labels, refuse_no_classes
+from ernie_pair.models.model_card import markdown_table
+from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.source import ModelSource, model_folder_of, open_model
+from ernie_pair.models.temperature import CALIBRATION, read_calibration
+from ernie_pair.pair.config.named_models import parse_named_models
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import ENCODING_HELP, Columns, RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
+from ernie_pair.report.page import Made, Table, render_page
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.export.export_config import ExportConfig
+from ernie_pair.score.export.export_pair import export_pair
+from ernie_pair.score.export.judge_precision import FLOAT, INT8, answer_in_turn
+
+MODELS_EXAMPLE = 'write it as in --models "teacher=output/best student=small/best"'
+
+
+@dataclass(frozen=True)
+class CompareModelsConfig(Options):
+    """Compare trained classifiers, exported, in ONNX Runtime on this machine's CPU.
+
+    Each predicts its most probable class; saved thresholds do not count.
+    """
+
+    EXAMPLE = "--models 'teacher=output/best student=small/best' --input_file test.tsv --output_dir compared"
+
+    models: str = option(
+        help='names and trained models: "teacher=output/best student=small/best"; the others are compared '
+        "with the first; one with spaces needs quotes of its own",
+        group="model",
+    )
+    input_file: str = option(
+        help="labelled pairs to measure on: a file, or a set such as lcqmc (its dev part)",
+        group="data",
+        stdin=(".tsv", ".jsonl"),
+    )
+    output_dir: str = option(
+        help="models.json, models.md and models.html go here, and the exported models", group="data"
+    )
+    int8: Literal["last", "all", "none"] = option(
+        "last", help="which models to measure in int8 as well", group="precision"
+    )
+    alone: int = option(
+        200,
+        help="pairs to score one at a time, to measure the latency of a single pair",
+        group="evaluation",
+        unit="pairs",
+        at_least=2,
+    )
+    bootstrap: int = option(
+        1000,
+        help="bootstrap resamples for the confidence intervals",
+        group="evaluation",
+        unit="resamples",
+        at_least=1,
+    )
+    seed: int = option(1234, help="seed of the resamples", group="evaluation", at_least=0)
+    threads: int = option(
+        0,
+        help="threads of one forward pass; 0: the number of cores of this process",
+        group="devices",
+        unit="threads",
+        at_least=0,
+    )
+    text_a: str = option(
+        "", help="the column of the first text; empty: a known name, or the first column", group="data"
+    )
+    text_b: str = option("", help="the column of the second text", group="data")
+    label: str = option("", help="the column of the label", group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    overwrite: bool = option(False, help="replace existing results", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+
+
+FILES = ("models.json", "models.md", "models.html")
+TEMPLATE = Path(__file__).with_name("models.html")
+WARM_UP = 8  # pairs that are asked alone before the clock runs
+HEADS = (
+    *("model", "layers", "precision", "accuracy", "95 %"),
+    *("difference (points)", "95 %", "same class", "pairs/s"),
+)
+NOTE = "Difference, same class and speedup: against the first model. Intervals: bootstrap over the pairs."
+MORE_HEADS = ("speedup", "one pair p50", "p95", "size")
+
+
+class Column(NamedTuple):
+    """A model of the table; ``size``: its layers and their width, in words."""
+
+    name: str
+    size: str
+    predictor: PairPredictor
+
+
+def compare(
+    columns: Sequence[Column], pairs: Pairs, alone: int, samples: int, seed: int
+) -> List[Dict[str, Any]]:
+    """Return what models.json says of every model, the first of which is the measure of the others.
+
+    ``alone``: so many pairs are asked one by one as well. The accuracy is that of the likeliest class; the
+    intervals are a bootstrap of ``samples`` resamples, of the same rows for all.
+    """
+    texts = list(zip(pairs.left, pairs.right))
+    predictors = {column.name: column.predictor for column in columns}
+    with CountProgress(len(texts) * len(columns), "pair") as progress:
+        logits, seconds = answer_in_turn(predictors, texts, progress.advance)
+    latencies = _latencies(predictors, texts[:alone])
+    classes = {name: each.argmax(axis=1) for name, each in logits.items()}
+    hits = {name: (each == pairs.known_labels).astype(np.float64) for name, each in classes.items()}
+    drawn = list(resamples(len(pairs), samples, seed))
+    first = columns[0].name
+    found = []
+    for name, size, predictor in columns:
+        files = FILES_OF[predictor.backend]
+        found.append(
+            {
+                "name": name,
+                "size": size,
+                "precision": predictor.precision,
+                **_with_interval("accuracy", hits[name], drawn),
+                **_with_interval("difference", hits[name] - hits[first], drawn),
+                "agreement": float(np.mean(classes[name] == classes[first])),
+                "pairs_per_second": round(len(texts) / seconds[name], 1),
+                "times_as_fast": round(seconds[first] / seconds[name], 2),
+                "latency_ms": latencies[name],
+                "bytes": sum((predictor.exported.folder / file).stat().st_size for file in files),
+            }
+        )
+    return found
+
+
+def _with_interval(name: str, values: np.ndarray, drawn: Sequence[np.ndarray]) -> Dict[str, Any]:
+    """Return the mean of ``values`` float64 [N], and the interval of that of the resampled rows."""
+    means = np.array([values @ counts / len(values) for counts in drawn])
+    return {name: float(values.mean()), f"{name}_interval": percentile_interval(means)}
+
+
+def _latencies(
+    predictors: Dict[str, PairPredictor], pairs: Sequence[TextPair]
+) -> Dict[str, Dict[str, float]]:
+    """Return {model: {p50, p95}}, the milliseconds of one pair from texts to logits; they take turns."""
+    taken: Dict[str, List[float]] = {name: [] for name in predictors}
+    for predictor in predictors.values():
+        for pair in pairs[:WARM_UP]:
+            predictor.logits([pair])
+    for pair in pairs:
+        for name, predictor in predictors.items():
+            started = time.perf_counter()
+            predictor.logits([pair])
+            taken[name].append(1000 * (time.perf_counter() - started))
+    shares = {name: np.percentile(each, [50, 95]) for name, each in taken.items()}
+    return {n: dict(zip(("p50", "p95"), (round(float(v), 3) for v in both))) for n, both in shares.items()}
+
+
+def write_table(files: Sequence[Path], content: Dict[str, Any]) -> str:
+    """Write ``content`` to ``files``, which become FILES, and return the Markdown. Raises OSError."""
+    numbers, text, page = files
+    write_json(numbers, content)
+    heads, rows = [*HEADS, *MORE_HEADS], list(map(_cells, content["models"]))
+    threads = counted(content["threads"], "thread")
+    told = f"{content['rows']} pairs of {content['input_file']}, ONNX Runtime, {threads}"
+    markdown = f"{told}\n\n{markdown_table(heads, rows)}\n"
+    text.write_text(markdown, encoding="utf-8")
+    table = Table(told, heads, rows, NOTE)
+    page.write_text(render_page(TEMPLATE, table=table, made=Made()), encoding="utf-8")
+    return markdown
+
+
+def _cells(model: Dict[str, Any]) -> List[str]:
+    """Return the cells of a row as a reader sees them; a point is a hundredth of the accuracy."""
+    low, high = model["accuracy_interval"]
+    lower, higher = (100 * value for value in model["difference_interval"])
+    latency = model["latency_ms"]
+    return [
+        *(model["name"], model["size"], model["precision"]),
+        *(f"{model['accuracy']:.4f}", f"{low:.4f} to {high:.4f}"),
+        *(f"{100 * model['difference']:+.2f}", f"{lower:+.2f} to {higher:+.2f}"),
+        *(f"{model['agreement']:.4f}", f"{model['pairs_per_second']:,.0f}", f"{model['times_as_fast']:.2f}"),
+        *(f"{latency['p50']:.2f} ms", f"{latency['p95']:.2f} ms", f"{model['bytes'] / 1e6:.1f} MB"),
+    ]
+
+
+EXPORTED = "exported"
+
+
+class Compared(NamedTuple):
+    """A trained model of the comparison: its name, its folder, and what it is."""
+
+    name: str
+    folder: Path
+    source: ModelSource
+
+
+@with_standard_streams
+def compare_models(config: CompareModelsConfig) -> None:
+    """Export every model, measure them in turn on the same pairs, write and print the table.
+
+    What was exported stays, and is not made again. Raises InputError for models that do not answer the same
+    question, and for pairs without labels.
+    """
+    start_console(World())
+    import_optional("onnxruntime", "onnx")
+    models = [_open(name, path) for name, path in models_in(config.models).items()]
+    labels = _labels_of_all(models)
+    results = _results(config, models)
+    if results.are_done():
+        print((Path(config.output_dir) / FILES[1]).read_text(encoding="utf-8"), end="")
+        return
+    pairs = _pairs_of(config, labels)
+    for model in models:  # all of them, before the first is exported
+        read_calibration(model.folder, load_classifier(str(model.folder))[0].num_classes)
+    columns = [column for model in models for column in _columns_of(config, model, model is models[-1])]
+    threads = config.threads or cpu_threads()
+    table = compare(columns, pairs, config.alone, config.bootstrap, config.seed)
+    about = {"input_file": as_asked(config.input_file), "sha256": pairs.sha256, "rows": len(pairs)}
+    with results.published() as drafts:
+        text = write_table(drafts, {**about, "threads": threads, "models": table})
+    replace_config(Path(config.output_dir), "compare-models", config)
+    print(text, end="")
+
+
+def models_in(text: str) -> Dict[str, str]:
+    """Return {name: path} of --models. Raises InputError naming the word that is wrong."""
+    found = parse_named_models("models", text, MODELS_EXAMPLE)
+    if not found:
+        raise InputError(f"--models names no model; {MODELS_EXAMPLE}")
+    return found
+
+
+def _open(name: str, path: str) -> Compared:
+    if not Path(path).is_dir():
+        raise InputError(
+            f"--models {name}={path} is not a folder; give the OUT of a training run, or OUT/best"
+        )
+    folder = model_folder_of(Path(path))
+    return Compared(name, folder, open_model(str(folder), model_type=""))
+
+
+def _labels_of_all(models: Sequence[Compared]) -> Labels:
+    """Return the labels of the models. Raises InputError if they have others."""
+    first, labels = models[0], models[0].source.spec.labels
+    for model in models:
+        refuse_no_classes(model.source.spec.labels, f"--models {model.name}", "compare-models")
+    for other in models[1:]:
+        theirs = other.source.spec.labels.names
+        if theirs != labels.names:
+            raise InputError(
+                f"--models: {first.name} tells {', '.join(labels.names)} apart and {other.name} "
+                f"{', '.join(theirs)}; compare models of the same classes"
+            )
+    return labels
+
+
+def _results(config: CompareModelsConfig, models: Sequence[Compared]) -> Results:
+    inputs: Dict[str, Sequence[Path]] = {"input_file": files_of(config.input_file)}
+    for model in models:
+        beside = (model.folder / CALIBRATION, model.folder / "config.json")
+        inputs[f"models ({model.name})"] = [*model.source.weight_files, *filter(Path.is_file, beside)]
+    outputs = [Path(config.output_dir, name) for name in FILES]
+    settings = settings_of(config, "output_dir", "models", *(["input_file"] if inputs["input_file"] else []))
+    return Results("compare-models", outputs, inputs, settings, config.overwrite)
+
+
+def _pairs_of(config: CompareModelsConfig, labels: Labels) -> Pairs:
+    columns = Columns(config.text_a, config.text_b, config.label)
+    rules = RowRules(config.encoding)
+    return PairSource("input_file", config.input_file, "dev", labels, columns, rules).read()
+
+
+def _columns_of(config: CompareModelsConfig, model: Compared, is_last: bool) -> List[Column]:
+    """Export a model, and return what is to be asked of it."""
+    has_int8 = config.int8 == "all" or (config.int8 == "last" and is_last)
+    folder = Path(config.output_dir) / EXPORTED / model.name
+    columns = {name: getattr(config, name) for name in ("text_a", "text_b", "label", "encoding")}
+    judged = {"quantize": "int8", "quantize_file": config.input_file, **columns} if has_int8 else {}
+    export_pair(
+        ExportConfig(
+            model_path=str(model.folder),
+            output_dir=str(folder),
+            format="onnx",
+            max_accuracy_drop=1.0,  # how much is lost is what the table tells
+            overwrite=config.overwrite,
+            **judged,
+        )
+    )
+    spec, named = model.source.spec, {FLOAT: model.name, INT8: f"{model.name} int8"}
+    size = f"{spec.num_layers} x {spec.hidden_size}"
+    return [
+        Column(named[backend], size, PairPredictor(folder, backend, config.threads))
+        for backend in ((FLOAT, INT8) if has_int8 else (FLOAT,))
+    ]

@@ -1,0 +1,341 @@
+"""Several trained classifiers measured, calibrated and exported as one."""
+
+import json
+import logging
+import math
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from data_tools.files.errors import InputError
+from data_tools.options.options import Options, option
+from ernie_pair.inference.scores import refuse_threshold
+from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.temperature import Calibration, score_pairs
+from ernie_pair.pair.config.ask_config import EvaluateConfig
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import Columns, RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.targets.metrics import METRICS, measure
+from ernie_pair.report.page import Table
+from ernie_pair.score.evaluation.calibration import fit_temperature, is_at_the_end
+from ernie_pair.score.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
+from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
+from ernie_pair.score.evaluation.tuning import refuse_one_class, with_asked_precision
+from ernie_pair.score.export.export_config import ExportFlags
+from ernie_pair.score.export.export_pair import Source, judging_of, publish_export
+from ernie_pair.series.ensemble_model import (
+    EnsembleClassifier,
+    Member,
+    length_of,
+    member_logits,
+    open_members,
+    symmetry_of,
+)
+from ernie_pair.series.plan import Point, report_series
+from ernie_pair.train.reporters import refuse_missing
+from ernie_pair.train.run_flags import ReportToFlags
+
+
+@dataclass(frozen=True)
+class Members(Options):
+    """The models of an ensemble; a base on its own puts them first of all fields."""
+
+    models: List[str] = option(
+        help="two or more trained models: folders, or output folders of runs for their best models",
+        positional=True,
+        group="model",
+    )
+
+
+@dataclass(frozen=True)
+class EnsembleConfig(ExportFlags, ReportToFlags, Members):
+    """Export several classifiers as one: the mean of their logits, each at its temperature."""
+
+    EXAMPLE = "folds/fold-1 folds/fold-2 folds/fold-3 --output_dir shipped --format onnx --eval_file test.tsv"
+
+    output_dir: str = option(help="folder to create, for use with `run`, `serve` and Python", group="data")
+    eval_file: str = option(
+        "",
+        help="labelled pairs to measure each model and the ensemble on; a report goes to OUTPUT_DIR/report",
+        group="evaluation",
+    )
+    calibrate_on: str = option(
+        "",
+        help="labelled pairs to fit the ensemble's temperature on, other than --eval_file; empty: "
+        "temperature 1",
+        group="evaluation",
+    )
+    tune_on: str = option(
+        "",
+        help="labelled pairs to choose the ensemble's threshold on, for --at_precision; empty: the more "
+        "probable class is predicted",
+        group="evaluation",
+    )
+    at_precision: float = option(
+        0.95,
+        help="precision of class 1 that the threshold must give on --tune_on",
+        group="evaluation",
+        above=0,
+        at_most=1,
+    )
+    bootstrap: int = option(
+        1000,
+        help="bootstrap resamples for the confidence intervals on --eval_file; 0: no intervals",
+        group="evaluation",
+        unit="resamples",
+        at_least=0,
+    )
+    worst_rows: int = option(
+        200,
+        help="maximum number of wrong rows in errors.tsv, highest loss first",
+        group="evaluation",
+        unit="rows",
+        at_least=0,
+    )
+    batch_size: int = option(64, help="pairs in one forward pass", group="devices", unit="pairs", at_least=1)
+    report_to: str = option(
+        "",
+        help="where else to log the metrics of --eval_file: tensorboard, wandb, mlflow, or several separated "
+        "by commas; their files are written to OUTPUT_DIR-log",
+        group="evaluation",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if len(self.models) < 2:
+            raise InputError(f"{self.models[0]} alone is not an ensemble; name two models or more")
+        if self.tune_on and self.threshold is not None:
+            raise InputError(
+                f"--tune_on {self.tune_on} chooses a threshold, and --threshold {self.threshold} gives one; "
+                "leave one of them out"
+            )
+        if self.reporters and not self.eval_file:
+            raise InputError(f"--report_to {self.report_to} has no metrics to show; give --eval_file as well")
+
+
+REPORT = "report"
+SHOWN = ("accuracy", "f1", "auc", "loss")
+
+logger = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """What the members and the ensemble are on --eval_file: metrics by name, and what a report says."""
+
+    members: List[Dict[str, float]]
+    evaluation: Dict[str, Any]
+    answers: Answers
+
+
+def ensemble(config: EnsembleConfig) -> None:
+    """Write an exported model to ``output_dir``, and print the metrics of each model and of the ensemble.
+
+    Raises InputError for models that cannot be combined or for existing files that would be overwritten,
+    CheckpointError if the predictions of the exported model differ from the mean of the models; then nothing
+    is written.
+    """
+    refuse_missing(config.reporters)
+    folders = [model_folder_of(Path(path)) for path in config.models]
+    work = _Ensemble(config)
+    if not publish_export(config, "ensemble", {"models": folders}, work.open):
+        return
+    logger.info("exported the ensemble of %d models to %s", len(folders), config.output_dir)
+    if work.found is not None:
+        output_dir = Path(f"{config.output_dir}-log")
+        report_series(config.reporters, output_dir, asdict(config), _points(work.found))
+        print("\n".join(_lines(work.found, work.names)))
+
+
+class _Ensemble:
+    """The models of an ensemble, from their folders to what is exported."""
+
+    def __init__(self, config: EnsembleConfig):
+        self.config = config
+        self.found: Optional[Found] = None
+        self.tuning: Optional[Scored] = None  # what the threshold was chosen on
+        self.names: List[str] = []
+
+    def open(self) -> Source:
+        """Open, measure and calibrate the models, and return the one to export. Raises InputError."""
+        config = self.config
+        self.members = open_members(config.models, config.model_class)
+        self.names = _names_of([member.path for member in self.members])
+        self.max_seq_len = length_of(self.members, config.max_seq_len)
+        self.symmetric = symmetry_of(self.members, config.symmetric)
+        spec = self.members[0].model.spec
+        refuse_threshold(config.threshold, spec.num_labels, "the ensemble")
+        tokenizer = self.members[0].tokenizer(self.max_seq_len)
+        judged, fitted = self._read("eval_file"), self._fitted()
+        calibration = self._tuned(
+            Calibration(
+                **({} if fitted is None else fitted._asdict()),
+                threshold=config.threshold,
+                symmetric=self.symmetric,
+            )
+        )
+        if judged is not None:
+            self.found = self._measure(judged, fitted, calibration)
+        return Source(
+            EnsembleClassifier(self.members),
+            self.members[0].vocab_file,
+            tokenizer,
+            self.max_seq_len,
+            calibration,
+            judging_of(config, spec.labels, tokenizer, self.max_seq_len),
+            f"an ensemble of {', '.join(self.names)}",
+            {"ensemble": self._facts(fitted, calibration)},
+            None if self.found is None else partial(_write_report, config, self.found, self.names),
+        )
+
+    def _read(self, flag: str) -> Optional[Pairs]:
+        config, name = self.config, getattr(self.config, flag)
+        if not name:
+            return None
+        labels = self.members[0].model.spec.labels
+        columns = Columns(config.text_a, config.text_b, config.label)
+        return PairSource(flag, name, "dev", labels, columns, RowRules(config.encoding)).read()
+
+    def _logits(self, pairs: Pairs) -> List[np.ndarray]:
+        """Return the logits of each model at its temperature, float32 [N, C]."""
+        scored = []
+        for member in self.members:
+            scored.append(score_pairs(partial(self._ask, member), pairs.left, pairs.right, self.symmetric))
+            logger.info("%s has scored %d pairs", member.path, len(pairs))
+        return scored
+
+    def _ask(self, member: Member, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+        return member_logits(member, (left, right), self.max_seq_len, self.config.batch_size)
+
+    def _fitted(self) -> Optional[Fitted]:
+        """Return the temperature of the ensemble, fitted on --calibrate_on; None without it."""
+        pairs = self._read("calibrate_on")
+        if pairs is None:
+            return None
+        temperature = fit_temperature(mean_of(self._logits(pairs)), pairs.known_labels)
+        if is_at_the_end(temperature):
+            raise InputError(
+                f"--calibrate_on {pairs.path}: the temperature {temperature:.3g} fitted on its {len(pairs)} "
+                "rows is at the end of its range and therefore meaningless; give more rows, which no model "
+                "has learned, or leave it out"
+            )
+        return Fitted(temperature, pairs.path, len(pairs), pairs.sha256)
+
+    def _tuned(self, calibration: Calibration) -> Calibration:
+        """Return ``calibration`` with the threshold chosen on --tune_on, where that is given.
+
+        Raises InputError for more than two classes, and for pairs on which none can be chosen.
+        """
+        pairs, names = self._read("tune_on"), self.members[0].model.spec.labels.names
+        if pairs is None:
+            return calibration
+        if len(names) != 2:
+            raise InputError(
+                f"--tune_on chooses a threshold of two classes, the ensemble has {len(names)}; leave it out"
+            )
+        refuse_one_class("tune_on", pairs, len(names))
+        self.tuning = Scored(pairs, mean_of(self._logits(pairs)))
+        in_use = calibration.temperature
+        answers = Answers(pairs, names, self.tuning.logits, None, in_use, Fitted(in_use, "", None))
+        thresholds = thresholds_of(answers, self.config.at_precision)
+        assert thresholds is not None  # of two classes that both occur
+        return with_asked_precision(calibration, thresholds, f"--tune_on {pairs.path}")
+
+    def _measure(self, pairs: Pairs, fitted: Optional[Fitted], calibration: Calibration) -> Found:
+        if fitted is not None and fitted.fitted_on_sha256 == pairs.sha256:
+            raise InputError(
+                f"--calibrate_on {fitted.fitted_on} holds the pairs of --eval_file itself; give other "
+                "labelled pairs"
+            )
+        logits = self._logits(pairs)
+        mean, labels = mean_of(logits), pairs.known_labels
+        judged = fitted or Fitted(fit_temperature(mean, labels), pairs.path, len(pairs), pairs.sha256)
+        names = self.members[0].model.spec.labels.names
+        answers = Answers(
+            *(pairs, names, mean, None, calibration.temperature, judged, self.symmetric, self.tuning),
+            saved=calibration,
+        )
+        asked = EvaluateConfig(
+            f"an ensemble of {', '.join(self.names)}",
+            self.config.eval_file,
+            str(Path(self.config.output_dir) / REPORT),
+            bootstrap=self.config.bootstrap,
+            at_precision=self.config.at_precision,
+        )
+        return Found([measure(one, labels) for one in logits], evaluation_of(answers, asked), answers)
+
+    def _facts(self, fitted: Optional[Fitted], calibration: Calibration) -> Dict[str, Any]:
+        """Return what export.json says of the members, and of what was fitted, chosen and measured."""
+        found = self.found
+        members: List[Dict[str, Any]] = [
+            {"model": name, "family": member.model.family, "temperature": member.calibration.temperature}
+            for name, member in zip(self.names, self.members)
+        ]
+        facts: Dict[str, Any] = {"members": members}
+        if fitted is not None:
+            facts["calibration"] = {"rows": fitted.rows, "sha256": fitted.fitted_on_sha256}
+        if self.tuning is not None:
+            asked, rows = calibration.tuned_for, calibration.tuned_rows
+            facts["tuning"] = {"tuned_for": asked, "rows": rows, "sha256": calibration.tuned_on_sha256}
+        if found is not None:
+            for member_facts, metrics in zip(members, found.members):
+                member_facts["metrics"] = _finite(metrics)
+            facts["metrics"] = {name: found.evaluation[name] for name in METRICS}
+            facts["evaluated_on"] = {"rows": found.evaluation["rows"], "sha256": found.answers.pairs.sha256}
+        return facts
+
+
+def mean_of(logits: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the mean of logits float32 [N, C], those of each model, as float32 [N, C]."""
+    return np.mean(np.stack(logits).astype(np.float64), axis=0).astype(np.float32)
+
+
+def _names_of(folders: Sequence[Path]) -> List[str]:
+    """Return what the models are called: the last words of their paths, as many as tell them apart."""
+    most = max(len(folder.parts) for folder in folders)
+    for count in range(1, most + 1):
+        names = ["/".join(folder.parts[-count:]) for folder in folders]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _finite(metrics: Dict[str, float]) -> Dict[str, Optional[float]]:
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+def _rows_of(found: Found, names: Sequence[str]) -> List[List[Any]]:
+    together = {name: found.evaluation[name] for name in METRICS}
+    each = [*zip(names, map(_finite, found.members)), ("the ensemble", together)]
+    return [[name, *(metrics[metric] for metric in METRICS)] for name, metrics in each]
+
+
+def _write_report(config: EnsembleConfig, found: Found, names: Sequence[str], draft: Path) -> None:
+    note = "Each model at its own temperature; the ensemble answers with the mean of their logits."
+    table = Table("Models", ["", *METRICS], _rows_of(found, names), note)
+    (draft / REPORT).mkdir()
+    files = [draft / REPORT / name for name in FILES]
+    write_report(files, found.evaluation, found.answers, config.worst_rows, [table])
+
+
+def _points(found: Found) -> List[Point]:
+    each = [
+        (number, {f"member/{name}": value for name, value in metrics.items()})
+        for number, metrics in enumerate(found.members, start=1)
+    ]
+    together = {f"ensemble/{n}": found.evaluation[n] for n in METRICS if found.evaluation[n] is not None}
+    return [*each, (len(each), together)]
+
+
+def _lines(found: Found, names: Sequence[str]) -> List[str]:
+    rows = _rows_of(found, names)
+    width = max(len(row[0]) for row in rows)
+    lines = ["  ".join(["model".ljust(width), *(name.rjust(8) for name in SHOWN)])]
+    for name, *values in rows:
+        metrics = dict(zip(METRICS, values))
+        told = ["-".rjust(8) if metrics[m] is None else f"{metrics[m]:8.4f}" for m in SHOWN]
+        lines.append("  ".join([name.ljust(width), *told]))
+    return [*lines, json.dumps({name: found.evaluation[name] for name in (*METRICS, "rows")})]

@@ -1,0 +1,1 @@
+"""The service: exported models and indexes over HTTP."""

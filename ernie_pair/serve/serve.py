@@ -1,0 +1,240 @@
+"""ernie-pair serve: from its flags to the last answered request."""
+
+import logging
+import math
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import List, Literal, Optional
+
+from data_tools.files.errors import InputError
+from data_tools.files.installation import import_optional
+from data_tools.options.options import Options, option
+from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.models.temperature import describe_decision
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.search.index_folder import open_index_folder
+from ernie_pair.search.models import open_embedding_model
+from ernie_pair.search.search_texts import BREADTH_HELP
+from ernie_pair.search.searcher import RECALL_K, TextRecall
+from ernie_pair.serve.batcher import answer_function
+
+LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
+MODEL_SECONDS = 5  # for the running call of the model when the time to stop is over
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServeConfig(Options):
+    """Serve an exported model over HTTP: POST /predict, /rank, /search; / is a page to try them.
+
+    The page at / shows a request of each kind to paste; /openapi.json documents the service.
+    """
+
+    EXAMPLE = "--model exported --port 8000"
+
+    model: str = option(help="the folder that ernie-pair export made", group="model")
+    host: str = option(
+        "127.0.0.1",
+        help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines",
+        group="devices",
+    )
+    port: int = option(
+        8000, help="port to listen on; 0: any free port", group="devices", at_least=0, at_most=65535
+    )
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
+        "auto", help=BACKEND_HELP, group="devices"
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
+    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
+    threads: int = option(
+        0,
+        help=THREADS_HELP,
+        group="devices",
+        unit="threads",
+        at_least=0,
+    )
+    threshold: Optional[float] = option(
+        None,
+        help="for two classes: predict 1 at this probability or above; none: as exported",
+        group="evaluation",
+        at_least=0,
+        at_most=1,
+    )
+    symmetric: Literal["auto", "none", "average"] = option(
+        "auto",
+        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
+        group="evaluation",
+    )
+    index: str = option(
+        "", help="index for /search, made by ernie-pair index; empty: no /search", group="model"
+    )
+    embedding_model: str = option(
+        "", help="for --index: the embedding model that it was made with", group="model"
+    )
+    recall_k: int = option(
+        RECALL_K,
+        help="for --index: nearest texts that the model reranks",
+        group="evaluation",
+        unit="texts",
+        at_least=1,
+    )
+    breadth: int = option(0, help=BREADTH_HELP, group="evaluation", at_least=0)
+    max_wait_ms: float = option(
+        5.0,
+        help="how long a request waits for others to share its forward pass, when requests have just been "
+        "answered",
+        group="devices",
+        unit="ms",
+        at_least=0,
+        at_most=60000,
+    )
+    max_batch: int = option(
+        64,
+        help="maximum pairs of several requests in one forward pass",
+        group="devices",
+        unit="pairs",
+        at_least=1,
+    )
+    max_pairs: int = option(
+        256, help="maximum pairs or candidates in one request", group="data", unit="pairs", at_least=1
+    )
+    max_chars: int = option(
+        2000, help="maximum characters per text", group="data", unit="characters", at_least=1
+    )
+    max_body_kb: int = option(1024, help="maximum size of a request", group="data", unit="KB", at_least=1)
+    max_waiting: int = option(
+        4096,
+        help="maximum pairs in the queue; further requests are rejected",
+        group="devices",
+        unit="pairs",
+        at_least=1,
+    )
+    max_connections: int = option(
+        1000,
+        help="maximum concurrent connections, as far as ulimit -n allows",
+        group="devices",
+        unit="connections",
+        at_least=1,
+    )
+    allowed_hosts: str = option(
+        "",
+        help="host names that requests may use, separated by commas, besides IP addresses; *: any",
+        group="devices",
+    )
+    stop_seconds: float = option(
+        30.0,
+        help="after SIGTERM, how long open connections are still answered",
+        group="devices",
+        unit="seconds",
+        at_least=0,
+        at_most=86400,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.max_waiting < self.max_pairs:
+            raise InputError(
+                f"--max_waiting {self.max_waiting} has no room for one request of --max_pairs "
+                f"{self.max_pairs}; raise the first or lower the second"
+            )
+        if bool(self.index) != bool(self.embedding_model):
+            raise InputError("--index and --embedding_model go together; give both, or neither")
+        if self.index and self.max_waiting < self.recall_k:
+            raise InputError(
+                f"--max_waiting {self.max_waiting} has no room for one search of --recall_k {self.recall_k}; "
+                "raise the first or lower the second"
+            )
+
+
+def serve(config: ServeConfig) -> None:
+    """Serve until SIGTERM or SIGINT, then finish the requests in progress.
+
+    Raises an ErniePairError for a model, a library or a port that cannot be used.
+    """
+    start_console(World())
+    for name in LIBRARIES:
+        import_optional(name, "serve")
+    with listen(config.host, config.port) as listener:
+        predictor = PairPredictor(
+            config.model,
+            config.backend,
+            config.threads,
+            threshold=config.threshold,
+            symmetric=config.symmetric,
+            precision=config.precision,
+            device=config.device,
+        )
+        answer_function(predictor)([("你好", "您好")])  # the first pass is slow; no request waits for it
+        _serve(config, predictor, _texts_of(config, predictor), listener)
+
+
+def _texts_of(config: ServeConfig, predictor: PairPredictor) -> Optional[TextRecall]:
+    """Return the index of /search, opened; None without --index. Raises an ErniePairError."""
+    if not config.index:
+        return None
+    predictor.refuse_unrankable()
+    folder = open_index_folder(Path(config.index))
+    threads = config.threads or cpu_threads()
+    embedder = open_embedding_model(config.embedding_model, 0, "cpu", threads)
+    texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth)
+    texts.recall(["你好"])  # as above
+    logger.info("/search searches the %d texts of %s", texts.count, config.index)
+    return texts
+
+
+def _serve(
+    config: ServeConfig, predictor: PairPredictor, texts: Optional[TextRecall], listener: socket.socket
+) -> None:
+    import uvicorn
+
+    from ernie_pair.serve.app import create_app
+    from ernie_pair.serve.batcher import Batching
+    from ernie_pair.serve.connections import KEEP_ALIVE_SECONDS, PatientServer, protocol_for, room_for
+    from ernie_pair.serve.documentation import curl_line
+    from ernie_pair.serve.request import Limits
+
+    app = create_app(
+        predictor,
+        Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting),
+        Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars),
+        _hosts_of(config),
+        texts,
+    )
+    room = room_for(config.max_connections)
+    settings = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=protocol_for(room),
+        backlog=room.backlog,
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(config.stop_seconds) + MODEL_SECONDS,
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request
+    server = PatientServer(settings, config.stop_seconds, app.state.turn_away)
+    # For a signal before uvicorn handles signals; and uvicorn raises the one that stopped it again.
+    signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
+    address = address_of(listener)
+    if config.host not in LOOPBACK:
+        logger.warning("%s can be used by anyone who reaches it: there is no password", address)
+    if predictor.exported.has_classes:
+        is_saved = config.threshold is None
+        logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
+    logger.info("%s by %s at %s", config.model, predictor.describe(), address)
+    logger.info("try it: %s", curl_line(address))
+    server.run(sockets=[listener])
+    logger.info("stopped")
+
+
+def _hosts_of(config: ServeConfig) -> List[str]:
+    """Return the host names that requests may use for the service."""
+    given = [name.strip() for name in config.allowed_hosts.split(",")]
+    return [config.host, socket.gethostname(), *filter(None, given)]

@@ -1,0 +1,343 @@
+"""The numbers that /metrics reports to Prometheus."""
+
+import asyncio
+import logging
+import math
+import time
+from collections import defaultdict, deque
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import (
+    Any,
+    Awaitable,
+    Callable,
+    Deque,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+)
+
+import numpy as np
+from fastapi import Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from starlette.requests import ClientDisconnect
+
+from data_tools.files.errors import InputError
+from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
+from ernie_pair.inference.ranking import best_places
+from ernie_pair.inference.scores import refuse_unrankable
+from ernie_pair.search.searcher import Hit, TextRecall, rerank
+from ernie_pair.serve.batcher import Batching, BusyError, MicroBatcher, answer_function
+from ernie_pair.serve.request import (
+    TOP_K,
+    Limits,
+    RankQuestion,
+    RefusedError,
+    SearchQuestion,
+    pairs_of,
+    rank_question_of,
+    read_body,
+    search_question_of,
+)
+
+NAMESPACE = "ernie_pair"
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+QUANTILES = (0.5, 0.99)
+LATEST = 2048  # answers of an endpoint that its quantiles cover
+
+
+class Numbers:
+    """The numbers of one service since its start."""
+
+    def __init__(self):
+        self._registry = here = CollectorRegistry()
+        self._requests = Counter(
+            f"{NAMESPACE}_requests",
+            "Requests to /predict, /rank and /search, by status.",
+            ["status"],
+            registry=here,
+        )
+        self._errors = Counter(
+            f"{NAMESPACE}_errors", "Requests that were answered with 4xx or 5xx.", registry=here
+        )
+        self._pairs = Counter(f"{NAMESPACE}_pairs", "Pairs that were answered.", registry=here)
+        self._seconds = Histogram(
+            f"{NAMESPACE}_request_seconds", "Time to the answer.", buckets=SECONDS, registry=here
+        )
+        self._endpoints = EndpointTimes(here)
+        self._batches = Histogram(
+            f"{NAMESPACE}_batch_pairs", "Pairs in one call of the model.", buckets=PAIRS, registry=here
+        )
+        self._waiting = Gauge(f"{NAMESPACE}_waiting_pairs", "Pairs in the queue.", registry=here)
+        ProcessCollector(registry=here)
+
+    def answered(self, endpoint: str, status: int, pairs: int, seconds: float) -> None:
+        """Count a finished request, with its HTTP status, its pairs and its time."""
+        self._requests.labels(str(status)).inc()
+        self._seconds.observe(seconds)
+        if status == 200:
+            self._pairs.inc(pairs)
+            self._endpoints.observe(endpoint, seconds)
+        else:
+            self._errors.inc()
+
+    def called(self, pairs: int) -> None:
+        """Count a call of the model with so many pairs."""
+        self._batches.observe(pairs)
+
+    def text(self, waiting: int) -> bytes:
+        """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
+        self._waiting.set(waiting)
+        return generate_latest(self._registry)
+
+
+class EndpointTimes(Collector):
+    """The median and the 99th percentile of the latest answers of each endpoint, as a summary.
+
+    prometheus_client's own Summary has no quantiles, and those of a histogram are no finer than its buckets.
+    """
+
+    def __init__(self, registry: CollectorRegistry):
+        self._latest: Dict[str, Deque[float]] = defaultdict(lambda: deque(maxlen=LATEST))
+        self._counts: Dict[str, int] = defaultdict(int)
+        self._sums: Dict[str, float] = defaultdict(float)
+        registry.register(self)
+
+    def observe(self, endpoint: str, seconds: float) -> None:
+        """Count an answer of status 200 and its time."""
+        self._latest[endpoint].append(seconds)
+        self._counts[endpoint] += 1
+        self._sums[endpoint] += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the summary, when prometheus_client asks for it."""
+        words = f"Time to an answer of status 200; the quantiles are those of the latest {LATEST}."
+        found = Metric(f"{NAMESPACE}_endpoint_seconds", words, "summary")
+        for endpoint, latest in sorted(self._latest.items()):
+            labels, ordered = {"endpoint": endpoint}, sorted(latest)
+            for share in QUANTILES:
+                found.add_sample(found.name, {**labels, "quantile": str(share)}, quantile(ordered, share))
+            found.add_sample(f"{found.name}_count", labels, self._counts[endpoint])
+            found.add_sample(f"{found.name}_sum", labels, self._sums[endpoint])
+        yield found
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the smallest of ascending numbers, at least one, that ``share`` of them do not exceed."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+PAGE = Path(__file__).with_name("page.html")
+# The page needs no other file, and connects only to this service.
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
+DIGITS = 6
+
+logger = logging.getLogger(__name__)
+
+
+class Reply(NamedTuple):
+    """The content of an answer, and how many pairs the model scored for it."""
+
+    content: Dict[str, object]
+    pairs: int
+
+
+class Service:
+    """Answers requests with one predictor, and with one index if there is one."""
+
+    def __init__(
+        self,
+        predictor: PairPredictor,
+        batching: Batching,
+        limits: Limits,
+        texts: Optional[TextRecall] = None,
+    ):
+        self.predictor, self.limits, self.numbers, self.texts = predictor, limits, Numbers(), texts
+        self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.called)
+        self.recall = MicroBatcher(self._recall, batching, part_of=lambda found, mine: found[mine])
+        self._running = AsyncExitStack()
+
+    async def __aenter__(self) -> "Service":
+        """Start the queues: that of the model, and before it that of the index."""
+        await self._running.enter_async_context(self.batcher)
+        if self.texts is not None:
+            await self._running.enter_async_context(self.recall)
+        return self
+
+    async def __aexit__(self, *exception) -> None:
+        """Answer what is waiting, then stop; queries whose texts have been retrieved are still scored."""
+        await self._running.aclose()
+
+    def turn_away(self) -> None:
+        """Answer waiting requests with 503, now and from now on."""
+        self.recall.turn_away()
+        self.batcher.turn_away()
+
+    def _recall(self, queries: List[str]) -> List[List[Hit]]:
+        assert self.texts is not None  # otherwise there are no queries
+        return self.texts.recall(queries)
+
+    async def predict(self, request: Request) -> JSONResponse:
+        """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
+
+        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}, of a
+        model without classes {"scores": [...], "milliseconds": ...}.
+        """
+        return await self._answered(request, "/predict", pairs_of, self._predicted)
+
+    async def rank(self, request: Request) -> JSONResponse:
+        """Answer {"query": a, "candidates": [b, ...], "top_k": k} with the best candidates, the best first.
+
+        The answer is {"ranking": [{"place": 0, "text": b, "score": 0.98}, ...], "milliseconds": ...}.
+        """
+        return await self._answered(request, "/rank", rank_question_of, self._ranked)
+
+    async def search(self, request: Request) -> JSONResponse:
+        """Answer {"query": a, "top_k": k, "threshold": t} with the best texts of the index, the best first.
+
+        A k above the texts that the service retrieves for a query, --recall_k, is refused.
+        The answer is {"hits": [{"id": ..., "text": ..., "score": 0.98, "similarity": 0.71}, ...],
+        "milliseconds": ...}.
+        """
+        return await self._answered(request, "/search", search_question_of, self._found)
+
+    async def _answered(
+        self,
+        request: Request,
+        endpoint: str,
+        question_of: Callable[[bytes, Limits], Any],
+        answer: Callable[[Any], Awaitable[Reply]],
+    ) -> JSONResponse:
+        started, status, pairs = time.perf_counter(), 500, 0
+        content: Mapping[str, object]
+        try:
+            body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
+            reply = await self._unless_left(request, answer(question_of(body, self.limits)))
+            milliseconds = round((time.perf_counter() - started) * 1000, 2)
+            status, pairs, content = 200, reply.pairs, {**reply.content, "milliseconds": milliseconds}
+        except RefusedError as refused:
+            status, content = refused.status, error_content(refused)
+        except BusyError:
+            status, content = 503, error_content("too many pairs are waiting; try again in a second")
+        except ClientDisconnect:
+            status, content = CLIENT_LEFT, error_content("the client has left")
+        except Exception:
+            logger.exception("a request to %s failed", endpoint)
+            content = error_content("the model failed; the log of the service says why")
+        self.numbers.answered(endpoint, status, pairs, time.perf_counter() - started)
+        return JSONResponse(content, status, {"Retry-After": "1"} if status == 503 else None)
+
+    async def _predicted(self, pairs: List[TextPair]) -> Reply:
+        answer = await self.batcher.ask(pairs)
+        if not isinstance(answer, Prediction):
+            return Reply({"scores": answer.round(DIGITS).tolist()}, len(pairs))
+        scores = [[round(share, DIGITS) for share in row] for row in answer.probabilities.tolist()]
+        classes = [int(number) for number in answer.classes]
+        return Reply({"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs))
+
+    async def _ranked(self, question: RankQuestion) -> Reply:
+        self._refuse_unrankable()
+        scores = await self._scores(question.pairs)
+        ranking = [
+            {"place": place, "text": question.candidates[place], "score": round(float(scores[place]), DIGITS)}
+            for place in best_places(scores, question.top_k)
+        ]
+        return Reply({"ranking": ranking}, len(question.candidates))
+
+    async def _found(self, question: SearchQuestion) -> Reply:
+        assert self.texts is not None  # otherwise there is no such route
+        self._refuse_threshold(question.threshold)
+        most = self.texts.recall_k
+        if question.top_k is not None and question.top_k > most < self.texts.count:
+            raise RefusedError(
+                422,
+                f"top_k {question.top_k} is above the {most} texts that this service retrieves; ask for "
+                "fewer, or start it with a larger --recall_k",
+            )
+        reason = self.texts.why_refused(question.query)
+        if reason:
+            raise RefusedError(413, reason)
+        (hits,) = await self.recall.ask([question.query])
+        scores = await self._scores([(question.query, hit.text) for hit in hits])
+        found = rerank(hits, scores, question.top_k or TOP_K, question.threshold)
+        return Reply({"hits": [hit.content(DIGITS) for hit in found]}, len(hits))
+
+    async def _scores(self, pairs: List[TextPair]) -> np.ndarray:
+        answer = await self.batcher.ask(pairs)
+        return answer.probabilities[:, 1] if isinstance(answer, Prediction) else answer
+
+    def _refuse_unrankable(self) -> None:
+        try:
+            refuse_unrankable(len(self.predictor.exported.labels), "the model")
+        except ValueError as error:
+            raise RefusedError(422, str(error)) from None
+
+    def _refuse_threshold(self, threshold: Optional[float]) -> None:
+        try:
+            self.predictor.exported.score_unit.refuse_outside(threshold)
+        except InputError as error:
+            raise RefusedError(422, error.message.replace("--threshold", "threshold", 1)) from None
+
+    async def _unless_left(self, request: Request, answer: Awaitable[Reply]) -> Reply:
+        """Wait for ``answer``. Raises ClientDisconnect, and cancels it, when the client disconnects."""
+        waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise ClientDisconnect
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            leaving.cancel()
+
+    async def health(self) -> JSONResponse:
+        """Answer with the state of the service and what it serves; the status is 503 when it is stopping."""
+        exported, alive = self.predictor.exported, self.batcher.is_alive
+        content = {
+            "status": "ok" if alive else "stopping",
+            "backend": self.predictor.backend,
+            "precision": self.predictor.precision,
+            "target": exported.target,
+            "label_range": exported.label_range,
+            "labels": list(exported.labels),
+            "max_seq_len": exported.max_seq_len,
+            "temperature": exported.temperature,
+            "threshold": self.predictor.threshold,
+            "symmetric": self.predictor.symmetric,
+            "waiting_pairs": self.batcher.waiting,
+            "indexed_texts": None if self.texts is None else self.texts.count,
+        }
+        return JSONResponse(content, 200 if alive else 503)
+
+    async def metrics(self) -> Response:
+        """Answer with counters and times in the text format of Prometheus."""
+        return Response(self.numbers.text(self.batcher.waiting), media_type=CONTENT_TYPE)
+
+    async def page(self) -> HTMLResponse:
+        """Answer with the HTML page to try two sentences, to rank candidates and to search the index."""
+        return HTMLResponse(
+            PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": PAGE_POLICY}
+        )
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def error_content(reason) -> Dict[str, str]:
+    """Return the content of an error response."""
+    return {"error": str(reason)}

@@ -1,1 +1,0 @@
-"""Serve an exported model over HTTP, with a page to try it."""

@@ -1,0 +1,259 @@
+"""What a start would resume from, found without changing anything."""
+
+import logging
+import os
+import resource
+import shutil
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence
+
+import numpy as np
+
+from data_tools.files.atomic_files import BAD
+from data_tools.files.errors import CheckpointError
+from data_tools.options.options import Options
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
+from ernie_pair.checkpoint.checkpoints import published_steps
+from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, refuse_unknown_keys
+from ernie_pair.checkpoint.manifest import DamagedError, TrainState
+from ernie_pair.checkpoint.run_config import about_now, flags_of, text_of_config
+from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LOCK, refuse_locked, refuse_lost_checkpoints
+from ernie_pair.runtime.cpu import free_memory
+from ernie_pair.runtime.gpu.cards import peak_gpu_memory
+
+logger = logging.getLogger(__name__)
+
+
+def look_at_run(
+    output_dir: Path, fingerprint: Fingerprint, allowed: Sequence[str], rules: RunRules, fresh_start: bool
+) -> Optional[Checkpoint]:
+    """Return the checkpoint that a start would go on from; None: it would begin.
+
+    Refuses what `Checkpoints` and its ``resume`` refuse, with the same words, and changes nothing.
+    """
+    refuse_unknown_keys(fingerprint, allowed)
+    _refuse_no_folder(output_dir)
+    refuse_locked(output_dir / LOCK)
+    if fresh_start:
+        return None
+    folder = output_dir / CHECKPOINTS
+    found = published_steps(folder) if folder.is_dir() else {}
+    if not found and not list(folder.glob(f"{BAD}*")):
+        refuse_lost_checkpoints(output_dir)
+        return None
+    checkpoint = _newest_sound(folder, found)
+    checkpoint.refuse_other_run(fingerprint, allowed, rules)
+    return checkpoint
+
+
+def _refuse_no_folder(output_dir: Path) -> None:
+    """Raise OSError if ``output_dir`` cannot be made."""
+    there = next(path for path in (output_dir, *output_dir.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise NotADirectoryError(20, os.strerror(20), str(there))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(13, os.strerror(13), str(there))
+
+
+def _newest_sound(folder: Path, found: Dict[int, Path]) -> Checkpoint:
+    """Return the newest checkpoint whose every byte is right. Raises CheckpointError if none is."""
+    reasons: List[str] = []
+    for step in sorted(found, reverse=True):
+        try:
+            checkpoint = Checkpoint(found[step])
+            checkpoint.verify()
+            return checkpoint
+        except DamagedError as error:
+            logger.warning("%s; a start would set it aside", error.message)
+            reasons.append(error.message)
+    reasons += [f"{path} was set aside" for path in sorted(folder.glob(f"{BAD}*"))]
+    raise CheckpointError(
+        f"no usable checkpoint in {folder}: {'; '.join(reasons[:5])}; use another --output_dir"
+    )
+
+
+WARM_STEPS, STEPS = 1, 3  # the first one also chooses kernels and takes memory
+
+
+class Steps(Protocol):
+    """What can be stepped: a `Job` of the engine."""
+
+    def step(self, micro_batches: List, number: int, stop: Any) -> Mapping[str, float]:
+        """Move the weights once; see `ernie_pair.train.loop.Job`."""
+
+
+class Stretch(NamedTuple):
+    """Steps of one kind, from ``first`` up to but not ``last``, counted from 0, and what one takes."""
+
+    first: int
+    last: int
+    seconds: float = 0.0
+    measured: int = 0
+
+    @property
+    def all_seconds(self) -> float:
+        """Return what the steps take in all."""
+        return (self.last - self.first) * self.seconds
+
+
+def stretches_of(phases: Iterable[int], first: int, last: int) -> List[Stretch]:
+    """Return the stretches from step ``first`` to ``last``; ``phases``: where steps of another kind begin."""
+    begins = sorted({first, *(step for step in phases if first < step < last)})
+    return [Stretch(begin, end) for begin, end in zip(begins, [*begins[1:], last]) if begin < end]
+
+
+def measure(
+    stretch: Stretch,
+    job: Steps,
+    updates: Callable[[int], Iterable[List]],
+    batch_size: int,
+    place: Optional[Callable[[List], List]],
+    stop: Any,
+) -> Stretch:
+    """Return the stretch with the median of the seconds of a step, its wait for the samples included.
+
+    ``updates``: see `engine.run.Data`; ``batch_size``: samples in a step. Every rank does the same.
+    """
+    seconds: List[float] = []
+    count = min(WARM_STEPS + STEPS, stretch.last - stretch.first)
+    steps = iter(updates(stretch.first * batch_size))
+    begin = time.perf_counter()
+    for number in range(stretch.first, stretch.first + count):
+        batches = next(steps, None)
+        if batches is None:
+            break
+        metrics = job.step(batches if place is None else place(batches), number + 1, stop)
+        float(metrics["loss"])  # on a GPU the step is done when its loss is read
+        now = time.perf_counter()
+        seconds.append(now - begin)
+        begin = now
+    timed = seconds[WARM_STEPS:] or seconds
+    return stretch._replace(seconds=median(timed) if timed else 0.0, measured=len(timed))
+
+
+GIGA = 1e9
+MOST_COUNTED = 5_000_000  # steps of which it is counted where something is due
+
+
+def plan_of(
+    job: Any, data: Any, settings: Any, processes: Any, state: TrainState, stop: Any
+) -> Dict[str, Any]:
+    """Return what the run would do from ``state`` on; a few of its steps are taken in memory and timed.
+
+    ``settings``: `engine.run.RunSettings`; ``processes``: `engine.run.Processes`. Called by every rank.
+    """
+    schedule = settings.schedule
+    stretches = [
+        measure(
+            stretch,
+            job,
+            lambda consumed: data.updates(consumed + _offset(state, schedule)),
+            schedule.global_batch_size,
+            settings.place,
+            stop,
+        )
+        for stretch in stretches_of(settings.phases, state.step, schedule.max_steps)
+    ]
+    checkpoint = _sum(processes, sum(_bytes_in(content) for _, content in job.state_files()))
+    memory = _memory_of(settings.device, processes)  # now, after the arrays of a checkpoint
+    return {
+        **_counts_of(settings, state),
+        "parameters": settings.num_parameters,
+        "processes": processes.world.size,
+        **_due_in(schedule, state.step),
+        "checkpoint_gb": _giga(checkpoint),
+        "checkpoints_kept": settings.retention.get("keep"),
+        "disk_free_gb": _giga(shutil.disk_usage(_nearest(settings.output_dir)).free),
+        **memory,
+        **_time_of(stretches),
+    }
+
+
+def print_plan(command: str, flags: Options, plan: Dict[str, Any]) -> None:
+    """Print the flags and the plan on standard output, as a file that --config reads."""
+    sys.stdout.write(text_of_config(flags_of(flags), {**about_now(command), "plan": plan}))
+    sys.stdout.flush()
+
+
+def _offset(state: TrainState, schedule: Any) -> int:
+    """Return by how much the samples seen differ from whole steps of today's size: it may have changed."""
+    return state.consumed_samples - state.step * schedule.global_batch_size
+
+
+def _counts_of(settings: Any, state: TrainState) -> Dict[str, Any]:
+    schedule = settings.schedule
+    left = max(0, schedule.max_steps - state.step)
+    samples = state.consumed_samples + left * schedule.global_batch_size
+    epochs = samples / settings.samples_per_epoch if settings.samples_per_epoch else None
+    return {
+        "steps": schedule.max_steps,
+        "steps_done": state.step,
+        "samples_per_step": schedule.global_batch_size,
+        "samples": samples,
+        **({} if epochs is None else {"epochs": float(f"{epochs:.4g}")}),
+        **({} if epochs is None else {"samples_per_epoch": round(settings.samples_per_epoch)}),
+    }
+
+
+def _due_in(schedule: Any, done: int) -> Dict[str, int]:
+    """Return how often something is due after the steps that are done."""
+    steps = range(done + 1, schedule.max_steps + 1)
+    if len(steps) > MOST_COUNTED:
+        return {}
+    first = int(done == 0 and schedule.evaluates_at(0))
+    validations = first + sum(map(schedule.evaluates_at, steps))
+    tests = int(schedule.has_test and len(steps) > 0)
+    return {
+        "evaluations": validations * schedule.has_validation + tests,
+        "checkpoints": sum(map(schedule.saves_at, steps)),
+    }
+
+
+def _memory_of(device: str, processes: Any) -> Dict[str, float]:
+    """Return the memory that a process has taken at most so far, in the mean, and what is still free."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    told = {"memory_gb": _giga(_sum(processes, own) / processes.world.size)}
+    if np.isfinite(free_memory()):
+        told["memory_still_free_gb"] = _giga(free_memory())
+    if device == "gpu":
+        told["gpu_memory_gb"] = _giga(_sum(processes, peak_gpu_memory()) / processes.world.size)
+    return told
+
+
+def _time_of(stretches: List[Stretch]) -> Dict[str, Any]:
+    if not stretches:
+        return {"time": "0:00:00", "time_is_of": "nothing: all steps are done"}
+    seconds = sum(stretch.all_seconds for stretch in stretches)
+    each = [round(stretch.seconds, 4) for stretch in stretches]
+    timed = sum(stretch.measured for stretch in stretches)
+    steps = sum(stretch.last - stretch.first for stretch in stretches)
+    return {
+        "seconds_per_step": each[0] if len(each) == 1 else each,
+        "time": str(timedelta(seconds=round(seconds))),
+        "time_is_of": (
+            f"the {steps} training steps, by the median of {timed} that were taken in memory, after "
+            f"{WARM_STEPS} to warm up{' in each phase' if len(each) > 1 else ''}; evaluations, checkpoints "
+            "and the preparation of the data take additional time"
+        ),
+    }
+
+
+def _bytes_in(content: Any) -> int:
+    return len(content) if isinstance(content, bytes) else sum(array.nbytes for array in content.values())
+
+
+def _sum(processes: Any, number: float) -> float:
+    return float(processes.all_reduce(np.array([float(number)]))[0])
+
+
+def _giga(number: float) -> float:
+    return float(f"{number / GIGA:.3g}")
+
+
+def _nearest(folder: Path) -> Path:
+    """Return ``folder``, or the folder above it that is there."""
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))

@@ -1,0 +1,292 @@
+"""One run of training, from its output folder to its last line; the same for every kind of training.
+
+A kind of training supplies a job (step, evaluate, state_files, restore), its data and optional hooks.
+"""
+
+import logging
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+import yaml
+
+from data_tools.files.errors import InputError, counted
+from data_tools.options.options import names_in
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
+from ernie_pair.checkpoint.checkpoints import Checkpoints, refuse_unlike_ranks
+from ernie_pair.checkpoint.fingerprint import NO_RULES, Fingerprint, RunRules
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checkpoint.run_config import keep_config
+from ernie_pair.checkpoint.run_folder import CHECKPOINTS
+from ernie_pair.runtime.processes.collectives import gather_results
+from ernie_pair.runtime.processes.event_lines import EventLines
+from ernie_pair.runtime.processes.read_ahead import ReadAhead
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.runtime.processes.watchdog import Watchdog
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train import loop
+from ernie_pair.train.dry_run import look_at_run, plan_of, print_plan
+from ernie_pair.train.hooks import Hooks, NoStop, Schedule
+from ernie_pair.train.loop import tell_schedule
+from ernie_pair.train.reporters import refuse_missing
+from ernie_pair.train.run_log import open_log
+
+START = "start "  # which begins the line about the start of a run
+
+logger = logging.getLogger(__name__)
+
+
+class ResumableJob(loop.Job, Protocol):
+    """A job whose run can be saved and resumed."""
+
+    def load_initial_weights(self) -> str:
+        """Load the initial weights of a new run, and return their description for the log."""
+
+    def state_files(self) -> Iterator[Tuple[str, Content]]:
+        """Yield (name, content) of the files of this rank in a checkpoint."""
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Restore weights and optimizer state. Raises CheckpointError, with nothing changed."""
+
+
+class Data(Protocol):
+    """The training data of this rank."""
+
+    def updates(self, consumed_samples: int) -> Iterable[List]:
+        """Yield the micro-batches of one step after another, from ``consumed_samples`` on."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run.
+
+    ``flags``: the dataclass of its flags, for display; ``report_to``: where to log besides VisualDL, see
+    `reporters`. ``rates``: keyword arguments of ``learning_rate``; None: they are of the user's own.
+    ``fingerprint``: what must be equal for a resumed run to be the same run, read by ``rules``;
+    ``allow_change``: the names in it that may differ, separated by commas. ``topology``: what may change.
+    ``product_rate``: FLOP/s that products reach on all ranks together, for the log; 0: not known.
+    ``place``: what a thread does with the micro-batches of a step while the previous one is computed, see
+    `ReadAhead`; None: there is no thread, and they are made when the step begins. ``device``: cpu or gpu,
+    which determines how long the first step may take. ``command``: the command of these flags, for
+    config.yaml; empty: none is written. ``num_parameters`` and ``phases``, the steps at which the phases
+    begin, are for --dry_run.
+    """
+
+    flags: Any
+    output_dir: Path
+    schedule: Schedule
+    rates: Optional[Dict[str, Any]]
+    fingerprint: Fingerprint
+    topology: Dict[str, object] = field(default_factory=dict)
+    rules: RunRules = NO_RULES
+    allow_change: str = ""
+    fresh_start: bool = False
+    retention: Dict[str, int] = field(default_factory=dict)  # keyword arguments of Checkpoints: keep, every
+    samples_per_epoch: float = 0
+    product_rate: float = 0
+    report_to: Sequence[str] = ()
+    place: Optional[Callable[[List], List]] = None
+    device: str = "cpu"
+    command: str = ""
+    num_parameters: int = 0
+    phases: Sequence[int] = (0,)
+
+
+class Processes(NamedTuple):
+    """The place of this process in the run and among those that share its output folder; their all-reduce."""
+
+    world: World = World()
+    local: World = World()
+    all_reduce: Callable[[np.ndarray], np.ndarray] = np.asarray  # the sum of an array over the ranks
+
+
+def run_training(
+    job: ResumableJob,
+    data: Data,
+    settings: RunSettings,
+    hooks: Hooks,
+    processes: Processes,
+    stop: StopSignals,
+) -> TrainState:
+    """Train until the schedule ends, from the newest checkpoint of the output folder or from the start.
+
+    Raises an ErniePairError for whatever the user can fix, and Stopped after a signal.
+    """
+    refuse_missing(settings.report_to)  # here, so that all ranks raise it
+    if getattr(settings.flags, "dry_run", False):
+        return _tell_plan(job, data, settings, processes)
+    checkpoints = Checkpoints(
+        settings.output_dir,
+        processes.world,
+        processes.all_reduce,
+        local=processes.local,
+        fresh_start=settings.fresh_start,
+        **settings.retention,
+    )
+    try:
+        with Watchdog(settings.output_dir, processes.world, settings.device) as watchdog:
+            hooks.stop, hooks.heartbeat = stop, watchdog
+            return _Run(job, data, settings, hooks, processes.world, checkpoints).train(stop)
+    finally:
+        checkpoints.close()
+
+
+def _tell_plan(job: ResumableJob, data: Data, settings: RunSettings, processes: Processes) -> TrainState:
+    """Print what `run_training` would do, and return where it would resume; raise what it would raise."""
+    world, all_reduce = processes.world, processes.all_reduce
+    refuse_unlike_ranks(all_reduce, world, settings.fingerprint)
+
+    def look() -> Optional[str]:
+        if not world.is_first:
+            return None
+        of_run = settings.fingerprint, names_in(settings.allow_change), settings.rules
+        found = look_at_run(settings.output_dir, *of_run, settings.fresh_start)
+        return None if found is None else str(found.folder)
+
+    found = gather_results(all_reduce, world, look)[0]
+    lines = EventLines(settings.schedule.max_steps, settings.samples_per_epoch, time.monotonic())
+    state = _begin_from(None if found is None else Checkpoint(Path(found)), job, settings, lines)
+    tell_schedule(settings.rates, settings.schedule.max_steps, state.step - state.skipped_updates)
+    plan = plan_of(job, data, settings, processes, state, NoStop())
+    if world.is_first:
+        _tell_few_samples(settings)
+        print_plan(settings.command, settings.flags, plan)
+    return state
+
+
+def _tell_few_samples(settings: RunSettings) -> None:
+    """Warn if there are fewer samples than a step takes."""
+    there, taken = settings.samples_per_epoch, settings.schedule.global_batch_size
+    if 0 < there < taken:
+        logger.warning(
+            "the training data hold %s, fewer than the %d of a step, so some are repeated within a step; "
+            "a smaller batch gives more steps per epoch",
+            counted(max(1, round(there)), "sample"),
+            taken,
+        )
+
+
+def _begin_from(
+    checkpoint: Optional[Checkpoint], job: ResumableJob, settings: RunSettings, lines: EventLines
+) -> TrainState:
+    """Restore the job from the checkpoint, or else from the given weights or random ones."""
+    if checkpoint is None:
+        state, beginning = TrainState(), job.load_initial_weights()
+        lines.tell("start", state, beginning[len(START) * beginning.startswith(START) :])
+        return state
+    state = checkpoint.state()
+    check_position(state, settings.schedule.global_batch_size)
+    job.restore(checkpoint)
+    lines.tell("start", state, f"resumed {checkpoint.folder}: {state.consumed_samples} samples seen")
+    return state
+
+
+class _Run:
+    """A run whose output folder is locked and watched."""
+
+    def __init__(
+        self,
+        job: ResumableJob,
+        data: Data,
+        settings: RunSettings,
+        hooks: Hooks,
+        world: World,
+        checkpoints: Checkpoints,
+    ):
+        self.job, self.data, self.settings, self.hooks = job, data, settings, hooks
+        self.world, self.checkpoints = world, checkpoints
+        self.lines = EventLines(settings.schedule.max_steps, settings.samples_per_epoch, time.monotonic())
+        hooks.lines = self.lines
+
+    def train(self, stop: StopSignals) -> TrainState:
+        settings = self.settings
+        state = self._resume()
+        schedule = settings.schedule
+        tell_schedule(settings.rates, schedule.max_steps, state.step - state.skipped_updates)
+        log = open_log(
+            settings.output_dir,
+            self.world,
+            resumed=state,
+            max_steps=schedule.max_steps,
+            product_rate=settings.product_rate,
+            samples_per_epoch=settings.samples_per_epoch,
+            report_to=settings.report_to,
+        )
+        if self.world.is_first:
+            _tell_few_samples(settings)
+        self._keep_config(state)
+        self.hooks.save = self._save
+        try:
+            log.configuration(settings.flags)
+            self.hooks.on_start(state, log)
+            if state.step >= schedule.max_steps:
+                logger.info("already at step %d of %d: nothing to do", state.step, schedule.max_steps)
+            else:
+                stop.finish_the_step()
+                with self._steps(state.consumed_samples) as steps:
+                    loop.train(self.job, steps, state, schedule, log, self.hooks)
+        finally:
+            log.close()
+        self.hooks.on_end(state)
+        return state
+
+    def _keep_config(self, state: TrainState) -> None:
+        """Write OUT/config.yaml, or add to it what this start does differently."""
+        settings = self.settings
+        if not (settings.command and self.world.is_first):
+            return
+        known_by = {"run_id": self.checkpoints.run_id}
+        place = settings.output_dir, settings.command, settings.flags
+        try:
+            keep_config(*place, state.step, known_by=known_by, layout=settings.topology)
+        except (OSError, yaml.YAMLError) as error:  # the run is more important
+            reason = getattr(error, "strerror", None) or error
+            logger.warning("%s: config.yaml is not written (%s)", settings.output_dir, reason)
+
+    def _steps(self, consumed_samples: int) -> ContextManager[Iterable[List]]:
+        steps, place = self.data.updates(consumed_samples), self.settings.place
+        return nullcontext(steps) if place is None else ReadAhead(steps, place)
+
+    def _resume(self) -> TrainState:
+        """Restore the newest checkpoint of this run, if there is one."""
+        settings = self.settings
+        allowed = names_in(settings.allow_change)
+        checkpoint = self.checkpoints.resume(settings.fingerprint, settings.topology, allowed, settings.rules)
+        return _begin_from(checkpoint, self.job, settings, self.lines)
+
+    def _save(self, state: TrainState) -> None:
+        settings = self.settings
+        self.checkpoints.save(state, settings.fingerprint, self.job.state_files(), settings.topology)
+        folder = (settings.output_dir / "model_last").resolve()
+        self.lines.tell("saved", state, str(settings.output_dir / CHECKPOINTS / folder.name))
+        self.hooks.on_save(state, folder)
+
+
+def check_position(state: TrainState, global_batch_size: int) -> None:
+    """Refuse a new global batch size that does not fit the samples seen.
+
+    They must be whole steps of the new size, and enough samples must be left for the remaining
+    steps. Raises InputError.
+    """
+    steps, rest = divmod(state.consumed_samples, global_batch_size)
+    if rest or steps > state.step:
+        raise InputError(
+            f"--global_batch_size {global_batch_size} cannot continue after {state.consumed_samples} "
+            f"samples in {state.step} steps; take a larger one that divides them"
+        )

@@ -1,0 +1,307 @@
+"""The outputs of a run: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console, other tools (`reporters`).
+
+The caller never asks the rank.
+
+metrics.jsonl holds one object per logged event with floats in full precision; NaN and infinity, for
+which JSON has no number, are the texts "nan", "inf" and "-inf". A "train" event holds means over the
+steps since the one before it (see logging_window.py). The file is authoritative: after a resume it is
+truncated to the saved step, and the VisualDL curves are drawn again from it, so that no step
+occurs twice. A write failure is reported once, and the run continues.
+"""
+
+import json
+import logging
+import math
+import os
+import resource
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+
+from tqdm import tqdm
+
+from data_tools.files.atomic_files import published
+from data_tools.files.atomic_folder import set_aside
+from data_tools.files.json_file import JsonError, is_utf8, is_whole_number, parse_json_object
+from data_tools.files.progress import shows_bars
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checkpoint.run_folder import CURVES, EVENTS, run_id_of
+from ernie_pair.report import chart as probability_counts
+from ernie_pair.runtime.processes.console import GOOD, PLAIN
+from ernie_pair.runtime.processes.event_lines import EventLines, Improvement, improvement_of
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.reporters import Reporter, clear_records, open_reporters
+from ernie_pair.train.step_work import StepWork
+
+RECORDS = "vdlrecords.*.log"
+LARGEST_STEP = 2**63 - 1
+NOT_CURVES = ("split", "step", "consumed_samples", probability_counts.NAME)
+NOT_FINITE = ("nan", "inf", "-inf")  # texts, in metrics.jsonl
+# Measurements of the machine: no two runs agree in them.
+MEASURED = (
+    *("samples_per_second", "tokens_per_second", "real_tokens_per_second", "tera_flops_per_second"),
+    *("product_share", "data_wait_share", "memory_gb"),
+)
+
+logger = logging.getLogger("ernie_pair")
+
+
+class RunLog:
+    """The log of one run: its scalars, from the resumed step on.
+
+    ``samples_per_epoch``: samples in one pass over the training data; 0 if not known.
+    ``product_rate``: see `StepWork.speeds`.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        resumed: TrainState,
+        max_steps: int,
+        product_rate: float = 0,
+        samples_per_epoch: float = 0,
+        report_to: Sequence[str] = (),
+    ):
+        output_dir.mkdir(parents=True, exist_ok=True)
+        self.path, self.product_rate = output_dir / EVENTS, product_rate
+        self.lines, self.remaining = EventLines(max_steps, samples_per_epoch), RemainingTime(max_steps)
+        self.improvement = Improvement()
+        self.kept = kept = _cut_back(self.path, resumed)
+        run_id = run_id_of(output_dir)
+        self.writer = _open_curves(output_dir / CURVES / run_id)
+        self.reporters = open_reporters(report_to, output_dir, run_id)
+        for event in kept:
+            self._draw(event, [reporter for reporter in self.reporters if reporter.draws_again])
+        self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
+        self.bar = tqdm(
+            initial=resumed.step, total=max_steps, unit="step", disable=not shows_bars(), leave=False
+        )
+        self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
+        self.is_writable = True
+
+    def tick(self, seconds: float, waited: float, work: StepWork) -> None:
+        """Count a step that did ``work`` in ``seconds``, of which it ``waited`` for its data."""
+        self.bar.update(1)
+        self.seconds += seconds
+        self.waited += waited
+        self.work = self.work.plus(work)
+        self.remaining.tick(seconds)
+
+    def texts(self, name: str, texts: Iterable[str]) -> None:
+        """Show ``texts`` on a page of VisualDL's text tab."""
+        for number, text in enumerate(texts):
+            self.writer.add_text(name, text, step=number)
+
+    def configuration(self, config) -> None:
+        """Show a dataclass of flags: in VisualDL's text tab as on a command line.
+
+        From here on, evaluations are compared by its ``best_metric``; see `improvement_of`.
+        """
+        self.improvement = improvement_of(config)
+        for event in self.kept:  # of earlier starts
+            self._is_better(event)
+        self.kept = []
+        for reporter in self.reporters:
+            reporter.configuration(asdict(config))
+        given = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
+        words = (
+            f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in given
+        )
+        self.texts("configuration", [" ".join(words)])
+
+    def scalars(self, split: str, values: Mapping[str, Any], state: TrainState) -> None:
+        """Log one event, ``values`` of ``split`` at ``state``: numbers, and counts for `probability_counts`.
+
+        Speeds are per second, over the time since the last training event.
+        """
+        event = {"split": split, "step": state.step, **values, "consumed_samples": state.consumed_samples}
+        if split == "train":
+            event.update(self._speeds())
+        self._write(_line_of(event))
+        self._draw(event, self.reporters)
+        shown = {name: value for name, value in event.items() if name not in NOT_CURVES}
+        if split == "train":
+            shown["remaining"] = self.remaining.after(state.step)
+        self.lines.tell_metrics(split, state, shown, GOOD if self._is_better(event) else PLAIN)
+
+    def close(self) -> None:
+        """Close the files; VisualDL may write the last curves only now."""
+        self.bar.close()
+        with suppress(OSError):
+            self.file.close()
+        for reporter in self.reporters:
+            reporter.close()
+        self.writer.close()  # VisualDL writes late: a run that is not closed may lose its tail
+
+    def _is_better(self, event: Dict) -> bool:
+        return event["split"] == "valid" and self.improvement.judge(event)
+
+    def _write(self, line: str) -> None:
+        try:
+            self.file.write(line)
+            self.file.flush()
+        except OSError as error:
+            if self.is_writable:
+                logger.warning("%s: %s; metrics are lost from here on", self.path, error.strerror)
+            self.is_writable = False
+
+    def _speeds(self) -> Dict[str, float]:
+        """Return speeds, the share of time spent waiting for data, and the peak memory of this process."""
+        seconds = max(self.seconds, 1e-9)
+        speeds, waited = self.work.speeds(seconds, self.product_rate), self.waited / seconds
+        self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        return {**speeds, "data_wait_share": waited, "memory_gb": memory}
+
+    def _draw(self, event: Dict, reporters: Iterable[Reporter]) -> None:
+        values = {
+            f"{event['split']}/{name}": value
+            for name, value in event.items()
+            if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value)
+        }
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, event["step"])
+        counts = probability_counts.parse_counts(event.get(probability_counts.NAME))
+        if counts is not None:
+            probability_counts.draw_counts(self.writer, event["split"], counts, event["step"])
+        for reporter in reporters:
+            reporter.scalars(values, event["step"])
+
+
+class RemainingTime:
+    """The remaining time of a run, estimated from the time since the first step of this start."""
+
+    def __init__(self, max_steps: int):
+        self.max_steps, self.steps, self.started = max_steps, 0, time.monotonic()
+
+    def tick(self, seconds: float) -> None:
+        """Record that a step that took ``seconds`` has just ended."""
+        if not self.steps:
+            self.started = time.monotonic() - seconds
+        self.steps += 1
+
+    def after(self, step: int) -> str:
+        """Return the time from ``step`` to the end as h:mm:ss, including evaluations and checkpoints."""
+        seconds = (time.monotonic() - self.started) / max(self.steps, 1) * (self.max_steps - step)
+        return str(timedelta(seconds=round(seconds)))
+
+
+class NullLog:
+    """The log of ranks that print nothing."""
+
+    def tick(self, seconds: float, waited: float, work: StepWork) -> None:
+        """Do nothing."""
+        pass
+
+    def texts(self, name: str, texts: Iterable[str]) -> None:
+        """Do nothing."""
+        pass
+
+    def configuration(self, config) -> None:
+        """Do nothing."""
+        pass
+
+    def scalars(self, split: str, values: Mapping[str, Any], state: TrainState) -> None:
+        """Do nothing."""
+        pass
+
+    def close(self) -> None:
+        """Do nothing."""
+        pass
+
+
+class NoCurves:
+    """The writer that replaces VisualDL's if that cannot write."""
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        """Do nothing."""
+        pass
+
+    def add_text(self, tag: str, text: str, step: int) -> None:
+        """Do nothing."""
+        pass
+
+    def add_histogram(self, tag: str, values: Any, step: int, buckets: Any) -> None:
+        """Do nothing."""
+        pass
+
+    def add_pr_curve(self, tag: str, labels: Any, predictions: Any, step: int) -> None:
+        """Do nothing."""
+        pass
+
+    def close(self) -> None:
+        """Do nothing."""
+        pass
+
+
+def _open_curves(folder: Path):
+    """Open VisualDL's writer in ``folder``, used by this run only: its records are drawn again."""
+    from visualdl import LogWriter  # only the rank that writes needs it
+
+    try:
+        return LogWriter(str(clear_records(folder, RECORDS)))
+    except OSError as error:
+        logger.warning("%s: %s; this run draws no curves, %s has its numbers", folder, error.strerror, EVENTS)
+        return NoCurves()
+
+
+def open_log(output_dir: Path, world: World, **settings):
+    """Open the log of this rank: one that writes on the first rank, one that does nothing elsewhere."""
+    return RunLog(output_dir, **settings) if world.is_first else NullLog()
+
+
+def read_all_events(path: Path) -> List[Dict]:
+    """Return the events in a metrics.jsonl, in order; none if there is no such file."""
+    if path.is_symlink() or not path.is_file():
+        return []
+    return [event for event in map(_event_of, path.read_bytes().split(b"\n")) if event]
+
+
+def read_events(path: Path, resumed: TrainState) -> List[Dict]:
+    """Return the events in a metrics.jsonl that a run resumed at ``resumed`` does not log again."""
+    return [event for event in read_all_events(path) if not _comes_again(event, resumed)]
+
+
+def metrics_in(event: Dict) -> Dict[str, Any]:
+    """Return the metrics of an event as they were logged, without what differs from machine to machine."""
+    metrics = {name: value for name, value in event.items() if name not in (*NOT_CURVES, *MEASURED)}
+    return {name: float(value) if value in NOT_FINITE else value for name, value in metrics.items()}
+
+
+def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
+    """Drop the events that will be logged again, and a last line that a kill cut short."""
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        logger.warning("%s is not a file of this run; it is now %s", path, set_aside(path).name)
+    if not path.exists():
+        return []
+    kept = read_events(path, resumed)
+    with published(path) as (draft,):
+        draft.write_text("".join(map(_line_of, kept)), encoding="utf-8")
+    return kept
+
+
+def _comes_again(event: Dict, resumed: TrainState) -> bool:
+    if event["step"] != resumed.step:
+        return event["step"] > resumed.step
+    return event["split"] != "train" and (resumed.step == 0 or resumed.evaluation_pending)
+
+
+def _event_of(line: bytes) -> Optional[Dict]:
+    """Return the event in a line of metrics.jsonl; None if the line is not an event."""
+    try:
+        event = parse_json_object(line)
+    except JsonError:
+        return None
+    sound = is_whole_number(event.get("step"), 0, LARGEST_STEP) and isinstance(event.get("split"), str)
+    return event if sound and is_utf8(event) else None
+
+
+def _line_of(event: Dict) -> str:
+    finite = {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in event.items()
+    }
+    return json.dumps(finite, allow_nan=False) + "\n"

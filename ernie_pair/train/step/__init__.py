@@ -1,0 +1,1 @@
+"""The parts of a step in the dynamic graph: precision, parallelism, optimizer, recompute."""

@@ -1,0 +1,213 @@
+"""AdamW over the trained parameters of a pair classifier, and its state under structured names.
+
+classifier.weight.moment1, .moment2           as the parameter
+classifier.weight.beta1_pow_acc, .beta2_pow_acc   [1]
+classifier.weight.master                      float32, of a parameter that is held in 16 bits
+
+A parameter that does not train has no state.
+"""
+
+from typing import Dict, Iterable, Iterator, Optional, Protocol, Tuple, Type
+
+import numpy as np
+import paddle
+from paddle.optimizer import AdamW
+
+from data_tools.files.errors import CheckpointError
+from ernie_pair.runtime.paddle_patches.optimizer_state import (
+    is_named_adamw,
+    keeps_masters,
+    lay_powers_on_cpu,
+    masters_of,
+    new_master,
+    slot_name,
+    state_of,
+)
+from ernie_pair.weights.half_tensors import HALVES
+from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
+
+BETAS = {"beta1_pow_acc": 0.9, "beta2_pow_acc": 0.999}  # before the first update
+MOMENTS = ("moment1", "moment2")
+MASTER = "master"
+Parameters = Dict[str, paddle.Tensor]
+
+
+class OptimizerFlags(Protocol):
+    """The flags that decide how the weights move; those of every training in the dynamic graph."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Return the decay of every weight except biases and norms."""
+
+    @property
+    def layer_decay(self) -> float:
+        """Return the learning rate of a layer as a share of that of the layer above."""
+
+    @property
+    def grad_clip(self) -> float:
+        """Return the maximum norm of the gradient; 0: no clipping."""
+
+    @property
+    def narrows_weights(self) -> bool:
+        """Return whether the weights are in half precision."""
+
+
+class ScheduleFlags(Protocol):
+    """The flags that decide the learning rate of each step."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Return the peak learning rate."""
+
+    @property
+    def lr_scheduler_type(self) -> str:
+        """Return the schedule after warm-up."""
+
+    def count_warmup_steps(self, total_steps: int) -> int:
+        """Return the steps of warm-up."""
+
+
+def new_optimizer(
+    model, config, *, multi_precision: bool = False, grad_clip=None, kind: Type[AdamW] = AdamW
+) -> AdamW:
+    """Return AdamW over the trained parameters; biases and norms do not decay.
+
+    ``config.layer_decay`` lowers the rate layer by layer: the head learns at the full rate, encoder layer i
+    of L at rate * layer_decay^(L - i), the embeddings at rate * layer_decay^(L + 1). ``multi_precision``
+    keeps float32 masters of parameters in 16 bits. ``kind``: the class of the optimizer. The rate is 0 until
+    ``set_lr``.
+    """
+    trained = trained_parameters(model)
+    factors = rate_factors(model, config.layer_decay)
+    for name, parameter in trained.items():
+        parameter.optimize_attr = {**parameter.optimize_attr, "learning_rate": factors[name]}
+    decayed = {p.name for name, p in trained.items() if decays(name)}
+    return kind(
+        learning_rate=0.0,
+        beta1=BETAS["beta1_pow_acc"],
+        beta2=BETAS["beta2_pow_acc"],
+        parameters=list(trained.values()),
+        weight_decay=config.weight_decay,
+        apply_decay_param_fun=decayed.__contains__,
+        grad_clip=grad_clip,
+        multi_precision=multi_precision,
+        name=paddle.utils.unique_name.generate("adamw"),
+    )
+
+
+def trained_parameters(model) -> Parameters:
+    """Return {structured name: parameter} of those that are not frozen, in the order of the model."""
+    return {name: p for name, p in model.named_parameters() if not p.stop_gradient}
+
+
+def decays(name: str) -> bool:
+    """Return whether weight decay applies to the parameter of this name."""
+    return not ("bias" in name.lower() or "norm" in name.lower())
+
+
+def rate_factors(model, layer_decay: float) -> Dict[str, float]:
+    """Return {structured name: by what the learning rate is multiplied}, of frozen parameters too."""
+    head = len(model.layers()) + 1
+    return {name: layer_decay ** (head - model.depth_of(name)) for name, _ in model.named_parameters()}
+
+
+def optimizer_arrays(model, optimizer, held: Optional[Parameters] = None) -> Arrays:
+    """Return the state as {structured name.slot: array}; float32.
+
+    It is whole even before the first step, or the first after a restore. ``held``: the parameters whose state
+    this rank has; None: all that are trained. Of an optimizer of the user's own: what its steps have made.
+    """
+    state = state_of(optimizer)
+    if not is_named_adamw(optimizer):
+        return {name: tensor.numpy() for name, tensor in _named_slots(model, state)}
+    masters = state.get("master_weights", {})
+    arrays: Arrays = {}
+    for name, parameter in (trained_parameters(model) if held is None else held).items():
+        if is_master_kept(optimizer, parameter):
+            master = masters.get(parameter.name)
+            master = parameter.astype("float32") if master is None else master
+            arrays[f"{name}.{MASTER}"] = master.numpy()
+        for slot, first in _first_values(parameter).items():
+            kept = state.get(slot_name(optimizer, parameter, slot))
+            arrays[f"{name}.{slot}"] = first if kept is None else kept.numpy()
+    return arrays
+
+
+def restore_optimizer(
+    model, optimizer, arrays: Arrays, where: str, held: Optional[Parameters] = None
+) -> None:
+    """Take what ``optimizer_arrays`` gave of all parameters; ``held`` are those that this rank keeps.
+
+    Raises CheckpointError naming ``where`` before anything is set.
+    """
+    trained = trained_parameters(model) if held is None else held
+    refuse_other_state(model, optimizer, arrays, where)
+    if not is_named_adamw(optimizer):
+        names = {f"{name}.": f"{p.name}_" for name, p in trained.items()}
+        state = dict(optimizer.state_dict())  # the rest of it, such as its scheduler's, stays
+        for slot, array in arrays.items():
+            name = _owner_of(slot, names)
+            state[names[name] + slot[len(name) :]] = paddle.to_tensor(array)
+        optimizer.set_state_dict(state)
+        return
+    masters = {}
+    for name, parameter in trained.items():
+        if is_master_kept(optimizer, parameter):
+            masters[parameter.name] = new_master(parameter, arrays[f"{name}.{MASTER}"])
+    masters_of(optimizer).update(masters)  # they name the rest of the state
+    state = {
+        slot_name(optimizer, p, slot): paddle.to_tensor(arrays[f"{name}.{slot}"])
+        for name, p in trained.items()
+        for slot in (*MOMENTS, *BETAS)
+    }
+    optimizer.set_state_dict({**state, "master_weights": masters} if masters else state)
+    lay_powers_on_cpu(optimizer, list(trained.values()))
+
+
+def refuse_other_state(model, optimizer, arrays: Arrays, where: str) -> None:
+    """Raise CheckpointError naming ``where`` when ``arrays`` is no state of this optimizer."""
+    if is_named_adamw(optimizer):
+        refuse_mismatch(state_shapes(model, optimizer), arrays, where)
+        return
+    names = [f"{name}." for name in trained_parameters(model)]
+    strange = [slot for slot in arrays if not _owner_of(slot, names)]
+    if strange:
+        raise CheckpointError(
+            f"{where}: {strange[0]} belongs to no parameter that this optimizer moves; pass the optimizer "
+            "and the model of the run that wrote it"
+        )
+
+
+def _owner_of(name: str, prefixes: Iterable[str]) -> str:
+    return max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
+
+
+def _named_slots(model, state: Parameters) -> Iterator[Tuple[str, paddle.Tensor]]:
+    """Yield (structured name.slot, tensor) of a state of any optimizer, which Paddle names by parameter."""
+    prefixes = {f"{p.name}_": f"{name}." for name, p in trained_parameters(model).items()}
+    for name, tensor in state.items():
+        prefix = _owner_of(name, prefixes)
+        if prefix and isinstance(tensor, paddle.Tensor):
+            yield prefixes[prefix] + name[len(prefix) :], tensor
+
+
+def state_shapes(model, optimizer) -> Dict[str, tuple]:
+    """Return what ``optimizer_arrays`` holds, as {structured name.slot: shape}."""
+    shapes = {}
+    for name, parameter in trained_parameters(model).items():
+        shape = tuple(parameter.shape)
+        if is_master_kept(optimizer, parameter):
+            shapes[f"{name}.{MASTER}"] = shape
+        shapes.update({f"{name}.{slot}": shape for slot in MOMENTS})
+        shapes.update({f"{name}.{slot}": (1,) for slot in BETAS})
+    return shapes
+
+
+def is_master_kept(optimizer, parameter) -> bool:
+    """Return whether the optimizer keeps a float32 master of the parameter."""
+    return keeps_masters(optimizer) and parameter.dtype in HALVES
+
+
+def _first_values(parameter) -> Arrays:
+    zeros = {slot: np.zeros(parameter.shape, dtype=np.float32) for slot in MOMENTS}
+    return {**zeros, **{slot: np.full(1, value, dtype=np.float32) for slot, value in BETAS.items()}}

@@ -1,0 +1,110 @@
+"""The pip command in error messages: right for a checkout, for a wheel, and for an install by name."""
+
+import json
+import sys
+
+import pytest
+from packaging.requirements import Requirement
+
+from data_tools.files import installation
+from data_tools.files.errors import InputError
+from data_tools.files.installation import import_optional, install_command
+from data_tools.options.cli import LONGEST_MESSAGE
+
+METADATA = """Metadata-Version: 2.1
+Name: ernie-pair
+Version: 0.1.0
+Provides-Extra: serve
+Requires-Dist: numpy<2
+Requires-Dist: absent_of_all>=3
+Requires-Dist: absent_server<0.116,>=0.115; extra == "serve"
+Requires-Dist: packaging>=1000; extra == "serve"
+Requires-Dist: pytest>=1; extra == "serve"
+Requires-Dist: absent_of_python_2; python_version < "3" and extra == "serve"
+Requires-Dist: ernie-pair[serve]; extra == "test"
+Requires-Dist: ernie-pair[test]; extra == "test"
+Requires-Dist: absent_tester; extra == "test"
+"""
+MANY = "".join(f'Requires-Dist: absent_library_{n}==1.2.3; extra == "many"\n' for n in range(30))
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Install the package as pip would, from ``url``, in a folder that is not a checkout."""
+    site = tmp_path / "site"
+    folder = site / "ernie_pair-0.1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(METADATA + MANY)
+    (folder / "WHEEL").write_text("Wheel-Version: 1.0\nTag: cp311-cp311-linux_x86_64\n")
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    monkeypatch.setattr(installation, "_HERE", site)
+
+    def install(**direct_url):
+        if direct_url:
+            (folder / "direct_url.json").write_text(json.dumps(direct_url))
+        return tmp_path
+
+    return install
+
+
+def test_a_checkout_gets_an_editable_install_command(tmp_path, monkeypatch):
+    here = tmp_path / "a clone"
+    here.mkdir()
+    (here / "pyproject.toml").write_text("")
+    monkeypatch.setattr(installation, "_HERE", here)
+    assert install_command("serve") == f"pip install -e '{here}[serve]'"
+    monkeypatch.chdir(here)
+    assert install_command("serve") == "pip install -e '.[serve]'"
+
+
+def test_an_install_by_name_lists_the_missing_requirements(installed):
+    installed()
+    assert install_command("serve") == "pip install 'absent_server<0.116,>=0.115' 'packaging>=1000'"
+    assert install_command("test").split()[2:] == [
+        *("'absent_server<0.116,>=0.115'", "'packaging>=1000'", "absent_tester")
+    ]
+    with pytest.raises(InputError) as caught:
+        import_optional("absent_server.app", "serve")
+    command = "pip install 'absent_server<0.116,>=0.115' 'packaging>=1000'"
+    assert caught.value.message == f"absent_server is not installed; {command}"
+
+
+def test_a_wheel_that_still_exists_is_named_in_the_command(installed, tmp_path):
+    wheel = tmp_path / "ernie_pair-0.1.0-py3-none-any.whl"
+    wheel.write_text("")
+    installed(url=wheel.as_uri(), archive_info={})
+    assert install_command("serve") == f"pip install 'ernie-pair[serve] @ {wheel.as_uri()}'"
+    Requirement(f"ernie-pair[serve] @ {wheel.as_uri()}")
+    wheel.unlink()
+    assert install_command("serve").startswith("pip install 'absent_server")
+
+
+def test_an_installed_source_folder_is_named_in_the_command(installed, tmp_path):
+    installed(url=tmp_path.as_uri(), dir_info={})
+    assert install_command("serve").startswith("pip install 'absent_server")
+    (tmp_path / "pyproject.toml").write_text("")
+    assert install_command("serve") == f"pip install '{tmp_path}[serve]'"
+
+
+@pytest.mark.parametrize(
+    "direct_url, shown",
+    [
+        ({"url": "https://host/x.whl", "archive_info": {}}, "https://host/x.whl"),
+        (
+            {"url": "https://host/x", "vcs_info": {"vcs": "git", "commit_id": "1a2b"}},
+            "git+https://host/x@1a2b",
+        ),
+    ],
+)
+def test_the_original_install_url_is_used_in_the_command(installed, direct_url, shown):
+    installed(**direct_url)
+    assert install_command("serve") == f"pip install 'ernie-pair[serve] @ {shown}'"
+
+
+@pytest.mark.parametrize("extra", ["many", "unknown"])
+def test_a_too_long_or_unknown_extra_names_the_wheel(installed, extra):
+    installed()
+    wheel = "PATH/ernie_pair-0.1.0-cp311-cp311-linux_x86_64.whl"
+    said = install_command(extra)
+    assert said == f"pip install '{wheel}[{extra}]', the wheel that this was installed from"
+    assert len(said) < LONGEST_MESSAGE

@@ -1,0 +1,158 @@
+"""Which flag is suggested for a typo, or for the name of a flag in other packages."""
+
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+from command_configs import CONFIGS
+from places import ROOT
+
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
+from data_tools.options.flag_words import flags_given, split_words
+from data_tools.options.foreign_flags import ADVICE, FOREIGN_FLAGS, STEPS_ALONE, place_word
+from data_tools.options.options import hints_of, read_given
+from ernie_pair.embedding.embed_config import EmbedConfig
+from ernie_pair.launch.launch_config import CONFIGS as LAUNCHED_CONFIGS
+from ernie_pair.launch.launch_config import LaunchConfig, read_launch
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+
+OURS = {item.name: (one, item) for one in [*CONFIGS, LaunchConfig] for item in fields(one)}
+
+
+@pytest.mark.parametrize("foreign", FOREIGN_FLAGS)
+def test_each_suggested_flag_exists_and_takes_its_value(foreign):
+    for target in FOREIGN_FLAGS[foreign]:
+        name, _, value = target.partition(" ")
+        assert name in OURS and not OURS[name][1].metadata["positional"], target
+        if value:
+            split = split_words([f"--{name}", value], [name])
+            given = flags_given(split, OURS[name][0])[name]
+            assert read_given(given, hints_of(OURS[name][0])[name]) in (value, True), target
+
+
+def test_foreign_names_are_normalised_and_unique():
+    for name in [*FOREIGN_FLAGS, *ADVICE]:
+        assert name == name.lower() and "-" not in name
+    assert not set(FOREIGN_FLAGS) & set(ADVICE)
+
+
+@pytest.mark.parametrize(
+    ("config_class", "word", "meant"),
+    [
+        (TrainConfig, "--lr", "--learning_rate"),
+        (PretrainConfig, "--lr", "--max_lr"),
+        (TrainConfig, "--num_train_epochs", "--epochs"),
+        (TrainConfig, "--per_device_train_batch_size", "--batch_size"),
+        (TrainConfig, "--per-device-train-batch-size", "--batch_size"),
+        (PretrainConfig, "--per_device_train_batch_size", "--micro_batch_size"),
+        (TrainConfig, "--max_seq_length", "--max_seq_len"),
+        (EmbedConfig, "--max_length", "--max_seq_len"),
+        (TrainConfig, "--fp16", "--use_amp true"),
+        (PredictConfig, "--fp16", "--precision fp16"),
+        (TrainConfig, "--bf16", "--use_amp true"),
+        (TrainConfig, "--save_steps", "--checkpoint_steps"),
+        (TrainConfig, "--logging_steps", "--logging_freq"),
+        (TrainConfig, "--eval_steps", "--eval_freq"),
+        (PretrainConfig, "--gradient_accumulation_steps", "--global_batch_size"),
+        (TrainConfig, "--warmup_ratio", "--warmup_rate"),
+        (TrainConfig, "--warmup_proportion", "--warmup_rate"),
+        (TrainConfig, "--init_from_ckpt", "--model_name_or_path"),
+        (PredictConfig, "--init_from_ckpt", "--model_path"),
+        (PredictConfig, "--params_path", "--model_path"),
+        (TrainConfig, "--overwrite_output_dir", "--fresh_start true"),
+        (EvaluateConfig, "--test_file", "--input_file"),
+        (TrainConfig, "--rdrop_coef", "--rdrop_alpha"),
+        (TrainConfig, "--max_grad_norm", "--grad_clip"),
+        (TrainConfig, "--learing_rate", "--learning_rate"),
+        (TrainConfig, "--early_stop", "--early_stopping_patience"),
+        (PretrainConfig, "--tensorboard", "--report_to tensorboard"),
+    ],
+)
+def test_a_foreign_or_misspelt_flag_suggests_ours(config_class, word, meant):
+    with pytest.raises(InputError) as caught:
+        parse_config(config_class, [word, "3"])
+    assert caught.value.message == (
+        f"unrecognized arguments: {word.replace('-', '_').replace('__', '--', 1)} 3; did you mean {meant}? "
+        "--help lists the flags"
+    )
+
+
+NEEDED = "--model_name_or_path x --train_file x --dev_file x --output_dir x".split()
+
+
+def test_our_flags_may_be_written_with_dashes():
+    config = parse_config(TrainConfig, "--weight-decay 0.5 --epochs 2".split() + NEEDED)
+    assert (config.weight_decay, config.epochs) == (0.5, 2)
+
+
+@pytest.mark.parametrize("word", ADVICE)
+def test_a_foreign_flag_without_equivalent_gives_advice(word):
+    with pytest.raises(InputError) as caught:
+        parse_config(TrainConfig, [f"--{word}"])
+    assert caught.value.message == (
+        f"unrecognized arguments: --{word}; {ADVICE[word]}; --help lists the flags"
+    )
+
+
+@pytest.mark.parametrize("word", ["num_train_epochs", "epochs"])
+def test_epochs_in_pretraining_suggest_max_steps(word):
+    with pytest.raises(InputError, match="pretraining counts steps: give max_steps, which is epochs x sampl"):
+        parse_config(PretrainConfig, [f"--{word}", "3"])
+
+
+@pytest.mark.parametrize("word", "num_train_epochs lr fp16 do_train".split())
+@pytest.mark.parametrize("command", LAUNCHED_CONFIGS)
+def test_a_launched_command_gives_the_same_hint(command, word, tmp_path):
+    with pytest.raises(InputError) as expected:
+        parse_config(LAUNCHED_CONFIGS[command], [f"--{word}", "3"])
+    (tmp_path / "run.yaml").write_text(f"launch: {{command: {command}, processes: 2}}\n")
+    for first in (command, str(tmp_path / "run.yaml")):
+        with pytest.raises(InputError) as caught:
+            read_launch([first, f"--{word}", "3"])
+        assert caught.value.message == expected.value.message
+
+
+@pytest.mark.parametrize("word", ["num_gpus", "n_gpu"])
+def test_launch_explains_how_to_set_the_process_count(word):
+    with pytest.raises(InputError, match="name the GPUs by gpus 0,1, or give the number of processes on"):
+        read_launch(["train", f"--{word}", "2"])
+
+
+@pytest.mark.recipes
+def test_scripts_give_the_same_hint():
+    for file in ("-m ernie_pair pretrain", "scripts/run_pretrain_static.py"):
+        words = [sys.executable, *file.split(), "--num_train_epochs", "3"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 2 and done.stderr.startswith("error: ") and STEPS_ALONE in done.stderr
+
+
+def test_each_unknown_flag_gets_its_own_hint():
+    with pytest.raises(InputError) as caught:
+        parse_config(TrainConfig, "--do_train --do_eval --lr 1 --learning_rat 2 --num_epochs 3".split())
+    assert caught.value.message.endswith(
+        f"{ADVICE['do_train']}; did you mean --learning_rate, --epochs? --help lists the flags"
+    )
+
+
+def test_a_flags_file_recognises_foreign_names_too(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("seed: 1\nnum_train_epochs: 3\n")
+    with pytest.raises(InputError, match=r":2: num_train_epochs is not a flag; did you mean epochs\?"):
+        parse_config(TrainConfig, ["--config", str(path)])
+
+
+def test_path_options_are_recognised_by_name():
+    for name, word in {
+        "train_file": "FILE",
+        "output_dir": "FOLDER",
+        "model_path": "PATH",
+        "seed": "",
+    }.items():
+        assert place_word(name) == word
+    for one in CONFIGS:  # a number or a boolean is not a path
+        for item in fields(one):
+            assert not place_word(item.name) or hints_of(one)[item.name] not in (int, float, bool), item.name

@@ -1,0 +1,311 @@
+"""Mining: implied and contradicted pairs, nearest texts, data leaks, resuming after a kill, and bad input."""
+
+import json
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from tiny_pair import toy_rows
+from tiny_ship import write_trained
+
+from data_tools.files.errors import InputError
+from data_tools.options.cli import exit_code_of
+from ernie_pair.__main__ import _run
+from ernie_pair.mining import neighbours
+from ernie_pair.mining import neighbours as kept_blocks
+from ernie_pair.mining.implied_pairs import MiningRules, TextGraph, implied_differences, transitive_pairs
+from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
+from ernie_pair.mining.neighbours import Embeddings, KeptBlocks, Ngrams, Range, nearest
+from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.data.pair_file import read_pairs
+
+
+def write(path, rows):
+    """rows: `a=b` is a pair labelled as the same, `a/b` as different; each letter is a text."""
+    cells = [(row[0], row[2], int(row[1] == "=")) for row in rows.split()]
+    path.write_text("".join("\t".join(map(str, cell)) + "\n" for cell in cells), encoding="utf-8")
+    return path
+
+
+def graph_of(tmp_path, rows):
+    return TextGraph(coded({"train": read_pairs(write(tmp_path / "train.tsv", rows), 2)})["train"], same=1)
+
+
+def mined(make, graph, per_text=9, hops=2, seed=1):
+    """The set of the new pairs, each as its two texts joined: `ab`."""
+    found = [
+        "".join(sorted(graph.texts[node] for node in (pair.left, pair.right)))
+        for pair in make(graph, MiningRules(per_text, hops, seed), set())
+    ]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+@pytest.mark.parametrize(
+    "rows, hops, expected",
+    [
+        ("a=b b=c", 2, {"ac"}),
+        ("a=b b=c c=d", 2, {"ac", "bd"}),
+        ("a=b b=c c=d", 3, {"ac", "bd", "ad"}),
+        ("a=b b=c a=c", 2, set()),  # labelled already
+        ("a=b b=c a/c", 2, set()),  # contradicted by a row
+        ("a=b b=c c=d a/d", 2, set()),  # one contradiction puts the whole chain in doubt
+        ("a=b a/b b=c", 2, set()),  # a pair with both labels links nothing
+        ("a=b b=c x=y y=z x/z", 2, {"ac"}),  # other groups are unaffected
+        ("a=b b/c", 2, set()),
+    ],
+)
+def test_transitive_pairs_follow_only_consistent_chains(tmp_path, rows, hops, expected):
+    assert mined(transitive_pairs, graph_of(tmp_path, rows), hops=hops) == expected
+
+
+@pytest.mark.parametrize(
+    "rows, expected",
+    [
+        ("a=b b/c", {"ac"}),
+        ("a=b b/c c=d", {"ac", "bd"}),
+        ("a=b b/c a/c", set()),
+        ("a=b b=c b/c b/d", set()),  # contradicted pairs imply nothing
+        ("a=b b/c a=x x/b", set()),
+        ("a/b b/c", set()),
+    ],
+)
+def test_a_difference_extends_to_equivalent_texts(tmp_path, rows, expected):
+    assert mined(implied_differences, graph_of(tmp_path, rows)) == expected
+
+
+def test_per_text_limits_the_new_pairs_of_a_text(tmp_path):
+    star = " ".join(f"h={chr(place)}" for place in range(0x4E00, 0x4E40))
+    graph = graph_of(tmp_path, star)
+    found = list(transitive_pairs(graph, MiningRules(2, 2, 1), set()))
+    counts = Counter(node for pair in found for node in (pair.left, pair.right))
+    assert max(counts.values()) == 2 and len(found) > 40
+    assert found != list(transitive_pairs(graph, MiningRules(2, 2, 2), set()))  # another seed, another sample
+
+
+def test_texts_of_the_same_group_are_never_neighbours(tmp_path):
+    rows = [("天天气真好", "天天气很好", 1), ("天天气很好", "天天气不好", 1), ("天天气真好", "天天气来去", 0)]
+    path = tmp_path / "train.tsv"
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    graph = TextGraph(coded({"train": read_pairs(path, 2)})["train"], 1)
+    kept = KeptBlocks(tmp_path / "out.tsv", {})
+    found = nearest(Ngrams(graph.texts), graph.group, Range(0.01, 1.0, 5), kept)
+    others = {(node, other) for node, row in enumerate(found) for other in row["node"].tolist() if other >= 0}
+    group = graph.group
+    assert others and all(group[one] != group[other] for one, other in others)
+
+
+def test_common_ngrams_are_used_if_there_are_no_rare_ones(caplog):
+    """If every n-gram is a common one, all are used; otherwise the common ones are dropped."""
+    words = ["".join("ab"[number >> bit & 1] for bit in range(9)) for number in range(512)]
+    caplog.set_level("INFO")
+    compare = Ngrams(words)
+    (nodes, similarities), *_ = compare.block(0, 1)
+    assert words[nodes[np.argsort(-similarities, kind="stable")[0]]] == words[0] and len(nodes) > 200
+    assert "every character n-gram is in more than 200 texts" in caplog.text
+    caplog.clear()
+    assert Ngrams([*words, "cd", "cde"]).weights.shape[1] == 5 and not caplog.text
+
+
+class Fake:
+    """Embeds texts as points on a circle, by their number."""
+
+    def __init__(self):
+        self.asked = 0
+
+    has_roles = False
+
+    def unit_vectors(self, texts, role):
+        self.asked += len(texts)
+        angles = np.array([int(text) for text in texts]) * 0.1
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def test_nearest_texts_are_in_range_for_any_block_size(tmp_path, monkeypatch):
+    texts, group = [str(number) for number in range(30)], np.arange(30)
+    group[4] = group[3]
+    wanted = Range(np.cos(0.35), np.cos(0.15), 3)
+
+    def found(name):
+        kept = KeptBlocks(tmp_path / name, {})
+        rows = nearest(Embeddings(Fake(), texts, kept), group, wanted, kept)
+        return [[(int(n), round(float(s), 5)) for n, s in row.tolist()] for row in rows]
+
+    whole = found("whole")
+    assert [node for node, _ in whole[10]] == [8, 12, 7]  # one step is too near, four too far
+    assert [node for node, _ in whole[3]] == [1, 5, 0]
+    assert [node for node, _ in whole[5]] == [3, 7, 2]
+    assert [node for node, _ in whole[0]] == [2, 3, -1]
+    monkeypatch.setattr(neighbours, "EMBEDDED_AT_ONCE", 7)
+    monkeypatch.setattr(neighbours, "BLOCK_BYTES", 4 * 30 * 4)
+    assert found("parts") == whole
+
+
+def test_pairwise_similarities_equal_those_of_blocks(tmp_path):
+    texts = ["今天天气", "今天很好", "天气不好", "来去"]
+    kept = KeptBlocks(tmp_path / "x", {})
+    for compare in (Ngrams(texts), Embeddings(Fake(), ["1", "9", "4", "7"], kept)):
+        whole = np.zeros((4, 4), dtype=np.float32)
+        for node, (others, similarities) in enumerate(compare.block(0, 4)):
+            whole[node, others] = similarities
+        left, right = np.array([0, 1, 2, 3, 0]), np.array([1, 2, 3, 0, 0])
+        assert compare.pairs(left, right) == pytest.approx(whole[left, right], abs=1e-6)
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Toy pairs, every other of which shares a text with the one before."""
+    rows = list(toy_rows(60, seed=4))
+    rows = [(rows[i - 1][1] if i % 2 else rows[i][0], *rows[i][1:]) for i in range(60)]
+    path = tmp_path / "train.tsv"
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def mine(train, out, **flags):
+    mine_pairs(MineConfig(str(train), str(out), **{"device": "cpu", "min_similarity": 0.01, **flags}))
+    return out.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_command_writes_a_valid_training_file(train, tmp_path, capsys):
+    out = tmp_path / "more.jsonl"
+    words = ("mine", train, "--output_file", out, "--include_labelled", "true", "--min_similarity", "0.05")
+    assert exit_code_of(lambda: _run(list(map(str, words)))) == 0
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    kinds = Counter(row["origin"].split()[0] for row in rows)
+    assert kinds["labelled"] == 60 and kinds["near"] and kinds["transitive"] + kinds["implied"]
+    assert len(read_pairs(out, 2)) == len(rows)
+    graph = TextGraph(coded({"train": read_pairs(out, 2)})["train"], 1)
+    assert graph.is_sound.all()  # no written pair contradicts another
+    assert not (tmp_path / "more.jsonl.work").exists()
+    assert "labelled pairs with a similarity from 0.05 to 0.6" in capsys.readouterr().err
+    assert exit_code_of(lambda: _run(list(map(str, words)))) == 0
+    assert "nothing to do" in capsys.readouterr().err
+
+
+def test_pairs_of_the_dev_file_are_left_out(train, tmp_path):
+    everything = mine(train, tmp_path / "all.tsv")[1:]
+    dev = tmp_path / "dev.tsv"
+    picked = [line.split("\t") for line in everything[::2]]
+    dev.write_text("".join(f"{right} \t{left}！\t1\n" for left, right, *_ in picked), encoding="utf-8")
+    rest = mine(train, tmp_path / "rest.tsv", dev_file=str(dev))[1:]
+    assert rest == everything[1::2]
+
+
+def test_labelled_pairs_of_dev_and_test_are_left_out(train, tmp_path, capfd):
+    everything = mine(train, tmp_path / "all.tsv", include_labelled=True)[1:]
+    rows = train.read_text(encoding="utf-8").splitlines()
+    for name, row in (("dev", 0), ("test", 7)):
+        left, right, _ = rows[row].split("\t")
+        (tmp_path / f"{name}.tsv").write_text(f"{right}\t{left}\n", encoding="utf-8")
+    files = {f"{name}_file": str(tmp_path / f"{name}.tsv") for name in ("dev", "test")}
+    found = mine(train, tmp_path / "rest.tsv", include_labelled=True, **files)[1:]
+    assert found == [line for row, line in enumerate(everything) if row not in (0, 7)]
+    told = capfd.readouterr().err
+    for name in ("dev", "test"):
+        assert f"1 labelled pairs are in the {name} file and were left out" in told
+
+
+def test_limit_keeps_a_subset_of_the_unlimited_pairs(train, tmp_path):
+    near = mine(train, tmp_path / "near.tsv", kinds="near", per_text=3)[1:]
+    few = mine(train, tmp_path / "few.tsv", kinds="near", per_text=3, limit=4)[1:]
+    assert len(few) == 4 and [line for line in near if line in few] == few
+    assert all("\t0\tnear 0." in line for line in near)
+
+
+@pytest.mark.parametrize(
+    "limits, cure",
+    [
+        ((0.98, 1.0), "lower --min_similarity"),
+        ((0.0, 1e-9), "raise --max_similarity"),
+    ],
+)
+def test_no_near_pair_reports_the_similarities_found(train, tmp_path, capfd, limits, cure):
+    asked = dict(zip(("min_similarity", "max_similarity"), limits))
+    assert len(mine(train, tmp_path / "out.tsv", kinds="near", **asked)) == 1
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "near: no new pair" in line]
+    least, most = (float(word) for word in re.findall(r"from (\S+) to (\S+?),", line)[0])
+    assert limits[1] < least < most or least < most < limits[0]
+    assert line.endswith(cure)
+
+
+class Killed(BaseException):
+    """Simulates a kill: none of our code catches it."""
+
+
+def test_a_killed_run_resumes_to_byte_identical_output(train, tmp_path, monkeypatch):
+    model = str(write_trained(tmp_path / "model"))
+    monkeypatch.setattr(neighbours, "BLOCK_BYTES", 4 * 100 * 10)
+    mine(train, tmp_path / "whole.tsv", embedding_model=model, max_similarity=0.99)
+    block, found = neighbours._block, []
+
+    def until_killed(*arguments):
+        found.append(arguments[-1])
+        if len(found) == 3:
+            raise Killed
+        return block(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(neighbours, "_block", until_killed)
+        mine(train, tmp_path / "cut.tsv", embedding_model=model, max_similarity=0.99)
+    assert not (tmp_path / "cut.tsv").exists() and (tmp_path / "cut.tsv.work").is_dir()
+    (tmp_path / "cut.tsv.work" / "mine.txt").write_text("of a person")
+    again = []
+    monkeypatch.setattr(neighbours, "_block", lambda *words: again.append(words[-1]) or block(*words))
+    mine(train, tmp_path / "cut.tsv", embedding_model=model, max_similarity=0.99)
+    assert (tmp_path / "cut.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+    assert again[0] == found[2] and set(again).isdisjoint(found[:2])
+    assert [path.name for path in (tmp_path / "cut.tsv.work").iterdir()] == ["mine.txt"]
+
+
+def test_a_damaged_block_is_computed_again(tmp_path):
+    kept = KeptBlocks(tmp_path / "out.tsv", {"a": 1})
+    assert kept.get("x", lambda: np.arange(3)).tolist() == [0, 1, 2]
+    (path,) = kept.folder.glob("*.npy")
+    path.write_bytes(path.read_bytes()[:-1] + b"9")
+    assert kept.read("x") is None and kept.get("x", lambda: np.arange(4)).tolist() == [0, 1, 2, 3]
+    assert KeptBlocks(tmp_path / "out.tsv", {"a": 2}).read("x") is None  # made with other flags
+    kept.remove()
+    assert not kept.folder.exists() and kept_blocks.ENDING == ".work"
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ({"kinds": "far"}, "kinds far is no kind; name some of transitive, implied, near"),
+        ({"kinds": " "}, "kinds names none"),
+        ({"min_similarity": 0.9, "max_similarity": 0.5}, "min_similarity=0.9 is above"),
+        ({"label_map": "a,b,c"}, "mining needs two classes"),
+        ({"same": "equal"}, "same equal is not one of 0, 1"),
+        ({"embedding_model": "model", "kinds": "implied"}, "and kinds does not name near"),
+        ({"embedding_model": "/nowhere"}, "/nowhere is not a folder"),
+        ({"output": "out.txt"}, "name a file that ends with"),
+    ],
+)
+def test_invalid_mining_inputs_are_rejected(train, tmp_path, flags, message):
+    out = tmp_path / flags.pop("output", "out.tsv")
+    with pytest.raises(InputError, match=message):
+        mine(train, out, **flags)
+    assert not out.exists()
+
+
+class WithRoles(Fake):
+    """Embeds a text that asks half a step further on."""
+
+    has_roles = True
+
+    def unit_vectors(self, texts, role):
+        shift = 0.5 if role == "query" else 0
+        angles = (np.array([int(text) for text in texts]) + shift) * 0.1
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def test_a_text_asks_as_a_query_and_is_found_as_a_passage(tmp_path):
+    compare = Embeddings(WithRoles(), ["1", "9", "4"], KeptBlocks(tmp_path / "x", {}))
+    wanted = np.cos((np.array([[1.5], [9.5], [4.5]]) - np.array([1, 9, 4])) * 0.1)
+    found = np.stack([similarities for _, similarities in compare.block(0, 3)])
+    assert found == pytest.approx(wanted, abs=1e-6)
+    assert compare.pairs(np.array([0, 1]), np.array([1, 0])) == pytest.approx(
+        wanted[[0, 1], [1, 0]], abs=1e-6
+    )

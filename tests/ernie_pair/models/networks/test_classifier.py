@@ -1,0 +1,228 @@
+"""The pair classifier compared with PaddleNLP's own, and the weights it accepts or rejects."""
+
+import json
+
+import numpy as np
+import paddle
+import pytest
+from paddlenlp import transformers
+from tiny_pair import VOCAB, toy_rows, write_model
+
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.models.config_json import FAMILIES
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.networks.classifier_weights import load_classifier, load_initial_weights
+from ernie_pair.models.source import open_model
+from ernie_pair.pair.data.encoded_pairs import encode_pairs
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.runtime.device import quiet_libraries
+
+PRETRAINED = ("ernie", "ernie_gram")
+
+quiet_libraries()
+IDS = paddle.to_tensor([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0]])
+TYPES = paddle.to_tensor([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0]])
+
+
+def source_of(folder, family="ernie", from_scratch=False):
+    return open_model(str(folder), model_type=family, from_scratch=from_scratch)
+
+
+def fresh(folder, family="ernie", seed=7, dropout=0.1):
+    return build_classifier(source_of(write_model(folder), family, from_scratch=True), seed, dropout)
+
+
+def class_of(family, kind):
+    return getattr(transformers, FAMILIES[family] + kind)
+
+
+def peer(family, kind, **changes):
+    """A PaddleNLP model with the tiny config."""
+    settings = {"vocab_size": len(VOCAB), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    settings.update(intermediate_size=64, max_position_embeddings=128, type_vocab_size=2, **changes)
+    if family == "ernie_gram":
+        settings["embedding_size"] = 32
+    config = class_of(family, "Config")(**settings)
+    return class_of(family, kind)(config)
+
+
+def save_peer(model, folder):
+    model.save_pretrained(str(folder))
+    write_vocab = "".join(f"{token}\n" for token in VOCAB)
+    (folder / "vocab.txt").write_text(write_vocab, encoding="utf-8")
+    return folder
+
+
+def logits_of(model):
+    model.eval()
+    with paddle.no_grad():
+        return model(IDS, TYPES).numpy()
+
+
+@pytest.mark.parametrize("family", PRETRAINED)
+def test_weight_names_and_shapes_match_paddlenlp(tmp_path, family):
+    ours = fresh(tmp_path / "m", family).state_dict()
+    theirs = peer(family, "ForSequenceClassification").state_dict()
+    assert {name: value.shape for name, value in ours.items()} == {
+        name: value.shape for name, value in theirs.items()
+    }
+
+
+@pytest.mark.parametrize("family", PRETRAINED)
+def test_a_saved_model_gives_the_same_logits_in_paddlenlp(tmp_path, family):
+    model, folder = fresh(tmp_path / "m", family), tmp_path / "saved"
+    folder.mkdir()
+    model.write(folder, tmp_path / "m" / "vocab.txt")
+    theirs = getattr(transformers, f"{FAMILIES[family]}ForSequenceClassification").from_pretrained(
+        str(folder)
+    )
+    assert np.array_equal(logits_of(theirs), logits_of(model))
+    again, vocab_file = load_classifier(str(folder))
+    assert np.array_equal(logits_of(again), logits_of(model))
+    assert vocab_file == folder / "vocab.txt"
+
+
+@pytest.mark.parametrize("family", PRETRAINED)
+def test_a_paddlenlp_model_gives_the_same_logits_here(tmp_path, family):
+    theirs = peer(family, "ForSequenceClassification")
+    ours, _ = load_classifier(str(save_peer(theirs, tmp_path / "theirs")))
+    assert np.array_equal(logits_of(theirs), logits_of(ours))
+
+
+@pytest.mark.parametrize("family", PRETRAINED)
+def test_a_classifier_can_start_from_a_bare_encoder(tmp_path, family):
+    theirs = peer(family, "Model")
+    model = fresh(tmp_path / "m", family)
+    head = model.classifier.weight.numpy()
+    said = load_initial_weights(model, source_of(save_peer(theirs, tmp_path / "encoder"), family))
+    assert "the classifier is new" in said
+    model.eval(), theirs.eval()
+    # Rounding in Paddle 3 depends on memory alignment; a wrong weight would differ by far more.
+    found, wanted = (encoder(IDS, TYPES)[1].numpy() for encoder in (model.encoder, theirs))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+    assert np.array_equal(model.classifier.weight.numpy(), head)
+
+
+def test_pretraining_heads_are_ignored_with_a_message(tmp_path):
+    theirs = peer("ernie", "ForPretraining")
+    model = fresh(tmp_path / "m")
+    said = load_initial_weights(model, source_of(save_peer(theirs, tmp_path / "pretrained")))
+    assert "the classifier is new" in said
+    assert "weights of the pretraining heads are ignored" in said
+    mine, its = model.state_dict(), theirs.state_dict()
+    shared = [name for name in mine if name.startswith("ernie.")]
+    assert all(np.array_equal(mine[name].numpy(), its[name].numpy()) for name in shared)
+
+
+def test_starting_without_weights_needs_from_scratch(tmp_path):
+    folder = write_model(tmp_path / "m")
+    with pytest.raises(InputError, match="holds no weights .* from_scratch=True"):
+        source_of(folder)
+    said = load_initial_weights(fresh(folder), source_of(folder, from_scratch=True))
+    assert said == "start from random weights (--from_scratch true)"
+
+
+@pytest.mark.parametrize("kind", ["ForSequenceClassification", "Model"])
+def test_weights_of_the_other_family_are_refused(tmp_path, kind):
+    folder = save_peer(peer("ernie", kind), tmp_path / "ernie")
+    with pytest.raises(CheckpointError, match="holds ernie weights; leave model_type out"):
+        source_of(folder, "ernie_gram")
+    with pytest.raises(CheckpointError, match="holds ernie weights, and the model is of ernie_gram"):
+        load_initial_weights(fresh(tmp_path / "m", "ernie_gram"), source_of(folder, ""))
+
+
+def test_weight_names_of_the_other_family_are_refused(tmp_path):
+    folder = save_peer(peer("ernie", "ForSequenceClassification"), tmp_path / "ernie")
+    write_model(folder)  # a config.json that names no family
+    with pytest.raises(CheckpointError, match=r"39 missing: ernie_gram\.embeddings.* unknown: ernie\.emb"):
+        load_initial_weights(fresh(tmp_path / "m", "ernie_gram"), source_of(folder, "ernie_gram"))
+
+
+@pytest.mark.parametrize("lost", ["ernie.pooler.dense.bias", "classifier.bias"])
+def test_a_file_with_a_weight_missing_is_refused(tmp_path, lost):
+    theirs = peer("ernie", "ForSequenceClassification")
+    folder = save_peer(theirs, tmp_path / "theirs")
+    state = {name: value for name, value in theirs.state_dict().items() if name != lost}
+    paddle.save(state, str(folder / "model_state.pdparams"))
+    with pytest.raises(CheckpointError, match=rf"1 missing: {lost}"):
+        load_initial_weights(fresh(tmp_path / "m"), source_of(folder))
+
+
+def test_weights_of_another_size_are_refused(tmp_path):
+    folder = save_peer(peer("ernie", "ForSequenceClassification"), tmp_path / "theirs")
+    write_model(folder, hidden_size=48, model_type="ernie")
+    with pytest.raises(CheckpointError, match=r"of another shape: .*\(35, 32\) instead of \(35, 48\)"):
+        load_classifier(str(folder))
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    folder = save_peer(peer("ernie", "ForSequenceClassification"), tmp_path / "theirs")
+    path = folder / "model_state.pdparams"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_classifier(str(folder))
+
+
+def test_loading_a_model_without_a_classifier_fails(tmp_path):
+    folder = save_peer(peer("ernie", "Model"), tmp_path / "encoder")
+    with pytest.raises(CheckpointError, match="holds no classifier"):
+        load_classifier(str(folder))
+
+
+def test_a_path_without_a_model_is_refused(tmp_path):
+    with pytest.raises(InputError, match="model_path .* is not a folder"):
+        load_classifier(str(tmp_path / "absent"))
+    with pytest.raises(InputError, match="no config.json and no vocab.txt; .* vocab.txt or tokenizer.json$"):
+        load_classifier(str(tmp_path))
+    with pytest.raises(InputError, match="no config.json .*, and ernie-pair new-model creates one$"):
+        open_model(str(tmp_path), model_type="ernie", from_scratch=True)
+
+
+@pytest.mark.parametrize("changes", [{"hidden_size": 33}, {"num_hidden_layers": "two"}, {"num_labels": 1}])
+def test_an_invalid_model_config_is_refused(tmp_path, changes):
+    with pytest.raises(InputError, match=r"config\.json"):
+        source = source_of(write_model(tmp_path / "m", **changes), from_scratch=True)
+        build_classifier(source, seed=0, dropout=0.1)
+
+
+def test_the_seed_determines_the_initial_weights(tmp_path):
+    first, same, other = (fresh(tmp_path / "m", seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(logits_of(first), logits_of(same))
+    assert not np.array_equal(logits_of(first), logits_of(other))
+
+
+@pytest.mark.parametrize("family", PRETRAINED)
+def test_dropout_sets_all_three_rates(tmp_path, family):
+    model = fresh(tmp_path / "m", family, dropout=0.25)
+    layer = model.encoder.encoder.layers[0]
+    assert [model.dropout.p, layer.dropout1.p, layer.self_attn.dropout] == [0.25, 0.25, 0.25]
+
+
+def test_padding_does_not_change_the_logits_of_a_row(tmp_path):
+    model = fresh(tmp_path / "m")
+    model.eval()
+    alone = model(IDS[1:, :5], TYPES[1:, :5]).numpy()
+    assert np.abs(logits_of(model)[1:] - alone).max() < 1e-6
+
+
+def test_token_ids_match_paddlenlp_longest_first_truncation(tmp_path):
+    vocab_file = write_model(tmp_path / "m") / "vocab.txt"
+    tokenizer = transformers.ErnieTokenizer(str(vocab_file))
+    texts = [(left + right, right) for left, right, _ in toy_rows(40, seed=3)]
+    pairs = Pairs([left for left, _ in texts], [right for _, right in texts], None, "")
+    rows = encode_pairs(pairs, WordPiece.from_file(vocab_file), 12)
+    for index, (left, right) in enumerate(texts):
+        theirs = tokenizer(left, right, max_seq_len=12, truncation="longest_first")
+        batch = rows.batch(np.array([index]))
+        assert batch.input_ids[0].tolist() == theirs["input_ids"]
+        assert batch.token_type_ids[0].tolist() == theirs["token_type_ids"]
+
+
+def test_the_saved_tokenizer_is_loaded_by_paddlenlp(tmp_path):
+    model, folder = fresh(tmp_path / "m", "ernie_gram"), tmp_path / "saved"
+    folder.mkdir()
+    model.write(folder, tmp_path / "m" / "vocab.txt")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    assert tokenizer("今天", "你好")["input_ids"] == [1, 10, 11, 2, 5, VOCAB.index("好"), 2]
+    assert json.loads((folder / "config.json").read_text())["num_labels"] == 2

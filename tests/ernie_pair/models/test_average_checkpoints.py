@@ -1,0 +1,166 @@
+"""average-checkpoints: the mean of several models, written as a model folder that can be loaded."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from foreign_weights import write_checkpoints
+from tiny_pretrain import write_model
+from tiny_ship import write_trained
+
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.json_file import write_json
+from ernie_pair.models.average_checkpoints import AverageConfig, average_checkpoints
+from ernie_pair.models.interchange import ToHuggingFaceConfig, convert_to_hugging_face
+from ernie_pair.models.model_folder import write_weights
+from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.temperature import Calibration, read_calibration, write_calibration
+from ernie_pair.weights.weight_files import read_weights, to_safetensors
+
+
+def average(output, *folders, **flags):
+    average_checkpoints(AverageConfig(list(map(str, folders)), str(output), **flags))
+    return read_weights(output / "model_state.pdparams")
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A classifier, and one whose weights are all larger by 0.5."""
+    first = write_trained(tmp_path / "first")
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    arrays = read_weights(first / "model_state.pdparams")
+    write_weights(second, {name: array + np.float32(0.5) for name, array in arrays.items()})
+    return first, second
+
+
+def read_json(folder):
+    return json.loads((folder / "config.json").read_text())
+
+
+def test_classifiers_are_averaged_and_load(trained, tmp_path, capsys):
+    from paddlenlp.transformers import AutoModelForSequenceClassification
+
+    mean = average(tmp_path / "out", *trained)
+    first = read_weights(trained[0] / "model_state.pdparams")
+    assert mean.keys() == first.keys()
+    assert all(np.allclose(mean[name], first[name] + 0.25, atol=1e-6) for name in first)
+    assert all(array.dtype == np.float32 for array in mean.values())
+    assert f"wrote {tmp_path / 'out'}: " in capsys.readouterr().out
+    model, _ = load_classifier(str(tmp_path / "out"))
+    theirs = AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "out")).state_dict()
+    for name, parameter in model.named_parameters():
+        assert np.array_equal(parameter.numpy(), mean[name])
+        assert np.array_equal(theirs[name].numpy(), mean[name])
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_transformers_folders_give_an_average_that_loads(trained, tmp_path, is_sharded):
+    theirs = [tmp_path / "theirs" / folder.name for folder in trained]
+    for ours, folder in zip(trained, theirs):
+        convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(folder)))
+        if is_sharded:
+            shard = (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+            places = dict.fromkeys(read_weights(shard), shard.name)
+            write_json(folder / "model.safetensors.index.json", {"weight_map": places})
+    mean = average(tmp_path / "out", *theirs)
+    expected = average(tmp_path / "expected", *trained)
+    assert mean.keys() == expected.keys()
+    assert all(np.array_equal(mean[name], expected[name]) for name in expected)
+    model, _ = load_classifier(str(tmp_path / "out"))
+    for name, parameter in model.named_parameters():
+        assert np.array_equal(parameter.numpy(), mean[name])
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "ErnieTokenizer"
+    if is_sharded:  # another shard is another model
+        arrays = read_weights(shard)
+        shard.write_bytes(to_safetensors({name: array + np.float32(1) for name, array in arrays.items()}))
+        with pytest.raises(InputError, match="exists; pass overwrite=True"):
+            average(tmp_path / "out", *theirs)
+
+
+def test_symmetry_is_kept_only_if_all_models_have_it(trained, tmp_path):
+    write_calibration(trained[0], Calibration(1.5, symmetric="average"))
+    average(tmp_path / "mixed", *trained)
+    assert not (tmp_path / "mixed" / "calibration.json").exists()
+    write_calibration(trained[1], Calibration(symmetric="average"))
+    average(tmp_path / "both", *trained)
+    assert read_calibration(tmp_path / "both", 2) == Calibration(symmetric="average")
+
+
+def test_an_average_of_embedding_models_is_one(trained, tmp_path):
+    for folder in trained:
+        (folder / "embedding.json").write_text('{"pooling": "first_token"}')
+    average(tmp_path / "out", *trained)
+    assert (tmp_path / "out" / "embedding.json").read_text() == '{"pooling": "first_token"}'
+
+
+def test_every_model_is_weighted_equally(trained, tmp_path):
+    mean = average(tmp_path / "out", trained[0], trained[0], trained[1])
+    first = read_weights(trained[0] / "model_state.pdparams")
+    assert all(np.allclose(mean[name], first[name] + 0.5 / 3, atol=1e-6) for name in first)
+
+
+def test_pretraining_checkpoints_are_averaged_and_load(tmp_path):
+    """As stored in a checkpoint, where a tied weight has a single name."""
+    from paddlenlp.transformers import ErnieForPretraining
+
+    weights = write_checkpoints(write_model(tmp_path / "model"), tmp_path)
+    for number in (0, 1):
+        folder = Path(shutil.copytree(tmp_path / "model", tmp_path / f"step_{number}"))
+        moved = {name: array + np.float32(number) for name, array in weights.items()}
+        (folder / "static_vars.safetensors").write_bytes(to_safetensors(moved))
+    average(tmp_path / "out", tmp_path / "step_0", tmp_path / "step_1")
+    loaded = ErnieForPretraining.from_pretrained(str(tmp_path / "out")).state_dict()
+    for name, array in weights.items():
+        assert np.allclose(loaded[name].numpy(), array + 0.5, atol=1e-6)
+    with pytest.raises(CheckpointError, match="by their order; convert it first: ernie-pair convert"):
+        average(tmp_path / "other", tmp_path / "pickled", tmp_path / "pickled")
+
+
+def test_incompatible_models_are_rejected(trained, tmp_path):
+    deeper = write_trained(tmp_path / "deeper", num_hidden_layers=2)
+    wider = write_trained(tmp_path / "wider", hidden_size=16)
+    gram = write_trained(tmp_path / "gram", family="ernie_gram")
+    other = Path(shutil.copytree(trained[0], tmp_path / "other"))
+    vocabulary = (other / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    (other / "vocab.txt").write_text("\n".join([*vocabulary[:-2], "新", vocabulary[-1]]), encoding="utf-8")
+    named = Path(shutil.copytree(trained[0], tmp_path / "named"))
+    write_json(named / "config.json", {**read_json(named), "id2label": {"0": "different", "1": "same"}})
+    first_token = Path(shutil.copytree(trained[0], tmp_path / "first_token"))
+    (first_token / "embedding.json").write_text('{"pooling": "first_token"}')
+    cases = [
+        (deeper, CheckpointError, "unknown: ernie.encoder.layers.1"),
+        (wider, CheckpointError, "of another shape: .* instead of"),
+        (gram, InputError, "is ernie_gram, and .* ernie; average models of one family"),
+        (other, InputError, "their rows stand for different tokens"),
+        (named, InputError, "differ in labels: .*same.*; average models of one kind"),
+        (first_token, InputError, r"differ in embedding.json: \{.*first_token.* and none"),
+    ]
+    for folder, error, message in cases:
+        with pytest.raises(error, match=message) as caught:
+            average(tmp_path / "out", trained[0], folder)
+        assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_averaging_a_single_model_is_an_error():
+    with pytest.raises(InputError, match="model has nothing to be averaged with"):
+        AverageConfig(["model"], "out")
+
+
+def test_a_users_file_in_the_output_folder_is_kept(trained, tmp_path, capsys):
+    mine = tmp_path / "out" / "README.md"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    for flags in ({}, {"overwrite": True}):
+        with pytest.raises(InputError, match="holds README.md, which would be lost"):
+            average(tmp_path / "out", *trained, **flags)
+    assert mine.read_text() == "mine"
+    mine.unlink()
+    average(tmp_path / "out", *trained)
+    average(tmp_path / "out", *trained)
+    assert "nothing to do" in capsys.readouterr().err
+    with pytest.raises(InputError, match="exists; pass overwrite=True"):
+        average(tmp_path / "out", trained[0], trained[0])
+    average(tmp_path / "out", trained[0], trained[0], overwrite=True)

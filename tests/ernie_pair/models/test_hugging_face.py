@@ -1,0 +1,535 @@
+"""Hugging Face models read and written without torch; tests/peer checks with transformers itself."""
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from tiny_pair import VOCAB, train_config, write_model
+from tiny_ship import logits_of_trained, random_texts, ship, write_trained
+
+from data_tools.files.errors import CheckpointError, ErniePairError, InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.checkpoint.run_folder import ranked_models
+from ernie_pair.inference.exported_model import read_exported
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.token_rows import open_tokenizer
+from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, from_their_names, to_their_names
+from ernie_pair.models.hugging_face.fast_tokenizer import build_fast_tokenizer
+from ernie_pair.models.hugging_face.folders import metadata_of
+from ernie_pair.models.hugging_face.settings import from_their_config, refuse_other_model, to_their_config
+from ernie_pair.models.interchange import (
+    FromHuggingFaceConfig,
+    ToHuggingFaceConfig,
+    convert_from_hugging_face,
+    convert_to_hugging_face,
+)
+from ernie_pair.models.labels import labels_in
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.networks.classifier_weights import load_classifier, load_initial_weights
+from ernie_pair.models.networks.text_encoder import build_text_encoder
+from ernie_pair.models.source import open_model
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
+from ernie_pair.runtime.device import quiet_libraries
+from ernie_pair.weights.weight_files import from_safetensors, to_safetensors
+
+quiet_libraries()
+# Parameter names and shapes of these sizes in transformers 4.49; made by tests/peer/their_models.py.
+NAMES = json.loads(Path(__file__).with_name("hugging_face_names.json").read_text())
+SIZES = {
+    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
+    **{"max_position_embeddings": 64, "type_vocab_size": 2, "num_labels": 3, "hidden_act": "gelu"},
+}
+OF_FAMILY = {
+    "ernie_gram": {"embedding_size": 16},
+    "electra": {"embedding_size": 12},
+    "nezha": {"use_relative_position": True},
+    "albert": {"embedding_size": 12},
+    "xlm_roberta": {"type_vocab_size": 1, "pad_token_id": 1},
+    "squeezebert": {
+        **{"embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2},
+        **{"post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1},
+    },
+}
+BERT = {"model_type": "bert", "transformers_version": "4.49.0", "vocab_size": 35, **SIZES}
+
+
+def source_of(tmp_path, family):
+    folder = write_model(tmp_path / family, model_type=family, **{**SIZES, **OF_FAMILY.get(family, {})})
+    return open_model(str(folder), model_type=family, from_scratch=True)
+
+
+def weights_of(source):
+    model = build_classifier(source, seed=0, dropout=0.0)
+    return {name: value.numpy() for name, value in model.named_parameters()}
+
+
+def converted(tmp_path, family="ernie", **changes):
+    """A trained model, and its folder converted for transformers."""
+    ours = write_trained(tmp_path / "ours", family, **changes)
+    convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(tmp_path / "theirs")))
+    return ours, tmp_path / "theirs"
+
+
+def change_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+@pytest.mark.parametrize("family", COUNTERPARTS)
+def test_names_and_shapes_match_transformers(tmp_path, family):
+    theirs = to_their_names(weights_of(source_of(tmp_path, family)), family, "here")
+    found = {name: list(array.shape) for name, array in theirs.items()}
+    assert found == NAMES["bert" if family == "ernie_gram" else family]
+
+
+@pytest.mark.parametrize("family", COUNTERPARTS)
+def test_weights_are_bit_identical_after_a_round_trip(tmp_path, family):
+    ours = weights_of(source_of(tmp_path, family))
+    back = from_their_names(to_their_names(ours, family, "here"), family)
+    assert ours.keys() == back.keys()
+    assert all(np.array_equal(ours[name], back[name]) for name in ours)
+
+
+@pytest.mark.parametrize("family", ["ernie", "ernie_gram", "bert"])
+def test_a_converted_classifier_gives_identical_logits(tmp_path, family):
+    ours, theirs = converted(tmp_path, family)
+    convert_from_hugging_face(FromHuggingFaceConfig(str(theirs), str(tmp_path / "back")))
+    pairs = random_texts(20)
+    expected = logits_of_trained(ours, pairs)
+    assert np.ptp(expected, axis=0).min() > 1e-3
+    for folder in (theirs, tmp_path / "back"):
+        assert np.array_equal(logits_of_trained(folder, pairs), expected)
+        assert load_classifier(str(folder))[0].family == family
+    assert metadata_of(theirs / "model.safetensors") == {"format": "pt"}
+
+
+def test_ernie_gram_is_written_as_an_equivalent_bert(tmp_path):
+    _, theirs = converted(tmp_path, "ernie_gram")
+    config = json.loads((theirs / "config.json").read_text())
+    assert config["model_type"] == "bert" and config["architectures"] == ["BertForSequenceClassification"]
+    assert config["layer_norm_eps"] == 1e-5
+
+
+def test_a_sharded_model_loads_like_a_single_file(tmp_path):
+    ours, theirs = converted(tmp_path)
+    arrays = from_safetensors((theirs / "model.safetensors").read_bytes(), "")
+    files = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
+    places = {name: files[number % 2] for number, name in enumerate(arrays)}
+    for file in files:
+        (theirs / file).write_bytes(to_safetensors({n: a for n, a in arrays.items() if places[n] == file}))
+    (theirs / "model.safetensors").unlink()
+    index = theirs / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    pairs = random_texts(5)
+    assert np.array_equal(logits_of_trained(theirs, pairs), logits_of_trained(ours, pairs))
+    (theirs / files[1]).unlink()
+    with pytest.raises(CheckpointError, match="is no file beside it; copy the model again"):
+        load_classifier(str(theirs))
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(arrays, "../ours/model.safetensors")}))
+    with pytest.raises(CheckpointError, match="is no file beside it"):
+        load_classifier(str(theirs))
+
+
+def test_a_bare_encoder_with_old_layer_norm_names_is_read(tmp_path):
+    source = source_of(tmp_path, "bert")
+    ours = weights_of(source)
+    old = {".LayerNorm.weight": ".LayerNorm.gamma", ".LayerNorm.bias": ".LayerNorm.beta"}
+    theirs = {}
+    for name, array in to_their_names(ours, "bert", "here").items():
+        for new, before in old.items():
+            name = name.replace(new, before)
+        if name.startswith("bert."):
+            theirs[name[len("bert.") :]] = array
+    theirs["embeddings.position_ids"] = np.arange(64)[None]
+    back = from_their_names(theirs, "bert")
+    assert back.keys() == {name for name in ours if name.startswith("bert.")}
+    assert all(np.array_equal(ours[name], back[name]) for name in back)
+
+
+def test_a_model_without_a_pooler_gets_a_random_one(tmp_path):
+    _, theirs = converted(tmp_path)
+    arrays = from_safetensors((theirs / "model.safetensors").read_bytes(), "")
+    kept = {name: array for name, array in arrays.items() if not name.startswith(("ernie.pooler", "classi"))}
+    (theirs / "model.safetensors").write_bytes(to_safetensors(kept))
+    source = open_model(str(theirs), model_type="ernie", from_scratch=False)
+    model = build_classifier(source, seed=0, dropout=0.0)
+    assert "the classifier is new and random, the pooler is new and random" in load_initial_weights(
+        model, source
+    )
+    with pytest.raises(CheckpointError, match="holds no classifier, only an encoder"):
+        load_classifier(str(theirs))
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"model_type": "nezha", "layer_norm_eps": 0.01}, "Paddle computes with 0 to 0.001"),
+        ({"layer_norm_eps": "small"}, "Paddle computes with 0 to 0.001"),
+        ({"hidden_act": "quick_gelu"}, "gelu and relu and gelu_new"),
+        ({"hidden_act": ["gelu"]}, "gelu and relu and gelu_new"),
+        ({"model_type": "electra", "hidden_act": "relu"}, "shown to be equal are gelu"),
+        ({"position_embedding_type": "relative_key"}, "do not support it"),
+        ({"is_decoder": True}, "do not support it"),
+        ({"pruned_heads": {"0": [1]}}, "do not support it"),
+        ({"problem_type": "regression"}, "is not possible with 3 outputs"),
+        ({"quantization_config": {"bits": 4}}, "do not support it"),
+        ({"model_type": "roformer"}, "is not supported; give a model of one of these: albert, bert, "),
+        ({"model_type": "deberta"}, "is not supported; give a model of one of these: albert, bert, "),
+        ({"model_type": 7}, "is not supported; give a model of one of these: albert, bert, "),
+    ],
+)
+def test_a_config_paddlenlp_cannot_reproduce_is_rejected(changes, reason):
+    with pytest.raises(InputError, match=reason) as caught:
+        from_their_config({**BERT, **changes}, "m/config.json")
+    assert caught.value.message.startswith("m/config.json: ") and "\n" not in caught.value.message
+
+
+def test_layer_norm_epsilon_of_bert_is_converted_both_ways():
+    ours = from_their_config({**BERT, "layer_norm_eps": 1e-7}, "")
+    assert ours["layer_norm_eps"] == 1e-7
+    theirs = to_their_config(ours, "bert", {}, "", "Model")
+    assert theirs["layer_norm_eps"] == 1e-7
+
+
+def test_ernie_without_task_embeddings_can_be_read_as_bert():
+    ernie = {**BERT, "model_type": "ernie", "layer_norm_eps": 1e-5, "use_task_id": False}
+    assert from_their_config(ernie, "", "bert")["model_type"] == "bert"
+    assert from_their_config({**ernie, "use_task_id": True}, "", "bert")["model_type"] == "ernie"
+
+
+@pytest.mark.parametrize("named", ["deberta-v2", "modernbert", "qwen3", "gpt2", "t5", "xlm", 7, ["bert"]])
+def test_an_unsupported_type_is_named_whatever_else_is_lacking(tmp_path, named):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": named}))
+    with pytest.raises(InputError, match="is not supported; give .*: albert, bert, .*xlm-roberta") as caught:
+        open_model(str(tmp_path), model_type="")
+    assert "\n" not in caught.value.message and json.dumps(named) in caught.value.message
+    with pytest.raises(InputError, match="is not supported"):  # of serve, which asks for an exported model
+        read_exported(tmp_path)
+
+
+def epsilons_of(folder):
+    model, _ = load_classifier(str(folder))
+    return {layer._epsilon for layer in model.sublayers() if isinstance(layer, paddle.nn.LayerNorm)}
+
+
+def retrained(folder, into):
+    """What a run that starts from ``folder`` writes before its first step."""
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    model = build_classifier(source, seed=0, dropout=0.0)
+    load_initial_weights(model, source)
+    into.mkdir()
+    model.write(into, source.vocab_file)
+    return into
+
+
+@pytest.mark.parametrize("family, usual", [("ernie", 1e-12), ("ernie_gram", 1e-5), ("nezha", 1e-12)])
+def test_the_epsilon_of_a_published_folder_is_obeyed_and_kept(tmp_path, family, usual):
+    shape = OF_FAMILY[family] if family == "nezha" else {}
+    ours = write_trained(tmp_path / "ours", family, **shape)
+    change_config(ours, layer_norm_eps=1e-4)  # as PaddleNLP computes it: whatever is written there
+    assert epsilons_of(ours) == {usual}
+    change_config(ours, layer_norm_eps=usual)
+    convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(tmp_path / "theirs")))
+    assert epsilons_of(tmp_path / "theirs") == {usual}
+    same = json.loads((retrained(tmp_path / "theirs", tmp_path / "same") / "config.json").read_text())
+    assert "computed_layer_norm_eps" not in same
+    change_config(tmp_path / "theirs", layer_norm_eps=1e-4)
+    assert epsilons_of(tmp_path / "theirs") == {1e-4}
+    trained = retrained(tmp_path / "theirs", tmp_path / "trained")
+    assert epsilons_of(trained) == {1e-4}
+    assert json.loads((trained / "config.json").read_text())["architectures"] == ["OwnEpsilonPairClassifier"]
+    convert_to_hugging_face(ToHuggingFaceConfig(str(trained), str(tmp_path / "back")))
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["layer_norm_eps"] == 1e-4
+    source = open_model(str(tmp_path / "theirs"), model_type="", from_scratch=False)
+    encoder = build_text_encoder(source, 0, None)
+    assert {e._epsilon for e in encoder.sublayers() if isinstance(e, paddle.nn.LayerNorm)} == {1e-4}
+    assert encoder.spec.config["architectures"] == ["OwnEpsilonTextEncoder"]
+
+
+IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+RERANKER = {
+    **{"model_type": "bert", "transformers_version": "4.49.0", "vocab_size": 35},
+    **{"id2label": {"0": "LABEL_0"}, "architectures": ["BertForSequenceClassification"]},
+}
+
+
+@pytest.mark.parametrize(
+    "changes, activation",
+    [
+        ({}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": IDENTITY}}, "identity"),
+        ({"sentence_transformers": {"version": "4.1"}}, "sigmoid"),
+        ({"sbert_ce_default_activation_function": "torch.nn.Identity"}, "identity"),
+        ({"sbert_ce_default_activation_function": None}, "sigmoid"),
+        ({"problem_type": "regression"}, ""),
+        ({"problem_type": "regression", "sbert_ce_default_activation_function": SIGMOID}, "sigmoid"),
+        ({"paddle_model_type": "bert", "problem_type": "regression"}, ""),
+        ({"paddle_model_type": "bert"}, ""),
+    ],
+)
+def test_a_reranker_scores_as_its_config_says(changes, activation):
+    labels = labels_in(from_their_config({**RERANKER, **changes}, ""))
+    assert labels.activation == activation
+    assert labels.label_range == ((0.0, 1.0) if activation == "sigmoid" else None)
+
+
+@pytest.mark.parametrize("stated", ["torch.nn.modules.activation.Tanh", "mine.Sigmoid"])
+def test_another_activation_of_a_reranker_is_refused_by_name(stated):
+    with pytest.raises(InputError, match=f"activation_fn is .*{stated}.*Sigmoid or .*Identity"):
+        from_their_config({**RERANKER, "sentence_transformers": {"activation_fn": stated}}, "")
+
+
+def test_an_encoder_with_the_label_of_no_head_is_no_reranker():
+    encoder = {**RERANKER, "architectures": ["BertModel"]}
+    assert labels_in(from_their_config(encoder, "")).names == ("0", "1")
+
+
+def test_class_names_are_kept_but_default_labels_are_not():
+    named = {"id2label": {"0": "no", "1": "yes", "2": "?"}, "label2id": {"no": 0, "yes": 1, "?": 2}}
+    ours = from_their_config({**BERT, **named}, "")
+    assert ours["num_labels"] == 3 and ours["id2label"] == named["id2label"]
+    assert to_their_config(ours, "bert", {}, "", "Model")["label2id"] == named["label2id"]
+    numbered = {"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}}
+    ours = from_their_config({**BERT, **numbered}, "")
+    assert ours["num_labels"] == 3 and "id2label" not in ours
+    assert to_their_config(ours, "bert", {}, "", "Model")["num_labels"] == 3
+
+
+def test_missing_keys_get_the_defaults_of_transformers():
+    bare = {"model_type": "bert", "vocab_size": 35}
+    assert from_their_config(bare, "")["type_vocab_size"] == 2
+
+
+@pytest.mark.parametrize(
+    "family, changes, reason",
+    [
+        ("ernie", {"pooling": "mean"}, "train with .*pooling cls"),
+        ("ernie", {"hidden_act": "mish"}, "hidden_act"),
+        ("ernie", {"task_id": 2}, "task_id"),
+        ("bert", {"pool_act": "relu"}, "pool_act"),
+        ("skep", {}, "transformers has no model"),
+    ],
+)
+def test_models_unsupported_by_transformers_are_rejected(family, changes, reason):
+    with pytest.raises(InputError, match=reason):
+        to_their_config({"vocab_size": 35, **SIZES, **changes}, family, {}, "m", "Model")
+
+
+def test_a_weight_unknown_to_transformers_is_an_error():
+    with pytest.raises(CheckpointError, match="bert.extra.weight has no place in BertModel"):
+        to_their_names({"bert.extra.weight": np.zeros(2, np.float32)}, "bert", "m")
+
+
+def test_a_pickle_that_would_run_code_is_rejected(tmp_path):
+    _, theirs = converted(tmp_path)
+    (theirs / "model.safetensors").unlink()
+    ran = tmp_path / "ran"
+
+    class Payload:
+        def __reduce__(self):
+            return Path.touch, (ran,)
+
+    with zipfile.ZipFile(theirs / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"bert.weight": Payload()}))
+    with pytest.raises(CheckpointError, match=r"blocked global .*safe_serialization=True"):
+        load_classifier(str(theirs))
+    assert not ran.exists()
+    (theirs / "pytorch_model.bin").write_bytes(pickle.dumps({}))
+    with pytest.raises(CheckpointError, match="save the model again as safetensors"):
+        load_classifier(str(theirs))
+
+
+def test_the_fast_tokenizer_gives_the_same_ids_as_ours():
+    rng = np.random.default_rng(0)
+    letters = [chr(point) for point in range(32, 0x3000, 3)]
+    known = ["É", "ⓐ", "𝄞", "İ", "ß", "µ", "한", "𠀀", "㍿", "\u0301", "\u200b", "\ufffd", "\u3000", "\t"]
+    tokens = [*VOCAB[:-1], *"abcdeéi", *(f"##{letter}" for letter in "abcdeéi"), "ss", "ⓐ", "a", "[UNK]"]
+    texts = ["".join(rng.choice([*letters, *known, *VOCAB[4:-1], *"abc \n"], 12)) for _ in range(300)]
+    texts += [f"a{character}b" for character in [*letters, *known]]
+    for lower_case in (True, False):
+        ours = WordPiece(tokens, lower_case)
+        theirs = build_fast_tokenizer(ours)
+        made = [found.ids for found in theirs.encode_batch(texts, add_special_tokens=False)]
+        assert made == ours.encode_batch(texts)
+    assert sorted(theirs.get_vocab().values()) == list(range(len(tokens)))  # no gap for a duplicate token
+    left, right = ours.encode("我a"), ours.encode("他")
+    pair = theirs.encode("我a", "他")
+    assert pair.ids == [ours.cls_id, *left, ours.sep_id, *right, ours.sep_id]
+    assert pair.type_ids == [0] * (len(left) + 2) + [1] * (len(right) + 1)
+
+
+def their_bert(tmp_path):
+    """A folder of transformers with a BERT and its vocab.txt alone, as older versions wrote it."""
+    _, theirs = converted(tmp_path)
+    config = json.loads((theirs / "config.json").read_text())
+    config.pop("paddle_model_type")
+    (theirs / "config.json").write_text(json.dumps({**config, "transformers_version": "4.49.0"}))
+    (theirs / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    for name in ("tokenizer.json", "special_tokens_map.json"):
+        (theirs / name).unlink()
+    return theirs
+
+
+def test_the_words_of_a_published_bert_are_cut_by_its_own_rule(tmp_path):
+    theirs = their_bert(tmp_path)
+    source = open_model(str(theirs), model_type="")
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, 16)
+    for text in ("a\u20acb", "a\u2265b", "a\u00b0b"):  # symbols stay in a word, which is unknown as a whole
+        assert tokenizer.encode(text) == [tokenizer.unk_id] != WordPiece(VOCAB).encode(text)
+    assert tokenizer.encode("[MASK]") == [tokenizer.mask_id]
+    assert tokenizer.without_control_tokens().encode("[MASK]") != [tokenizer.mask_id]
+    (tmp_path / "saved").mkdir()
+    load_classifier(str(theirs))[0].write(tmp_path / "saved", source.vocab_file, 20)
+    again = open_model(str(tmp_path / "saved"), model_type="")
+    assert again.vocab_file.name == "tokenizer.json" and again.spec.trained_length == 20
+    assert open_tokenizer(again.vocab_file, again.spec, 16).sha256 == tokenizer.sha256
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"normalizer": {"type": "None of this"}}, "the library tokenizers cannot read it"),
+        ({"post_processor": None}, "other special tokens around texts"),
+        ({"model": {"type": "WordPiece", "vocab": {"[PAD]": 1}}}, "tokenizer.json"),
+    ],
+)
+def test_a_tokenizer_json_unlike_the_model_is_rejected(tmp_path, changes, reason):
+    theirs = their_bert(tmp_path)
+    source = open_model(str(theirs), model_type="")
+    tokenizer = json.loads(open_tokenizer(source.vocab_file, source.spec, 16).to_json())
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
+    load_classifier(str(theirs))
+    (theirs / "tokenizer.json").write_text(json.dumps({**tokenizer, **changes}))
+    with pytest.raises(InputError, match=reason):
+        load_classifier(str(theirs))
+
+
+def test_an_edited_tokenizer_json_of_ours_is_rejected(tmp_path):
+    _, theirs = converted(tmp_path)
+    tokenizer = json.loads((theirs / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["normalizer"]["normalizers"] = tokenizer["normalizer"]["normalizers"][:1]  # case is kept
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(InputError, match="into other tokens than vocab.txt does by ERNIE's rule"):
+        load_classifier(str(theirs))
+
+
+@pytest.mark.parametrize("save_format", ["hf", "both"])
+def test_the_best_model_saved_for_transformers_is_identical(tmp_path, save_format):
+    config = train_config(tmp_path, epochs=1, save_format=save_format, max_seq_len=24, learning_rate=5e-3)
+    train_pair(config)
+    ((best, _),) = ranked_models(Path(config.output_dir))
+    theirs = best / "hugging_face" if save_format == "both" else best
+    written = {path.name for path in theirs.iterdir()}
+    assert {"model.safetensors", "tokenizer.json", "special_tokens_map.json"} <= written
+    assert (best / "model_state.pdparams").is_file() == (save_format == "both")
+    model, _ = load_classifier(str(theirs))
+    assert model.spec.trained_length == 24
+    if save_format == "both":
+        ours, _ = load_classifier(str(best))
+        for name, value in ours.state_dict().items():
+            assert np.array_equal(value.numpy(), model.state_dict()[name].numpy())
+    train_pair(config)  # there is nothing to do, and the best model is still this one
+    assert [folder for folder, _ in ranked_models(Path(config.output_dir))] == [best]
+
+
+def test_a_transformers_model_folder_can_be_exported(tmp_path):
+    _, theirs = converted(tmp_path, "ernie_gram", num_labels=3)
+    predictor = PairPredictor(ship(theirs, tmp_path / "shipped"))
+    pairs = random_texts(5)
+    expected = logits_of_trained(theirs, pairs)
+    assert list(predictor.class_names) == ["0", "1", "2"]
+    assert np.abs(predictor.logits(pairs) - expected).max() < 1e-5
+
+
+def test_mean_pooling_with_save_format_hf_fails_immediately(tmp_path):
+    config = train_config(tmp_path, pooling="mean", save_format="hf")
+    with pytest.raises(InputError, match="train with .*pooling cls"):
+        train_pair(config)
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def run(*words):
+    from ernie_pair.__main__ import _run
+
+    _run([str(word) for word in words])
+
+
+def test_the_convert_command_works_in_both_directions(tmp_path, capsys):
+    ours = write_trained(tmp_path / "ours")
+    run("convert", "--to", "hf", "--model_path", ours, "--output_dir", tmp_path / "theirs")
+    run("convert", "--model_path", tmp_path / "theirs", "--from=hf", "--output_dir", tmp_path / "back")
+    assert "25 weights of" in capsys.readouterr().out
+    run("convert", "--to", "hf", "--model_path", ours, "--output_dir", tmp_path / "theirs")
+    assert "nothing to do" in capsys.readouterr().err
+    for words, reason in {
+        ("--to", "onnx"): "to takes hf alone",
+        ("--from", "hf"): "is a folder of PaddleNLP already",
+    }.items():
+        with pytest.raises(InputError, match=reason):
+            run("convert", *words, "--model_path", ours, "--output_dir", tmp_path / "x")
+    with pytest.raises(InputError, match="is a folder of transformers already"):
+        run("convert", "--to", "hf", "--model_path", tmp_path / "theirs", "--output_dir", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("family", ["ernie", "ernie_gram"])
+def test_a_pretraining_checkpoint_is_converted_unchanged(tmp_path, family):
+    folder = write_model(tmp_path / "run" / "model_last", model_type=family, hidden_size=16)
+    spec = open_model(str(folder), model_type=family, from_scratch=True).spec
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = CLASSES[family][1](ernie_config(spec, **rates))
+    weights = {name: value.numpy() for name, value in model.named_parameters()}
+    (folder / "static_vars.safetensors").write_bytes(to_safetensors(weights))
+    convert_to_hugging_face(ToHuggingFaceConfig(str(folder), str(tmp_path / "theirs")))
+    source = open_model(str(tmp_path / "theirs"), model_type=family, from_scratch=False)
+    back = source.read_weights()
+    assert all(np.array_equal(back[name], array) for name, array in weights.items())
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["architectures"] == [f"{'Bert' if family == 'ernie_gram' else 'Ernie'}ForPreTraining"]
+
+
+def test_a_conversion_never_deletes_the_users_files(tmp_path):
+    ours, theirs = converted(tmp_path)
+    (theirs / "notes.txt").write_text("mine")
+    other = write_trained(tmp_path / "other", hidden_act="relu")
+    for output, reason in ((theirs, "holds notes.txt"), (other, "is where the model came from")):
+        with pytest.raises(ErniePairError, match=reason):
+            convert_to_hugging_face(ToHuggingFaceConfig(str(other), str(output), overwrite=True))
+    assert (theirs / "notes.txt").read_text() == "mine"
+    (theirs / "notes.txt").unlink()
+    with pytest.raises(ErniePairError, match="overwrite=True"):
+        convert_to_hugging_face(ToHuggingFaceConfig(str(other), str(theirs)))
+    assert not list(tmp_path.glob(".*filling*"))
+
+
+def test_a_half_precision_model_is_loaded_as_float32(tmp_path):
+    from safetensors.numpy import save
+
+    _, theirs = converted(tmp_path)
+    arrays = from_safetensors((theirs / "model.safetensors").read_bytes(), "")
+    half = {name: array.astype(np.float16) for name, array in arrays.items()}
+    (theirs / "model.safetensors").write_bytes(save(half, {"format": "pt"}))
+    model, _ = load_classifier(str(theirs))
+    weight = model.state_dict()["classifier.weight"]
+    assert weight.dtype == paddle.float32
+    assert np.array_equal(weight.numpy(), half["classifier.weight"].T.astype(np.float32))
+
+
+def test_a_damaged_file_has_empty_metadata(tmp_path):
+    path = tmp_path / "model.safetensors"
+    for content in (b"", b"\xff" * 20, io.BytesIO(b"\x02\0\0\0\0\0\0\0[]").getvalue()):
+        path.write_bytes(content)
+        assert metadata_of(path) == {}
+
+
+def test_a_custom_model_class_is_rejected_for_transformers():
+    config = {**BERT, "model_class": "mine:WithMargin"}
+    with pytest.raises(InputError, match="class .mine:WithMargin., which transformers has not"):
+        refuse_other_model(config, "bert", "--save_format hf")

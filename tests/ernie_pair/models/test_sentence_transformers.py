@@ -1,0 +1,250 @@
+"""Folders of sentence-transformers: what is read from the files of its versions, and what is refused."""
+
+import json
+import shutil
+
+import pytest
+from tiny_sentence import WIDTH, change, settings_for, write_sentence
+
+from data_tools.files.errors import CheckpointError, InputError
+from ernie_pair.models.embedding_json import NORMALIZE, Step, fingerprint_of, read_embedding
+from ernie_pair.models.interchange import (
+    FromHuggingFaceConfig,
+    ToHuggingFaceConfig,
+    convert_from_hugging_face,
+    convert_to_hugging_face,
+)
+from ernie_pair.models.sentence_transformers import read_sentence_folder, settings_of_folder
+from ernie_pair.models.source import files_of_model, open_model
+
+DENSE = Step("dense", 8, activation="gelu")
+SETTINGS, LENGTH = "config_sentence_transformers.json", "sentence_bert_config.json"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return write_sentence(tmp_path_factory.mktemp("sentence") / "m", "first_token+mean", (DENSE, NORMALIZE))
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "m")
+
+
+def read(folder):
+    return settings_of_folder(folder, open_model(str(folder), model_type="").spec)
+
+
+def test_what_is_written_is_read(folder):
+    assert read(folder) == settings_for("first_token+mean", (DENSE, NORMALIZE))
+    names = {path.relative_to(folder).as_posix() for path in files_of_model(str(folder))}
+    assert {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"} <= names
+
+
+FLAGS = {
+    **{f"pooling_mode_{name}": True for name in ("lasttoken", "max_tokens", "cls_token")},
+    "pooling_mode_mean_tokens": False,
+}
+POOLINGS = {
+    "flags": ({"word_embedding_dimension": WIDTH, **FLAGS}, "first_token+max+last_token"),
+    "no flag": ({"word_embedding_dimension": WIDTH}, "mean"),
+    "a mode": ({"embedding_dimension": WIDTH, "pooling_mode": "mean_sqrt_len_tokens"}, "mean_sqrt_len"),
+    "several modes": (
+        {"embedding_dimension": WIDTH, "pooling_mode": ["lasttoken", "weightedmean"]},
+        "last_token+weighted_mean",
+    ),
+}
+
+
+@pytest.mark.parametrize("config, pooling", POOLINGS.values(), ids=POOLINGS)
+def test_poolings_of_all_versions(tmp_path, config, pooling):
+    folder = write_sentence(tmp_path / "m", steps=())
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    assert read(folder).pooling == pooling
+    assert read(folder).dim == WIDTH * len(pooling.split("+"))
+
+
+def test_names_of_version_6_and_an_encoder_in_its_own_folder(folder):
+    modules = json.loads((folder / "modules.json").read_text())
+    rooms = ("base.modules.transformer", "sentence_transformer.modules.pooling", "base.modules.dense", "x")
+    for module, room in zip(modules, rooms):
+        module["type"] = f"sentence_transformers.{room}.{module['type'].rpartition('.')[2]}"
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "0_Transformer").mkdir()
+    for path in [*folder.iterdir()]:
+        if path.is_file() and path.name not in ("modules.json", SETTINGS):
+            path.rename(folder / "0_Transformer" / path.name)
+    (folder / "0_Transformer" / LENGTH).rename(folder / "0_Transformer" / "sentence_roberta_config.json")
+    assert read(folder) == settings_for("first_token+mean", (DENSE, NORMALIZE))
+    names = [path.relative_to(folder).as_posix() for path in files_of_model(str(folder))]
+    assert "0_Transformer/config.json" in names and "2_Dense/config.json" in names
+
+
+@pytest.mark.parametrize(
+    "told, tokenizer, length",
+    [({"max_seq_length": 24}, 30, 24), ({}, 30, 30), ({}, None, 128), ({"max_seq_length": 999}, 30, 128)]
+    + [({"tokenizer_args": {"model_max_length": 12}, "max_seq_length": 24}, 30, 12)],
+)
+def test_the_longest_input(folder, told, tokenizer, length):
+    (folder / LENGTH).write_text(json.dumps(told))
+    change(folder / "tokenizer_config.json", model_max_length=tokenizer)
+    assert read(folder).max_seq_len == length
+
+
+def test_prompts_similarity_and_truncation(folder):
+    prompts = {"query": "q: ", "document": "", "passage": "p: ", "other": "o: "}
+    told = {"default_prompt_name": "other", "similarity_fn_name": "dot", "truncate_dim": 5}
+    change(folder / SETTINGS, prompts=prompts, **told)
+    found = read(folder)
+    assert (found.prompt_of("query"), found.prompt_of("passage")) == ("q: ", "p: ")
+    assert (found.prompt_named("", "m"), found.similarity) == ("o: ", "dot")
+    assert (found.dim, found.is_unit, found.steps[-1]) == (5, False, Step("truncate", 5))
+    change(folder / SETTINGS, prompts={"other": "o: "}, truncate_dim=8)
+    assert read(folder).prompt_of("passage") == "o: " and read(folder).is_unit
+
+
+def test_prompts_and_modules_are_part_of_the_fingerprint():
+    plain = settings_for()
+    others = [settings_for(prompts={"query": "q"}), settings_for(steps=()), settings_for(lower_case=True)]
+    others += [settings_for(includes_prompt=False), settings_for(similarity="dot"), plain]
+    assert len({fingerprint_of("f" * 64, one, 32) for one in others}) == 6
+    empty = settings_for(prompts={"query": "", "document": ""})
+    assert fingerprint_of("f" * 64, empty, 32) == fingerprint_of("f" * 64, plain, 32)
+
+
+def modules_with(folder, **changes):
+    modules = json.loads((folder / "modules.json").read_text())
+    for place, value in changes.items():
+        modules[int(place[-1])].update(value)
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def kind(name):
+    return {"type": name}
+
+
+NORM = "sentence_transformers.models.LayerNorm"
+POOL, DENSE_JSON = "1_Pooling/config.json", "2_Dense/config.json"
+REFUSED = {
+    "another module": (
+        lambda f: modules_with(f, at3=kind(NORM)),
+        "module .LayerNorm. is not",
+    ),
+    "own code": (
+        lambda f: modules_with(f, at3=kind("custom.Normalize")),
+        "module .custom.Normalize. is not",
+    ),
+    "no pooling": (
+        lambda f: modules_with(f, at1=kind(f"{NORM[:29]}Normalize")),
+        "Transformer, Normalize",
+    ),
+    "a path outside": (lambda f: modules_with(f, at1={"path": "../x"}), "which is no folder in it"),
+    "no list": (lambda f: (f / "modules.json").write_text("{}"), "modules.json: it is no list of modules"),
+    "no JSON": (lambda f: (f / "modules.json").write_text("[{"), "modules.json:1: not JSON"),
+    "no pooling file": (lambda f: (f / POOL).unlink(), "1_Pooling has no config.json"),
+    "another pooling": (
+        lambda f: change(f / POOL, pooling_mode="median"),
+        "pooling .median. is not",
+    ),
+    "an unknown flag": (
+        lambda f: change(f / POOL, pooling_mode_median=True),
+        "pooling .median. is not",
+    ),
+    "another width": (
+        lambda f: change(f / POOL, word_embedding_dimension=16),
+        "in_features is 64, and",
+    ),
+    "an activation": (
+        lambda f: change(f / DENSE_JSON, activation_function="torch.nn.modules.activation.Hardtanh"),
+        "activation_function .torch.nn.modules.activation.Hardtanh. is not computed",
+    ),
+    "another input": (
+        lambda f: change(f / DENSE_JSON, module_input_name="token_embeddings"),
+        "module_input_name is .token_embeddings., and only sentence_embedding",
+    ),
+    "a reranker": (
+        lambda f: change(f / SETTINGS, model_type="CrossEncoder"),
+        "it is a .CrossEncoder.",
+    ),
+    "a default without prompt": (
+        lambda f: change(f / SETTINGS, default_prompt_name="code"),
+        "default_prompt_name is .code., and the prompts are none",
+    ),
+    "a similarity": (lambda f: change(f / SETTINGS, similarity_fn_name="maxsim"), "write one of cosine, dot"),
+    "another task": (
+        lambda f: change(f / LENGTH, transformer_task="text-generation"),
+        "transformer_task is .text-generation., which is not computed here",
+    ),
+    "settings of a tokenizer": (
+        lambda f: change(f / LENGTH, tokenizer_args={"padding_side": "left"}),
+        "tokenizer_args: padding_side is .left., which is not computed here",
+    ),
+    "no length": (lambda f: change(f / LENGTH, max_seq_length=1), "max_seq_length is 1"),
+}
+
+
+@pytest.mark.parametrize("spoil, reason", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_computed_is_refused_by_its_name(folder, spoil, reason):
+    spoil(folder)
+    with pytest.raises(InputError, match=reason) as found:
+        read(folder)
+    assert "\n" not in found.value.message
+
+
+def test_a_pooling_of_another_width_than_the_encoder_is_refused(tmp_path):
+    folder = write_sentence(tmp_path / "m")
+    change(folder / POOL, word_embedding_dimension=16)
+    with pytest.raises(InputError, match="its pooling is for hidden states of 16, and the encoder has 32"):
+        read(folder)
+
+
+def test_missing_or_other_weights_of_a_dense_layer_are_refused(folder):
+    change(folder / DENSE_JSON, bias=False)
+    with pytest.raises(CheckpointError, match="2_Dense: it holds .*, and its config.json asks for"):
+        read_sentence_folder(folder).dense_arrays()
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="2_Dense has neither model.safetensors nor pytorch_model.bin"):
+        read_sentence_folder(folder).dense_arrays()
+
+
+def test_files_that_contradict_each_other_are_refused(folder):
+    told = settings_for("first_token+mean", (DENSE, NORMALIZE), dims=(4, 8), temperature=0.1)
+    (folder / "embedding.json").write_text(told.to_json())
+    assert read(folder) == told
+    change(folder / SETTINGS, prompts={"query": "", "document": ""})
+    assert read(folder) == told
+    change(folder / SETTINGS, prompts={"query": "q: "})
+    with pytest.raises(InputError, match="prompts is {} in embedding.json and {'query': 'q: '} in"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [{"steps": [{"kind": "cnn"}]}, {"prompts": {"a": 1}}, {"default_prompt": "x"}, {"similarity": "x"}],
+)
+def test_damaged_settings_of_format_2_are_refused(tmp_path, spoil):
+    (tmp_path / "embedding.json").write_text(settings_for("max").to_json(**spoil))
+    with pytest.raises(InputError, match=f"embedding.json: wrong or missing: {min(spoil)}"):
+        read_embedding(tmp_path)
+
+
+def test_the_prompt_of_passages_is_written_under_both_its_names(folder, tmp_path):
+    change(folder / SETTINGS, prompts={"passage": "p: ", "document": ""})
+    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "own")))
+    convert_to_hugging_face(ToHuggingFaceConfig(str(tmp_path / "own"), str(tmp_path / "theirs")))
+    written = json.loads((tmp_path / "theirs" / SETTINGS).read_text())["prompts"]
+    assert written == {"passage": "p: ", "document": "p: "}
+    own, theirs = (read_embedding(tmp_path / name) for name in ("own", "theirs"))
+    assert fingerprint_of("f" * 64, own, 32) == fingerprint_of("f" * 64, theirs, 32)
+
+
+def test_an_embedding_model_is_converted_both_ways(folder, tmp_path):
+    change(folder / SETTINGS, prompts={"query": "q: "}, default_prompt_name="query")
+    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "own")))
+    convert_to_hugging_face(ToHuggingFaceConfig(str(tmp_path / "own"), str(tmp_path / "theirs")))
+    assert read(folder) == read(tmp_path / "own") == read(tmp_path / "theirs")
+    ours, theirs = (read_sentence_folder(one).dense_arrays() for one in (tmp_path / "theirs", folder))
+    assert {name: array.tolist() for name, array in ours.items()} == {
+        name: array.tolist() for name, array in theirs.items()
+    }

@@ -1,0 +1,49 @@
+import json
+
+import pytest
+from tiny_pair import write_model
+
+from data_tools.files.errors import InputError
+from ernie_pair.models.labels import parse_label_map
+from ernie_pair.models.spec import parse_spec, read_spec
+
+
+def sizes(spec):
+    return spec.max_positions, spec.token_types, spec.pad_id, spec.hidden_size, spec.num_layers
+
+
+def test_missing_config_keys_get_paddlenlps_defaults():
+    assert sizes(parse_spec({"vocab_size": 9})) == (512, 16, 0, 768, 12)
+    assert sizes(parse_spec({"vocab_size": 9, "model_type": "ernie_gram"})) == (512, 2, 0, 768, 12)
+    positions = {"vocab_size": 9, "max_position_embeddings": 514, "pad_token_id": 1}
+    assert parse_spec({**positions, "model_type": "roberta"}).max_positions == 512
+    assert parse_spec({**positions, "model_type": "nezha"}).max_positions == 512
+    assert parse_spec(positions).max_positions == 514
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [("max_position_embeddings", 0), ("type_vocab_size", -1), ("pad_token_id", "[PAD]"), ("pooling", "max")],
+)
+def test_an_invalid_config_value_is_reported_with_its_key(key, value):
+    with pytest.raises(InputError, match=f"config.json: {key} is"):
+        parse_spec({"vocab_size": 9, key: value})
+    with pytest.raises(InputError, match=f"config.json: {key} is"):
+        parse_spec({"vocab_size": 9}).replace(**{key: value})
+
+
+def test_tokenizer_config_next_to_the_vocabulary_is_read(tmp_path):
+    folder = write_model(tmp_path / "m", do_lower_case=False)
+    files = folder / "config.json", folder / "vocab.txt"
+    assert (read_spec(*files).lower_case, read_spec(*files).trained_length) == (False, 0)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 33}))
+    assert (read_spec(*files).lower_case, read_spec(*files).trained_length) == (True, 33)
+
+
+def test_changing_a_spec_makes_a_copy_and_keeps_other_keys():
+    spec = parse_spec({"vocab_size": 9, "not_ours": [1]}, {"do_lower_case": False, "model_max_length": 20})
+    named = spec.with_labels(parse_label_map("no,yes"))
+    assert named.labels.names == ("no", "yes") and spec.labels.names == ("0", "1")
+    assert (named.lower_case, named.trained_length, named.config["not_ours"]) == (False, 20, [1])
+    assert spec.to_config() == {"vocab_size": 9, "not_ours": [1]}
+    assert named.sha256 != spec.sha256 == parse_spec({"not_ours": [1], "vocab_size": 9}).sha256

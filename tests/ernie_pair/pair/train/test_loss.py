@@ -1,0 +1,134 @@
+"""The loss of a micro batch against sums written out in numpy: class weights and R-Drop."""
+
+import numpy as np
+import paddle
+import pytest
+from reference_loss import cross_entropies
+from scipy.special import log_softmax
+
+from data_tools.files.errors import InputError
+from ernie_pair.pair.data.encoded_pairs import Batch
+from ernie_pair.pair.targets.metrics import class_weights_in, class_weights_of
+from ernie_pair.pair.train.loss import PairLoss
+
+IDS = np.arange(1, 16).reshape(5, 3)
+BATCH = Batch(IDS, IDS * 0, np.array([0, 2, 1, 2, 0]))
+WEIGHTS = np.array([1.0, 2.5, 0.0], dtype=np.float32)
+
+
+class Model:
+    """Logits computed from the ids, with noise on the second half of a doubled batch."""
+
+    def __init__(self, noise=0.0):
+        self.noise, self.asked = noise, []
+        self.logits = np.random.default_rng(3).normal(size=(16, 3)).astype(np.float32)
+
+    def __call__(self, ids, types):
+        self.asked.append(ids.numpy())
+        logits = self.logits[ids.numpy()[:, 0]]
+        logits[len(BATCH.labels) :] += self.noise * np.arange(3, dtype=np.float32)
+        self.answer = paddle.to_tensor(logits, stop_gradient=False)
+        return self.answer
+
+
+def test_without_weights_the_loss_is_the_mean_cross_entropy():
+    model = Model()
+    answer = PairLoss()(model, BATCH)
+    assert len(model.asked) == 1 and np.array_equal(model.asked[0], IDS)
+    labels = paddle.to_tensor(BATCH.labels)
+    assert float(answer.loss) == float(paddle.nn.functional.cross_entropy(model.answer, labels))
+    loss, divergence, right = answer.numbers.tolist()
+    assert right == np.sum(model.answer.numpy().argmax(1) == BATCH.labels) and answer.rows == len(
+        BATCH.labels
+    )
+    assert loss == float(answer.loss) and divergence == 0.0 and PairLoss().weight_of(BATCH) == 1.0
+
+
+def test_each_row_is_weighted_by_its_class():
+    model, objective = Model(), PairLoss(class_weights=WEIGHTS)
+    answer = objective(model, BATCH)
+    weights = WEIGHTS[BATCH.labels]
+    expected = (weights * cross_entropies(model.answer.numpy(), BATCH.labels)).sum() / weights.sum()
+    assert float(answer.loss) == pytest.approx(expected, rel=1e-6)
+    assert objective.weight_of(BATCH) == weights.sum() == 4.5
+    answer.loss.backward()
+    assert (model.answer.grad.numpy()[BATCH.labels == 2] == 0).all()
+
+
+def test_rows_of_zero_weight_give_zero_loss_and_gradient():
+    only = Batch(IDS[:2], IDS[:2] * 0, np.array([2, 2]))
+    model, objective = Model(), PairLoss(class_weights=WEIGHTS)
+    answer = objective(model, only)
+    answer.loss.backward()
+    assert float(answer.loss) == 0.0 and objective.weight_of(only) == 0.0
+    assert (model.answer.grad.numpy() == 0).all()
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_rdrop_adds_the_symmetric_divergence_of_two_passes(weights):
+    model = Model(noise=0.7)
+    answer = PairLoss(rdrop_alpha=3.0, class_weights=weights)(model, BATCH)
+    assert np.array_equal(model.asked[0], np.concatenate([IDS, IDS])) and len(model.asked) == 1
+    first, second = np.split(model.answer.numpy(), 2)
+    log_p, log_q = (log_softmax(logits.astype(np.float64), axis=1) for logits in (first, second))
+    both_ways = (np.exp(log_p) * (log_p - log_q)).sum(1) + (np.exp(log_q) * (log_q - log_p)).sum(1)
+    entropy = (cross_entropies(first, BATCH.labels) + cross_entropies(second, BATCH.labels)) / 2
+    rows = np.ones(5) if weights is None else weights[BATCH.labels]
+    _, divergence, right = answer.numbers.tolist()
+    assert divergence == pytest.approx((rows * both_ways / 2).sum() / rows.sum(), rel=1e-5)
+    expected = (rows * (entropy + 3.0 * both_ways / 2)).sum() / rows.sum()
+    assert float(answer.loss) == pytest.approx(expected, rel=1e-5) and divergence > 0.05
+    assert right == np.sum(model.answer.numpy().argmax(1) == np.tile(BATCH.labels, 2))
+    assert answer.rows == 2 * len(BATCH.labels)
+
+
+def test_the_divergence_gradient_matches_finite_differences():
+    """Compared with finite differences in float64."""
+    first = np.random.default_rng(0).normal(size=(2, 3))
+    second = first + 0.3
+
+    def loss_of(logits):
+        p, q = log_softmax(logits[:2], axis=1), log_softmax(logits[2:], axis=1)
+        return np.mean(((np.exp(p) - np.exp(q)) * (p - q)).sum(1)) / 2
+
+    second[:, 0] -= 1.0
+    whole = np.concatenate([first, second])
+    tensor = paddle.to_tensor(whole.astype(np.float32), stop_gradient=False)
+    batch = Batch(IDS[:2], IDS[:2] * 0, np.array([0, 1]))
+    gradients = []
+    for alpha in (1.0, 3.0):
+        PairLoss(rdrop_alpha=alpha)(lambda ids, types: tensor, batch).loss.backward()
+        gradients.append(tensor.grad.numpy().copy())
+        tensor.clear_gradient()
+    slope = (gradients[1] - gradients[0]) / 2
+    for place in np.ndindex(*whole.shape):
+        step = np.zeros_like(whole)
+        step[place] = 1e-5
+        assert slope[place] == pytest.approx((loss_of(whole + step) - loss_of(whole - step)) / 2e-5, abs=1e-5)
+
+
+def test_balanced_weights_give_all_classes_equal_weight():
+    labels = np.array([0] * 6 + [1] * 2 + [2] * 4)
+    weights = class_weights_of("balanced", 3, labels, "train.tsv")
+    np.testing.assert_allclose(weights, [12 / 18, 12 / 6, 12 / 12])
+    np.testing.assert_allclose(np.bincount(labels, weights[labels]), [4, 4, 4])
+    assert class_weights_of("", 3, labels, "train.tsv") is None
+    assert class_weights_of("1, 2.5,0", 3, None, "train.tsv").tolist() == [1, 2.5, 0]
+
+
+def test_balanced_weights_need_every_class_to_occur():
+    with pytest.raises(InputError, match=r"^train\.tsv has no pair of class 1, so class_weights balanced"):
+        class_weights_of("balanced", 3, np.array([0, 2]), "train.tsv")
+
+
+@pytest.mark.parametrize("text", ["1,2", "1,2,3,4", "3"])
+def test_the_number_of_weights_must_match_the_classes(text):
+    names = rf"names {len(text.split(','))} class\(es\), and there are 3"
+    with pytest.raises(InputError, match=f"^class_weights.{text} {names}"):
+        class_weights_of(text, 3, None, "train.tsv")
+
+
+@pytest.mark.parametrize("text", ["-1,2", "nan,1", "1,inf", "one,two", "1;2", ",", "0,0", "balance"])
+def test_invalid_class_weights_are_refused(text):
+    with pytest.raises(InputError, match=f"^class_weights.{text} must be a number of 0 or more for each"):
+        class_weights_in(text)

@@ -1,0 +1,348 @@
+"""Which GPU a process uses and what is refused on it; GPUs are faked, so that none is needed."""
+
+import os
+
+import paddle
+import pytest
+
+from data_tools.files.errors import InputError, MachineError
+from data_tools.options.cli import parse_config
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.runtime import device
+from ernie_pair.runtime.gpu import builds, cards, check_process, visible
+from ernie_pair.runtime.gpu.builds import Build, installed_build
+from ernie_pair.runtime.gpu.cards import (
+    Card,
+    choose_card,
+    has_driver,
+    open_card,
+    refuse_without_code,
+    summary_of,
+)
+from ernie_pair.runtime.paddle_patches import core_settings
+from ernie_pair.runtime.processes.world import World
+
+PYPI = Build("2.6.2", "11.8", False, cards.__file__)
+OTHERS = (PYPI._replace(cuda="12.0"), PYPI._replace(version="3.1.1"), None)
+A100, V100 = Card(0, "NVIDIA A100", (8, 0)), Card(0, "Tesla V100", (7, 0))
+P40 = Card(0, "Tesla P40", (6, 1))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Give this process fake GPUs of these compute capabilities and a Paddle build."""
+
+    def has(*capabilities, build=PYPI):
+        found = [Card(number, f"card {number}", one) for number, one in enumerate(capabilities)]
+        monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: True)
+        monkeypatch.setattr(cards, "count_cards", lambda: len(found))
+        monkeypatch.setattr(cards, "card_at", found.__getitem__)
+        monkeypatch.setattr(cards, "installed_build", lambda: build)
+        monkeypatch.delenv(cards.CHOSEN, raising=False)
+
+    return has
+
+
+@pytest.mark.parametrize(
+    "capability", [(6, 1), (6, 2), (7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9)]
+)
+def test_the_pypi_build_runs_on_these_compute_capabilities(machine, capability):
+    machine(capability)
+    assert choose_card(0).capability == capability
+
+
+@pytest.mark.parametrize(
+    "capability, cure",
+    [
+        ((6, 0), "use another GPU"),
+        ((5, 2), "use another GPU"),
+        (
+            (9, 0),
+            r"2\.6\.2\.post120 from https://www\.paddlepaddle\.org\.cn/packages/stable/cu120/, or Paddle 3",
+        ),
+        ((10, 0), r"install Paddle 3 \(paddlepaddle-gpu from https://www.paddlepaddle.org.cn/"),
+        ((12, 0), "install Paddle 3 "),
+    ],
+)
+def test_unsupported_gpus_are_refused_with_a_remedy(machine, capability, cure):
+    machine(capability)
+    with pytest.raises(InputError, match=cure) as caught:
+        choose_card(0)
+    said = caught.value.message
+    assert said.startswith(
+        f"GPU 0 (card 0, compute capability {capability[0]}.{capability[1]}) cannot run Paddle"
+    )
+    assert "2.6.2 for CUDA 11.8, which only has code for 6.1, 7.0, 7.5, 8.0, 8.6" in said
+    assert said.endswith("or pass --device cpu") and len(said) < 600
+    if capability >= (9, 0):
+        assert "into a separate environment" in said
+
+
+@pytest.mark.parametrize("build", OTHERS)
+def test_builds_of_unknown_gpu_support_are_not_refused(machine, build):
+    machine((9, 0), build=build)
+    assert choose_card(0).capability == (9, 0)
+    refuse_without_code(Card(0, "any", (3, 0)), build)
+
+
+def test_a_missing_kernel_image_is_reported_with_a_remedy(monkeypatch):
+    def ones(shape):
+        raise OSError(
+            "(External) CUDA error(209), no kernel image is available for execution on the device. \n"
+            "  [Hint: 'cudaErrorNoKernelImageForDevice'.] (at /paddle/gpu_info.cc:275)\n"
+        )
+
+    monkeypatch.setattr(paddle, "ones", ones)
+    with pytest.raises(InputError, match=r"Paddle has no code for GPU 0 \(H200.*install paddlepaddle-gpu==2"):
+        open_card(Card(0, "H200", (9, 0)))
+
+
+def test_a_gpu_that_cannot_compute_is_reported_in_one_line(monkeypatch):
+    def ones(shape):
+        raise RuntimeError(
+            "\n----\nError Message Summary:\n----\nResourceExhausted: out of memory\n  [Hint: x]"
+        )
+
+    monkeypatch.setattr(paddle, "ones", ones)
+    with pytest.raises(
+        MachineError, match=r"NVIDIA A100.*cannot compute: ResourceExhausted: out of memory; see"
+    ):
+        open_card(A100)
+    assert summary_of(OSError("")) == "OSError"
+
+
+def test_a_successful_first_kernel_prints_nothing(capsys):
+    open_card(A100)  # on the CPU, which is the current device here
+    device.open_device()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_launchers_variable_selects_the_gpu(machine, monkeypatch):
+    machine((9, 0), (8, 6))
+    monkeypatch.setenv(cards.CHOSEN, "1")
+    assert choose_card(1) == Card(1, "card 1", (8, 6))
+    monkeypatch.setenv(cards.CHOSEN, "GPU-1")
+    with pytest.raises(InputError, match="is not the number of a GPU; unset it"):
+        choose_card(1)
+
+
+def test_a_rank_beyond_the_visible_gpus_is_refused(machine, monkeypatch):
+    machine((8, 6), (8, 6))
+    monkeypatch.setenv(cards.CHOSEN, "3")
+    with pytest.raises(InputError, match=r"rank 3 should run on GPU 3, but 2 are visible.*at most 2 process"):
+        choose_card(3)
+    assert InputError.exit_code == 2
+
+
+@pytest.mark.parametrize("driver, said", [(True, "check nvidia-smi"), (False, "no NVIDIA driver is loaded")])
+def test_no_visible_gpu_is_an_error_that_says_what_to_check(machine, monkeypatch, driver, said):
+    machine()
+    monkeypatch.setattr(cards, "has_driver", lambda: driver)
+    with pytest.raises(InputError) as caught:
+        choose_card(0)
+    message = caught.value.message
+    assert said in message and message.startswith("--device gpu, but ") and message.endswith("--device cpu")
+
+
+def test_the_cpu_build_error_names_the_gpu_build(monkeypatch):
+    monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: False)
+    with pytest.raises(InputError, match="this Paddle is the CPU build; pip install"):
+        choose_card(0)
+
+
+def test_the_driver_is_found_on_linux_and_on_wsl(monkeypatch):
+    there = set()
+    monkeypatch.setattr(os.path, "exists", there.__contains__)
+    assert not has_driver()
+    there.add("/dev/dxg")  # also there for GPUs of other vendors
+    assert not has_driver() and device.default_device() == "cpu"
+    there.add("/usr/lib/wsl/lib/libcuda.so.1")
+    assert has_driver() and device.default_device() == "gpu"
+    there.clear()
+    there.add("/dev/nvidiactl")
+    assert has_driver()
+
+
+def flags(config_class, *more):
+    given = {
+        PretrainConfig: ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"],
+        TrainConfig: [
+            "--model_name_or_path",
+            "m",
+            "--output_dir",
+            "o",
+            "--train_file",
+            "t",
+            "--dev_file",
+            "d",
+        ],
+    }
+    return parse_config(config_class, [*given[config_class], "--device", "gpu", *more])
+
+
+@pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])
+@pytest.mark.parametrize(
+    "words, cure",
+    [
+        ("--use_amp true --amp_dtype bfloat16", "use amp_dtype float16"),
+        ("--tf32 true", "leave it out"),
+    ],
+)
+def test_bf16_and_tf32_are_refused_on_gpus_without_support(config_class, words, cure):
+    config = flags(config_class, *words.split())
+    config.refuse_on(A100)
+    with pytest.raises(InputError, match=f"needs compute capability 8.0, and this is GPU 0 .*V100.*; {cure}"):
+        config.refuse_on(V100)
+    flags(config_class, "--use_amp", "true", "--amp_dtype", "float16").refuse_on(V100)
+
+
+def test_dynamic_graph_float16_needs_hardware_support():
+    words = "--use_amp", "true", "--amp_dtype", "float16"
+    flags(PretrainConfig, *words).refuse_on(P40)  # a static program can compute in it anyway
+    wanted = (
+        "^amp_dtype float16 needs a GPU of compute capability 7.0, this one has 6.1; use another type, or"
+    )
+    with pytest.raises(InputError, match=wanted):
+        flags(TrainConfig, *words).refuse_on(P40)
+    flags(TrainConfig).refuse_on(P40)
+
+
+@pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])
+def test_tf32_is_off_by_default_and_refused_on_a_cpu(config_class):
+    assert not flags(config_class).tf32
+    config = flags(config_class, "--tf32", "true")
+    with pytest.raises(InputError, match="tf32=True needs a GPU"):
+        config.refuse_half_precision_on("cpu")
+
+
+class Core:
+    """The part of Paddle's core that only GPU builds have."""
+
+    cublas = cudnn = True
+
+    def get_cublas_switch(self):
+        return self.cublas
+
+    def set_cublas_switch(self, value):
+        self.cublas = value
+
+    def set_cudnn_switch(self, value):
+        self.cudnn = value
+
+
+@pytest.fixture
+def started(machine, monkeypatch):
+    """Start a device as a run does; also return what Paddle was told."""
+    core, said = Core(), []
+    machine((8, 0))
+    monkeypatch.setattr(paddle.base, "core", core)
+    monkeypatch.setattr(paddle, "set_device", said.append)
+    monkeypatch.setattr(device, "open_card", said.append)
+    monkeypatch.setattr(device, "installed_build", lambda: PYPI)
+    monkeypatch.setattr(device, "refuse_missing_libraries", lambda build, count: said.append((build, count)))
+    return lambda *words, **more: (device.start_device("gpu", World(), *words, **more), core, said)
+
+
+def test_tf32_is_enabled_only_for_training_that_requests_it(started):
+    assert started()[1].cublas is False and started()[1].cudnn is False
+    _, core, _ = started(flags(PretrainConfig, "--tf32", "true"))
+    assert core.cublas and core.cudnn
+    with core_settings.without_tf32():  # an evaluation
+        assert not core.cublas and not core.cudnn
+    assert core.cublas and core.cudnn
+    assert started(flags(TrainConfig))[1].cublas is False
+
+
+def test_libraries_are_checked_before_the_gpu_is_opened(started):
+    words, _, said = started()
+    card = Card(0, "card 0", (8, 0))
+    assert words == "gpu:0, card 0" and said == [(PYPI, 1), "gpu:0", card]
+    del said[:]
+    started(opens=False)
+    assert said == [(PYPI, 1), "gpu:0"]
+
+
+@pytest.mark.parametrize("size, backend", [(1, None), (2, "gloo")])
+def test_cpu_processes_use_gloo_with_any_build(monkeypatch, size, backend):
+    monkeypatch.setenv(device.BACKEND, "auto")
+    monkeypatch.delenv(device.BACKEND)
+    device.start_device("cpu", World(0, size))
+    assert os.environ.get(device.BACKEND) == backend
+
+
+def test_the_detected_build_matches_the_imported_paddle():
+    build = installed_build()
+    assert build.version == paddle.version.full_version and build.libraries.is_dir()
+    assert build.cuda == ("" if paddle.version.cuda() == "False" else paddle.version.cuda())
+
+
+def test_without_paddle_no_build_is_detected(tmp_path, monkeypatch):
+    monkeypatch.setattr(builds, "find_spec", lambda name: None)
+    assert installed_build() is None
+    (tmp_path / "__init__.py").write_text("a = b = 'x'\nc = 3\nd = e\n")
+    assert builds._constants(tmp_path / "__init__.py") == {"a": "x", "b": "x", "c": "3"}
+    assert builds._constants(tmp_path / "absent.py") == {}
+
+
+def test_the_kernel_check_passes_on_the_cpu():
+    found = check_process.run_check("kernels", -1)
+    assert not found.faults and len(found.facts["errors"]) == 6
+
+
+ENDS = {
+    "aborts": ("import os; os.abort()", "was ended by SIGABRT"),
+    "fails": (
+        "raise OSError('CUDA error(35), driver too old')",
+        "ended with exit code 1: OSError: CUDA error(35)",
+    ),
+    "lacks a library": (
+        "import os; os.write(2, b'Error: libnvrtc.so: cannot open shared object file\\nFatalError\\n'); "
+        "os.abort()",
+        "was ended by SIGABRT: Error: libnvrtc.so: cannot open shared object file",
+    ),
+    "hangs": ("import time; time.sleep(60)", "no answer within 1 s"),
+    "says nonsense": ("print('{}')", "ended with exit code 0"),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_a_failing_check_process_is_reported_in_one_line(what, monkeypatch, tmp_path):
+    program, said = ENDS[what]
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexec '{check_process.sys.executable}' -c \"{program}\"\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(check_process.sys, "executable", str(python))
+    (fault,) = check_process.run_check("kernels", 0, 1 if what == "hangs" else 60).faults
+    assert fault.startswith("kernels: ") and said in fault and "\n" not in fault
+
+
+def test_wrong_kernels_are_reported_by_name(monkeypatch):
+    from ernie_pair.runtime.gpu import kernels
+
+    def softmax(rng, dtype):
+        return paddle.ones([2]), 2.0
+
+    monkeypatch.setattr(kernels, "softmax", softmax)
+
+    def matmul(rng, dtype):
+        raise RuntimeError("CUDA error(700)\n  an illegal memory access")
+
+    monkeypatch.setattr(kernels, "matmul", matmul)
+    wrong = [str(result) for result in kernels.compare_kernels() if not result.is_right]
+    assert wrong == [
+        "matmul in float32: RuntimeError: CUDA error(700) an illegal memory access",
+        "softmax in float32: differs from numpy by 5.0e-01, above 1e-05",
+    ]
+
+
+def test_visible_gpus_are_printed_for_scripts(monkeypatch, capsys):
+    monkeypatch.setattr(visible, "visible_gpus", lambda: ["0", "2"])
+    monkeypatch.setattr(visible, "count_cards", lambda: 2)
+    with pytest.raises(SystemExit) as left:
+        visible.main()
+    assert left.value.code == 0 and capsys.readouterr().out == "0,2\n"
+    monkeypatch.setattr(visible, "count_cards", lambda: 0)
+    with pytest.raises(SystemExit) as left:
+        visible.main()
+    assert left.value.code == 2 and "or set DEVICE=cpu" in capsys.readouterr().err

@@ -1,0 +1,151 @@
+"""The console of a run: its lines, their columns and their colours."""
+
+import io
+import logging
+import re
+import sys
+
+import pytest
+
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes import console
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.event_lines import EventLines, Improvement, improvement_of
+from ernie_pair.runtime.processes.world import World
+
+logger = logging.getLogger("ernie_pair.somewhere")
+
+
+class Screen(io.StringIO):
+    """A terminal, or a file."""
+
+    def __init__(self, is_terminal):
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self):
+        return self.is_terminal
+
+    @property
+    def lines(self):
+        """The lines written, without the time of day."""
+        return [re.sub(r"\d\d:\d\d:\d\d ", "", line, count=1) for line in self.getvalue().splitlines()]
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """Returns a function that starts the console of ``rank`` on a screen and returns that screen."""
+
+    def start(is_terminal=False, rank=0, **environment):
+        for name in ("NO_COLOR", "TERM"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        shown = Screen(is_terminal)
+        monkeypatch.setattr(sys, "stderr", shown)
+        start_console(World(rank, 2))
+        return shown
+
+    return start
+
+
+METRICS = {"loss": 2.0, "learning_rate": 1e-4, "samples_per_second": 54.321}
+
+
+def test_the_columns_of_all_events_are_aligned(screen):
+    shown, lines = screen(), EventLines(max_steps=1000, samples_per_epoch=160)
+    lines.tell("start", TrainState(), "from random weights")
+    lines.tell_metrics("train", TrainState(5, 80), METRICS)
+    lines.tell_metrics("valid", TrainState(20, 320), {"loss": 12.34567, "accuracy": 1.0})
+    lines.tell_metrics("train", TrainState(1000, 16000), {**METRICS, "samples_per_second": 12345.6})
+    assert shown.lines == [
+        "start step    0/1000    0.0%  epoch  0.00  from random weights",
+        "train step    5/1000    0.5%  epoch  0.50  loss  2.0000  lr 1.00e-04     54.3 samples/s",
+        "valid step   20/1000    2.0%  epoch  2.00  loss 12.3457  accuracy 1.0000",
+        "train step 1000/1000  100.0%  epoch 100.00  loss  2.0000  lr 1.00e-04    12346 samples/s",
+    ]
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [
+        (0.0, "0.0000"),
+        (0.00012345, "0.000123"),
+        (123.456789, "123.4568"),
+        (45678.9, "4.57e+04"),
+        (-0.25, "-0.2500"),
+        (float("nan"), "   nan"),
+        (7, "     7"),
+        ("0:00:07", "0:00:07"),
+    ],
+)
+def test_numbers_are_shown_with_their_significant_digits(screen, value, shown):
+    said = screen()
+    EventLines(max_steps=9).tell_metrics("valid", TrainState(9), {"f1": value, "perplexity": 1.0})
+    assert said.lines == [f"valid step 9/9  100.0%  f1 {shown}"]
+
+
+def test_an_unknown_epoch_is_not_shown(screen):
+    shown = screen()
+    EventLines(max_steps=10).tell("saved", TrainState(10), "out/checkpoints/step_00000010")
+    EventLines().tell("stop", TrainState(3), "early")
+    assert shown.lines[0] == "saved step 10/10  100.0%  out/checkpoints/step_00000010"
+    assert "%" not in shown.lines[1] and "epoch" not in shown.lines[1]
+
+
+def test_the_end_line_shows_the_elapsed_time(screen, monkeypatch):
+    monkeypatch.setattr("ernie_pair.runtime.processes.event_lines.time.monotonic", lambda: 100.0 + 3723)
+    shown = screen()
+    EventLines(max_steps=2, started=100.0).tell_end(TrainState(2), "best accuracy 0.9")
+    assert shown.lines == ["end   step 2/2  100.0%  took 1:02:03  best accuracy 0.9"]
+
+
+def say_all():
+    logger.info("plain")
+    EventLines(max_steps=1).tell("best", TrainState(1), "good", console.GOOD)
+    logger.warning("careful")
+    logger.error("broken")
+
+
+def test_a_terminal_gets_colours(screen):
+    shown = screen(is_terminal=True)
+    say_all()
+    starts = [line[:5] if line.startswith("\033") else "" for line in shown.getvalue().splitlines()]
+    assert starts == ["", "\033[32m", "\033[33m", "\033[31m"]
+    assert shown.getvalue().count("\033[0m\n") == 3
+
+
+@pytest.mark.parametrize(
+    "is_terminal, environment", [(False, {}), (True, {"NO_COLOR": "1"}), (True, {"TERM": "dumb"})]
+)
+def test_no_colours_without_a_terminal_or_when_disabled(screen, is_terminal, environment):
+    shown = screen(is_terminal, **environment)
+    say_all()
+    assert "\033" not in shown.getvalue() and len(shown.lines) == 4
+
+
+def test_other_ranks_log_only_warnings_and_errors(screen):
+    shown = screen(rank=1)
+    say_all()
+    assert shown.lines == ["careful", "broken"]
+
+
+def test_an_improvement_must_beat_all_earlier_evaluations():
+    judge = Improvement("loss", lower_is_better=True)
+    losses = [3.0, 2.0, 2.5, 2.0, 1.0, float("nan"), 0.5]
+    assert [judge.judge({"loss": loss}) for loss in losses] == [False, True, False, False, True, False, True]
+    assert not judge.judge({"accuracy": 1.0}) and not judge.judge({"loss": "nan"})
+
+
+@pytest.mark.parametrize(
+    "flags, first, second",
+    [
+        ({}, {"loss": 2.0}, {"loss": 1.0}),
+        ({"best_metric": "accuracy"}, {"accuracy": 0.5}, {"accuracy": 0.6}),
+        ({"best_metric": "mae", "lower_is_better": True}, {"mae": 0.5}, {"mae": 0.4}),
+    ],
+)
+def test_a_run_is_judged_by_its_configured_metric(flags, first, second):
+    config = type("Flags", (), flags)()
+    judge = improvement_of(config)
+    assert [judge.judge(values) for values in (first, second, first)] == [False, True, False]

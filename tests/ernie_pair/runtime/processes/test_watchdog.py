@@ -1,0 +1,289 @@
+"""The watchdog, with ranks as separate processes that run nothing else."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from places import ROOT
+
+from data_tools.files.errors import InputError
+from ernie_pair.runtime.processes import watchdog
+from ernie_pair.runtime.processes.world import World
+
+# Rank argv[2] of 2: says "here" when both have been seen, then does argv[3].
+RANK = """
+import sys, time
+from pathlib import Path
+from data_tools.options.cli import exit_code_of
+from data_tools.files.errors import NumbersError, LostProcessError, Stopped
+from ernie_pair.processes import watchdog
+from ernie_pair.runtime.processes.world import World
+
+watchdog.LOOK_SECONDS, watchdog.LOOKS_PER_BEAT, watchdog.SILENT_SECONDS = 0.02, 2, 1.0
+watchdog.GRACE_SECONDS, watchdog.SHORTEST_LIMIT, watchdog.FIRST_ON_GPU = 0.1, 0.5, 0.5
+folder, rank, action = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+def wait_for_both():
+    while len(list((folder / "ranks").glob("*.json"))) < 2:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    print("here", flush=True)
+
+def run():
+    with watchdog.Watchdog(folder, World(rank, 2), action.rpartition(" on ")[2]) as watch:
+        if action == "waits alone":
+            print("here", flush=True)
+            time.sleep(60)
+        wait_for_both()
+        if action == "waits":
+            time.sleep(60)
+        elif action == "finishes late":
+            time.sleep(1.5)
+        elif action == "fails":
+            raise NumbersError("the loss is nan")
+        elif action == "is stopped":
+            raise Stopped("stopped", 143)
+        elif action == "meets a broken collective":
+            time.sleep(0.3)
+            raise RuntimeError("Connection closed by peer")
+        elif action == "is told of an error of the other":
+            raise LostProcessError("rank 0: LookupError: a bug")
+        elif action == "has that error":
+            time.sleep(1.5)  # more than it takes to see the other one's end
+            raise LookupError("a bug")
+        elif action == "hangs in an update":
+            for step in range(3):
+                time.sleep(0.01)
+                watch.step_done(step)
+            time.sleep(60)
+        elif action.startswith("is long in the first step"):
+            time.sleep(1.5)  # what is done before it has no limit of that kind
+            watch.steps_begin()
+            time.sleep(1.5)
+        elif action == "evaluates long":
+            for step in range(3):
+                watch.step_done(step)
+            with watch.paused():
+                time.sleep(1.5)
+
+sys.exit(exit_code_of(run))
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Starts a rank for each action; those still alive are killed at the end."""
+    started = []
+
+    def start(*actions):
+        for rank, action in enumerate(actions):
+            command = [sys.executable, "-c", RANK, str(tmp_path), str(rank), action]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            started.append(subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, **pipes))
+        assert all(process.stdout.readline() == "here\n" for process in started)
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def end_of(process):
+    _, said = process.communicate(timeout=30)
+    return process.returncode, said
+
+
+def test_finished_ranks_leave_no_files_and_are_not_lost(ranks, tmp_path):
+    first, second = ranks("finishes late", "ends")
+    assert end_of(second) == (0, "") and end_of(first) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("waiting", ["waits", "meets a broken collective"])
+def test_a_killed_rank_ends_the_other_with_one_line_naming_it(ranks, waiting):
+    first, second = ranks(waiting, "waits")
+    second.kill()
+    second.wait()
+    code, said = end_of(first)
+    assert code == 6 and said.count("\n") == 1
+    assert f"rank 1 (pid {second.pid}) on {os.uname().nodename} is gone; start the same" in said
+
+
+def test_a_zombie_rank_counts_as_gone(ranks):
+    first, second = ranks("waits", "waits")
+    os.kill(second.pid, signal.SIGKILL)  # and nobody calls wait
+    assert "is gone" in end_of(first)[1]
+
+
+def test_a_stopped_rank_ends_the_other_with_stack_traces(ranks):
+    first, second = ranks("waits", "waits")
+    second.send_signal(signal.SIGSTOP)
+    code, said = end_of(first)
+    assert code == 6 and f"rank 1 (pid {second.pid})" in said and "no sign of life for" in said
+    assert "Current thread" in said and "time.sleep" not in said.splitlines()[0]
+
+
+def test_a_broken_collective_names_the_stopped_rank(ranks):
+    first, second = ranks("meets a broken collective", "waits")
+    second.send_signal(signal.SIGSTOP)  # the collective breaks long before SILENT_SECONDS
+    code, said = end_of(first)
+    assert code == 6 and said.startswith(f"error: rank 1 (pid {second.pid})") and "no sign of life" in said
+    assert "Traceback" not in said
+
+
+def test_an_error_ends_a_pause(tmp_path):
+    watch = watchdog.Watchdog(tmp_path, World(), "gpu")
+    with pytest.raises(LookupError), watch.paused():
+        assert watch._limit() == watchdog.LONGEST_PAUSE
+        raise LookupError("a bug")
+    assert watch._limit() == watchdog.FIRST_ON_GPU
+
+
+RECORD = {"pid": 1, "born": 2, "place": "here", "host": "node", "counter": 3, "error": ""}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"null",
+        b"[]",
+        b"7" * 9000,
+        b"[" * 1024,
+        b'{"pid": 1}',
+        json.dumps({**RECORD, "counter": "3"}).encode(),
+        json.dumps({**RECORD, "error": ["no"]}).encode(),
+        json.dumps({**RECORD, "pid": 1.5}).encode(),
+        json.dumps({**RECORD, "host": "n" * 2000}).encode(),
+    ],
+    ids=lambda data: data[:20].decode("ascii", "replace"),
+)
+def test_an_invalid_record_is_ignored(tmp_path, data):
+    path, peer = tmp_path / "00001.json", watchdog._Peer()
+    path.write_bytes(data)
+    assert peer.look(path, 1.0) == "" and peer.record is None
+    path.write_text(json.dumps(RECORD))
+    assert peer.look(path, 1.0) == ""
+    path.write_bytes(data)
+    assert "no sign of life" in peer.look(path, watchdog.SILENT_SECONDS) and peer.record == RECORD
+
+
+def test_a_pipe_or_link_as_a_record_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "00001.json")
+    (tmp_path / "00002.json").symlink_to("/dev/zero")
+    for name in ("00001.json", "00002.json"):
+        assert watchdog._Peer().look(tmp_path / name, 1.0) == ""
+
+
+def test_an_error_in_a_record_is_reported_on_one_line(tmp_path, ranks):
+    (first,) = ranks("waits alone")
+    record = json.loads((tmp_path / "ranks" / "00000.json").read_text())
+    forged = {**record, "pid": 7, "error": "all is well\nerror: not so \x1b[31m"}
+    (tmp_path / "ranks" / "00001.json").write_text(json.dumps(forged))
+    code, said = end_of(first)
+    assert code == 6 and said.count("\n") == 1 and "\x1b" not in said and "all is well" in said
+
+
+def test_the_rank_that_failed_first_keeps_its_traceback(ranks):
+    first, second = ranks("has that error", "is told of an error of the other")
+    assert end_of(second) == (6, "error: rank 0: LookupError: a bug\n")
+    code, said = end_of(first)
+    assert code == 1 and said.endswith("LookupError: a bug\n") and "Traceback" in said
+
+
+def test_a_rank_that_fails_tells_the_other_why(ranks):
+    first, second = ranks("waits", "fails")
+    assert end_of(second) == (4, "error: the loss is nan\n")
+    code, said = end_of(first)
+    assert code == 6 and "has ended: the loss is nan" in said
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["文件" * 150, "\\" * 500, "a" * 2000, "文件 \udce6" * 90],
+    ids=["chinese", "escapes", "long", "surrogates"],
+)
+def test_the_record_of_a_long_error_stays_readable(tmp_path, said):
+    with pytest.raises(InputError), watchdog.Watchdog(tmp_path, World(1, 2)):
+        raise InputError(said)
+    path, peer = tmp_path / "ranks" / "00001.json", watchdog._Peer()
+    assert peer.look(path, 1.0).partition("has ended: ")[2].startswith(said[:180])
+    assert path.stat().st_size == watchdog.RECORD_BYTES
+    watchdog.clear_heartbeats(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_with_the_same_error_each_report_it(ranks):
+    assert [end_of(process) for process in ranks("fails", "fails")] == [(4, "error: the loss is nan\n")] * 2
+
+
+def test_a_rank_stopped_by_a_signal_is_not_reported_lost(ranks):
+    first, second = ranks("finishes late", "is stopped")
+    assert end_of(second)[0] == 143 and end_of(first) == (0, "")
+
+
+def test_an_error_no_rank_caused_keeps_its_traceback(ranks):
+    first, _ = ranks("meets a broken collective", "waits")
+    code, said = end_of(first)
+    assert code == 1 and "RuntimeError: Connection closed by peer" in said
+
+
+def test_a_hanging_step_is_detected(ranks):
+    first, _ = ranks("hangs in an update", "waits")
+    code, said = end_of(first)
+    assert code == 6 and "no step has ended for" in said and "Thread" in said
+
+
+@pytest.mark.parametrize("device, code", [("gpu", 6), ("cpu", 0)])
+def test_the_first_step_on_a_gpu_has_its_own_time_limit(ranks, device, code):
+    first, _ = ranks(f"is long in the first step on {device}", "waits")
+    ended, said = end_of(first)
+    assert ended == code and ("no step has ended for" in said) is bool(code)
+
+
+def test_work_outside_steps_has_no_time_limit(ranks):
+    first, second = ranks("evaluates long", "waits")
+    assert end_of(first) == (0, "")
+
+
+def test_records_have_a_fixed_size_and_contain_the_pid(ranks, tmp_path):
+    _, second = ranks("waits", "waits")
+    seen = set()
+    deadline = time.monotonic() + 20
+    while len(seen) < 3 and time.monotonic() < deadline:
+        data = (tmp_path / "ranks" / "00001.json").read_bytes()
+        assert len(data) == 1024 and json.loads(data)["pid"] == second.pid
+        seen.add(json.loads(data)["counter"])
+    assert len(seen) == 3
+
+
+START = """
+import sys, time
+from ernie_pair.processes import watchdog
+from ernie_pair.runtime.processes.world import World
+
+watchdog.SAY_SECONDS, watchdog.START_SECONDS = 0.1, 0.35
+with watchdog.all_start(World(0, int(sys.argv[1]))):
+    time.sleep(float(sys.argv[2]))
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    "size, seconds, code, lines",
+    [(2, 0.25, 0, 2), (2, 30, 6, 4), (1, 0.5, 0, 0)],
+    ids=["late", "never", "one"],
+)
+def test_startup_reports_waiting_for_a_rank_and_times_out(size, seconds, code, lines):
+    command = [sys.executable, "-c", START, str(size), str(seconds)]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30)
+    said = done.stderr.splitlines()
+    assert done.returncode == code and len(said) == lines
+    assert all("waiting for all 2 processes to start" in line for line in said[: lines - (code == 6)])
+    assert (code == 6) == ("error: not all 2 processes have started" in done.stderr)

@@ -1,0 +1,164 @@
+"""The flags of mixed precision: the default type for this machine's GPU, and what is refused."""
+
+import ctypes
+
+import pytest
+
+from data_tools.files.atomic_files import CONFIG_YAML
+from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
+from ernie_pair import load_config
+from ernie_pair.launch.launch_config import read_launch
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.runtime import amp_flags
+from ernie_pair.runtime.gpu import builds as of_gpus
+from ernie_pair.series.plan import with_older_plan, write_plan
+from ernie_pair.series.search_space import SearchParamsConfig
+
+PRETRAIN = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
+PAIRS = {name: "unused" for name in ("model_name_or_path", "train_file", "dev_file", "output_dir")}
+O2 = {"use_amp": True, "amp_level": "O2"}
+
+
+@pytest.fixture(params=[(PretrainConfig, PRETRAIN), (TrainConfig, PAIRS)], ids=["pretraining", "pairs"])
+def configure(request):
+    config_class, needed = request.param
+    return lambda **flags: config_class(**needed, **{"device": "gpu", **flags})
+
+
+@pytest.mark.parametrize(
+    "capability, dtype",
+    [((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16"), (None, "float16")],
+)
+def test_the_default_amp_dtype_depends_on_the_gpu(configure, monkeypatch, capability, dtype):
+    monkeypatch.setattr(amp_flags, "gpu_capability", lambda: capability)
+    assert configure(use_amp=True).amp_dtype == dtype
+    assert configure(use_amp=True, amp_dtype="float16").amp_dtype == "float16"
+    assert configure(use_amp=True, amp_dtype="float32").amp_dtype == "float32"
+
+
+def test_without_mixed_precision_the_gpu_is_not_queried(configure, monkeypatch):
+    monkeypatch.setattr(amp_flags, "gpu_capability", lambda: pytest.fail("asked"))
+    assert configure().amp_dtype == "auto"
+
+
+@pytest.mark.parametrize(
+    "flag, value", [("amp_dtype", "float16"), ("amp_dtype", "float32"), ("amp_level", "O2")]
+)
+def test_mixed_precision_flags_require_use_amp(configure, flag, value):
+    with pytest.raises(InputError, match=f"^{flag} {value} needs use_amp=True; add it, or leave {flag} out$"):
+        configure(**{flag: value})
+
+
+EARLIER = {"use_amp": False, "amp_dtype": "float16", "amp_level": "O2"}  # accepted both silently
+NOW = {"use_amp": False, "amp_dtype": "auto", "amp_level": "O1"}
+
+
+def test_unused_amp_flags_of_an_old_checkpoint_are_reset():
+    assert amp_flags.without_idle_amp({**EARLIER, "seed": 1}) == {**NOW, "seed": 1}
+    assert amp_flags.without_idle_amp({"seed": 1}) == {"seed": 1}
+    with_amp = {**EARLIER, "use_amp": True}
+    assert amp_flags.without_idle_amp(with_amp) == with_amp
+
+
+def test_a_series_of_runs_of_an_earlier_version_continues(tmp_path):
+    """Its other flags are compared, and the types too if they have an effect."""
+    path = tmp_path / "plan.json"
+    write_plan(path, {"mark": 1, **EARLIER})
+    assert with_older_plan(path, {"mark": 1, **NOW}, "mark", "comparison", {}) == {"mark": 1, **NOW}
+    write_plan(path, {"mark": 1, **EARLIER, "use_amp": True})
+    with pytest.raises(InputError, match="amp_dtype was float16 and is now bfloat16"):
+        now = {"mark": 1, "use_amp": True, "amp_dtype": "bfloat16", "amp_level": "O2"}
+        with_older_plan(path, now, "mark", "comparison", {})
+
+
+def test_a_search_may_try_with_and_without_use_amp():
+    search = SearchParamsConfig(**PAIRS, device="gpu", use_amp=True, search="use_amp=true,false")
+    assert search.config_of({"use_amp": True}).amp_dtype == search.amp_dtype != "auto"
+    assert search.config_of({"use_amp": False}).amp_dtype == "auto"
+    with pytest.raises(InputError, match="amp_dtype bfloat16 needs use_amp"):
+        search.config_of({"use_amp": False, "amp_dtype": "bfloat16"})
+
+
+def test_a_config_file_of_an_earlier_version_can_be_read(tmp_path):
+    """It contains amp_dtype: float16 without mixed precision, though nobody requested that type."""
+    path = tmp_path / CONFIG_YAML
+    path.write_text("use_amp: false\namp_dtype: float16\n")
+    given = [f"--{name}={value}" for name, value in PAIRS.items()]
+    words = [f"--config={path}", *given]
+    assert parse_config(TrainConfig, words).amp_dtype == "auto"
+    assert load_config(TrainConfig, path, **PAIRS).amp_dtype == "auto"
+    assert parse_config(TrainConfig, [*words, "--device=gpu", "--use_amp=true"]).amp_dtype == "float16"
+    assert load_config(TrainConfig, path, **PAIRS, device="gpu", use_amp=True).amp_dtype == "float16"
+    _, started = read_launch([str(path), *given])
+    assert not any(word.startswith("--amp_dtype") for word in started)
+    for asked in ([*words, "--amp_dtype=float16"], [*given, "--use_amp=false", "--amp_dtype=float16"]):
+        with pytest.raises(InputError, match="needs use_amp=True"):
+            parse_config(TrainConfig, asked)
+
+
+class FakeDriver:
+    """The driver interface of a machine with one GPU of capability 8.6, or with none."""
+
+    def __init__(self, gpus):
+        self.gpus = gpus
+
+    def cuInit(self, flags):
+        return 0 if self.gpus else 100
+
+    def cuDeviceGet(self, device, number):
+        return 0 if number < self.gpus else 101
+
+    def cuDeviceGetAttribute(self, value, attribute, device):
+        value._obj.value = {75: 8, 76: 6}[attribute]
+        return 0
+
+
+@pytest.fixture
+def asked_anew():
+    of_gpus.gpu_capability.cache_clear()
+    yield
+    of_gpus.gpu_capability.cache_clear()
+
+
+@pytest.mark.parametrize("gpus, capability", [(1, (8, 6)), (0, None)])
+def test_the_compute_capability_is_read_from_the_driver(asked_anew, monkeypatch, gpus, capability):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(gpus))
+    assert of_gpus.gpu_capability() == capability
+
+
+def test_without_a_driver_the_compute_capability_is_none(asked_anew, monkeypatch):
+    monkeypatch.setattr(of_gpus, "LIBRARY", "libabsent.so.1")
+    assert of_gpus.gpu_capability() is None
+
+
+def test_half_precision_reduction_needs_half_gradients(configure):
+    for flags in ({}, {"use_amp": True, "amp_dtype": "float32"}):
+        with pytest.raises(InputError, match="^reduce_dtype half is for gradients in half precision, and"):
+            configure(reduce_dtype="half", **flags)
+    assert configure(reduce_dtype="half", **O2).widens_sums is False
+    assert configure(**O2).widens_sums is True
+
+
+def test_half_reduction_of_float32_pair_gradients_is_refused():
+    with pytest.raises(InputError, match="reduce_dtype half: with amp_level O1 the gradients are in float32"):
+        TrainConfig(**PAIRS, device="gpu", use_amp=True, reduce_dtype="half")
+
+
+def test_half_reduction_of_accumulated_gradients_is_refused():
+    with pytest.raises(
+        InputError, match="^reduce_dtype half: the gradients of the 2 micro-batches .* leave it out, or"
+    ) as caught:
+        PretrainConfig(**PRETRAIN, device="gpu", use_amp=True, global_batch_size=16, reduce_dtype="half")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("words", ["softmax,layer_norm", "layer_norm softmax"])
+def test_ops_can_be_kept_in_float32_by_name(words):
+    config = PretrainConfig(**PRETRAIN, amp_fp32_ops=words)
+    assert config.float32_ops == {"softmax", "layer_norm"}
+    with pytest.raises(
+        InputError, match="amp_fp32_ops matmul: its precision cannot be chosen; use some of gelu"
+    ):
+        PretrainConfig(**PRETRAIN, amp_fp32_ops="matmul")

@@ -1,0 +1,111 @@
+"""Prediction with Ray: the same bytes as from one process, for a trained and for an exported model."""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from tiny_ship import random_texts, ship, write_trained
+
+from data_tools.files.errors import InputError, MachineError
+from ernie_pair.pair.config.ask_config import PredictConfig
+from ernie_pair.score.evaluation import predict_pair as predicting
+from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.score.export import predict_exported as running
+from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+RAY = {"engine": "ray", "workers": 2}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """A trained model, its export, and pairs with one malformed row."""
+    folder = tmp_path_factory.mktemp("asking")
+    ship(write_trained(folder / "best"), folder / "ship", "both" if find_spec("onnxruntime") else "paddle")
+    lines = [f"{a}\t{b}\n" for a, b in random_texts(90, seed=4)]
+    lines[41] = "alone\n"
+    (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def asked(here, name, **flags):
+    config = {"output_file": str(here / name), "scores": True, "on_bad_row": "skip", "overwrite": True}
+    return {"input_file": str(here / "pairs.tsv"), **config, **flags}
+
+
+@needs_ray
+def test_ray_output_of_an_exported_model_is_byte_identical(here, monkeypatch):
+    monkeypatch.setattr(running, "CHUNK", 20)
+    predict_exported(RunConfig(str(here / "ship"), **asked(here, "alone.tsv", threads=2)))
+    predict_exported(RunConfig(str(here / "ship"), **asked(here, "ray.tsv", **RAY)))
+    rows = (here / "ray.tsv").read_text().splitlines()
+    assert len(rows) == 91 and rows[42].split("\t")[0] == "41" and not rows[42].strip("41\t")
+    assert (here / "ray.tsv").read_bytes() == (here / "alone.tsv").read_bytes()
+
+
+@needs_ray
+def test_ray_output_of_a_trained_model_is_byte_identical(here, monkeypatch):
+    monkeypatch.setattr(predicting, "WINDOW", 30)
+    monkeypatch.setattr("ernie_pair.score.evaluation.inference_model.WINDOW", 30)
+    flags = {"model_path": str(here / "best"), "device": "cpu"}
+    predict_pair(PredictConfig(**flags, **asked(here, "one.tsv")))
+    predict_pair(PredictConfig(**flags, **asked(here, "tasks.tsv", **RAY)))
+    assert (here / "tasks.tsv").read_bytes() == (here / "one.tsv").read_bytes()
+
+
+def test_output_of_one_engine_is_up_to_date_for_the_other(here, capfd):
+    """What one engine has written, the other need not compute again."""
+    predict_exported(RunConfig(str(here / "ship"), **asked(here, "made.tsv")))
+    again = asked(here, "made.tsv", overwrite=False, **RAY)
+    predict_exported(RunConfig(str(here / "ship"), **again))
+    assert "nothing to do" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        ({"workers": 2}, "ray_address and workers are for engine ray"),
+        ({"ray_address": "head:6379"}, "ray_address and workers are for engine ray"),
+        ({"engine": "ray", "device": "gpu"}, "engine ray computes on CPUs"),
+        ({"engine": "ray", "workers": 0}, "workers=0 is below 1"),
+    ],
+)
+@pytest.mark.parametrize("config_class, model", [(RunConfig, "model"), (PredictConfig, "model_path")])
+def test_inconsistent_ray_flags_are_rejected(config_class, model, flags, reason):
+    with pytest.raises(InputError, match=reason):
+        config_class(**{model: "m", "input_file": "i", "output_file": "o", "device": "cpu", **flags})
+
+
+def test_a_worker_with_a_different_model_is_an_error(here, tmp_path):
+    config = RunConfig(str(here / "ship"), **asked(here, "x.tsv", **RAY))
+    asker = running.RayAsker(config, "0" * 64)
+    with pytest.raises(MachineError, match="is another model; give all machines the same"):
+        asker(None)
+    unseen = running.RayAsker(RunConfig(str(tmp_path / "absent"), **asked(here, "x.tsv", **RAY)), "0" * 64)
+    with pytest.raises(MachineError, match="not seen by .*; put it where all machines of the cluster see it"):
+        unseen(None)
+    trained = PredictConfig(model_path=str(here / "best"), device="cpu", **asked(here, "x.tsv", **RAY))
+    with pytest.raises(MachineError, match="is another model, or computed by"):
+        predicting.RayAsker(trained, "none", "fused", "0" * 64)(None)
+
+
+def test_a_model_that_is_exported_again_is_opened_again(here, tmp_path):
+    """A second run in one process must not answer with the model that it opened for the first."""
+    other = ship(write_trained(tmp_path / "other", initializer_range=0.1), tmp_path / "ship")
+    predict_exported(RunConfig(str(other), **asked(here, "wanted.tsv")))
+    folder = Path(shutil.copytree(here / "ship", tmp_path / "copy"))
+    predict_exported(RunConfig(str(folder), **asked(here, "again.tsv")))
+    before = (here / "again.tsv").read_bytes()
+    shutil.rmtree(folder)
+    other.rename(folder)
+    predict_exported(RunConfig(str(folder), **asked(here, "again.tsv")))
+    assert (here / "again.tsv").read_bytes() == (here / "wanted.tsv").read_bytes() != before
+
+
+def test_an_unreachable_ray_cluster_is_reported_first(here):
+    pytest.importorskip("ray")
+    flags = asked(here, "y.tsv", engine="ray", ray_address="127.0.0.1:9")
+    with pytest.raises(MachineError, match="no Ray cluster at ray_address 127.0.0.1:9"):
+        predict_exported(RunConfig(str(here / "ship"), **flags))
+    assert not Path(flags["output_file"]).exists()

@@ -1,0 +1,292 @@
+"""Hyperparameter search: resumed, pruned and failed trials, and the best one as a config file."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+from places import ROOT
+from tiny_pair import write_model, write_pairs, write_rows
+from tiny_targets import candidate_rows
+
+from data_tools.files.errors import CheckpointError, InputError, NumbersError
+from ernie_pair import SearchParamsConfig, search_params
+from ernie_pair.__main__ import _run as run_here
+from ernie_pair.pair.train.trainer import TrainResult
+from ernie_pair.series import search_params as module
+from ernie_pair.series.search_space import space_of
+from ernie_pair.series.study import Study
+
+SEARCH = "learning_rate=1e-4..2e-2:log batch_size=16,32"
+FLAGS = {
+    **{"model_type": "ernie", "from_scratch": True, "max_steps": 12, "device": "cpu", "seed": 3},
+    **{"search": SEARCH, "trials": 4, "startup_trials": 2, "evaluations": 3, "prune_after": 0},
+}
+
+pytest.importorskip("optuna")
+
+
+@pytest.fixture
+def config(tmp_path):
+    return SearchParamsConfig(
+        model_name_or_path=str(write_model(tmp_path / "model")),
+        train_file=str(write_pairs(tmp_path / "train.tsv", 64, seed=0)),
+        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
+        output_dir=str(tmp_path / "out"),
+        **FLAGS,
+    )
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Fake training runs, whose accuracy is computed from the learning rate."""
+    made = []
+
+    class Run:
+        def __init__(self, config, callbacks):
+            made.append(config)
+            self.config, self.callback = config, callbacks[0]
+
+        def train(self):
+            from ernie_pair.pair.train.callbacks import TrainerState
+            from ernie_pair.train.hooks import TrainerControl
+
+            config, control, value = self.config, TrainerControl(), 0.0
+            for step in range(0, config.max_steps + 1, config.eval_freq):
+                value = config.learning_rate * 10 + step / 1000
+                state = TrainerState(global_step=step, max_steps=config.max_steps)
+                metrics = {"accuracy": value}
+                self.callback.on_evaluate(config, state, control, model=None, metrics=metrics)
+                if control.should_training_stop:
+                    break
+            return TrainResult(step, {}, value, None, not control.should_training_stop)
+
+    monkeypatch.setattr(module, "OneRun", Run)
+    return made
+
+
+def table_of(folder):
+    return (folder / "trials.tsv").read_text(encoding="utf-8")
+
+
+def test_the_best_trial_is_saved_as_a_config_file_for_train(config, tmp_path, capsys):
+    """Running `train` with the best trial's flags gives byte-identical weights."""
+    found = search_params(replace(config, trials=3))
+    out = tmp_path / "out"
+    assert [each.number for each in found.trials] == [1, 2, 3] and found.best.state == "complete"
+    assert found.best.value == max(each.value for each in found.trials if each.state == "complete")
+    assert all(len(each.curve) == 3 for each in found.trials if each.state == "complete")
+    run_here(["train", f"--config={out}/best.yaml", f"--output_dir={tmp_path}/again"])
+    assert "amp_dtype" not in (out / "best.yaml").read_text()  # it has its default value
+    one, other = (folder / "best" / "model_state.pdparams" for folder in (out, tmp_path / "again"))
+    assert one.read_bytes() == other.read_bytes()
+    assert found.best_run == out / "trials" / f"trial-{found.best.number:04d}"
+    page = (out / "search.html").read_text(encoding="utf-8")
+    assert "trial 3" in page and page.count("<figure") == 4 and (out / "trials.svg").read_text()[:4] == "<svg"
+    assert json.loads((out / "search.json").read_text())["trials"][0]["params"] == found.trials[0].params
+    assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in capsys.readouterr().out
+
+
+def test_the_untrained_model_does_not_count_as_a_trial_value(config):
+    """All trials share it, so none could beat another: here every learning rate only does harm."""
+    harm = {"search": "learning_rate=0.5,1", "pruner": "none", "best_metric": "loss"}
+    found = search_params(replace(config, trials=2, **harm))
+    for each in found.trials:
+        assert each.value == min(each.curve.values())
+
+
+def test_more_trials_continue_a_finished_search(config, runs, tmp_path):
+    search_params(config)
+    assert len(runs) == 4
+    search_params(config)
+    assert len(runs) == 4
+    search_params(replace(config, trials=5))
+    assert len(runs) == 5
+    whole = replace(config, trials=5, output_dir=str(tmp_path / "whole"))
+    search_params(whole)
+    assert table_of(tmp_path / "whole") == table_of(tmp_path / "out")
+
+
+@pytest.mark.parametrize("pruner, pruned", [("median", True), ("asha", True), ("none", False)])
+def test_a_poor_trial_is_pruned(config, runs, pruner, pruned):
+    found = search_params(replace(config, trials=10, pruner=pruner))
+    states = [each.state for each in found.trials]
+    assert ("pruned" in states) == pruned and states[found.best.number - 1] == "complete"
+    for each in found.trials:
+        if each.state == "pruned":
+            assert len(each.curve) < 3 and each.value < found.best.value
+
+
+def test_a_trial_is_not_pruned_at_its_last_evaluation(config, runs):
+    """Pruning would save no more work there, and its value may be the best."""
+    found = search_params(replace(config, trials=10, pruner="asha", evaluations=2, prune_after=1))
+    assert {each.state for each in found.trials} == {"complete"}
+
+
+DIES = """
+import json, os, sys
+from ernie_pair import SearchParamsConfig, search_params
+from ernie_pair.series.study import Study, Trial
+
+flags, place, number = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+report, complete = Trial.report, Study.complete
+
+def report_and_die(self, evaluation, value, **given):
+    stops = report(self, evaluation, value, **given)
+    if place == "evaluation" and self.number == number and evaluation == 2:
+        os._exit(9)
+    return stops
+
+def complete_and_die(self, trial, value):
+    if place == "end" and trial == number:
+        os._exit(9)
+    complete(self, trial, value)
+
+Trial.report, Study.complete = report_and_die, complete_and_die
+search_params(SearchParamsConfig(**flags))
+"""
+
+
+@pytest.mark.parametrize("place", ["evaluation", "end"])
+def test_a_killed_search_resumes_to_the_same_trials(config, tmp_path, place):
+    """Killed during an evaluation of its second trial, or before that trial was recorded as complete."""
+    config = replace(config, trials=3, pruner="none", checkpoint_steps=2)
+    search_params(config)
+    killed = replace(config, output_dir=str(tmp_path / "killed"))
+    words = [sys.executable, "-c", DIES, json.dumps(asdict(killed)), place, "2"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 9, done.stderr[-1500:]
+    assert table_of(tmp_path / "killed").count("\n") == 2  # the header and the first trial
+    events = tmp_path / "killed" / "trials" / "trial-0002" / "metrics.jsonl"
+    assert events.is_file()
+    search_params(killed)
+    assert table_of(tmp_path / "killed") == table_of(tmp_path / "out")
+    one, other = (tmp_path / n / "best" / "model_state.pdparams" for n in ("out", "killed"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_trial_killed_while_sampling_gets_the_same_values(config, tmp_path):
+    """Each value depends only on the seed and its position, not on when it is sampled."""
+    space = space_of(config)
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole = Study(tmp_path / "whole", config, space).next_trial()
+    Study(tmp_path / "killed", config, space[:1]).next_trial()
+    killed = Study(tmp_path / "killed", config, space).next_trial()
+    assert killed.number == whole.number == 1 and killed.params == whole.params
+
+
+def test_a_pruned_but_unrecorded_trial_is_not_retrained(config, runs, tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def die(study, number):
+        raise Killed
+
+    asked = replace(config, trials=10)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Study, "prune", die)
+        search_params(asked)
+    before = len(runs)
+    found = search_params(asked)
+    assert found.trials[before - 1].state == "pruned" and len(runs) == 10
+
+
+def test_incompatible_flags_fail_only_their_own_trial(config, runs):
+    """R-Drop needs dropout: a trial without it fails, and the search continues."""
+    search = "dropout=0.0,0.1 rdrop_alpha=0.0,1.0"
+    found = search_params(replace(config, search=search, trials=8, pruner="none"))
+    failed = [each for each in found.trials if each.state == "failed"]
+    assert failed and all(each.params == {"dropout": 0.0, "rdrop_alpha": 1.0} for each in failed)
+    assert "compares two passes" in failed[0].reason and found.best.state == "complete"
+
+
+def test_a_search_without_a_successful_trial_is_an_error(config, monkeypatch):
+    class Run:
+        def __init__(self, config, callbacks):
+            pass
+
+        def train(self):
+            raise NumbersError("the loss is nan")
+
+    monkeypatch.setattr(module, "OneRun", Run)
+    with pytest.raises(NumbersError, match="none of 2 trials has a accuracy .the loss is nan."):
+        search_params(replace(config, trials=2))
+
+
+def test_changed_flags_a_held_lock_and_damage_are_refused(config, runs, tmp_path):
+    search_params(replace(config, trials=1))
+    with pytest.raises(InputError, match="weight_decay was 0.01 and is now 0.02; give another output_dir"):
+        search_params(replace(config, weight_decay=0.02))
+    with pytest.raises(InputError, match="search space was .*; give another output_dir"):
+        search_params(replace(config, search="batch_size=16,32"))
+    lock = module.RunLock(tmp_path / "out" / "search.lock")
+    with pytest.raises(InputError, match="is locked by another run"):
+        search_params(config)
+    lock.release()
+    (tmp_path / "out" / "study.db").write_text("no database")
+    with pytest.raises(CheckpointError, match="study.db cannot be read as a study"):
+        search_params(config)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("strategy", ["epoch", "no"])
+def test_trials_without_their_evaluations_are_refused(config, strategy):
+    with pytest.raises(InputError, match=f"evaluation_strategy {strategy}: trials are compared at"):
+        replace(config, evaluation_strategy=strategy)
+
+
+def test_missing_optuna_is_reported_with_install_advice(config, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"optuna is not installed; pip install .*tune"):
+        search_params(config)
+    assert not (tmp_path / "out").exists()
+
+
+def test_trials_inherit_the_flags_of_train(config, runs):
+    search_params(replace(config, trials=2, weight_decay=0.3, max_steps=10, evaluations=4))
+    assert {run.weight_decay for run in runs} == {0.3} and {run.eval_freq for run in runs} == {3}
+    assert [run.output_dir[-10:] for run in runs] == ["trial-0001", "trial-0002"]
+
+
+def eval_freq_of(config, monkeypatch):
+    """The --eval_freq of the first trial, which fails before its first step."""
+    made = []
+
+    class Run:
+        def __init__(self, config, callbacks):
+            made.append(config)
+
+        def train(self):
+            raise NumbersError("the loss is nan")
+
+    monkeypatch.setattr(module, "OneRun", Run)
+    with pytest.raises(NumbersError):
+        search_params(config)
+    return made[0].eval_freq
+
+
+def test_evaluations_are_spaced_over_the_rows_that_are_kept(config, monkeypatch, tmp_path):
+    """Rows with a bad label are left out: 64 pairs in batches of 8 take 8 steps, whatever else is there."""
+    with open(tmp_path / "train.tsv", "a", encoding="utf-8") as file:
+        file.writelines("你好\t您好\t5\n" for _ in range(64))
+    asked = {"max_steps": 0, "epochs": 1, "evaluations": 4, "search": "dropout=0,0.1", "batch_size": 8}
+    assert eval_freq_of(replace(config, on_bad_row="skip", **asked), monkeypatch) == 2
+
+
+def test_evaluations_of_a_ranking_are_spaced_over_queries(config, monkeypatch, tmp_path):
+    """A step takes --batch_size queries: 64 of them, of three to five candidates, take 8 steps of 8."""
+    header = ("sentence1", "sentence2", "label", "topic")
+    for seed, (name, size) in enumerate((("train", 64), ("dev", 16))):
+        write_rows(tmp_path / f"{name}.tsv", [header, *((*r, r[0]) for r in candidate_rows(size, seed))])
+    asked = {
+        "max_steps": 0,
+        "epochs": 1,
+        "evaluations": 4,
+        "search": "dropout=0,0.1",
+        "batch_size": 8,
+        "best_metric": "auto",
+    }
+    ranking = replace(config, target="ranking", query="topic", **asked)
+    assert eval_freq_of(ranking, monkeypatch) == 2

@@ -1,0 +1,146 @@
+"""The completion scripts, run by the shells themselves."""
+
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+
+import pytest
+from places import ROOT
+
+from data_tools.files import installation as optional_import
+from ernie_pair.__main__ import COMMANDS, GROUPS, _run
+from ernie_pair.commands import config_class_of
+from ernie_pair.pair.config.pair_config import TrainConfig
+
+ASK = """
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+_shtab_ernie_pair ernie-pair "${@: -1}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """The scripts as the command prints them, and a folder with paths to complete."""
+    pytest.importorskip("shtab")
+    folder = tmp_path_factory.mktemp("completion")
+    for shell in ("bash", "zsh"):
+        done = subprocess.run(
+            [sys.executable, "-m", "ernie_pair", "completion", shell],
+            cwd=ROOT,
+            capture_output=True,
+            timeout=60,
+        )
+        assert done.returncode == 0 and done.stderr == b""
+        (folder / f"_ernie-pair.{shell}").write_bytes(done.stdout)
+    (folder / "places").mkdir()
+    (folder / "places" / "train.tsv").touch()
+    (folder / "places" / "tables").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ask(scripts):
+    def ask(line):
+        words = ["bash", "--norc", "-c", ASK, "bash", str(scripts / "_ernie-pair.bash"), *line.split(" ")]
+        done = subprocess.run(words, cwd=scripts / "places", capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        return sorted(done.stdout.split())
+
+    return ask
+
+
+def test_bash_completes_commands(ask):
+    assert ask("ernie-pair tr") == ["train", "train-embedding"]
+    listed = {name for names in GROUPS.values() for name in names.split()}
+    assert set(ask("ernie-pair ")) >= listed
+    assert ask("ernie-pair help pre") == ["predict", "prepare", "pretrain"]
+    assert ask("ernie-pair completion z") == ["zsh"]
+
+
+def test_bash_completes_all_flags_of_a_command(ask):
+    named = {f"--{item.name}" for item in fields(TrainConfig)}
+    assert set(ask("ernie-pair train --")) == named | {"--config", "--help"}
+    assert ask("ernie-pair train --use_amp --lear") == ["--learning_rate"]
+
+
+@pytest.mark.parametrize("command", ["predict", "convert", "serve", "inspect-data"])
+def test_bash_knows_the_flags_of_other_commands(ask, command):
+    options = fields(config_class_of(COMMANDS[command]))
+    named = {f"--{item.name}" for item in options if not item.metadata["positional"]}
+    assert named <= set(ask(f"ernie-pair {command} --"))
+
+
+@pytest.mark.parametrize(
+    ("line", "answers"),
+    [
+        ("train --model_type er", ["ernie", "ernie_gram"]),
+        ("train --use_amp ", ["false", "true"]),
+        ("train --train_file t", ["tables", "train.tsv"]),
+        ("train --output_dir t", ["tables"]),
+        ("train --epochs ", []),
+        ("inspect-data tr", ["train.tsv"]),
+        ("launch tra", ["train", "train-embedding", "train.tsv"]),
+        ("launch train --gpu", ["--gpus"]),
+        ("launch train --max_st", ["--max_steps"]),
+    ],
+)
+def test_bash_completes_choices_and_paths(ask, line, answers):
+    assert ask(f"ernie-pair {line}") == answers
+
+
+def typed(zsh, words, awaited, seconds=30):
+    """Type ``words``, which may contain tabs, into zsh; return what it shows until ``awaited``."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execvpe(zsh, ["zsh", "-f", "-i"], {**os.environ, "TERM": "dumb"})
+    shown, end = b"", time.monotonic() + seconds
+    os.write(terminal, words.encode())
+    while time.monotonic() < end and awaited not in shown.decode(errors="replace"):
+        if select.select([terminal], [], [], 0.1)[0]:
+            shown += os.read(terminal, 65536)
+    os.kill(process, signal.SIGKILL)
+    os.close(terminal)
+    os.waitpid(process, 0)
+    return shown.decode(errors="replace")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+def test_zsh_completes_flags(scripts):
+    zsh = shutil.which("zsh")
+    script = scripts / "_ernie-pair"
+    shutil.copy(scripts / "_ernie-pair.zsh", script)
+    subprocess.run([zsh, "-n", str(script)], check=True, timeout=30)
+    start = f"fpath=({scripts} $fpath); autoload -U compinit; compinit -u -D; cd {scripts}/places\n"
+    start += 'ernie-pair() { print -r -- "given: $*" }\n'  # the command is not run, only completed
+    awaited = "given: train --warmup_rate 0.1"
+    assert awaited in typed(zsh, start + "ernie-pair train --warmup_ra\t0.1\n", awaited)
+
+
+def test_an_unsupported_shell_is_a_one_line_error(capsys):
+    from data_tools.options.cli import exit_code_of
+
+    assert exit_code_of(lambda: _run(["completion", "fish"])) == 2
+    assert capsys.readouterr().err == (
+        "error: completion takes bash or zsh, not fish; write ernie-pair completion bash\n"
+    )
+    assert exit_code_of(lambda: _run(["completion"])) == 0
+    assert capsys.readouterr().out.startswith("usage: ernie-pair completion")
+
+
+def test_missing_shtab_error_says_how_to_install_it(monkeypatch, capsys):
+    from data_tools.options.cli import exit_code_of
+
+    def absent(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(optional_import, "import_module", absent)
+    assert exit_code_of(lambda: _run(["completion", "bash"])) == 2
+    assert capsys.readouterr().err.startswith("error: shtab is not installed; pip install ")

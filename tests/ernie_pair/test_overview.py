@@ -1,0 +1,95 @@
+"""The list of commands, the versions, and the error for an unknown command."""
+
+import platform
+import re
+from importlib import metadata
+
+import pytest
+
+from data_tools.options.cli import exit_code_of
+from ernie_pair import commands as versions_module
+from ernie_pair.__main__ import COMMANDS, COMPLETION, FORMS, GROUPS, HELP, LAUNCH, _run
+from ernie_pair.commands import OTHER_NAMES
+from ernie_pair.version import __version__
+
+ALL = [*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]]
+
+
+def run(*words):
+    try:
+        return exit_code_of(lambda: _run(list(words)))
+    except SystemExit as left:
+        return left.code
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"], ["help", "help"], ["help", "--help"]])
+def test_help_lists_each_command_once_under_its_group(words, capsys):
+    assert run(*words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 100 for line in lines)
+    assert [line[:-1] for line in lines if line.endswith(":")] == list(GROUPS)
+    for name in [*ALL, *(f"{command} --{flag} {value}" for command, flag, value in FORMS)]:
+        assert sum(line.startswith(f"  {name}  ") for line in lines) == 1, name
+
+
+def test_each_command_summary_is_one_imperative_line():
+    for purpose in [entry[3] for entry in COMMANDS.values()] + [LAUNCH[1], HELP[1], COMPLETION[1]]:
+        assert re.fullmatch(r"[A-Z][a-z-]+ .{10,75}[^.]", purpose), purpose
+
+
+@pytest.mark.parametrize("words", [["--version"], ["-V"]])
+def test_version_prints_the_installed_versions(words, capsys):
+    assert run(*words) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"ernie-pair {__version__}",
+        f"paddle {metadata.version('paddlepaddle')}",
+        f"paddlenlp {metadata.version('paddlenlp')}",
+        f"python {platform.python_version()}",
+    ]
+
+
+def test_version_reports_packages_that_are_not_installed(monkeypatch, capsys):
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(versions_module, "version", absent)
+    monkeypatch.setattr(versions_module, "paddle_version", lambda: "")
+    assert run("--version") == 0
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "paddle is not installed",
+        "paddlenlp is not installed",
+    ]
+
+
+def test_help_command_prints_the_same_as_the_help_flag(capsys):
+    assert run("help", "train") == run("train", "--help") == 0
+    both = capsys.readouterr().out
+    assert both[: len(both) // 2] == both[len(both) // 2 :] and "usage: ernie-pair train --" in both
+    assert run("help", "convert", "--to", "hf") == 0
+    assert "usage: ernie-pair convert --to hf --model_path PATH" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("trian", "did you mean train? "),
+        ("evalute", "did you mean evaluate? "),
+        ("pre", "did you mean prepare, predict or pretrain? "),
+        ("finetune", "did you mean train? "),
+        ("run_pretrain", "did you mean pretrain? "),
+        ("infer", "did you mean predict or run? "),
+        ("xyzzy", ""),
+    ],
+)
+def test_an_unknown_command_error_suggests_the_nearest_ones(word, meant, capsys):
+    for words in ([word], ["help", word]):
+        assert run(*words) == 2
+        assert capsys.readouterr().err == (
+            f"error: {word} is not a command of ernie-pair; {meant}ernie-pair --help lists the commands\n"
+        )
+
+
+def test_aliases_map_to_existing_commands():
+    for word, commands in OTHER_NAMES.items():
+        assert word not in ALL and word == word.lower() and "_" not in word
+        assert set(commands) <= {*ALL, "--version"}, word

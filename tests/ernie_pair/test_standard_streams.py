@@ -1,0 +1,305 @@
+"""`-` in place of files, and --pair: what commands read, write and refuse."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from importlib import import_module
+
+import numpy as np
+import pytest
+from command_configs import CONFIGS
+from places import ROOT
+from tiny_search import HashEmbedder, texts_of, use_embedder
+from tiny_ship import random_texts, ship, write_trained
+
+from data_tools.files.atomic_files import CONFIG_YAML
+from data_tools.files.errors import InputError
+from data_tools.options.cli import exit_code_of
+from data_tools.options.foreign_flags import place_word
+from data_tools.options.options import DASH
+from data_tools.options.standard_streams import with_standard_streams
+from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair import load_config
+from ernie_pair.__main__ import COMMANDS, _run
+from ernie_pair.commands import config_class_of
+from ernie_pair.embedding.embed_config import EmbedConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.score.export.predict_exported import RunConfig
+from ernie_pair.search.build_index import IndexConfig
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return write_trained(tmp_path_factory.mktemp("trained") / "best", num_labels=2)
+
+
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    return ship(trained, tmp_path_factory.mktemp("exported") / "ship", "paddle")
+
+
+def run(*words, given=""):
+    """Run a command in a process of its own; return (stdout, stderr, exit code)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ernie_pair", *map(str, words)],
+        cwd=ROOT,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+@pytest.fixture
+def run_here(monkeypatch, capfd):
+    """Like `run`, but in this process."""
+
+    def run(*words, given=""):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        code = exit_code_of(lambda: _run([str(word) for word in words]))
+        return (*capfd.readouterr(), code)
+
+    return run
+
+
+def table(pairs):
+    return "".join(f"{left}\t{right}\n" for left, right in pairs)
+
+
+@pytest.mark.parametrize("command", ["predict", "run"])
+def test_predictions_work_from_stdin_to_stdout(command, trained, exported, tmp_path, run_here):
+    """They equal those of files; JSON rows are recognised by their opening brace."""
+    ask = run if command == "run" else run_here
+    pairs = random_texts(7)
+    model = ("--model_path", trained) if command == "predict" else ("--model", exported)
+    (tmp_path / "pairs.tsv").write_text(table(pairs), encoding="utf-8")
+    shown, told, code = ask(command, *model, "--input_file", "-", "--output_file", "-", given=table(pairs))
+    assert code == 0, told
+    output = tmp_path / "out.tsv"
+    files = ("--input_file", tmp_path / "pairs.tsv", "--output_file", output)
+    assert exit_code_of(lambda: _run([command, *map(str, [*model, *files])])) == 0
+    assert shown == output.read_text() and len(shown.splitlines()) == 8
+    rows = [json.dumps({"sentence1": a, "sentence2": b}) for a, b in pairs]
+    again, told, code = run_here(command, *model, "--input_file=-", "--output_file=-", given="\n".join(rows))
+    assert (code, again) == (0, shown), told
+
+
+def test_mine_works_from_stdin_to_stdout(run_here):
+    given = "a\tb\t1\nb\tc\t1\nc\td\t0\n"
+    shown, told, code = run_here("mine", "-", "--output_file", "-", "--kinds", "implied", given=given)
+    assert code == 0, told
+    assert shown.splitlines()[0].split("\t")[:3] == ["text_a", "text_b", "label"] and "b\td\t0\t" in shown
+
+
+def test_mining_near_pairs_to_stdout_leaves_nothing_behind(run_here, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    given = "".join(f"怎么开户{n}\t如何开户{n}\t1\n" for n in range(6))
+    shown, told, code = run_here("mine", "-", "--output_file", "-", "--kinds", "near", given=given)
+    assert code == 0, told
+    assert shown.splitlines()[0].split("\t")[:3] == ["text_a", "text_b", "label"]
+    assert not list(tmp_path.glob("ernie-pair-*"))
+
+
+def test_index_search_and_embed_read_stdin(run_here, trained, tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    use_embedder(monkeypatch, HashEmbedder())
+    texts = texts_of(20)
+    index = ["--output_dir", tmp_path / "index", "--model_path", "any", "--kind", "flat"]
+    _, told, code = run_here("index", "--texts_file", "-", *index, given="\n".join(texts))
+    assert code == 0, told
+    assert load_config(IndexConfig, tmp_path / "index" / CONFIG_YAML).texts_file == "-"
+    search = ["search", "--index", tmp_path / "index", "--model_path", "any", "--top_k", "1"]
+    rows = [json.dumps({"id": f"q{number}", "text": text}) for number, text in enumerate(texts[:3])]
+    files = ["--queries_file", "-", "--answers_file", "-"]
+    shown, told, code = run_here(*search, *files, given="\n".join(rows))
+    assert code == 0, told
+    answers = [json.loads(line) for line in shown.splitlines()]
+    assert [(one["id"], one["hits"][0]["text"]) for one in answers] == [
+        (f"q{number}", text) for number, text in enumerate(texts[:3])
+    ]
+    embed = ["embed", "--model_path", trained, "--output_dir", tmp_path / "vectors"]
+    _, told, code = run_here(*embed, "--input_file", "-", given="\n".join(texts))
+    assert code == 0 and len(np.load(tmp_path / "vectors" / "vectors.npy")) == 20, told
+    assert load_config(EmbedConfig, tmp_path / "vectors" / CONFIG_YAML).input_file == "-"
+    assert json.loads((tmp_path / "vectors" / "vectors.json").read_text())["texts"]["name"] == "-"
+
+
+def test_a_report_on_stdin_shows_no_temporary_file_name(run_here, trained, tmp_path):
+    rows = "".join(f"{left}\t{right}\t{row % 2}\n" for row, (left, right) in enumerate(random_texts(8)))
+    words = ["--model_path", trained, "--bootstrap", "0", "--report", tmp_path / "report"]
+    files = ["--input_file", "-", "--output_file", tmp_path / "metrics.json"]
+    _, told, code = run_here("evaluate", *words, *files, given=rows)
+    assert code == 0, told
+    assert json.loads((tmp_path / "metrics.json").read_text())["input_file"] == "-"
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "input_file" in page and "/stdin." not in page
+
+
+def test_robustness_on_stdin_records_no_temporary_file(run_here, exported, tmp_path):
+    rows = "".join(f"{left}\t{right}\t{row % 2}\n" for row, (left, right) in enumerate(random_texts(8)))
+    words = ["--robustness", "order", "--bootstrap", "0", "--output_file", tmp_path / "found.json"]
+    _, told, code = run_here("robustness", "--model", exported, "--input_file", "-", *words, given=rows)
+    assert code == 0, told
+    assert json.loads((tmp_path / "found.json").read_text())["input_file"] == "-"
+
+
+@pytest.mark.parametrize("command", ["predict", "run"])
+def test_the_pair_flag_predicts_one_pair(command, trained, exported, capfd):
+    model = ["--model_path", str(trained)] if command == "predict" else ["--model", str(exported)]
+    words = [command, *model, "--scores", "true", "--pair", "今天 天气\t好", '坏"']
+    assert exit_code_of(lambda: _run(words)) == 0
+    header, row = capfd.readouterr().out.splitlines()
+    assert header.split("\t") == ["index", "prediction", "probability_0", "probability_1"]
+    index, prediction, *scores = row.split("\t")
+    assert index == "0" and abs(sum(map(float, scores)) - 1) < 1e-4
+    assert float(scores[int(prediction)]) == max(map(float, scores))
+
+
+def test_a_bad_row_of_stdin_is_reported(exported, run_here):
+    words = ("run", "--model", exported, "--input_file", "-", "--output_file", "-")
+    shown, told, code = run_here(*words, given="a\tb\nonly one\n")
+    assert (shown, code) == ("", 2) and "error: standard input:2: " in told and told.count("\n") == 1
+    shown, told, code = run_here(*words, "--on_bad_row", "skip", given="a\tb\nonly one\n")
+    assert (
+        code == 0 and shown.splitlines()[2] == "1\t" and "standard input: 1 of 2 rows are not pairs" in told
+    )
+    assert "predictions by" not in told and "1 prediction by" in told and told.endswith(": standard output\n")
+    assert not os.path.exists("/dev/stdout.rejected.jsonl")
+    _, told, code = run_here(*words, given="")
+    assert code == 2 and told.startswith("error: standard input: it holds no pairs")
+
+
+def test_an_audit_of_stdin_shows_no_temporary_file_name(run_here, tmp_path):
+    rows = "a\tb\t1\na\tb\t1\nonly one\n"
+    words = ("--output", tmp_path / "audit", "--on_bad_row", "skip")
+    shown, told, code = run_here("audit-pairs", "-", *words, given=rows)
+    assert code == 0 and "standard input:2  a | b | 1" in shown, told
+    shown, told, code = run_here("audit-pairs", "-", given="a\tb\n")
+    assert (shown, code) == ("", 2) and told.startswith("error: standard input:1: ")
+    text = "今天天气真的非常好啊啊\n" * 2
+    assert run_here("audit-text", "-", "--output", tmp_path / "text", given=text)[2] == 0
+    kept = [path.read_text("utf-8") for path in sorted(tmp_path.glob("*/[at]*.json*"))]
+    assert len(kept) == 3 and all("standard input" in one and "stdin." not in one for one in kept)
+
+
+def test_an_error_in_a_pair_names_the_pair_flag(exported, capfd):
+    assert exit_code_of(lambda: _run(["run", "--model", str(exported), "--pair", "", "b"])) == 2
+    assert capfd.readouterr().err.startswith("error: --pair: ")
+
+
+def test_text_can_be_piped_through_to_a_vocabulary(run_here):
+    text = "今天天气真的非常好啊啊\n\n明天的天气也会非常好的吧\n"
+    words = (
+        "text-to-json",
+        "--input_path",
+        "-",
+        "--output_path",
+        "-",
+        "--no_shuffle",
+        "true",
+        "--workers",
+        2,
+    )
+    lines, told, code = run(*words, given=text)
+    assert code == 0, told
+    assert [json.loads(line)["text"] for line in lines.splitlines()] == text.split("\n")[0:3:2]
+    assert run_here(*words, given=text)[::2] == (lines, 0)  # where standard output is a file
+    assert [name for name in os.listdir("/dev") if "stdout." in name] == []
+    vocabulary, told, code = run_here("build-vocab", "--input_path", "-", "--output_path", "-", given=lines)
+    assert code == 0 and vocabulary.startswith("[PAD]\n") and "天\n" in vocabulary, told
+    report, told, code = run_here("audit-text", "-", given=lines)
+    assert code == 0 and "language" in report, told
+
+
+def test_the_temporary_copy_of_stdin_is_deleted(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("今天天气真的非常好啊啊\n".encode())))
+    trans_to_json(TransConfig(input_path="-", output_path=str(tmp_path / "out")))
+    assert (tmp_path / "out.jsonl").read_text(encoding="utf-8").count("\n") == 1
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def streams_of(config_class):
+    return [i.name for i in fields(config_class) if i.metadata["stdin"] or i.metadata["stdout"]]
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if streams_of(config_class_of(COMMANDS[name]))])
+def test_every_command_with_stream_flags_handles_streams(name):
+    module, function, _, _ = COMMANDS[name]
+    takes = getattr(getattr(import_module(module), function), "takes_streams", False)
+    assert takes or name == "fill-mask"  # which reads each line as it comes
+
+
+@pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
+def test_path_flags_without_stream_support_refuse_a_dash(config_class):
+    for item in fields(config_class):
+        if place_word(item.name) and item.name not in streams_of(config_class) and item.type is str:
+            with pytest.raises(
+                InputError, match=rf"(?i)^{item.name}\b.*-: it does not mean a standard stream here; name a f"
+            ):
+                parse(config_class, item, DASH)
+
+
+def parse(config_class, item, value):
+    from dataclasses import MISSING
+
+    needed = {i.name: "x" for i in fields(config_class) if i.default is MISSING and i.type is str}
+    needed.update({i.name: ["x"] for i in fields(config_class) if i.default is MISSING and i.type is not str})
+    return config_class(**{**needed, item.name: value})
+
+
+@with_standard_streams
+def asked(config):
+    return config
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: PredictConfig("x"),
+            r"^input_file and output_file are missing \(pair=... takes the place of input_file and "
+            r"output_file\); give them: PredictConfig\(input_file=..., output_file=...\)$",
+        ),
+        (lambda: PredictConfig("x", "a"), "^output_file is missing; give it"),
+        (lambda: PredictConfig("x", "a", "b", pair=["a", "b"]), "^pair and input_file exclude each other"),
+        (lambda: RunConfig("x", output_file="b", pair=["a", "b"]), "^pair and output_file exclude each"),
+        (lambda: RunConfig("x", pair=["a"]), "^pair takes 2 words, not 1; correct it"),
+        (lambda: RunConfig("x", pair="ab"), "^pair takes a list"),
+    ],
+)
+def test_invalid_combinations_with_pair_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("words", ["--pair a", "--pair", "--pair a --scores true", "--pair -5 -3"])
+def test_a_pair_without_two_texts_is_a_one_line_error(words, capsys):
+    assert exit_code_of(lambda: _run(["run", "--model", "x", *words.split()])) == 2
+    cure = "correct it, or put texts that begin with - into a file for --input_file"
+    assert capsys.readouterr().err == f"error: --pair: expected 2 arguments; {cure}\n"
+
+
+@pytest.mark.parametrize("words", ["- a.txt", "a.txt -", "- -"])
+def test_a_dash_among_other_inputs_is_a_one_line_error(words, capsys):
+    assert exit_code_of(lambda: _run(["audit-text", *words.split()])) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: INPUT -: standard input must be the only input") and told.count("\n") == 1
+
+
+def test_several_processes_cannot_share_stdin(monkeypatch):
+    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
+    with pytest.raises(InputError, match="several processes cannot share standard input; give a file"):
+        asked(EvaluateConfig("x", "-", "out.json"))
+
+
+def test_a_closed_stdin_is_refused(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="standard input is closed; give a file"):
+        asked(EvaluateConfig("x", "-", "out.json"))

@@ -1,0 +1,337 @@
+"""Frozen parts keep their weights, get no gradient and have no dropout; recompute changes no bit."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import paddle
+import pytest
+from tiny_pair import write_model, write_pairs
+
+from data_tools.files.errors import InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.models.config_json import FAMILIES
+from ernie_pair.models.networks.classifier import build_classifier
+from ernie_pair.models.new_model import NewModelConfig
+from ernie_pair.models.new_model import new_model as write_new_model
+from ernie_pair.models.source import open_model
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
+from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.runtime.device import quiet_libraries
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.inference_model import InferenceModel
+from ernie_pair.train.hooks import NoStop
+from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.step.optimizer import new_optimizer, optimizer_arrays
+from ernie_pair.train.step.recompute import freeze, recompute_layers
+
+quiet_libraries()
+IDS = paddle.to_tensor([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0]])
+TYPES = paddle.to_tensor([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0]])
+FREEZINGS = [
+    ({"freeze": "embeddings"}, 0),
+    ({"freeze_layers": 1}, 1),
+    ({"freeze": "embeddings", "freeze_layers": 2}, 2),
+    ({"freeze": "encoder"}, 3),
+]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make(family, **flags) -> a model of 3 layers x 16, frozen as the flags say, and the line about it."""
+    write_model(tmp_path / "m", hidden_size=16, intermediate_size=32, num_hidden_layers=3)
+
+    def fresh(family="ernie", dropout=0.1, pooling="cls", **flags):
+        config = flags_of(family, dropout=dropout, pooling=pooling, **flags)
+        source = open_model(str(tmp_path / "m"), model_type=family, from_scratch=True)
+        model = build_classifier(source, 7, dropout, pooling)
+        said = freeze(model, config)
+        recompute_layers(model, config.use_recompute)
+        return model, said
+
+    return fresh
+
+
+def flags_of(family="ernie", **flags):
+    return PairConfig("out", model_type=family, **flags)
+
+
+def gradients(model, seed=3):
+    """The gradients of a model that had none yet."""
+    paddle.seed(seed)
+    model.train()
+    model(IDS, TYPES).square().sum().backward()
+    found = {n: None if p.grad is None else p.grad.numpy() for n, p in model.named_parameters()}
+    return found
+
+
+def nodes_behind(tensor):
+    """The number of nodes in the backward graph of ``tensor``."""
+    seen, waiting = set(), [tensor.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node.node_ptr() not in seen:
+            seen.add(node.node_ptr())
+            waiting.extend(node.next_functions)
+    return len(seen)
+
+
+def is_below(name, layers):
+    if ".embeddings." in name:
+        return True
+    return ".layers." in name and int(name.split(".layers.")[1].split(".")[0]) < layers
+
+
+@pytest.mark.parametrize("family", ["ernie", "ernie_gram", "bert"])
+@pytest.mark.parametrize("flags, layers", FREEZINGS)
+def test_exactly_the_unfrozen_parameters_get_gradients(make, family, flags, layers):
+    model, _ = make(family, **flags)
+    for name, gradient in gradients(model).items():
+        assert (gradient is None) == is_below(name, layers), name
+
+
+@pytest.mark.parametrize("flags, layers", FREEZINGS)
+def test_frozen_weights_do_not_change_and_have_no_state(make, flags, layers):
+    model, _ = make(**flags)
+    optimizer = new_optimizer(model, flags_of(**flags))
+    before = {name: p.numpy() for name, p in model.named_parameters()}
+    for _ in range(3):
+        optimizer.set_lr(1e-2)
+        model.train()
+        model(IDS, TYPES).square().sum().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    for name, parameter in model.named_parameters():
+        assert np.array_equal(parameter.numpy(), before[name]) == is_below(name, layers), name
+    owners = {name.rsplit(".", 1)[0] for name in optimizer_arrays(model, optimizer)}
+    assert owners == {name for name in before if not is_below(name, layers)}
+    assert len(optimizer.state_dict()) == 4 * len(owners)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_freezing_more_shrinks_the_backward_graph(make, pooling):
+    counts = []
+    for flags in ({}, *(flags for flags, _ in FREEZINGS)):
+        model, _ = make(pooling=pooling, **flags)
+        model.train()
+        counts.append(nodes_behind(model(IDS, TYPES)))
+    assert counts == sorted(counts, reverse=True) and len(set(counts)) == len(counts)
+    states, _ = model.encoder(IDS, token_type_ids=TYPES)
+    assert states.stop_gradient and states.grad_fn is None  # a frozen encoder has no backward graph
+
+
+@pytest.mark.parametrize("flags, layers", FREEZINGS)
+def test_dropout_is_off_only_in_the_frozen_part(make, flags, layers):
+    model, _ = make(dropout=0.5, **flags)
+    model.train()
+    first_trained = [*model.layers()[layers:], model.dropout][0]
+    given = []
+    first_trained.register_forward_pre_hook(lambda layer, inputs: given.append(inputs[0].numpy()))
+    answers = [model(IDS, TYPES).numpy() for _ in range(2)]
+    if layers < 3:
+        assert np.array_equal(*given)  # the output of the frozen part
+    else:
+        states = [model.encoder(IDS, token_type_ids=TYPES)[0].numpy() for _ in range(2)]
+        assert np.array_equal(*states)
+    assert not np.array_equal(*answers)
+
+
+def test_the_number_of_trained_parameters_is_reported(make):
+    model, said = make()
+    assert "(100.0%)" in said and "frozen" not in said
+    every = sum(p.size for p in model.parameters())
+    model, said = make(freeze_layers=2)
+    trained = sum(int(np.prod(p.shape)) for n, p in model.named_parameters() if not is_below(n, 2))
+    assert said == (
+        f"{trained:,} of {every:,} parameters are trained ({trained / every:.1%}); "
+        "the embeddings and 2 of 3 layers are frozen, and drop nothing out"
+    )
+    _, said = make(pooling="mean")
+    pooler = 16 * 16 + 16
+    assert said.startswith(f"{every - pooler:,} of {every:,} parameters are trained")
+
+
+def test_a_model_is_unfrozen_when_no_flag_freezes_it(make):
+    model, _ = make(freeze="encoder", use_recompute=True)
+    freeze(model, flags_of())
+    recompute_layers(model, False)
+    assert not model.frozen_modules and all("forward" not in vars(layer) for layer in model.layers())
+    assert all(gradient is not None for gradient in gradients(model).values())
+
+
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        (
+            {"freeze_layers": 4},
+            "freeze_layers=4 is more than the 3 layers of the model; use freeze",
+        ),
+        ({"freeze_layers": -1}, "freeze_layers=-1 is below 0; use 0 or more"),
+        ({"freeze_layers": 1, "freeze": "encoder"}, "freeze_layers=1 some; leave one of them out"),
+        ({"freeze": "embeddings", "fgm_epsilon": 1.0}, "fgm_epsilon"),
+        ({"freeze_layers": 1, "fgm_epsilon": 1.0}, "fgm_epsilon"),
+    ],
+)
+def test_invalid_freezing_flags_are_refused(make, flags, reason):
+    with pytest.raises(InputError, match=reason):
+        make(**flags)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """job(consumed, **flags) -> a job on the toy task and its updates."""
+    folder = write_model(tmp_path / "model", hidden_size=16, intermediate_size=32)
+    tokenizer = WordPiece.from_file(folder / "vocab.txt")
+    rows = encode_pairs(read_pairs(write_pairs(tmp_path / "train.tsv", 48), 2), tokenizer, 64)
+
+    def build(consumed=0, **flags):
+        config = flags_of(batch_size=16, learning_rate=5e-3, device="cpu", **flags)
+        source = open_model(str(folder), model_type="ernie", from_scratch=True)
+        model = build_classifier(source, config.seed, config.dropout, config.pooling)
+        freeze(model, config)
+        recompute_layers(model, config.use_recompute)
+        made = PairJob(config, model, rows, 20, SingleProcess())
+        return made, training_steps(rows, config.seed, config.batch_size, World(), consumed)
+
+    return build
+
+
+def run(job, updates, first, last):
+    return [job.step(batches, step, NoStop()) for step, batches in zip(range(first, last + 1), updates)]
+
+
+def weights(job):
+    return {name: p.numpy() for name, p in job.model.named_parameters()}
+
+
+def same(first, second):
+    return all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    "flags", [{"freeze": "encoder"}, {"freeze_layers": 1, "pooling": "mean", "layer_decay": 0.8}]
+)
+def test_a_resumed_frozen_job_has_bit_identical_weights(tmp_path, job, flags):
+    whole, updates = job(**flags)
+    run(whole, updates, 1, 5)
+    half, updates = job(**flags)
+    run(half, updates, 1, 2)
+    checkpoints = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
+    checkpoints.save(TrainState(2, 32), {}, half.state_files(), {})
+    rest, updates = job(consumed=32, **flags)
+    rest.restore(checkpoints.newest())
+    checkpoints.close()
+    run(rest, updates, 3, 5)
+    assert same(weights(rest), weights(whole))
+
+
+@pytest.mark.parametrize("flags", [{}, {"freeze": "embeddings"}, {"freeze_layers": 1}, {"pooling": "mean"}])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_recomputed_gradients_are_bit_identical(make, flags, dropout):
+    plain, recomputed = (gradients(make(dropout=dropout, use_recompute=u, **flags)[0]) for u in (False, True))
+    for name, gradient in plain.items():
+        assert (gradient is None) == (recomputed[name] is None), name
+        assert gradient is None or np.array_equal(gradient, recomputed[name]), name
+
+
+def test_recompute_leaves_later_random_numbers_unchanged(make):
+    drawn = []
+    for use_recompute in (False, True):
+        gradients(make(dropout=0.3, use_recompute=use_recompute)[0])
+        drawn.append(paddle.rand([4]).numpy())
+    assert np.array_equal(*drawn)
+
+
+def test_runs_with_and_without_recompute_are_bit_identical(job):
+    ends = []
+    for flags in ({"use_recompute": True}, {"use_recompute": True}, {}):
+        made, updates = job(**flags)
+        run(made, updates, 1, 4)
+        ends.append(weights(made))
+    assert same(ends[0], ends[1]) and same(ends[0], ends[2])
+
+
+def test_recompute_runs_trained_layers_twice_per_update(make):
+    model, _ = make(freeze_layers=1, use_recompute=True)
+    counts = [0] * 3
+    for number, layer in enumerate(model.layers()):
+        # The hook is on the attention, so it runs inside of what recompute repeats.
+        layer.self_attn.register_forward_pre_hook(
+            lambda *given, n=number: counts.__setitem__(n, counts[n] + 1)
+        )
+    gradients(model)
+    assert counts == [1, 1, 2]  # frozen; input without a gradient; recomputed
+    model.eval()
+    with paddle.no_grad():
+        model(IDS, TYPES)
+    assert counts == [2, 2, 3]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_freezes_decays_and_recomputes(tmp_path, capsys, family):
+    vocab_file = write_model(tmp_path / "v") / "vocab.txt"
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    write_new_model(
+        NewModelConfig(
+            str(vocab_file), str(tmp_path / "m"), model_type=family, max_position_embeddings=32, **sizes
+        )
+    )
+    source = open_model(str(tmp_path / "m"), model_type=family, from_scratch=True)
+    found = []
+    for use_recompute in (False, True):
+        model = build_classifier(source, 7, 0.2)
+        freeze(model, flags_of(family))
+        recompute_layers(model, use_recompute)
+        found.append(gradients(model))
+    assert all(g is None or np.array_equal(g, found[1][name]) for name, g in found[0].items())
+    depths = {name: model.depth_of(name) for name, _ in model.named_parameters()}
+    num_layers = len(model.layers())
+    assert set(depths.values()) == set(range(num_layers + 2))
+    model = build_classifier(source, 7, 0.2)
+    freeze(model, flags_of(family, freeze="encoder"))
+    trained = {name for name, gradient in gradients(model).items() if gradient is not None}
+    assert trained == {name for name, depth in depths.items() if depth > num_layers}
+    assert all("pooler" in name or "classifier" in name for name in trained)
+    narrow = [name for name, p in model.named_parameters() if len(p.shape) == 1]
+    optimizer = new_optimizer(model, flags_of(family))
+    assert not any(optimizer._apply_decay_param_fun(dict(model.named_parameters())[n].name) for n in narrow)
+
+
+def test_a_run_applies_the_flags_and_refuses_to_change_them(tmp_path, capfd):
+    config = TrainConfig(
+        model_name_or_path=str(write_model(tmp_path / "model", hidden_size=16, intermediate_size=32)),
+        model_type="bert",
+        from_scratch=True,
+        train_file=str(write_pairs(tmp_path / "train.tsv", 60)),
+        dev_file=str(write_pairs(tmp_path / "dev.tsv", 30, seed=1)),
+        output_dir=str(tmp_path / "out"),
+        max_steps=4,
+        batch_size=16,
+        max_seq_len=12,
+        device="cpu",
+        **{"pooling": "mean", "freeze_layers": 1, "layer_decay": 0.9, "use_recompute": True},
+    )
+    train_pair(config)
+    said = capfd.readouterr().err
+    assert "parameters are trained (" in said and "the embeddings and 1 of 2 layers are frozen" in said
+    (best,) = (tmp_path / "out").glob("best-*")
+    assert json.loads((best / "config.json").read_text())["pooling"] == "mean"
+    evaluate_pair(
+        EvaluateConfig(str(best), config.dev_file, str(tmp_path / "metrics.json"), bootstrap=0, device="cpu")
+    )
+    accuracy = json.loads((tmp_path / "metrics.json").read_text())["accuracy"]
+    assert best.name == f"best-accuracy-{accuracy:.4f}"
+    asked = InferenceModel(PredictConfig(str(best), config.dev_file, str(tmp_path / "p.tsv"), device="cpu"))
+    assert asked.max_seq_len == 12 and asked.model.pooling == "mean"
+    for change in ({"pooling": "cls"}, {"freeze_layers": 2}, {"layer_decay": 0.8}):
+        (flag,) = change
+        with pytest.raises(InputError, match=flag):
+            train_pair(replace(config, **change))
+    train_pair(replace(config, use_recompute=False))  # changes no number
