@@ -14,11 +14,12 @@ from tiny_pair import VOCAB, write_model, write_pairs
 
 from data_tools.options.cli import exit_code_of
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.inference.token_rows import evaluation_batches
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.data.encoded_pairs import encode_pairs, evaluation_batches
+from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair

@@ -8,18 +8,12 @@ from tiny_pair import VOCAB, write_model, write_pairs
 
 from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.inference.token_rows import BatchRules
+from ernie_pair.inference.token_rows import BatchRules, evaluation_batches, kept_lengths, open_tokenizer
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.data.encoded_pairs import (
-    encode_pairs,
-    evaluation_batches,
-    kept_lengths,
-    open_tokenizer,
-    training_steps,
-)
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.batch_order import BatchOrder

@@ -263,4 +263,4 @@ def test_the_built_wheel_contains_all_sources(tmp_path):
     assert set(EXTRAS) <= extras_of(path)
     packed = set(zipfile.ZipFile(path).namelist())
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "ernie_pair").rglob("*.py")}
-    assert modules <= packed and "ernie_pair/server/page.html" in packed
+    assert modules <= packed and "ernie_pair/serve/page.html" in packed
