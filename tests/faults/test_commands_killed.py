@@ -36,7 +36,7 @@ class Case(NamedTuple):
     alone: bool = False  # each start is a process: Paddle's graph names keep counting in one
 
 
-MINING, SEARCH = "ernie_pair.pair.mining", "ernie_pair.search"
+MINING, SEARCH = "ernie_pair.mining", "ernie_pair.search"
 CASES = {
     "mine": Case(
         "train.tsv --output_file OUT.tsv --embedding_model model --min_similarity 0.01 --max_similarity 1",

@@ -100,7 +100,7 @@ def test_a_paddle_that_is_already_loaded_is_queried_directly(installed, monkeypa
 
 def test_the_package_selects_programs_before_loading_paddle():
     program = (
-        "import ernie_pair, sys; from ernie_pair.device import paddle_version as p; assert 'paddle' not in"
+        "import ernie_pair, sys; from ernie_pair.runtime import paddle_version as p; assert 'paddle' not in"
         " sys.modules; import paddle; assert paddle.__version__ == p.paddle_version();"
         " p.can_pretrain(paddle.__version__) and p.refuse_without_programs('it')"
     )

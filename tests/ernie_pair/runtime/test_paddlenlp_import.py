@@ -15,7 +15,7 @@ def run_python(code):
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("module", ["pair.model.encoders", "pretrain.graph.model", "model_files.source"])
+@pytest.mark.parametrize("module", ["models.networks.encoders", "pretrain.graph.model", "models.source"])
 def test_a_model_is_imported_without_the_rest_of_paddlenlp(module):
     code = f"import sys, ernie_pair.{module}; print(*(name for name in {HEAVY} if name in sys.modules))"
     assert run_python(code) == []

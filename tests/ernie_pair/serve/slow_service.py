@@ -42,6 +42,6 @@ class Model:
 if __name__ == "__main__":
     for name, value in ASKED.get("limits", {}).items():
         module, constant = name.split(".")
-        setattr(import_module(f"ernie_pair.server.{module}"), constant, value)
+        setattr(import_module(f"ernie_pair.serve.{module}"), constant, value)
     serving.PairPredictor = Model
     run_command(serving.serve, serving.ServeConfig, ["--model", "none", "--port", "0", *sys.argv[2:]])

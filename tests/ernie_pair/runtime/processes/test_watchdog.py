@@ -20,7 +20,7 @@ import sys, time
 from pathlib import Path
 from data_tools.options.cli import exit_code_of
 from data_tools.files.errors import NumbersError, LostProcessError, Stopped
-from ernie_pair.processes import watchdog
+from ernie_pair.runtime.processes import watchdog
 from ernie_pair.runtime.processes.world import World
 
 watchdog.LOOK_SECONDS, watchdog.LOOKS_PER_BEAT, watchdog.SILENT_SECONDS = 0.02, 2, 1.0
@@ -265,7 +265,7 @@ def test_records_have_a_fixed_size_and_contain_the_pid(ranks, tmp_path):
 
 START = """
 import sys, time
-from ernie_pair.processes import watchdog
+from ernie_pair.runtime.processes import watchdog
 from ernie_pair.runtime.processes.world import World
 
 watchdog.SAY_SECONDS, watchdog.START_SECONDS = 0.1, 0.35

@@ -186,8 +186,8 @@ PEAK = """
 import re, sys
 import numpy as np
 from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.evaluation import inference_model, predict_pair
-from ernie_pair.pair.export import predict_exported
+from ernie_pair.score.evaluation import inference_model, predict_pair
+from ernie_pair.score.export import predict_exported
 from ernie_pair.inference.predictor import PairPredictor
 
 def answer(self, left, right, *more):
