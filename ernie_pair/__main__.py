@@ -7,11 +7,19 @@ import sys
 from importlib import import_module
 from typing import Any, Dict, List, Optional
 
-from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of, parse_config
-from ernie_pair.commands import asked_help, config_class_of, overview, unknown_command, versions
+from ernie_pair.commands import (
+    asked_help,
+    config_class_of,
+    form_of,
+    forms_of,
+    overview,
+    unknown_command,
+    versions,
+)
 
-# command: (module, its function, its config, what it does). A config of another module, module:Config, is
+# command: (module, its function, its config, what it does). A command may have several forms: a word or a
+# flag behind its name chooses one, each with flags of its own. A config of another module, module:Config, is
 # there because that module loads Paddle, which no flag and no help needs.
 COMMANDS = {
     "doctor": (
@@ -20,7 +28,7 @@ COMMANDS = {
         "DoctorConfig",
         "Check the environment: versions, GPU, libraries",
     ),
-    "link-cuda": (
+    "doctor --link_cuda": (
         "ernie_pair.runtime.gpu.cuda_links",
         "link_cuda",
         "LinkCudaConfig",
@@ -32,7 +40,7 @@ COMMANDS = {
         "CheckConfig",
         "Run the main steps on a tiny sample",
     ),
-    "check-gpu": (
+    "check --gpu": (
         "ernie_pair.checks.gpu.check_gpu",
         "check_gpu",
         "CheckGpuConfig",
@@ -62,7 +70,7 @@ COMMANDS = {
         "TransConfig",
         "Convert raw text to JSON lines",
     ),
-    "build-vocab": (
+    "build vocab": (
         "data_tools.build_vocab",
         "build_vocab",
         "VocabConfig",
@@ -74,7 +82,7 @@ COMMANDS = {
         "data_tools.corpus.create_flags:CreateConfig",
         "Convert JSON lines to a corpus of token ids",
     ),
-    "build-ngrams": (
+    "build ngrams": (
         "data_tools.build_ngrams",
         "build_ngrams",
         "NgramsConfig",
@@ -92,7 +100,7 @@ COMMANDS = {
         "InspectConfig",
         "Show samples of a corpus with their masks",
     ),
-    "audit-text": (
+    "audit text": (
         "data_tools.audit_text",
         "audit_text",
         "AuditConfig",
@@ -115,6 +123,18 @@ COMMANDS = {
         "convert",
         "ConvertConfig",
         "Convert pretrained static weights to a model folder",
+    ),
+    "convert --to hf": (
+        "ernie_pair.models.interchange",
+        "convert_to_hugging_face",
+        "ToHuggingFaceConfig",
+        "Convert a model folder for Hugging Face transformers",
+    ),
+    "convert --from hf": (
+        "ernie_pair.models.interchange",
+        "convert_from_hugging_face",
+        "FromHuggingFaceConfig",
+        "Convert a model folder of transformers for PaddleNLP",
     ),
     "fill-mask": (
         "ernie_pair.pretrain.filling.fill_mask",
@@ -140,25 +160,25 @@ COMMANDS = {
         "PlotConfig",
         "Draw the curves of runs as a picture, or as a page that compares them",
     ),
-    "show-checkpoint": (
+    "checkpoint show": (
         "ernie_pair.checkpoint.commands",
         "show_checkpoint",
         "ShowConfig",
         "Show what a checkpoint or a run holds",
     ),
-    "diff-checkpoints": (
+    "checkpoint diff": (
         "ernie_pair.checkpoint.commands",
         "diff_checkpoints",
         "DiffConfig",
         "Compare two checkpoints; the exit code is 0 if they are equal, else 1",
     ),
-    "average-checkpoints": (
+    "checkpoint average": (
         "ernie_pair.models.average_checkpoints",
         "average_checkpoints",
         "AverageConfig",
         "Average the weights of several checkpoints",
     ),
-    "audit-pairs": (
+    "audit pairs": (
         "ernie_pair.pair.audit.audit_pairs",
         "audit_pairs",
         "AuditPairsConfig",
@@ -230,7 +250,7 @@ COMMANDS = {
         "ernie_pair.embedding.embed_config:ExportEmbeddingConfig",
         "Export an embedding model for use without training code",
     ),
-    "compare-starts": (
+    "compare starts": (
         "ernie_pair.series.compare_starts",
         "compare_starts",
         "CompareConfig",
@@ -248,7 +268,7 @@ COMMANDS = {
         "ernie_pair.series.search_space:SearchParamsConfig",
         "Search for the best training flags",
     ),
-    "compare-models": (
+    "compare models": (
         "ernie_pair.series.compare_models",
         "compare_models",
         "ernie_pair.series.compare_models:CompareModelsConfig",
@@ -298,22 +318,6 @@ COMMANDS = {
     ),
 }
 
-
-# The flags that choose another form of a command, which has flags of its own.
-FORMS = {
-    ("convert", "to", "hf"): (
-        "ernie_pair.models.interchange",
-        "convert_to_hugging_face",
-        "ToHuggingFaceConfig",
-        "Convert a model folder for Hugging Face transformers",
-    ),
-    ("convert", "from", "hf"): (
-        "ernie_pair.models.interchange",
-        "convert_from_hugging_face",
-        "FromHuggingFaceConfig",
-        "Convert a model folder of transformers for PaddleNLP",
-    ),
-}
 LAUNCH = ("launch", "Start a command in several processes or on several machines")  # flags: of the command
 HELP = ("help", "Show the help of a command: ernie-pair help train")
 COMPLETION = ("completion", "Print a completion script for bash or zsh")
@@ -321,16 +325,15 @@ COMPLETION = ("completion", "Print a completion script for bash or zsh")
 # What a person wants to do, and the commands for it, in the order in which they are needed.
 GROUPS = {
     "first steps": "quickstart make-sample",
-    "data": "text-to-json pairs-to-text audit-text build-vocab create-corpus prepare build-ngrams "
-    "inspect-data audit-pairs mine pseudo-label",
+    "data": "text-to-json pairs-to-text audit build create-corpus prepare inspect-data mine pseudo-label",
     "pretraining": "new-model pretrain convert fill-mask evaluate-mlm",
     "sentence pairs": "train distill predict cross-validate search-params",
-    "evaluation": "evaluate compare-starts compare-models robustness",
+    "evaluation": "evaluate compare robustness",
     "embeddings and search": "train-embedding embed evaluate-embedding export-embedding index search",
-    "runs and checkpoints": "board plot show-checkpoint diff-checkpoints average-checkpoints",
+    "runs and checkpoints": "board plot checkpoint",
     "deployment": "export ensemble run serve",
     "several processes": "launch config",
-    "environment": "doctor check check-gpu link-cuda completion help",
+    "environment": "doctor check completion help",
 }
 
 
@@ -355,47 +358,29 @@ def _run(words) -> Optional[int]:
         complete = import_module("ernie_pair.completion").complete
         complete(words[1:], _purposes(), _configs_of, _launched())
         return None
-    if words[0] not in COMMANDS:
-        raise unknown_command(words[0], [*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]])
-    entry, program, flags = _form_of(words)
-    config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {program}")
+    forms = forms_of(words[0], COMMANDS)
+    if not forms:
+        raise unknown_command(words[0], dict.fromkeys(name.split()[0] for name in _purposes()))
+    form, flags = form_of(words, forms)
+    if not form:
+        print(overview({words[0]: words[0]}, _purposes()))
+        return None
+    entry = COMMANDS[form]
+    config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
     return getattr(import_module(entry[0]), entry[1])(config)
 
 
-def _form_of(words) -> tuple:
-    """Return (what is run, its name, its flags) for the words of a command.
-
-    Raises InputError for a flag that chooses a form, with a value that names none.
-    """
-    joined = [part for word in words[1:] for part in (word.split("=", 1) if word[:2] == "--" else [word])]
-    for command, flag, value in FORMS:
-        if command == words[0] and f"--{flag}" in joined:
-            place = joined.index(f"--{flag}")
-            if joined[place + 1 : place + 2] != [value]:
-                raise InputError(f"--{flag} takes {value} alone; write {command} --{flag} {value}")
-            form = FORMS[command, flag, value]
-            return form, f"{command} --{flag} {value}", joined[:place] + joined[place + 2 :]
-    return COMMANDS[words[0]], words[0], words[1:]
-
-
 def _purposes() -> Dict[str, str]:
-    """Return {command as it is typed: what it does}; a form stands behind its command."""
-    purposes = {}
-    for name, (_, _, _, purpose) in COMMANDS.items():
-        purposes[name] = purpose
-        for (command, flag, value), form in FORMS.items():
-            if command == name:
-                purposes[f"{command} --{flag} {value}"] = form[3]
-    return {**purposes, **dict((LAUNCH, HELP, COMPLETION))}
+    """Return {command as it is typed: what it does}."""
+    return {**{name: entry[3] for name, entry in COMMANDS.items()}, **dict((LAUNCH, HELP, COMPLETION))}
 
 
 def _configs_of(command: str) -> List[type]:
-    """Return the classes of the flags of a command, those of its forms or of what it starts included."""
+    """Return the classes of the flags of a command, of all its forms, or of what it starts."""
     if command == LAUNCH[0]:
         launching = import_module("ernie_pair.launch.launch_config")
         return [launching.LaunchConfig, *launching.CONFIGS.values()]
-    forms = [form for (name, _, _), form in FORMS.items() if name == command]
-    return [config_class_of(entry) for entry in (COMMANDS[command], *forms)]
+    return [config_class_of(COMMANDS[form]) for form in forms_of(command, COMMANDS)]
 
 
 def _launched() -> List[str]:

@@ -1,9 +1,9 @@
-"""Names of commands in other packages, for suggestions."""
+"""The commands by name: their list, their forms, and suggestions for a word that is none."""
 
 import platform
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from data_tools.files.errors import InputError
 from data_tools.options.foreign_flags import nearest_names
@@ -23,7 +23,7 @@ OTHER_NAMES: Dict[str, Tuple[str, ...]] = {
     "evaluate-pair": ("evaluate",),
     "eval": ("evaluate",),
     "test": ("evaluate",),
-    "benchmark": ("evaluate", "compare-models"),
+    "benchmark": ("evaluate", "compare models"),
     "infer": ("predict", "run"),
     "inference": ("predict", "run"),
     "encode": ("embed",),
@@ -33,7 +33,7 @@ OTHER_NAMES: Dict[str, Tuple[str, ...]] = {
     "trans-to-json": ("text-to-json",),
     "static-to-dynamic": ("convert",),
     "ernie-static-to-dynamic": ("convert",),
-    "vocab": ("build-vocab",),
+    "vocab": ("build vocab",),
     "onnx": ("export",),
     "deploy": ("export", "serve"),
     "server": ("serve",),
@@ -43,19 +43,34 @@ OTHER_NAMES: Dict[str, Tuple[str, ...]] = {
     "hpo": ("search-params",),
     "tune": ("search-params",),
     "kfold": ("cross-validate",),
-    "soup": ("average-checkpoints",),
-    "merge": ("average-checkpoints", "ensemble"),
+    "soup": ("checkpoint average",),
+    "merge": ("checkpoint average", "ensemble"),
     "compress": ("distill", "export"),
     "quantize": ("export",),
     "augment": ("mine",),
     "env": ("doctor",),
-    "info": ("doctor", "show-checkpoint"),
+    "info": ("doctor", "checkpoint show"),
     "version": ("--version",),
     "distributed": ("launch",),
     "torchrun": ("launch",),
     "accelerate": ("launch",),
 }
 
+
+# What commands were called before; a record of an older version may name them.
+FORMER_NAMES = {
+    "link-cuda": "doctor --link_cuda",
+    "check-gpu": "check --gpu",
+    "audit-text": "audit text",
+    "audit-pairs": "audit pairs",
+    "build-vocab": "build vocab",
+    "build-ngrams": "build ngrams",
+    "show-checkpoint": "checkpoint show",
+    "diff-checkpoints": "checkpoint diff",
+    "average-checkpoints": "checkpoint average",
+    "compare-starts": "compare starts",
+    "compare-models": "compare models",
+}
 
 # (module of the function, the function, its flags as Class or module:Class, what it does)
 Entry = Tuple[str, str, str, str]
@@ -87,6 +102,35 @@ def config_class_of(entry: Entry) -> type:
     return getattr(import_module(module or entry[0]), name)
 
 
+def forms_of(command: str, names: Iterable[str]) -> List[str]:
+    """Return the forms of a command among ``names``: `audit text` and `audit pairs` of audit."""
+    return [name for name in names if name.split()[0] == command]
+
+
+def form_of(words: Sequence[str], forms: Sequence[str]) -> Tuple[str, List[str]]:
+    """Return (the form that the words of a command choose, its flags); '' if they only ask for help.
+
+    ``forms``: `convert`, `convert --to hf` or `audit text`. Raises InputError if the words choose none.
+    """
+    command, *flags = words
+    flags = [part for word in flags for part in (word.split("=", 1) if word[:2] == "--" else [word])]
+    for form in forms:
+        chosen = form.split()[1:]
+        flag = chosen[0] if chosen and chosen[0][:2] == "--" else ""
+        if flag in flags:
+            place = flags.index(flag)
+            if flags[place : place + len(chosen)] == chosen:
+                return form, flags[:place] + flags[place + len(chosen) :]
+            raise InputError(f"{flag} takes {chosen[1]} alone; write {form}")
+        if chosen and not flag and flags[:1] == chosen:
+            return form, flags[1:]
+    if command in forms:
+        return command, list(words[1:])
+    if flags[:1] in (["-h"], ["--help"]):
+        return "", []
+    raise InputError(f"{command} has several forms; write {_either(forms)}; {command} --help explains them")
+
+
 def asked_help(words: Sequence[str]) -> List[str]:
     """Return `COMMAND --help` for `help COMMAND`, `--help` for `help`, and other words as they are."""
     if not words or words[0] != "help":
@@ -95,9 +139,11 @@ def asked_help(words: Sequence[str]) -> List[str]:
     return [*asked, "--help"]
 
 
-def unknown_command(word: str, commands: Sequence[str]) -> InputError:
+def unknown_command(word: str, commands: Iterable[str]) -> InputError:
     """Return the error for a word that is no command: it names those that may be meant."""
-    meant = OTHER_NAMES.get(word.lower().replace("_", "-")) or nearest_names(word, commands)
+    if word in FORMER_NAMES:
+        return InputError(f"{word} is called {FORMER_NAMES[word]} now; write ernie-pair {FORMER_NAMES[word]}")
+    meant = OTHER_NAMES.get(word.lower().replace("_", "-")) or nearest_names(word, list(commands))
     cure = f"did you mean {_either(meant)}? " if meant else ""
     return InputError(
         f"{word[:40]} is not a command of ernie-pair; {cure}ernie-pair --help lists the commands"

@@ -9,6 +9,7 @@ from data_tools.files.installation import import_optional
 from data_tools.options.cli import choices_of, doubled_percent
 from data_tools.options.foreign_flags import place_word
 from data_tools.options.options import hints_of
+from ernie_pair.commands import forms_of
 
 SHELLS = ("bash", "zsh")
 _STARTED = "_ernie_pair_started"  # the function of the shell for the first word of `launch`
@@ -48,7 +49,7 @@ def complete(
             f"completion takes {' or '.join(SHELLS)}, not {given}; write ernie-pair completion bash"
         )
     shtab = import_optional("shtab", "completion")
-    commands = {name: purpose for name, purpose in purposes.items() if " " not in name}
+    commands = {name.split()[0]: purpose for name, purpose in reversed(purposes.items())}
     parser = ArgumentParser("ernie-pair")
     parser.add_argument("-V", "--version", action="store_true", help="print versions")
     chosen = parser.add_subparsers()
@@ -59,6 +60,9 @@ def complete(
         elif name == "completion":
             below.add_argument("shell", choices=SHELLS)
         else:
+            forms = [name.split()[1] for name in forms_of(name, purposes) if len(name.split()) == 2]
+            if forms and not forms[0].startswith("--"):
+                below.add_argument("form", choices=forms)
             _add_flags(below, _items_of(configs_of(name)), shtab)
     print(shtab.complete(parser, words[0], preamble=_preamble(launched)), end="")
 

@@ -128,7 +128,7 @@ make_environment() {
         "$PY" -m pip uninstall --quiet --yes paddlepaddle # both builds would share one folder
     fi
     (cd "$ROOT" && pip_install pip setuptools wheel && pip_install --editable ".[$build${WITH_TOOLS:+,dev}]")
-    [ "$build" != gpu ] || (cd "$ROOT" && "$PY" -m ernie_pair link-cuda >&2)
+    [ "$build" != gpu ] || (cd "$ROOT" && "$PY" -m ernie_pair doctor --link_cuda >&2)
     "$PY" -c 'import data_tools._helpers' 2>/dev/null ||
         echo "note: no C++ compiler, so data_tools uses its slower Python twin" >&2
     [ -z "${WITH_TOOLS:-}" ] || echo "$made" >"$VENV/stamp.tools"

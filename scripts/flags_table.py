@@ -5,14 +5,14 @@ python scripts/flags_table.py
 
 import re
 from dataclasses import MISSING, Field, fields
-from importlib import import_module
 from inspect import getsource
 from typing import Dict, List, Literal, Type, get_args, get_origin
 
 from readme_block import FLAGS, is_chinese, replace_block
 
 from data_tools.options.options import GROUPS, Options, hints_of
-from ernie_pair.__main__ import COMMANDS, FORMS
+from ernie_pair.__main__ import COMMANDS
+from ernie_pair.commands import config_class_of
 
 HEAD, CHINESE_HEAD = ("flag", "default", "what"), ("名称", "默认值", "含义")
 SAME, CHINESE_SAME = "The flags of `train`, and:", "`train` 的全部参数，以及："
@@ -48,15 +48,8 @@ def render_flags(page: str) -> str:
 
 
 def config_of_each() -> Dict[str, Type[Options]]:
-    """Return {command: its class of flags}; a variant of a command is named with its flag: convert to hf."""
-    classes = {name: (module, config) for name, (module, _, config, _) in COMMANDS.items()}
-    for (command, flag, value), (module, _, config, _) in FORMS.items():
-        classes[f"{command} {flag} {value}"] = (module, config)
-    found = {}
-    for name, (module, config) in classes.items():
-        place, _, there = config.rpartition(":")  # module:Config if it is in another module
-        found[name] = getattr(import_module(place or module), there)
-    return found
+    """Return {command as it is typed: its class of flags}."""
+    return {name: config_class_of(entry) for name, entry in COMMANDS.items()}
 
 
 def _ordered(config: Type[Options]) -> List[Field]:

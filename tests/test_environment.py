@@ -81,7 +81,7 @@ def run(folder, *words, device="cpu", **environment):
     )
 
 
-LINKED = "asked: -m ernie_pair link-cuda"  # printed to stderr
+LINKED = "asked: -m ernie_pair doctor --link_cuda"  # printed to stderr
 
 
 def installs(folder, extras):

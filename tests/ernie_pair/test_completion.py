@@ -87,6 +87,8 @@ def test_bash_knows_the_flags_of_other_commands(ask, command):
         ("train --output_dir t", ["tables"]),
         ("train --epochs ", []),
         ("inspect-data tr", ["train.tsv"]),
+        ("checkpoint d", ["diff"]),
+        ("compare models --int", ["--int8"]),
         ("launch tra", ["train", "train-embedding", "train.tsv"]),
         ("launch train --gpu", ["--gpus"]),
         ("launch train --max_st", ["--max_steps"]),

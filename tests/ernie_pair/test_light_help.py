@@ -6,7 +6,7 @@ import sys
 import pytest
 from places import ROOT
 
-from ernie_pair.__main__ import COMMANDS, FORMS, GROUPS, LAUNCH
+from ernie_pair.__main__ import COMMANDS, GROUPS, LAUNCH
 
 # A program that runs each line of its first argument as a command, and prints the outcome.
 RUN = """
@@ -39,9 +39,8 @@ def run(*lines):
 
 
 def asked_for_help():
-    forms = [f"{command} --{flag} {value} --help" for command, flag, value in FORMS]
     helps = [f"{command} --help" for command in [*COMMANDS, LAUNCH[0], "completion"]]
-    return ["--help", "--version", "help train", "launch train --help", *forms, *helps]
+    return ["--help", "--version", "help train", "launch train --help", *helps]
 
 
 def test_help_loads_no_heavy_library():
@@ -63,7 +62,7 @@ def test_wrong_flags_load_no_heavy_library():
 
 
 def test_help_in_a_fresh_process_loads_no_heavy_library():
-    for command in ("train", "predict", "pretrain", "export", "compare-models"):
+    for command in ("train", "predict", "pretrain", "export", "compare models"):
         ((_, code, heavy, _),) = run(f"{command} --help")
         assert (code, heavy) == ("0", "light"), command
 
@@ -90,4 +89,6 @@ except SystemExit as left:
 
 def test_each_command_belongs_to_one_group():
     listed = [name for names in GROUPS.values() for name in names.split()]
-    assert sorted(listed) == sorted([*COMMANDS, LAUNCH[0], "help", "completion"])
+    assert sorted(listed) == sorted(
+        {name.split()[0] for name in COMMANDS} | {LAUNCH[0], "help", "completion"}
+    )

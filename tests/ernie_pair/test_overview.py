@@ -8,8 +8,8 @@ import pytest
 
 from data_tools.options.cli import exit_code_of
 from ernie_pair import commands as versions_module
-from ernie_pair.__main__ import COMMANDS, COMPLETION, FORMS, GROUPS, HELP, LAUNCH, _run
-from ernie_pair.commands import OTHER_NAMES
+from ernie_pair.__main__ import COMMANDS, COMPLETION, GROUPS, HELP, LAUNCH, _run
+from ernie_pair.commands import FORMER_NAMES, OTHER_NAMES
 from ernie_pair.version import __version__
 
 ALL = [*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]]
@@ -28,7 +28,7 @@ def test_help_lists_each_command_once_under_its_group(words, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 100 for line in lines)
     assert [line[:-1] for line in lines if line.endswith(":")] == list(GROUPS)
-    for name in [*ALL, *(f"{command} --{flag} {value}" for command, flag, value in FORMS)]:
+    for name in ALL:
         assert sum(line.startswith(f"  {name}  ") for line in lines) == 1, name
 
 
@@ -93,3 +93,34 @@ def test_aliases_map_to_existing_commands():
     for word, commands in OTHER_NAMES.items():
         assert word not in ALL and word == word.lower() and "_" not in word
         assert set(commands) <= {*ALL, "--version"}, word
+
+
+def test_a_former_name_answers_with_the_new_one(capsys):
+    for former, name in FORMER_NAMES.items():
+        assert name in COMMANDS and run(former, "--help") == 2
+        assert capsys.readouterr().err == (f"error: {former} is called {name} now; write ernie-pair {name}\n")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("checkpoint", "write checkpoint show, checkpoint diff or checkpoint average; "),
+        ("audit pair x.tsv", "write audit text or audit pairs; "),
+        ("convert --to paddle", "--to takes hf alone; write convert --to hf"),
+    ],
+)
+def test_a_command_of_several_forms_names_them(words, message, capsys):
+    assert run(*words.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_help_of_a_command_of_several_forms_lists_them(capsys):
+    assert run("checkpoint", "--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("  checkpoint ")] == [
+        "show",
+        "diff",
+        "average",
+    ]
+    assert run("help", "checkpoint", "diff") == 0
+    assert "usage: ernie-pair checkpoint diff FIRST SECOND" in capsys.readouterr().out

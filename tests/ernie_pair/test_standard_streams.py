@@ -176,12 +176,12 @@ def test_a_bad_row_of_stdin_is_reported(exported, run_here):
 def test_an_audit_of_stdin_shows_no_temporary_file_name(run_here, tmp_path):
     rows = "a\tb\t1\na\tb\t1\nonly one\n"
     words = ("--output", tmp_path / "audit", "--on_bad_row", "skip")
-    shown, told, code = run_here("audit-pairs", "-", *words, given=rows)
+    shown, told, code = run_here("audit", "pairs", "-", *words, given=rows)
     assert code == 0 and "standard input:2  a | b | 1" in shown, told
-    shown, told, code = run_here("audit-pairs", "-", given="a\tb\n")
+    shown, told, code = run_here("audit", "pairs", "-", given="a\tb\n")
     assert (shown, code) == ("", 2) and told.startswith("error: standard input:1: ")
     text = "今天天气真的非常好啊啊\n" * 2
-    assert run_here("audit-text", "-", "--output", tmp_path / "text", given=text)[2] == 0
+    assert run_here("audit", "text", "-", "--output", tmp_path / "text", given=text)[2] == 0
     kept = [path.read_text("utf-8") for path in sorted(tmp_path.glob("*/[at]*.json*"))]
     assert len(kept) == 3 and all("standard input" in one and "stdin." not in one for one in kept)
 
@@ -209,9 +209,11 @@ def test_text_can_be_piped_through_to_a_vocabulary(run_here):
     assert [json.loads(line)["text"] for line in lines.splitlines()] == text.split("\n")[0:3:2]
     assert run_here(*words, given=text)[::2] == (lines, 0)  # where standard output is a file
     assert [name for name in os.listdir("/dev") if "stdout." in name] == []
-    vocabulary, told, code = run_here("build-vocab", "--input_path", "-", "--output_path", "-", given=lines)
+    vocabulary, told, code = run_here(
+        "build", "vocab", "--input_path", "-", "--output_path", "-", given=lines
+    )
     assert code == 0 and vocabulary.startswith("[PAD]\n") and "天\n" in vocabulary, told
-    report, told, code = run_here("audit-text", "-", given=lines)
+    report, told, code = run_here("audit", "text", "-", given=lines)
     assert code == 0 and "language" in report, told
 
 
@@ -288,7 +290,7 @@ def test_a_pair_without_two_texts_is_a_one_line_error(words, capsys):
 
 @pytest.mark.parametrize("words", ["- a.txt", "a.txt -", "- -"])
 def test_a_dash_among_other_inputs_is_a_one_line_error(words, capsys):
-    assert exit_code_of(lambda: _run(["audit-text", *words.split()])) == 2
+    assert exit_code_of(lambda: _run(["audit", "text", *words.split()])) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: INPUT -: standard input must be the only input") and told.count("\n") == 1
 

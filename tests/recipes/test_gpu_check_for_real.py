@@ -1,4 +1,4 @@
-"""A real run of check-gpu as far as it needs no GPU: every step on the CPU, with the shorter cases."""
+"""A real run of check --gpu as far as it needs no GPU: every step on the CPU, with the shorter cases."""
 
 import json
 import os
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.recipes, pytest.mark.slow, pytest.mark.timeout(1200)]
 def test_a_quick_check_of_the_cpu_passes(tmp_path):
     temporary, output = tmp_path / "tmp", tmp_path / "check.json"
     temporary.mkdir()
-    words = ["check-gpu", "--device", "cpu", "--quick", "--output", str(output)]
+    words = ["check", "--gpu", "--device", "cpu", "--quick", "--output", str(output)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
     done = subprocess.run(
         [sys.executable, "-m", "ernie_pair", *words], env=environment, capture_output=True, text=True

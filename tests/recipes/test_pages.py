@@ -19,7 +19,7 @@ from places import ROOT
 from readme_block import FLAGS, between, pages_with
 
 import ernie_pair
-from ernie_pair.__main__ import COMMANDS, COMPLETION, FORMS, HELP, LAUNCH
+from ernie_pair.__main__ import COMMANDS, COMPLETION, HELP, LAUNCH
 from ernie_pair.pair.train.parts import TrainingParts
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -87,13 +87,13 @@ def test_commands_like_train_list_only_the_flags_that_differ():
     chinese = flags_table.render_flags("docs/zh/flags.md")
     for default, its_chinese in flags_table.CHINESE_DEFAULTS.items():
         assert 0 < page.count(f" | {default} | ") == chinese.count(f" | {its_chinese} | ")
-    assert {*flags_of_commands()} == {*COMMANDS, *map(" ".join, FORMS)}
+    assert {*flags_of_commands()} == {*COMMANDS}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_flag_that_a_page_names_exists(page):
     known = {flag for flags in flags_of_commands().values() for flag in flags} | FLAGS_OF_OTHERS
-    known |= {flag for _, flag, _ in FORMS}
+    known |= {word[2:] for name in COMMANDS for word in name.split() if word.startswith("--")}
     named = {
         flag for code in INLINE.findall(prose_of(page)) for flag in re.findall(r"--([a-z]\w+)\b(?!-)", code)
     }
@@ -112,7 +112,9 @@ def test_every_command_that_a_page_names_exists(page):
         )
     )
     files = {name for name in named if name.endswith(".yaml")}
-    assert named - files - {*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]} == set()
+    assert (
+        named - files - {name.split()[0] for name in [*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]]} == set()
+    )
 
 
 def test_coming_from_page_names_flags_of_train_and_pretrain():

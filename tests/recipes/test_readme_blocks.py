@@ -75,10 +75,10 @@ CHANGES = [
         {"--teacher output/pair": "--teacher ernie-1.0", "--layers 4": "--layers 1"},
         "--max_steps 2 --max_seq_len 32 --device cpu",
     ),
-    ("compare-models", {"teacher=output/pair": "teacher=ernie-1.0"}, "--alone 4 --bootstrap 10"),
+    ("compare models", {"teacher=output/pair": "teacher=ernie-1.0"}, "--alone 4 --bootstrap 10"),
     ("--target re", {}, "--max_steps 2"),
     ("--target ra", {}, "--max_steps 2"),
-    ("compare-starts", {"--seeds 3": "--seeds 1"}, ""),
+    ("compare starts", {"--seeds 3": "--seeds 1"}, ""),
     ("pseudo-label", {"--at_precision 0.95": "--at_precision 0.3"}, ""),  # few rows prove little
     ("cross-validate", {"--folds 5": "--folds 2"}, "--max_steps 2 --max_seq_len 32 --device cpu"),
     ("search-params", {"--trials 20": "--trials 2"}, "--max_steps 2 --max_seq_len 32 --device cpu"),

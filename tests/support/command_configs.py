@@ -1,6 +1,6 @@
 """The class of options of every command."""
 
-from ernie_pair.__main__ import COMMANDS, FORMS
+from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
 
-CONFIGS = [config_class_of(entry) for entry in [*COMMANDS.values(), *FORMS.values()]]
+CONFIGS = [config_class_of(entry) for entry in COMMANDS.values()]
