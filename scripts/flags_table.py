@@ -48,8 +48,8 @@ def render_flags(page: str) -> str:
 
 
 def config_of_each() -> Dict[str, Type[Options]]:
-    """Return {command as it is typed: its class of flags}."""
-    return {name: config_class_of(entry) for name, entry in COMMANDS.items()}
+    """Return {command as it is typed, without dashes: its class of flags}."""
+    return {name.replace("--", ""): config_class_of(entry) for name, entry in COMMANDS.items()}
 
 
 def _ordered(config: Type[Options]) -> List[Field]:
