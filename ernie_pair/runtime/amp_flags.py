@@ -1,4 +1,4 @@
-"""The flags of mixed precision, the same for pretraining and for pairs."""
+"""The flags of mixed precision and of bit-identical results, the same for pretraining and for pairs."""
 
 from dataclasses import dataclass
 from typing import Collection, Dict, Literal, Mapping

@@ -1,4 +1,7 @@
-"""The control groups (cgroups v1 and v2) of this process: where Linux keeps the limits of a container."""
+"""What this process may use of the machine: its cores and instructions, its memory, and how malloc keeps it.
+
+Limits of a container are read from the control groups (cgroups v1 and v2) of the process.
+"""
 
 import ctypes
 import os

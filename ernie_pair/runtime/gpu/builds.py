@@ -1,4 +1,4 @@
-"""Which build of Paddle is installed, read from its files without importing it or needing CUDA."""
+"""Which build of Paddle is installed, and what a GPU can compute, both without importing Paddle."""
 
 import ast
 import ctypes

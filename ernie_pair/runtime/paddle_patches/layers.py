@@ -1,7 +1,8 @@
-"""Replace the forward pass of a single layer object.
+"""Layers of Paddle and PaddleNLP: settings under private names, another forward pass, what is missing.
 
 PaddleNLP 2.8.1 wraps whatever is assigned to ``forward`` of Paddle's TransformerEncoderLayer
-(`transformers.utils.adapt_stale_fwd_patch`), so it is set in the object's dictionary.
+(`transformers.utils.adapt_stale_fwd_patch`), so a forward pass of
+one layer is set in the dictionary of the object.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The state of an optimizer of the dynamic graph, under Paddle's names.
+"""The optimizer of the dynamic graph: its state under Paddle's names, its gradients, and its loss scaling.
 
 Names, as in Paddle 2.6.2, of `paddle.optimizer.Optimizer`: `_accumulators_holder` (the argument of
 `set_state_dict` before the first step creates the accumulators), `_master_weights`, `_multi_precision`,

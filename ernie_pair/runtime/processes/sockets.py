@@ -1,4 +1,4 @@
-"""The listening socket of a service, and the address to reach it."""
+"""Sockets: of a service that listens, of Python's own processes, and a meeting place at a store of Paddle's."""
 
 import os
 import socket
