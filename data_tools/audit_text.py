@@ -103,11 +103,7 @@ class AuditConfig(Options):
         unit="paragraphs",
         at_least=0,
     )
-    encoding_errors: Literal["strict", "replace"] = option(
-        "strict",
-        help=BAD_BYTES_HELP,
-        group="data",
-    )
+    encoding_errors: Literal["strict", "replace"] = option("strict", help=BAD_BYTES_HELP, group="data")
     max_line_bytes: int = option(
         LONGEST_LINE,
         help="a line longer than this ends the run with an error",

@@ -81,11 +81,7 @@ class VocabConfig(Options):
         at_least=1,
     )
     json_key: str = option("text", help="the key of a document's text in .jsonl files", group="data")
-    encoding_errors: Literal["strict", "replace"] = option(
-        "strict",
-        help=BAD_BYTES_HELP,
-        group="data",
-    )
+    encoding_errors: Literal["strict", "replace"] = option("strict", help=BAD_BYTES_HELP, group="data")
     max_line_bytes: int = option(
         LONGEST_LINE,
         help="a line longer than this ends the run with an error",

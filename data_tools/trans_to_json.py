@@ -52,9 +52,7 @@ class TransConfig(Options):
     EXAMPLE = "--input_path raw/ --output_path data/baike"
 
     input_path: str = option(
-        help="a text file, or a folder of .txt, .gz, .zst files (two levels)",
-        group="data",
-        stdin=(".txt",),
+        help="a text file, or a folder of .txt, .gz, .zst files (two levels)", group="data", stdin=(".txt",)
     )
     output_path: str = option(
         help="path of the output without .jsonl: OUTPUT writes OUTPUT.jsonl", group="data", stdout=True
@@ -70,11 +68,7 @@ class TransConfig(Options):
         unit="characters",
         at_least=0,
     )
-    encoding_errors: Literal["strict", "replace"] = option(
-        "strict",
-        help=BAD_BYTES_HELP,
-        group="data",
-    )
+    encoding_errors: Literal["strict", "replace"] = option("strict", help=BAD_BYTES_HELP, group="data")
     max_line_bytes: int = option(
         LONGEST_LINE,
         help="a line or document longer than this ends the run with an error",

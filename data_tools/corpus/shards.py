@@ -134,11 +134,7 @@ def encoder_for(rules: EncodingRules) -> DocumentEncoder:
 
 
 def encode_lines(
-    encoder: DocumentEncoder,
-    line_rules: LineRules,
-    batch: LineBatch,
-    skip_bad_lines: bool,
-    joining: Joining,
+    encoder: DocumentEncoder, line_rules: LineRules, batch: LineBatch, skip_bad_lines: bool, joining: Joining
 ) -> Shard:
     """Encode the documents of a batch of lines to a shard.
 

@@ -128,10 +128,7 @@ def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir"
 
 def _of_a_person(folder: Path) -> Set[str]:
     """Return the files of ``folder`` that have a name of ours but are the user's."""
-    is_own = {
-        README: _is_own_readme(folder),
-        CONFIG_YAML: read_own_config(folder / CONFIG_YAML) is not None,
-    }
+    is_own = {README: _is_own_readme(folder), CONFIG_YAML: read_own_config(folder / CONFIG_YAML) is not None}
     return {name for name, is_ours in is_own.items() if not is_ours and os.path.lexists(folder / name)}
 
 

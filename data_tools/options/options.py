@@ -73,10 +73,7 @@ GROUPS = (*("data", "model", "optimisation", "precision", "evaluation", "checkpo
 NOTHING = ("", "none", "null", "~")  # mean None, for an option that may be None
 LONGEST_VALUE = 4096
 DASH = "-"  # instead of a file: standard input or output
-_BOOLS = {
-    **dict.fromkeys(("true", "yes", "on"), True),
-    **dict.fromkeys(("false", "no", "off"), False),
-}
+_BOOLS = {**dict.fromkeys(("true", "yes", "on"), True), **dict.fromkeys(("false", "no", "off"), False)}
 _KINDS: Dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _TEXTS = {"json_key", "doc_spliter", "cn_split_dimer", "pair", "text_a", "text_b", "text"}  # not paths
 _LEFT_OUT = object()  # in place of a required value that was not given
