@@ -7,8 +7,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
 from data_tools.options.cli import choices_of, doubled_percent
-from data_tools.options.foreign_flags import place_word
-from data_tools.options.options import hints_of
+from data_tools.options.options import hints_of, place_word
 
 SHELLS = ("bash", "zsh")
 _STARTED = "_ernie_pair_started"  # the function of the shell for the first word of `launch`

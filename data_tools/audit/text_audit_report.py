@@ -6,6 +6,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from data_tools.audit.duplicates import ExactRepeats, NearRepeats
 from data_tools.audit.text_quality import Tally
+from data_tools.files.errors import printable
 
 BAR = 40  # characters of the longest bar
 LANGUAGES = 8  # shown
@@ -39,8 +40,7 @@ class TextAudit:
 def report_lines(audit: TextAudit) -> Iterator[str]:
     """Yield the lines of the report for the terminal; control and invisible characters are escaped."""
     for line in _lines(audit):
-        line = line.replace("\u3000", " ")
-        yield "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+        yield printable(line.replace("\u3000", " "))
 
 
 def _lines(audit: TextAudit) -> Iterator[str]:
