@@ -45,17 +45,21 @@ from data_tools.audit.text_quality import (
     read_paragraphs,
     writing_of,
 )
+from data_tools.corpus.create_flags import (
+    encoding_errors_option,
+    json_key_option,
+    line_bytes_option,
+    line_rules_of,
+)
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
 from data_tools.files.process_pool import ordered_map
 from data_tools.files.progress import Progress
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option, overwrite_option, workers_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.text_files import (
-    BAD_BYTES_HELP,
-    LONGEST_LINE,
     TEXT_ENDINGS,
     LineBatch,
     LineRules,
@@ -75,55 +79,35 @@ class AuditConfig(Options):
 
     EXAMPLE = "raw/ --output audit --workers 8"
 
-    input: List[str] = option(
+    input: List[str] = data_option(
         help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)",
         positional=True,
-        group="data",
         stdin=(".txt", ".jsonl"),
     )
-    output: str = option(
-        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
+    output: str = data_option(
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
     )
-    json_key: str = option("text", help="the key of a document's text in .jsonl files", group="data")
-    near_threshold: float = option(
-        0.8, help="minimum Jaccard similarity of near duplicates", group="data", at_least=0.3, at_most=1
+    json_key: str = json_key_option(help="the key of a document's text in .jsonl files")
+    near_threshold: float = data_option(
+        0.8, help="minimum Jaccard similarity of near duplicates", at_least=0.3, at_most=1
     )
-    shingle: int = option(
+    shingle: int = data_option(
         5,
         help="characters per shingle; paragraphs are compared as sets of shingles",
-        group="data",
         unit="characters",
         at_least=1,
     )
-    near_limit: int = option(
+    near_limit: int = data_option(
         1_000_000,
         help="maximum number of paragraphs to compare; a sample of them if there are more; 0: do not look "
         "for near duplicates",
-        group="data",
         unit="paragraphs",
         at_least=0,
     )
-    encoding_errors: Literal["strict", "replace"] = option("strict", help=BAD_BYTES_HELP, group="data")
-    max_line_bytes: int = option(
-        LONGEST_LINE,
-        help="a line longer than this ends the run with an error",
-        group="data",
-        unit="bytes",
-        at_least=1,
-    )
-    workers: int = option(
-        1,
-        help="reading processes; the report does not depend on their number",
-        group="devices",
-        unit="processes",
-        at_least=1,
-    )
-    overwrite: bool = option(False, help="replace an existing report in the folder", group="data")
-
-    @property
-    def line_rules(self) -> LineRules:
-        """Return how lines of the input are read."""
-        return LineRules(self.json_key, self.max_line_bytes, replaces=self.encoding_errors == "replace")
+    encoding_errors: Literal["strict", "replace"] = encoding_errors_option()
+    max_line_bytes: int = line_bytes_option(help="a line longer than this ends the run with an error")
+    workers: int = workers_option(help="reading processes; the report does not depend on their number")
+    overwrite: bool = overwrite_option(help="replace an existing report in the folder")
 
     @property
     def near_rules(self) -> NearRules:
@@ -228,7 +212,7 @@ def _batches(inputs: List[Path], rules: LineRules, progress: Progress) -> Iterat
 
 
 def _survey(inputs: List[Path], config: AuditConfig, progress: Progress) -> _Survey:
-    rules = config.line_rules
+    rules = line_rules_of(config)
     jobs = ((rules, batch) for batch in _batches(inputs, rules, progress))
     parts, is_empty, paths = [], [], []
     odd: Dict[str, Tally] = {}
@@ -296,11 +280,17 @@ def _compare(inputs, config: AuditConfig, table: Table, firsts: Firsts, progress
 def _near_jobs(inputs, config: AuditConfig, table: Table, sample: np.ndarray, progress: Progress):
     is_chosen = np.zeros(len(table.lengths), dtype=bool)
     is_chosen[sample] = True
-    for number, batch in enumerate(_batches(inputs, config.line_rules, progress)):
+    for number, batch in enumerate(_batches(inputs, line_rules_of(config), progress)):
         begin, end = table.begins[number : number + 2] if number < len(table.paths) else (0, 0)
         chosen = is_chosen[begin:end]
         if chosen.any():
-            yield config.line_rules, config.near_rules, batch, chosen, table.fingerprints[begin:end][chosen]
+            yield (
+                line_rules_of(config),
+                config.near_rules,
+                batch,
+                chosen,
+                table.fingerprints[begin:end][chosen],
+            )
 
 
 def _near_batch(job) -> Tuple[np.ndarray, List[bytes]]:
@@ -322,7 +312,7 @@ def _repeats(survey: _Survey, firsts: Firsts, near: Optional[_Near], config: Aud
     listed = [int(row) for row in firsts.rows[listed_firsts(firsts)]]
     if near:
         listed += [int(near.sample[number]) for number in listed_near(near.groups)]
-    texts = quotes(map(table.place, listed), config.line_rules)
+    texts = quotes(map(table.place, listed), line_rules_of(config))
     exact = exact_repeats(table, survey.is_empty, firsts, texts)
     if not near:
         return exact, None

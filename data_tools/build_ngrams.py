@@ -24,7 +24,14 @@ from data_tools.files.process_pool import ordered_map
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import (
+    Options,
+    data_option,
+    option,
+    overwrite_option,
+    refuse_empty,
+    workers_option,
+)
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.ngrams import (
@@ -51,30 +58,22 @@ class NgramsConfig(Options):
 
     EXAMPLE = "--input_path data --vocab_file vocab.txt --output_path ngrams.txt"
 
-    input_path: str = option(
-        help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder",
-        group="data",
+    input_path: str = data_option(
+        help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder"
     )
-    vocab_file: str = option(help=VOCABULARY_HELP, group="data")
-    output_path: str = option(help="the lexicon to write, ngrams.txt", group="data", stdout=True)
-    score: Literal["t", "pmi"] = option(
+    vocab_file: str = data_option(help=VOCABULARY_HELP)
+    output_path: str = data_option(help="the lexicon to write, ngrams.txt", stdout=True)
+    score: Literal["t", "pmi"] = data_option(
         "t",
         help="t: the t-statistic of the ERNIE-Gram paper, (p - q) / sqrt(p (1 - p) / N); pmi: ln(p / q). p "
         "is the relative frequency of an n-gram among the N windows of its length, q the product of the "
         "relative frequencies of its tokens",
-        group="data",
     )
-    sizes: str = option(
-        "10000 10000",
-        help="maximum number of n-grams of 2 tokens, of 3, and so on; one number per length",
-        group="data",
+    sizes: str = data_option(
+        "10000 10000", help="maximum number of n-grams of 2 tokens, of 3, and so on; one number per length"
     )
-    min_count: int = option(
-        5,
-        help="drop n-grams that occur in the corpus fewer times than this",
-        group="data",
-        unit="times",
-        at_least=1,
+    min_count: int = data_option(
+        5, help="drop n-grams that occur in the corpus fewer times than this", unit="times", at_least=1
     )
     counts_in_memory: int = option(
         10_000_000,
@@ -84,14 +83,8 @@ class NgramsConfig(Options):
         unit="n-grams",
         at_least=1000,
     )
-    workers: int = option(
-        1,
-        help="counting processes; the lexicon does not depend on their number",
-        group="devices",
-        unit="processes",
-        at_least=1,
-    )
-    overwrite: bool = option(False, help="replace an existing lexicon", group="data")
+    workers: int = workers_option(help="counting processes; the lexicon does not depend on their number")
+    overwrite: bool = overwrite_option(help="replace an existing lexicon")
 
     def __post_init__(self):
         super().__post_init__()
@@ -119,7 +112,12 @@ def build_ngrams(config: NgramsConfig) -> None:
     tokenizer = open_vocabulary(config.vocab_file)
     corpus = open_corpus(find_corpus(config.input_path, "--input_path"))
     tokenizer = vocabulary_of([corpus], tokenizer)
-    _refuse_long(config, tokenizer)
+    longest = longest_countable(tokenizer.vocab_size)
+    if len(config.most_of_lengths) + 1 > longest:
+        raise InputError(
+            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens; with a "
+            f"vocabulary of {tokenizer.vocab_size} they may have {longest}: give at most {longest - 1}"
+        )
     inputs: Dict[str, Sequence[Path]] = {
         "input_path": [path for path in corpus.paths if path.exists()],
         "vocab_file": [vocabulary_file(config.vocab_file)],
@@ -140,15 +138,6 @@ def build_ngrams(config: NgramsConfig) -> None:
         file.writelines(lexicon_lines(best, tokenizer, about))
     counted = ", ".join(f"{len(s.keys)} of {n} tokens" for n, s in enumerate(best, start=SHORTEST))
     sys.stderr.write(f"{as_called(config.output_path)}: n-grams by {config.score}: {counted}\n")
-
-
-def _refuse_long(config: NgramsConfig, tokenizer: AnyTokenizer) -> None:
-    longest = longest_countable(tokenizer.vocab_size)
-    if len(config.most_of_lengths) + 1 > longest:
-        raise InputError(
-            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens; with a "
-            f"vocabulary of {tokenizer.vocab_size} they may have {longest}: give at most {longest - 1}"
-        )
 
 
 def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -> List[Scored]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty
 from data_tools.text import sample
 
 MOST_DOCUMENTS = 100_000
@@ -25,24 +25,22 @@ class SampleConfig(Options):
 
     EXAMPLE = "--output_dir sample"
 
-    output_dir: str = option(help="corpus.txt and pairs/{train,dev,test}.tsv go here", group="data")
-    seed: int = option(1234, help="another seed gives another sample", group="data", at_least=0)
-    documents: int = option(
+    output_dir: str = data_option(help="corpus.txt and pairs/{train,dev,test}.tsv go here")
+    seed: int = data_option(1234, help="another seed gives another sample", at_least=0)
+    documents: int = data_option(
         600,
         help="documents of the corpus, each of 4 to 9 sentences",
-        group="data",
         unit="documents",
         at_least=1,
         at_most=MOST_DOCUMENTS,
     )
-    pairs: int = option(
+    pairs: int = data_option(
         3600,
         help="sentence pairs; dev and test each get a ninth of them",
-        group="data",
         unit="pairs",
         at_least=sample.SMALLEST_DATA_SET,
     )
-    overwrite: bool = option(False, help="replace an existing sample", group="data")
+    overwrite: bool = overwrite_option(help="replace an existing sample")
 
     def __post_init__(self):
         super().__post_init__()

@@ -150,6 +150,7 @@ def option(
 # Fields that several commands have; each says in its own words what it means there.
 workers_option = partial(option, 1, group="devices", unit="processes", at_least=1)
 overwrite_option = partial(option, False, group="data")
+data_option = partial(option, group="data")
 
 
 @dataclass(frozen=True)

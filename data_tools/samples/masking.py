@@ -17,7 +17,7 @@ from data_tools.dataset_utils import (
     create_masked_lm_predictions,
 )
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, import_named, option
+from data_tools.options.options import Options, data_option, import_named
 from data_tools.text.ngrams import NgramLexicon
 
 SPECIALS_PER_SAMPLE = 3  # [CLS] A [SEP] B [SEP]
@@ -28,36 +28,27 @@ SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
 class MaskingFlags(Options):
     """The base of every command that makes samples; each field is a flag of it."""
 
-    masked_lm_prob: float = option(0.15, help="share of the tokens to mask", group="data", above=0, below=1)
-    short_seq_prob: float = option(
-        0.1, help="share of the samples with a shorter target length", group="data", at_least=0, below=1
+    masked_lm_prob: float = data_option(0.15, help="share of the tokens to mask", above=0, below=1)
+    short_seq_prob: float = data_option(
+        0.1, help="share of the samples with a shorter target length", at_least=0, below=1
     )
-    favor_longer_ngram: bool = option(
-        False, help="mask long n-grams more often than short ones", group="data"
+    favor_longer_ngram: bool = data_option(False, help="mask long n-grams more often than short ones")
+    max_ngrams: int = data_option(3, help="longest n-gram of words masked together", unit="words", at_least=1)
+    geometric: bool = data_option(
+        False, help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n"
     )
-    max_ngrams: int = option(
-        3, help="longest n-gram of words masked together", group="data", unit="words", at_least=1
-    )
-    geometric: bool = option(
-        False,
-        help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n",
-        group="data",
-    )
-    whole_word_mask: bool = option(True, help="mask whole words; false: mask single tokens", group="data")
-    level_weights: str = option(
+    whole_word_mask: bool = data_option(True, help="mask whole words; false: mask single tokens")
+    level_weights: str = data_option(
         "1 1 1",
         help="weights of a character, a phrase (any word of several tokens) and an entity when drawing words "
         "to mask; entities are marked by --user_lexicon when the corpus is created; weight 0: drawn only "
         "when no other word is left",
-        group="data",
     )
-    masking_fn: str = option(
-        "", help="your own masking function, package.module:function; empty: the built-in one", group="data"
+    masking_fn: str = data_option(
+        "", help="your own masking function, package.module:function; empty: the built-in one"
     )
-    binary_head: bool = option(
-        True,
-        help="two segments per sample, to learn their order too; false: one segment, masked tokens only",
-        group="data",
+    binary_head: bool = data_option(
+        True, help="two segments per sample, to learn their order too; false: one segment, masked tokens only"
     )
 
     def __post_init__(self):
