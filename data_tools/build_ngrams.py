@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Literal, Sequence, Tuple
+from typing import Dict, Iterator, List, Literal, Sequence
 
 import numpy as np
 
@@ -41,7 +41,6 @@ from data_tools.text.ngrams import (
     Scored,
     Scorer,
     Text,
-    TextCounts,
     better_of,
     count_text,
     lexicon_lines,
@@ -145,13 +144,13 @@ def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -
     mosts = config.most_of_lengths
     token_counts = np.zeros(tokenizer.vocab_size, np.int64)
     of_lengths = {length: NgramCounts(config.counts_in_memory) for length in range(2, len(mosts) + 2)}
-    count = partial(_count, partial(count_text, tokens=ngram_tokens(tokenizer), longest=len(mosts) + 1))
+    count = partial(count_text, tokens=ngram_tokens(tokenizer), longest=len(mosts) + 1)
     with CountProgress(len(corpus.ids), "token") as progress:
-        for num_tokens, counted in ordered_map(count, _texts_of(corpus), config.workers):
+        for counted in ordered_map(count, _texts_of(corpus), config.workers):
             token_counts += counted.tokens
             for length, ngrams in counted.ngrams.items():
                 of_lengths[length].add(ngrams)
-            progress.advance(num_tokens)
+            progress.advance(counted.size)
     best = []
     for most, (length, counts) in zip(mosts, of_lengths.items()):
         scorer, chosen = Scorer(config.score, token_counts, length, counts.total), NOTHING
@@ -161,10 +160,6 @@ def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -
             chosen = better_of(chosen, Scored(keys, scorer.score(keys, times), times), most)
         best.append(chosen)
     return best
-
-
-def _count(count: Callable[[Text], TextCounts], text: Text) -> Tuple[int, TextCounts]:
-    return len(text.ids), count(text)
 
 
 def _texts_of(corpus: Corpus) -> Iterator[Text]:

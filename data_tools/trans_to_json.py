@@ -244,10 +244,10 @@ def _write(parts: List[Part], draft: Path, rng) -> None:
         return
     ends = np.concatenate([*begins, [size]])  # where each line begins, and the end
     with open(gathered, "rb") as content:
-        lines = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
-    with lines, open(draft, "wb") as out:
+        mapped = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
+    with mapped, open(draft, "wb") as out:
         for document in rng.permutation(len(ends) - 1).tolist():
-            out.write(lines[ends[document] : ends[document + 1]])
+            out.write(mapped[ends[document] : ends[document + 1]])
 
 
 def main() -> None:

@@ -115,9 +115,9 @@ def fake_lac(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "LAC", None)
     monkeypatch.delitem(sys.modules, "LAC")
     monkeypatch.setenv("GLOG_minloglevel", "0")
-    chinese_words._lac.cache_clear()
+    chinese_words._open_segmenter.cache_clear()
     yield core
-    chinese_words._lac.cache_clear()
+    chinese_words._open_segmenter.cache_clear()
 
 
 def test_lac_segments_each_line_separately(fake_lac):
