@@ -8,6 +8,7 @@ the candidates for near duplicates once more. The report is the same for any num
 """
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -36,7 +37,6 @@ from data_tools.audit.text_quality import (
     HANZI,
     ODD_KINDS,
     Tally,
-    Writing,
     add_all,
     fingerprints,
     normalised,
@@ -186,16 +186,6 @@ def _by_size(tallies: Dict[str, Tally]) -> Dict[str, Tally]:
     return dict(sorted(tallies.items(), key=lambda item: (-item[1].paragraphs, item[0])))
 
 
-class _Surveyed(NamedTuple):
-    """The survey of one batch: the columns of `Table`, which paragraphs are empty, and what was found."""
-
-    path: str
-    columns: Tuple[np.ndarray, ...]
-    is_empty: np.ndarray
-    odd: Dict[str, Tally]
-    writing: Writing
-
-
 class _Survey(NamedTuple):
     table: Table
     is_empty: np.ndarray
@@ -218,41 +208,34 @@ def _survey(inputs: List[Path], config: AuditConfig, progress: Progress) -> _Sur
     odd: Dict[str, Tally] = {}
     scripts: Dict[str, Tally] = {}
     languages: Dict[str, Tally] = {}
-    hanzi = dict.fromkeys(HANZI, 0)
-    traditional: Dict[str, int] = {}
-    for found in ordered_map(_survey_batch, jobs, config.workers):
-        paths.append(found.path)
-        parts.append(found.columns)
-        is_empty.append(found.is_empty)
-        add_all(odd, found.odd)
-        add_all(scripts, found.writing.scripts)
-        add_all(languages, found.writing.languages)
-        for total, more in ((hanzi, found.writing.hanzi), (traditional, found.writing.traditional)):
-            for name, count in more.items():
-                total[name] = total.get(name, 0) + count
+    hanzi = Counter(dict.fromkeys(HANZI, 0))
+    traditional: Counter = Counter()
+    for path, columns, empty, odd_there, writing in ordered_map(_survey_batch, jobs, config.workers):
+        paths.append(path)
+        parts.append(columns)
+        is_empty.append(empty)
+        for total, more in ((odd, odd_there), (scripts, writing.scripts), (languages, writing.languages)):
+            add_all(total, more)
+        hanzi.update(writing.hanzi)
+        traditional.update(writing.traditional)
     begins = np.cumsum([0, *map(len, is_empty)], dtype=np.int64)
     columns = [np.concatenate(column) for column in zip(*parts)] or [np.empty(0, np.uint32)] * 5
-    table_fingerprints, lengths, compared, lines, places = columns
-    table = Table(table_fingerprints, lengths, compared, lines, places, paths, begins)
+    hashes, lengths, compared, lines, places = columns
+    table = Table(hashes, lengths, compared, lines, places, paths, begins)
     flags = np.concatenate([np.empty(0, bool), *is_empty])
     return _Survey(table, flags, odd, scripts, hanzi, traditional, languages)
 
 
-def _survey_batch(job: Tuple[LineRules, LineBatch]) -> _Surveyed:
+def _survey_batch(job: Tuple[LineRules, LineBatch]):
+    """Return (path, columns of `Table`, which paragraphs are empty, odd characters, writing) of a batch."""
     rules, batch = job
     paragraphs = read_paragraphs(batch, rules)
     texts = normalised(paragraphs.texts)
     is_empty = np.array([not text.strip() for text in paragraphs.texts], dtype=bool)
-    numbers = (
-        [len(t) for t in paragraphs.texts],
-        [len(t) for t in texts],
-        paragraphs.lines,
-        paragraphs.parts,
-    )
+    lengths, compared = [len(text) for text in paragraphs.texts], [len(text) for text in texts]
+    numbers = (lengths, compared, paragraphs.lines, paragraphs.parts)
     columns = (fingerprints(texts), *(np.array(column, dtype=np.uint32) for column in numbers))
-    return _Surveyed(
-        batch.path, columns, is_empty, odd_characters(paragraphs), writing_of(paragraphs, is_empty)
-    )
+    return batch.path, columns, is_empty, odd_characters(paragraphs), writing_of(paragraphs, is_empty)
 
 
 class _Near(NamedTuple):
@@ -307,7 +290,6 @@ def _changed(what: str) -> InputError:
 
 
 def _repeats(survey: _Survey, firsts: Firsts, near: Optional[_Near], config: AuditConfig):
-    """Return (exact repeats, near repeats or None)."""
     table = survey.table
     listed = [int(row) for row in firsts.rows[listed_firsts(firsts)]]
     if near:

@@ -9,7 +9,7 @@ PREFIX.idx   'MMIDIDX\\0\\0', u64 version 1, u8 data type, u64 sentences, u64 en
 import mmap
 import struct
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -38,7 +38,9 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
     """
     given = Path(given)
     in_folder = [path for end in INDEX_ENDS for path in sorted(given.glob(f"*{end}")) if given.is_dir()]
-    beside = [path for path in _files_of(given) if path.exists()]
+    # The possible files of a corpus in either layout; a manifest alone is not a corpus.
+    files = [*corpus_paths(given)[:2], marks_path(given), *megatron_paths(given)[:2]]
+    beside = [path for path in files if path.exists()]
     if len(in_folder + beside[:1]) > 1 or (given.is_dir() and not in_folder + beside):
         found = ", ".join(path.name for path in in_folder + beside) or "none"
         raise InputError(
@@ -54,13 +56,7 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
     return prefix
 
 
-def _files_of(prefix: Path) -> List[Path]:
-    """Return the possible files of a corpus in either layout; a manifest alone is not a corpus."""
-    return [*corpus_paths(prefix)[:2], marks_path(prefix), *megatron_paths(prefix)[:2]]
-
-
 def _prefix_of(path: Path) -> Optional[Path]:
-    """Return the PREFIX of a file of a corpus, None for any other file."""
     for end in (*INDEX_ENDS, "_ids.npy", "_marks.npy", ".manifest.json", ".bin"):
         if path.name.endswith(end) and path.name != end:
             return path.with_name(path.name[: -len(end)])
@@ -92,7 +88,13 @@ class MegatronCorpus(Corpus):
         self.manifest = {}
         self.marks, self.lexicon_marks = None, []
         index = _read_index(self.paths.idx)
-        self.ids = _map_ids(self.paths.ids, index.dtype)
+        content = _mapped(self.paths.ids)
+        if len(content) % index.dtype.itemsize:
+            raise InputError(
+                f"{self.paths.ids}: {len(content)} bytes do not divide into {index.dtype.name} ids; copy it "
+                "again"
+            )
+        self.ids = np.frombuffer(content, index.dtype) if len(content) else np.zeros(0, index.dtype)
         self.lens, self.docs = index.lens, index.docs
         self.starts = np.concatenate([[0], np.cumsum(index.lens, dtype=np.int64)])
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, None)
@@ -132,13 +134,6 @@ def _read_index(path: Path) -> _Index:
         arrays.append(np.array(raw))  # a copy, because the header leaves them unaligned
         place += raw.nbytes
     return _Index(np.dtype(KINDS[kind]), *arrays)
-
-
-def _map_ids(path: Path, dtype: np.dtype) -> np.ndarray:
-    content = _mapped(path)
-    if len(content) % dtype.itemsize:
-        raise InputError(f"{path}: {len(content)} bytes do not divide into {dtype.name} ids; copy it again")
-    return np.frombuffer(content, dtype) if len(content) else np.zeros(0, dtype)
 
 
 def _mapped(path: Path):

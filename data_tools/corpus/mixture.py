@@ -44,7 +44,10 @@ def read_blend(text: str) -> List[WeightedFolder]:
 
     Raises InputError: a weight or a folder is missing, a weight is not above 0, a folder occurs twice.
     """
-    words = [] if os.path.isdir(text) else _words_of(text)  # the name of a folder may hold any quotes
+    try:  # the name of a folder may hold any quotes
+        words = [] if os.path.isdir(text) else shlex.split(text)
+    except ValueError:
+        raise InputError(f"--input_dir {text}: a quote is not closed; {_EXAMPLE}") from None
     if not words or not _is_number(words[0]):
         return [WeightedFolder(Fraction(1), Path(text))]
     if len(words) % 2:
@@ -143,13 +146,6 @@ def _whole_parts(weights: Sequence[Fraction]) -> List[int]:
             f"{LONGEST_PERIOD}; round them, for example to {rounded}"
         )
     return parts
-
-
-def _words_of(text: str) -> List[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        raise InputError(f"--input_dir {text}: a quote is not closed; {_EXAMPLE}") from None
 
 
 def _is_number(word: str) -> bool:

@@ -71,7 +71,9 @@ def vocabulary_of(corpora: List[Corpus], tokenizer: AnyTokenizer) -> AnyTokenize
     another vocabulary, contains undefined or ambiguous ids, or if two corpora number their twins
     differently.
     """
-    extended = [_vocabulary_of_one(corpus, tokenizer) for corpus in corpora]
+    extended = [_extension_of(corpus, tokenizer) for corpus in corpora]
+    for corpus, own in zip(corpora, extended):
+        corpus.check_ids(own.vocab_size)
     longest = max(extended, key=lambda one: one.vocab_size)
     for corpus, own in zip(corpora, extended):
         if own.tokens != longest.tokens[: own.vocab_size]:
@@ -81,12 +83,6 @@ def vocabulary_of(corpora: List[Corpus], tokenizer: AnyTokenizer) -> AnyTokenize
                 "--add_twins_to"
             )
     return longest
-
-
-def _vocabulary_of_one(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
-    found = _extension_of(corpus, tokenizer)
-    corpus.check_ids(found.vocab_size)
-    return found
 
 
 def _extension_of(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:

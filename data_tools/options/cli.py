@@ -66,7 +66,6 @@ def help_text(config_classes: Sequence[type[Options]], program: str) -> str:
 
 
 def _rank(item: Field) -> int:
-    """Rank required options first."""
     return 0 if item.metadata["positional"] else 1 if item.default is MISSING else 2
 
 
@@ -110,7 +109,6 @@ def _add(group, item: Field, hint) -> None:
 
 
 def _default_of(item: Field) -> str:
-    """Return the unit and the default of an option, in words."""
     if item.default is MISSING:
         return f"required, or --{item.metadata['unless']}" if item.metadata["unless"] else "required"
     unit = f"{item.metadata['unit']}, " if item.metadata["unit"] else ""

@@ -327,7 +327,6 @@ def read_given(given: Given, hint) -> object:
 
 
 def _parsed(text: str, kind) -> object:
-    """Return the value of a text, or the text itself if it is not of that kind."""
     kind = get_args(kind)[0] if get_origin(kind) is Union else kind
     if kind is bool:
         return _BOOLS.get(text.lower(), text)

@@ -110,7 +110,6 @@ def _keep_input(folder: Path, name: str, endings: Sequence[str]) -> Path:
 
 
 def _write_pair(folder: Path, pair: Sequence[str], config: Any) -> Path:
-    """Write the two texts of --pair as the one row of a file, and return its path."""
     path = folder / "pair.jsonl"
     row = dict(zip((config.text_a or "sentence1", config.text_b or "sentence2"), pair))
     path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")

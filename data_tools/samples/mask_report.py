@@ -71,6 +71,8 @@ def mask_report(
         if len(at) < FEW * dataset.rule.masked_lm_prob * len(text.tokens):
             few.append({"sample": number, "tokens": len(text.tokens), "masked": len(at)})
     tokens, hidden = sum(lengths), sum(masked)
+    width = max(1, -(-max_seq_len // BARS))
+    bars = np.bincount((np.array(lengths) - 1) // width).tolist()
     return MaskReport(
         samples=len(lengths),
         tokens=tokens,
@@ -84,7 +86,7 @@ def mask_report(
         samples_with_few_masks=len(few),
         few_masks=few[:MOST_NAMED],
         sentence_order={name: order[name] for name in ORDER_NAMES.values()},
-        lengths=_histogram(lengths, max_seq_len),
+        lengths={bar * width + 1: count for bar, count in enumerate(bars)},
         padding=1 - tokens / (max_seq_len * len(lengths)),
         unknown=unknown / tokens,
         mask_rates=(np.array(masked) / lengths).round(4).tolist(),
@@ -168,17 +170,9 @@ def _joined(tokens: List[str]) -> str:
 
 
 def _apart(before: str, after: str) -> bool:
-    """Return whether two tokens are separated by a space."""
-    return (
-        before[-1:].isascii() and after[0].isascii() and bool(before) and not after.startswith(CONTINUATION)
-    )
+    is_latin = before[-1:].isascii() and after[0].isascii()
+    return is_latin and bool(before) and not after.startswith(CONTINUATION)
 
 
 def _word(tokenizer: AnyTokenizer, ids: np.ndarray) -> str:
     return "".join(tokenizer.tokens[index].replace(CONTINUATION, "") for index in ids.tolist())
-
-
-def _histogram(lengths: List[int], max_seq_len: int) -> Dict[int, int]:
-    width = max(1, -(-max_seq_len // BARS))
-    counts = np.bincount((np.array(lengths) - 1) // width)
-    return {bar * width + 1: int(count) for bar, count in enumerate(counts)}

@@ -9,12 +9,11 @@ import numpy as np
 
 from data_tools.dataset_utils import (
     LEVELS,
-    MASK_BELOW,
-    RANDOM_BELOW,
     MaskedTokens,
     MaskingRule,
     choose_words,
     create_masked_lm_predictions,
+    shown_ids,
 )
 from data_tools.files.errors import InputError
 from data_tools.options.options import Options, data_option, import_named
@@ -53,10 +52,7 @@ class MaskingFlags(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        self._refuse_ngram_laws()
         _weights_of_levels(self.level_weights)
-
-    def _refuse_ngram_laws(self) -> None:
         if self.geometric and self.favor_longer_ngram:
             raise InputError(
                 "--geometric and --favor_longer_ngram are two distributions of n-gram lengths; "
@@ -73,14 +69,9 @@ class MaskingFlags(Options):
 
     def rule_settings(self) -> Dict[str, Any]:
         """Return what `ernie_dataset.masking_rule` takes besides the vocabulary."""
-        return {
-            "masked_lm_prob": self.masked_lm_prob,
-            "max_ngrams": self.max_ngrams,
-            "favor_longer_ngram": self.favor_longer_ngram,
-            "geometric": self.geometric,
-            "whole_word_mask": self.whole_word_mask,
-            "level_weights": _weights_of_levels(self.level_weights),
-        }
+        names = ("masked_lm_prob", "max_ngrams", "favor_longer_ngram", "geometric", "whole_word_mask")
+        settings = {name: getattr(self, name) for name in names}
+        return {**settings, "level_weights": _weights_of_levels(self.level_weights)}
 
     def map_settings(self, max_seq_len: int) -> Dict[str, Any]:
         """Return what `sample_map.build_sample_map` takes of these flags, for samples of that many tokens."""
@@ -98,11 +89,8 @@ def _weights_of_levels(text: str) -> Tuple[float, ...]:
         weights = tuple(map(float, text.split()))
     except ValueError:
         weights = ()
-    if (
-        len(weights) != len(LEVELS)
-        or not all(0 <= weight < math.inf for weight in weights)
-        or not any(weights)
-    ):
+    are_weights = all(0 <= weight < math.inf for weight in weights) and any(weights)
+    if len(weights) != len(LEVELS) or not are_weights:
         raise InputError(
             f"--level_weights {text!r}: not three numbers of 0 or more, one of them above 0 "
             f'({", ".join(LEVELS)}); write it as in --level_weights "1 1 2"'
@@ -123,8 +111,13 @@ def load_masking_fn(name: str) -> MaskingFunction:
     if not name:
         return create_masked_lm_predictions
     function = import_named(name, "--masking_fn", "function")
-    if not _takes_four(function):
-        raise InputError(f"--masking_fn {name} does not take (tokens, rule, rng, marks); give it these four")
+    try:
+        signature(function).bind(*range(4))
+    except TypeError:
+        cure = "does not take (tokens, rule, rng, marks); give it these four"
+        raise InputError(f"--masking_fn {name} {cure}") from None
+    except ValueError:  # a compiled function without a signature
+        pass
     return CheckedMasking(name, function)
 
 
@@ -152,18 +145,7 @@ class CheckedMasking:
         return MaskedTokens(*(np.asarray(part, dtype=np.int64) for part in answer))
 
 
-def _takes_four(function: Callable) -> bool:
-    try:
-        signature(function).bind(*range(4))
-    except TypeError:
-        return False
-    except ValueError:  # a compiled function without a signature
-        return True
-    return True
-
-
 def _fault_of(answer, tokens: np.ndarray, vocab_size: int) -> str:
-    """Return what is wrong with a function's result, '' for nothing."""
     if not (isinstance(answer, (tuple, list)) and len(answer) == 3):
         return "does not return three arrays"
     ids, positions, labels = map(np.asarray, answer)
@@ -229,7 +211,8 @@ def hide_ngrams(
     at = np.flatnonzero(masked)
     ngram_labels = ngram_at[at]
     labels = np.where(ngram_labels == NO_LABEL, ids[at], NO_LABEL)
-    ids[at] = _shown(ids[at], uniform[:, at], rule, ngram_labels != NO_LABEL)
+    shown = shown_ids(ids[at], rule, *uniform[:, at])
+    ids[at] = np.where(ngram_labels == NO_LABEL, shown, rule.mask_id)
     kept = np.flatnonzero(~dropped)
     return MaskedNgrams(ids[kept], kept, np.searchsorted(kept, at), labels, ngram_labels)
 
@@ -255,19 +238,6 @@ def _units_of(tokens: np.ndarray, rule: MaskingRule, lexicon: NgramLexicon) -> _
 
 def _choose(units: _Units, order: np.ndarray, budget: int) -> np.ndarray:
     """Return which units are hidden, int64 ascending: in ``order``, while the budget of tokens lasts."""
-    count = len(units.starts)
-    if not count:
-        return np.empty(0, np.int64)
-    alone = list(range(count))
-    chosen = choose_words(
-        units.starts.tolist(), units.ends.tolist(), alone, order.tolist(), [1] * count, budget
-    )
+    starts, ends, alone = units.starts.tolist(), units.ends.tolist(), list(range(len(units.starts)))
+    chosen = choose_words(starts, ends, alone, order.tolist(), [1] * len(alone), budget) if alone else []
     return np.array(sorted(chosen), np.int64)
-
-
-def _shown(true: np.ndarray, uniform: np.ndarray, rule: MaskingRule, is_ngram: np.ndarray) -> np.ndarray:
-    """Return what replaces the hidden ids ``true`` [M]; ``uniform``: float64 [2, M]."""
-    kinds, others = uniform
-    random_ids = rule.random_ids[(others * len(rule.random_ids)).astype(np.int64)]
-    token = np.where(kinds < MASK_BELOW, rule.mask_id, np.where(kinds < RANDOM_BELOW, random_ids, true))
-    return np.where(is_ngram, rule.mask_id, token)

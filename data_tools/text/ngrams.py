@@ -221,7 +221,6 @@ class NgramCounts:
 
 
 def _added(parts: List[Counts]) -> Counts:
-    """Return the sum of counts."""
     keys = np.concatenate([part[0] for part in parts] or [np.zeros(0, np.int64)])
     counts = np.concatenate([part[1] for part in parts] or [np.zeros(0, np.int64)])
     order = np.argsort(keys, kind="stable")

@@ -34,8 +34,7 @@ from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError
 from data_tools.files.file_lock import locked
 from data_tools.options.cli import exit_code_of
-from data_tools.samples import sample_map as sample_map_cache
-from data_tools.samples import split_datasets
+from data_tools.samples import sample_map, split_datasets
 from data_tools.samples.sample_map import build_sample_map, cached_sample_map, rows_fit
 from data_tools.text.wordpiece import WordPiece
 
@@ -325,7 +324,7 @@ def status_of(child):
 
 def kill_at_line(number):
     """Kill this process at the ``number``-th line that it executes of the code that writes the cache."""
-    names = ("samples.sample_map_cache", "files.keyed_cache", "files.atomic_files", "files.file_lock")
+    names = ("samples.sample_map", "files.keyed_cache", "files.atomic_files", "files.file_lock")
     files = tuple(sys.modules[f"data_tools.{name}"].__file__ for name in names)
     lines = iter(range(1, number + 1))
 
@@ -394,7 +393,7 @@ def test_a_waiter_builds_when_the_building_process_dies(tmp_path):
 
 
 def test_waiting_for_a_hung_builder_ends_with_exit_code_5(tmp_path, monkeypatch, capsys, caplog):
-    monkeypatch.setattr(sample_map_cache, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(sample_map, "LOCK_SECONDS", 0.2)
     monkeypatch.setattr("data_tools.files.file_lock.NOTICE_SECONDS", 0.1)
     cached(tmp_path)
     (lock,) = tmp_path.glob("*.lock")
@@ -521,7 +520,7 @@ def test_a_cache_file_that_holds_another_key_is_not_used(tmp_path):
 
 def test_another_format_version_has_another_file_name(tmp_path, monkeypatch):
     cached(tmp_path)
-    monkeypatch.setattr(sample_map_cache, "VERSION", sample_map_cache.VERSION + 1)
+    monkeypatch.setattr(sample_map, "VERSION", sample_map.VERSION + 1)
     cached(tmp_path)
     assert len(list(tmp_path.glob("*.npy"))) == 2
 
@@ -697,10 +696,9 @@ def test_batches_with_nothing_to_mask_have_finite_losses(world, tmp_path):
     sep = WordPiece.from_file(world / "model" / "vocab.txt").sep_id
     write(tmp_path / "data" / "text", ids=[sep] * 180, lens=[3] * 60, docs=range(0, 61, 2))
     words = flags(world / "model", tmp_path / "data", tmp_path / "out", max_steps=2)
-    root = ROOT
     done = subprocess.run(
-        [sys.executable, root / "scripts" / "run_pretrain_static.py", *words],
-        env={**os.environ, "PYTHONPATH": str(root)},
+        [sys.executable, ROOT / "scripts" / "run_pretrain_static.py", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
