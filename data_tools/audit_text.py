@@ -12,13 +12,12 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
 from data_tools.audit.duplicates import (
     Firsts,
-    Member,
     NearRules,
     Table,
     bands_of,
@@ -238,26 +237,23 @@ def _survey_batch(job: Tuple[LineRules, LineBatch]):
     return batch.path, columns, is_empty, odd_characters(paragraphs), writing_of(paragraphs, is_empty)
 
 
-class _Near(NamedTuple):
-    candidates: np.ndarray
-    sample: np.ndarray
-    groups: Dict[int, List[Member]]
+def _compare(inputs, config: AuditConfig, table: Table, firsts: Firsts, progress: Progress):
+    """Read the texts of a sample of the distinct paragraphs again, and group near duplicates.
 
-
-def _compare(inputs, config: AuditConfig, table: Table, firsts: Firsts, progress: Progress) -> _Near:
-    """Read the texts of a sample of the distinct paragraphs again, and group near duplicates."""
+    Returns (candidates, sample, groups), as `near_repeats` takes them.
+    """
     rules = config.near_rules
     candidates = near_candidates(table, firsts, rules)
     sample = near_sample(table, candidates, rules.limit)
-    jobs = _near_jobs(inputs, config, table, sample, progress)
     bands = [np.empty((0, rules.shape[0]), np.uint64)]
     texts: List[bytes] = []
-    for found_bands, found_texts in ordered_map(_near_batch, jobs, config.workers):
-        bands.append(found_bands)
-        texts += found_texts
+    jobs = _near_jobs(inputs, config, table, sample, progress)
+    for more_bands, more_texts in ordered_map(_near_batch, jobs, config.workers):
+        bands.append(more_bands)
+        texts += more_texts
     if len(texts) < len(sample):
         raise _changed("an input")
-    return _Near(candidates, sample, near_groups(np.concatenate(bands), texts, rules))
+    return candidates, sample, near_groups(np.concatenate(bands), texts, rules)
 
 
 def _near_jobs(inputs, config: AuditConfig, table: Table, sample: np.ndarray, progress: Progress):
@@ -289,16 +285,19 @@ def _changed(what: str) -> InputError:
     return InputError(f"{what} changed while it was read; run again when it is complete")
 
 
-def _repeats(survey: _Survey, firsts: Firsts, near: Optional[_Near], config: AuditConfig):
+def _repeats(survey: _Survey, firsts: Firsts, near, config: AuditConfig):
+    """Return (exact repeats, near repeats or None)."""
     table = survey.table
-    listed = [int(row) for row in firsts.rows[listed_firsts(firsts)]]
+    listed = firsts.rows[listed_firsts(firsts)].tolist()
     if near:
-        listed += [int(near.sample[number]) for number in listed_near(near.groups)]
+        listed += [int(near[1][number]) for number in listed_near(near[2])]
     texts = quotes(map(table.place, listed), line_rules_of(config))
     exact = exact_repeats(table, survey.is_empty, firsts, texts)
     if not near:
         return exact, None
-    return exact, near_repeats(table, len(firsts.rows), *near, config.near_rules, texts)
+    candidates, sample, groups = near
+    rules = config.near_rules
+    return exact, near_repeats(table, len(firsts.rows), candidates, sample, groups, rules, texts)
 
 
 def main() -> None:

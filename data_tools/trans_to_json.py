@@ -94,13 +94,6 @@ class TransConfig(Options):
             )
 
 
-class RawDocument(NamedTuple):
-    """One document: its lines, stripped, and how many of its bytes were replaced."""
-
-    lines: List[str]
-    num_replaced: int
-
-
 class Part(NamedTuple):
     """The JSON lines of one input: their file, the byte each begins at (int64 [lines]), and counts."""
 
@@ -153,8 +146,8 @@ def trans_to_json(config: TransConfig) -> None:
     )
 
 
-def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[RawDocument]:
-    """Yield the documents of a raw text; empty lines are not part of any.
+def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[Tuple[List[str], int]]:
+    """Yield each document of a raw text, as its stripped lines and the number of bytes that were replaced.
 
     Raises InputError with file:line for a line that is not UTF-8, and for a line or a document that is too
     long.
@@ -166,7 +159,7 @@ def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterat
         num_replaced += num_invalid_bytes(content) if rules.replaces else 0
         if line == splitter.strip():
             if lines:
-                yield RawDocument(lines, num_replaced)
+                yield lines, num_replaced
             lines, size, num_replaced = [], 0, 0
         elif line:
             lines.append(line)
@@ -177,7 +170,7 @@ def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterat
                 "empty lines, or raise --max_line_bytes"
             )
     if lines:
-        yield RawDocument(lines, num_replaced)
+        yield lines, num_replaced
 
 
 def _finals(inputs: List[Path], config: TransConfig) -> List[Path]:
@@ -218,12 +211,12 @@ def _convert_file(config: TransConfig, job: Tuple[Path, Path]) -> Part:
     source, target = job
     begins, num_short, num_replaced, place = [], 0, 0, 0
     with open(target, "wb") as out:
-        for document in documents_of(source, config.doc_spliter, line_rules_of(config)):
-            num_replaced += document.num_replaced
-            if sum(map(len, document.lines)) < config.min_doc_length:
+        for lines, replaced in documents_of(source, config.doc_spliter, line_rules_of(config)):
+            num_replaced += replaced
+            if sum(map(len, lines)) < config.min_doc_length:
                 num_short += 1
                 continue
-            record = json.dumps({config.json_key: "\n".join(document.lines)}, ensure_ascii=False)
+            record = json.dumps({config.json_key: "\n".join(lines)}, ensure_ascii=False)
             begins.append(place)
             place += out.write(record.encode("utf-8") + b"\n")
     return Part(target, np.array(begins, dtype=np.int64), num_short, num_replaced)

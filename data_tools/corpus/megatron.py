@@ -9,7 +9,7 @@ PREFIX.idx   'MMIDIDX\\0\\0', u64 version 1, u8 data type, u64 sentences, u64 en
 import mmap
 import struct
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Tuple, Union
 
 import numpy as np
 
@@ -87,18 +87,16 @@ class MegatronCorpus(Corpus):
         self.paths = megatron_paths(prefix)
         self.manifest = {}
         self.marks, self.lexicon_marks = None, []
-        index = _read_index(self.paths.idx)
+        dtype, self.lens, pointers, self.docs = _read_index(self.paths.idx)
         content = _mapped(self.paths.ids)
-        if len(content) % index.dtype.itemsize:
+        if len(content) % dtype.itemsize:
             raise InputError(
-                f"{self.paths.ids}: {len(content)} bytes do not divide into {index.dtype.name} ids; copy it "
-                "again"
+                f"{self.paths.ids}: {len(content)} bytes do not divide into {dtype.name} ids; copy it again"
             )
-        self.ids = np.frombuffer(content, index.dtype) if len(content) else np.zeros(0, index.dtype)
-        self.lens, self.docs = index.lens, index.docs
-        self.starts = np.concatenate([[0], np.cumsum(index.lens, dtype=np.int64)])
+        self.ids = np.frombuffer(content, dtype) if len(content) else np.zeros(0, dtype)
+        self.starts = np.concatenate([[0], np.cumsum(self.lens, dtype=np.int64)])
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, None)
-        if not np.array_equal(index.pointers, self.starts[:-1] * index.dtype.itemsize):
+        if not np.array_equal(pointers, self.starts[:-1] * dtype.itemsize):
             raise InputError(
                 f"{self.paths.idx}: a sentence does not begin where the one before it ends; "
                 "make the corpus again"
@@ -106,15 +104,11 @@ class MegatronCorpus(Corpus):
         self._fingerprint = self._max_id = None
 
 
-class _Index(NamedTuple):
-    dtype: np.dtype
-    lens: np.ndarray
-    pointers: np.ndarray
-    docs: np.ndarray
+def _read_index(path: Path) -> Tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
+    """Return (type of the ids, lens, pointers, docs) of an index.
 
-
-def _read_index(path: Path) -> _Index:
-    """Read an index whose size is exactly that of its header, so that no count can lead outside it."""
+    Its size must be exactly that of its header, so that no count can lead outside it.
+    """
     content = _mapped(path)
     header = content[: _HEADER.size]
     if len(header) < _HEADER.size or not header.startswith(MAGIC):
@@ -133,7 +127,8 @@ def _read_index(path: Path) -> _Index:
         raw = np.frombuffer(content, dtype, count, place) if count else np.zeros(0, dtype)
         arrays.append(np.array(raw))  # a copy, because the header leaves them unaligned
         place += raw.nbytes
-    return _Index(np.dtype(KINDS[kind]), *arrays)
+    lens, pointers, docs = arrays
+    return np.dtype(KINDS[kind]), lens, pointers, docs
 
 
 def _mapped(path: Path):

@@ -13,8 +13,10 @@ resumed run needs only its number. Weights 1, 2, 1:
 import math
 import os
 import shlex
+from bisect import bisect_right
 from decimal import Decimal
 from fractions import Fraction
+from itertools import accumulate
 from pathlib import Path
 from typing import List, NamedTuple, Sequence, Tuple
 
@@ -111,6 +113,24 @@ class BlendedDataset:
         for number, dataset in enumerate(self.datasets):
             found[corpora == number] = dataset.lengths(own[corpora == number])
         return found
+
+
+class PhasedDataset:
+    """The first ``counts[0]`` samples are those of ``datasets[0]``, the next ``counts[1]`` of the next.
+
+    Each is read from its own first sample; item i depends on i only.
+    """
+
+    def __init__(self, datasets: Sequence, counts: Sequence[int]):
+        self.datasets = list(datasets)
+        self.firsts: List[int] = [0, *accumulate(counts)]  # of each phase, and the end of the last
+
+    def __len__(self) -> int:
+        return self.firsts[-1]
+
+    def __getitem__(self, index: int):
+        phase = min(bisect_right(self.firsts, index) - 1, len(self.datasets) - 1)
+        return self.datasets[phase][index - self.firsts[phase]]
 
 
 def turns(parts: np.ndarray) -> np.ndarray:
