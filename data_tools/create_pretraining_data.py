@@ -17,7 +17,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Dict, Generator, Iterable, Iterator, List, Optional, Sequence
+from typing import Dict, Generator, Iterable, List, Optional, Sequence
 
 from data_tools.corpus.create_flags import CreateConfig, line_rules_of
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, EncodingRules
@@ -120,7 +120,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
             publish=results.published,
         )
         with corpus as writer, made as shards:
-            _write(_counted(shards, counts, config.max_bad_lines), writer)
+            _write(shards, writer, counts, config.max_bad_lines)
             total: Counter = Counter()
             for each in counts.values():
                 total.update(each)  # unlike + of Counters it keeps zeros, for the manifest
@@ -151,30 +151,26 @@ def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Sha
             progress.made(shard.counts["documents"])
 
 
-def _counted(
-    shards: Iterable[Shard], counts: Dict[str, Counter], max_bad_lines: Optional[int]
-) -> Iterator[Shard]:
-    """Yield ``shards`` and add what they count to ``counts``, {file: counts}.
+def _write(
+    shards: Iterable[Shard], writer: CorpusWriter, counts: Dict[str, Counter], max_bad_lines: Optional[int]
+) -> None:
+    """Write ``shards``, and add what they count to ``counts``, {file: counts}.
 
     Raises InputError at the first bad line beyond ``max_bad_lines``.
     """
     num_bad = 0
-    for shard in shards:
-        counts[shard.file].update(shard.counts)
-        if max_bad_lines is not None and num_bad + len(shard.rejected) > max_bad_lines:
-            file, line, reason = shard.rejected[max_bad_lines - num_bad]
-            raise InputError(f"{file}:{line}: {reason} (more bad lines than --max_bad_lines {max_bad_lines})")
-        num_bad += len(shard.rejected)
-        yield shard
-
-
-def _write(shards: Iterable[Shard], writer: CorpusWriter) -> None:
     with ExitStack() as stack:
         notes = [
             stack.enter_context(open(draft, "w", encoding="utf-8", errors="backslashreplace"))
             for draft in writer.also_drafts
         ]
         for shard in shards:
+            counts[shard.file].update(shard.counts)
+            if max_bad_lines is not None and num_bad + len(shard.rejected) > max_bad_lines:
+                file, line, reason = shard.rejected[max_bad_lines - num_bad]
+                many = f"more bad lines than --max_bad_lines {max_bad_lines}"
+                raise InputError(f"{file}:{line}: {reason} ({many})")
+            num_bad += len(shard.rejected)
             marks = None if writer.lexicon_marks is None else shard.marks
             writer.extend(shard.ids, shard.lens, shard.documents, marks)
             for note in notes:

@@ -108,7 +108,11 @@ def _document(topic: Topic, common: Topic, rng: random.Random) -> List[str]:
     values["question"] = (question,)
     phrases = list(rng.sample(common.parts["asked"], rng.randrange(2)) if question != title else ())
     for part in ("steps", "rules", "failures"):
-        phrases += _part(topic.parts[part], common.parts[part], rng)
+        own = topic.parts[part]
+        kept = [own[index] for index in sorted(rng.sample(range(len(own)), rng.randint(1, 2)))]
+        if len(kept) == 2 and rng.random() < BORROWED:
+            kept[1] = rng.choice(common.parts[part])
+        phrases += kept
     phrases += rng.sample(topic.parts["tips"] + common.parts["tips"], rng.randrange(2))
     heading = rng.choice((f"{title}？", spoken(rng.choice(topic.parts["title"]), values, rng)))
     return [heading] + [spoken(phrase, values, rng) for phrase in phrases]
@@ -122,12 +126,6 @@ def _question_page(topic: Topic, rng: random.Random) -> List[str]:
         said = rng.sample(wordings, min(len(wordings), rng.randint(2, 4)))
         lines += [dressed(spoken(wording, values, rng), rng) for wording in said]
     return lines
-
-
-def _part(own: Tuple[str, ...], common: Tuple[str, ...], rng: random.Random) -> List[str]:
-    """Return one or two phrases of a topic in their order, the second perhaps a common one."""
-    kept = [own[index] for index in sorted(rng.sample(range(len(own)), rng.randint(1, 2)))]
-    return [kept[0], rng.choice(common)] if len(kept) == 2 and rng.random() < BORROWED else kept
 
 
 SMALLEST_DATA_SET = 18  # pairs: one positive and one negative in dev and in test

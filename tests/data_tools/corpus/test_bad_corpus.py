@@ -710,9 +710,23 @@ def test_batches_with_nothing_to_mask_have_finite_losses(world, tmp_path):
 # Splits and blends
 
 
-@pytest.mark.parametrize(
-    "split", ["0,0,0", "a,b", "-1,2", "-1,2,3", "inf,1,1", "1e308,1e308,1e308", "1,1,nan", "1;1;1", "1,,1"]
-)
+@pytest.mark.parametrize("num_documents, sizes", [(10000, [9490, 500, 10]), (1000, [949, 50, 1])])
+def test_the_ranges_cover_every_document_once(num_documents, sizes):
+    ranges = document_ranges("949,50,1", num_documents)
+    assert [len(ranges[name]) for name in ("train", "valid", "test")] == sizes
+    assert [*ranges["train"], *ranges["valid"], *ranges["test"]] == list(range(num_documents))
+
+
+def test_a_share_of_zero_is_an_empty_range():
+    assert document_ranges("1,1,0", 10)["test"] == range(10, 10)
+
+
+NO_SPLITS = (
+    " 1,2 a,b a,b,c -1,2 -1,2,3 0,0,0 0,1,1 1,2,3,4 inf,1,1 1e308,1e308,1e308 1,1,nan nan,1,1 1;1;1 1,,1"
+).split(" ")
+
+
+@pytest.mark.parametrize("split", NO_SPLITS)
 def test_an_invalid_split_is_refused(split):
     with pytest.raises(InputError, match=r"is not three weights for train,valid,test; write for example"):
         document_ranges(split, 100)
@@ -726,6 +740,8 @@ def test_the_split_suggested_for_few_documents_works(num_documents):
     ranges = document_ranges(proposed, num_documents)
     assert len(ranges["train"]) >= num_documents * 0.8 or num_documents < 20
     assert sum(map(len, ranges.values())) == num_documents
+    with pytest.raises(InputError, match=r"no document for test out of 20; .* split 18,1,1"):
+        document_ranges("949,50,1", 20)
 
 
 @pytest.mark.parametrize("count", [256, 300])
