@@ -33,20 +33,8 @@ from data_tools.options.options import (
     workers_option,
 )
 from data_tools.options.standard_streams import as_called, with_standard_streams
+from data_tools.text import ngrams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
-from data_tools.text.ngrams import (
-    NOTHING,
-    SHORTEST,
-    NgramCounts,
-    Scored,
-    Scorer,
-    Text,
-    better_of,
-    count_text,
-    lexicon_lines,
-    longest_countable,
-    ngram_tokens,
-)
 
 TOKENS_AT_ONCE = 1 << 20
 
@@ -111,7 +99,7 @@ def build_ngrams(config: NgramsConfig) -> None:
     tokenizer = open_vocabulary(config.vocab_file)
     corpus = open_corpus(find_corpus(config.input_path, "--input_path"))
     tokenizer = vocabulary_of([corpus], tokenizer)
-    longest = longest_countable(tokenizer.vocab_size)
+    longest = ngrams.longest_countable(tokenizer.vocab_size)
     if len(config.most_of_lengths) + 1 > longest:
         raise InputError(
             f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens; with a "
@@ -134,42 +122,42 @@ def build_ngrams(config: NgramsConfig) -> None:
         )
     about: Dict[str, object] = {name: settings[name] for name in ("score", "min_count", "sizes")}
     with results.published() as (draft,), open(draft, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(lexicon_lines(best, tokenizer, about))
-    counted = ", ".join(f"{len(s.keys)} of {n} tokens" for n, s in enumerate(best, start=SHORTEST))
+        file.writelines(ngrams.lexicon_lines(best, tokenizer, about))
+    counted = ", ".join(f"{len(s.keys)} of {n} tokens" for n, s in enumerate(best, start=ngrams.SHORTEST))
     sys.stderr.write(f"{as_called(config.output_path)}: n-grams by {config.score}: {counted}\n")
 
 
-def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -> List[Scored]:
+def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -> List[ngrams.Scored]:
     """Return the best n-grams of 2 tokens, of 3, ... by ``config.score``."""
     mosts = config.most_of_lengths
     token_counts = np.zeros(tokenizer.vocab_size, np.int64)
-    of_lengths = {length: NgramCounts(config.counts_in_memory) for length in range(2, len(mosts) + 2)}
-    count = partial(count_text, tokens=ngram_tokens(tokenizer), longest=len(mosts) + 1)
+    of_lengths = {length: ngrams.NgramCounts(config.counts_in_memory) for length in range(2, len(mosts) + 2)}
+    count = partial(ngrams.count_text, tokens=ngrams.ngram_tokens(tokenizer), longest=len(mosts) + 1)
     with CountProgress(len(corpus.ids), "token") as progress:
         for counted in ordered_map(count, _texts_of(corpus), config.workers):
             token_counts += counted.tokens
-            for length, ngrams in counted.ngrams.items():
-                of_lengths[length].add(ngrams)
+            for length, found in counted.ngrams.items():
+                of_lengths[length].add(found)
             progress.advance(counted.size)
     best = []
     for most, (length, counts) in zip(mosts, of_lengths.items()):
-        scorer, chosen = Scorer(config.score, token_counts, length, counts.total), NOTHING
+        scorer, chosen = ngrams.Scorer(config.score, token_counts, length, counts.total), ngrams.NOTHING
         for keys, times in counts.blocks():
             often = times >= config.min_count
             keys, times = keys[often], times[often]
-            chosen = better_of(chosen, Scored(keys, scorer.score(keys, times), times), most)
+            chosen = ngrams.better_of(chosen, ngrams.Scored(keys, scorer.score(keys, times), times), most)
         best.append(chosen)
     return best
 
 
-def _texts_of(corpus: Corpus) -> Iterator[Text]:
+def _texts_of(corpus: Corpus) -> Iterator[ngrams.Text]:
     """Yield the corpus in pieces of whole sentences, of TOKENS_AT_ONCE tokens where no sentence is longer."""
     begin = 0
     while begin < len(corpus):
         reach = corpus.starts[begin] + TOKENS_AT_ONCE
         end = max(begin + 1, int(np.searchsorted(corpus.starts, reach, side="right")) - 1)
         ids = np.array(corpus.ids[corpus.starts[begin] : corpus.starts[end]])
-        yield Text(ids, np.asarray(corpus.lens[begin:end]))
+        yield ngrams.Text(ids, np.asarray(corpus.lens[begin:end]))
         begin = end
 
 

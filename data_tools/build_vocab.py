@@ -22,12 +22,7 @@ from tokenizers.models import WordPiece as WordPieceModel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from data_tools.corpus.create_flags import (
-    encoding_errors_option,
-    json_key_option,
-    line_bytes_option,
-    line_rules_of,
-)
+from data_tools.corpus import create_flags
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.files.errors import InputError, counted
 from data_tools.files.process_pool import ordered_map
@@ -73,9 +68,11 @@ class VocabConfig(Options):
         unit="times",
         at_least=1,
     )
-    json_key: str = json_key_option(help="the key of a document's text in .jsonl files")
-    encoding_errors: Literal["strict", "replace"] = encoding_errors_option()
-    max_line_bytes: int = line_bytes_option(help="a line longer than this ends the run with an error")
+    json_key: str = create_flags.json_key_option(help="the key of a document's text in .jsonl files")
+    encoding_errors: Literal["strict", "replace"] = create_flags.encoding_errors_option()
+    max_line_bytes: int = create_flags.line_bytes_option(
+        help="a line longer than this ends the run with an error"
+    )
     workers: int = workers_option(help="counting processes; the vocabulary does not depend on their number")
     overwrite: bool = overwrite_option(help="replace an existing vocabulary")
 
@@ -200,7 +197,7 @@ def _train_pieces(shapes: Dict[str, int], alphabet: List[str], room: int, min_co
 def _count_shapes(inputs: List[Path], config: VocabConfig) -> Counter:
     total: Counter = Counter()
     with Progress(inputs, log_interval=0) as progress:
-        rules = line_rules_of(config)
+        rules = create_flags.line_rules_of(config)
         batches = (
             (rules, batch)
             for path in inputs

@@ -20,13 +20,7 @@ from typing import Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
-from data_tools.corpus.create_flags import (
-    encoding_errors_option,
-    json_key_option,
-    line_bytes_option,
-    line_rules_of,
-    log_interval_option,
-)
+from data_tools.corpus import create_flags
 from data_tools.files.atomic_files import make_folder, own_entries, own_name, shortened
 from data_tools.files.errors import InputError, counted
 from data_tools.files.file_lock import locked
@@ -63,7 +57,7 @@ class TransConfig(Options):
     output_path: str = data_option(
         help="path of the output without .jsonl: OUTPUT writes OUTPUT.jsonl", stdout=True
     )
-    json_key: str = json_key_option(help="the key of a document's text")
+    json_key: str = create_flags.json_key_option(help="the key of a document's text")
     doc_spliter: str = data_option("", help="the line that separates two documents; empty: an empty line")
     min_doc_length: int = data_option(
         10,
@@ -71,12 +65,12 @@ class TransConfig(Options):
         unit="characters",
         at_least=0,
     )
-    encoding_errors: Literal["strict", "replace"] = encoding_errors_option()
-    max_line_bytes: int = line_bytes_option(
+    encoding_errors: Literal["strict", "replace"] = create_flags.encoding_errors_option()
+    max_line_bytes: int = create_flags.line_bytes_option(
         help="a line or document longer than this ends the run with an error"
     )
     workers: int = workers_option(help="processes, one file each; the output does not depend on their number")
-    log_interval: int = log_interval_option()
+    log_interval: int = create_flags.log_interval_option()
     no_merge: bool = data_option(
         False, help="write one OUTPUT_NAME.jsonl per input file instead of OUTPUT.jsonl"
     )
@@ -211,7 +205,7 @@ def _convert_file(config: TransConfig, job: Tuple[Path, Path]) -> Part:
     source, target = job
     begins, num_short, num_replaced, place = [], 0, 0, 0
     with open(target, "wb") as out:
-        for lines, replaced in documents_of(source, config.doc_spliter, line_rules_of(config)):
+        for lines, replaced in documents_of(source, config.doc_spliter, create_flags.line_rules_of(config)):
             num_replaced += replaced
             if sum(map(len, lines)) < config.min_doc_length:
                 num_short += 1

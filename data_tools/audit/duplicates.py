@@ -312,7 +312,7 @@ def near_repeats(
 ) -> NearRepeats:
     """Count the near duplicates among the ``sample`` of the ``candidates``, both int64 rows of ``table``.
 
-    ``groups``: {head: members}, indices into ``sample``, see `near_duplicates.near_groups`; ``texts``: the
+    ``groups``: {head: members}, indices into ``sample``, see `near_groups`; ``texts``: the
     quote at each listed place; ``num_firsts``: the number of distinct paragraphs.
     """
     members = [member.paragraph for found in groups.values() for member in found]

@@ -45,7 +45,7 @@ class Paragraphs(NamedTuple):
 def read_paragraphs(batch: LineBatch, rules: LineRules) -> Paragraphs:
     """Read the paragraphs of a batch of lines.
 
-    Raises InputError with file:line for a line that `text.lines` refuses.
+    Raises InputError with file:line for a line that `text_files` refuses.
     """
     found = Paragraphs(batch.path, [], [], [])
     for number, line in batch.numbered():

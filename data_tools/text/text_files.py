@@ -267,7 +267,7 @@ def read_lines(
 ) -> Iterator[bytes]:
     """Yield the lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
 
-    A line above ``max_bytes`` is yielded truncated, but still above: `lines.decoded` refuses it. That is as
+    A line above ``max_bytes`` is yielded truncated, but still above: `decoded` refuses it. That is as
     soon as it is above, before the rest of it is read; memory and work do not grow with it. Raises
     InputError for a file that cannot be read, or a compressed one that is damaged or truncated.
     """
