@@ -52,21 +52,19 @@ def help_text(config_classes: Sequence[type[Options]], program: str) -> str:
         formatter_class=partial(RawDescriptionHelpFormatter, max_help_position=_BESIDE, width=width),
         add_help=False,
     )
+    # In a group what is required comes first.
+    items.sort(key=lambda pair: (not pair[0].metadata["positional"], pair[0].default is not MISSING))
     for group in GROUPS:
         of_group = [pair for pair in items if pair[0].metadata["group"] == group]
         if of_group or group == GROUPS[-1]:
             shown = parser.add_argument_group(group)
-            for item, hint in sorted(of_group, key=lambda pair: _rank(pair[0])):
+            for item, hint in of_group:
                 _add(shown, item, hint)
     shown.add_argument(
         "--config", metavar="FILE", help="a YAML file of these flags; flags on the command line override it"
     )
     shown.add_argument("-h", "--help", action="store_true", help="show this help and exit")
     return parser.format_help()
-
-
-def _rank(item: Field) -> int:
-    return 0 if item.metadata["positional"] else 1 if item.default is MISSING else 2
 
 
 def _usage(program: str, items: Sequence[tuple[Field, Any]], width: int) -> str:
@@ -162,19 +160,14 @@ def parse_config(
     """
     words = list(sys.argv[1:] if argv is None else argv)
     split = split_words(words, flag_names(config_class), flags_of_several(config_class))
-    named = program or _program_name()
+    path, spec = sys.argv[0], getattr(sys.modules["__main__"], "__spec__", None)
+    started = f"python {path}" if path.endswith(".py") else Path(path).name
+    if spec is not None and spec.origin == path:
+        started = f"python -m {spec.name}"
+    named = program or started
     if "help" in split.flags:
         leave_with_help([config_class], named)
     return build_config(config_class, given_by(split, config_class, program), named)
-
-
-def _program_name() -> str:
-    """Return how the program that runs was started, python -m data_tools.prepare for example."""
-    path = sys.argv[0]
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None and spec.origin == path:
-        return f"python -m {spec.name}"
-    return f"python {path}" if path.endswith(".py") else Path(path).name
 
 
 def leave_with_help(config_classes: Sequence[type[Options]], program: str) -> None:
