@@ -146,7 +146,7 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
         near=alike,
         odd={kind: survey.odd[kind] for kind in text_quality.ODD_KINDS if kind in survey.odd},
         scripts=_by_size(survey.scripts),
-        hanzi=survey.hanzi,
+        hanzi=dict(survey.hanzi),
         traditional=dict(top),
         languages=_by_size(survey.languages),
     )
