@@ -8,54 +8,26 @@ the candidates for near duplicates once more. The report is the same for any num
 """
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
-from data_tools.audit.duplicates import (
-    Firsts,
-    Member,
-    NearRules,
-    Table,
-    bands_of,
-    doubling,
-    exact_repeats,
-    firsts_of,
-    listed_firsts,
-    listed_near,
-    near_candidates,
-    near_groups,
-    near_repeats,
-    near_sample,
-)
+from data_tools.audit import duplicates, text_quality
 from data_tools.audit.text_audit_report import TextAudit, draw, report_lines
-from data_tools.audit.text_quality import (
-    HANZI,
-    ODD_KINDS,
-    Tally,
-    Writing,
-    add_all,
-    fingerprints,
-    normalised,
-    odd_characters,
-    quotes,
-    read_paragraphs,
-    writing_of,
-)
+from data_tools.corpus import create_flags
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
 from data_tools.files.process_pool import ordered_map
 from data_tools.files.progress import Progress
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option, overwrite_option, workers_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.text_files import (
-    BAD_BYTES_HELP,
-    LONGEST_LINE,
     TEXT_ENDINGS,
     LineBatch,
     LineRules,
@@ -75,64 +47,42 @@ class AuditConfig(Options):
 
     EXAMPLE = "raw/ --output audit --workers 8"
 
-    input: List[str] = option(
+    input: List[str] = data_option(
         help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)",
         positional=True,
-        group="data",
         stdin=(".txt", ".jsonl"),
     )
-    output: str = option(
-        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
+    output: str = data_option(
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
     )
-    json_key: str = option("text", help="the key of a document's text in .jsonl files", group="data")
-    near_threshold: float = option(
-        0.8, help="minimum Jaccard similarity of near duplicates", group="data", at_least=0.3, at_most=1
+    json_key: str = create_flags.json_key_option(help="the key of a document's text in .jsonl files")
+    near_threshold: float = data_option(
+        0.8, help="minimum Jaccard similarity of near duplicates", at_least=0.3, at_most=1
     )
-    shingle: int = option(
+    shingle: int = data_option(
         5,
         help="characters per shingle; paragraphs are compared as sets of shingles",
-        group="data",
         unit="characters",
         at_least=1,
     )
-    near_limit: int = option(
+    near_limit: int = data_option(
         1_000_000,
         help="maximum number of paragraphs to compare; a sample of them if there are more; 0: do not look "
         "for near duplicates",
-        group="data",
         unit="paragraphs",
         at_least=0,
     )
-    encoding_errors: Literal["strict", "replace"] = option(
-        "strict",
-        help=BAD_BYTES_HELP,
-        group="data",
+    encoding_errors: Literal["strict", "replace"] = create_flags.encoding_errors_option()
+    max_line_bytes: int = create_flags.line_bytes_option(
+        help="a line longer than this ends the run with an error"
     )
-    max_line_bytes: int = option(
-        LONGEST_LINE,
-        help="a line longer than this ends the run with an error",
-        group="data",
-        unit="bytes",
-        at_least=1,
-    )
-    workers: int = option(
-        1,
-        help="reading processes; the report does not depend on their number",
-        group="devices",
-        unit="processes",
-        at_least=1,
-    )
-    overwrite: bool = option(False, help="replace an existing report in the folder", group="data")
+    workers: int = workers_option(help="reading processes; the report does not depend on their number")
+    overwrite: bool = overwrite_option(help="replace an existing report in the folder")
 
     @property
-    def line_rules(self) -> LineRules:
-        """Return how lines of the input are read."""
-        return LineRules(self.json_key, self.max_line_bytes, replaces=self.encoding_errors == "replace")
-
-    @property
-    def near_rules(self) -> NearRules:
+    def near_rules(self) -> duplicates.NearRules:
         """Return which paragraphs count as near duplicates."""
-        return NearRules(self.near_threshold, self.shingle, self.near_limit)
+        return duplicates.NearRules(self.near_threshold, self.shingle, self.near_limit)
 
 
 @with_standard_streams
@@ -179,7 +129,7 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
         is_empty = survey.is_empty
         if is_empty.all():
             raise InputError(f"{', '.join(map(str, inputs[:3]))}: no text; give an input that contains some")
-        firsts = firsts_of(survey.table)
+        firsts = duplicates.firsts_of(survey.table)
         near = _compare(inputs, config, survey.table, firsts, progress) if config.near_limit else None
     exact, alike = _repeats(survey, firsts, near, config)
     lengths = survey.table.lengths[~is_empty]
@@ -191,39 +141,29 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
         empty=int(is_empty.sum()),
         characters=int(lengths.sum()),
         quantiles=dict(zip(map(str, _QUANTILES), quantiles)),
-        lengths=doubling(lengths),
+        lengths=duplicates.doubling(lengths),
         exact=exact,
         near=alike,
-        odd={kind: survey.odd[kind] for kind in ODD_KINDS if kind in survey.odd},
+        odd={kind: survey.odd[kind] for kind in text_quality.ODD_KINDS if kind in survey.odd},
         scripts=_by_size(survey.scripts),
-        hanzi=survey.hanzi,
+        hanzi=dict(survey.hanzi),
         traditional=dict(top),
         languages=_by_size(survey.languages),
     )
 
 
-def _by_size(tallies: Dict[str, Tally]) -> Dict[str, Tally]:
+def _by_size(tallies: Dict[str, text_quality.Tally]) -> Dict[str, text_quality.Tally]:
     return dict(sorted(tallies.items(), key=lambda item: (-item[1].paragraphs, item[0])))
 
 
-class _Surveyed(NamedTuple):
-    """The survey of one batch: the columns of `Table`, which paragraphs are empty, and what was found."""
-
-    path: str
-    columns: Tuple[np.ndarray, ...]
-    is_empty: np.ndarray
-    odd: Dict[str, Tally]
-    writing: Writing
-
-
 class _Survey(NamedTuple):
-    table: Table
+    table: duplicates.Table
     is_empty: np.ndarray
-    odd: Dict[str, Tally]
-    scripts: Dict[str, Tally]
+    odd: Dict[str, text_quality.Tally]
+    scripts: Dict[str, text_quality.Tally]
     hanzi: Dict[str, int]
     traditional: Dict[str, int]
-    languages: Dict[str, Tally]
+    languages: Dict[str, text_quality.Tally]
 
 
 def _batches(inputs: List[Path], rules: LineRules, progress: Progress) -> Iterator[LineBatch]:
@@ -232,105 +172,111 @@ def _batches(inputs: List[Path], rules: LineRules, progress: Progress) -> Iterat
 
 
 def _survey(inputs: List[Path], config: AuditConfig, progress: Progress) -> _Survey:
-    rules = config.line_rules
+    rules = create_flags.line_rules_of(config)
     jobs = ((rules, batch) for batch in _batches(inputs, rules, progress))
     parts, is_empty, paths = [], [], []
-    odd: Dict[str, Tally] = {}
-    scripts: Dict[str, Tally] = {}
-    languages: Dict[str, Tally] = {}
-    hanzi = dict.fromkeys(HANZI, 0)
-    traditional: Dict[str, int] = {}
-    for found in ordered_map(_survey_batch, jobs, config.workers):
-        paths.append(found.path)
-        parts.append(found.columns)
-        is_empty.append(found.is_empty)
-        add_all(odd, found.odd)
-        add_all(scripts, found.writing.scripts)
-        add_all(languages, found.writing.languages)
-        for total, more in ((hanzi, found.writing.hanzi), (traditional, found.writing.traditional)):
-            for name, count in more.items():
-                total[name] = total.get(name, 0) + count
+    odd: Dict[str, text_quality.Tally] = {}
+    scripts: Dict[str, text_quality.Tally] = {}
+    languages: Dict[str, text_quality.Tally] = {}
+    hanzi = Counter(dict.fromkeys(text_quality.HANZI, 0))
+    traditional: Counter = Counter()
+    for path, columns, empty, odd_there, writing in ordered_map(_survey_batch, jobs, config.workers):
+        paths.append(path)
+        parts.append(columns)
+        is_empty.append(empty)
+        for total, more in ((odd, odd_there), (scripts, writing.scripts), (languages, writing.languages)):
+            text_quality.add_all(total, more)
+        hanzi.update(writing.hanzi)
+        traditional.update(writing.traditional)
     begins = np.cumsum([0, *map(len, is_empty)], dtype=np.int64)
     columns = [np.concatenate(column) for column in zip(*parts)] or [np.empty(0, np.uint32)] * 5
-    table_fingerprints, lengths, compared, lines, places = columns
-    table = Table(table_fingerprints, lengths, compared, lines, places, paths, begins)
+    hashes, lengths, compared, lines, places = columns
+    table = duplicates.Table(hashes, lengths, compared, lines, places, paths, begins)
     flags = np.concatenate([np.empty(0, bool), *is_empty])
     return _Survey(table, flags, odd, scripts, hanzi, traditional, languages)
 
 
-def _survey_batch(job: Tuple[LineRules, LineBatch]) -> _Surveyed:
+def _survey_batch(job: Tuple[LineRules, LineBatch]):
+    """Return (path, columns of `Table`, which paragraphs are empty, odd characters, writing) of a batch."""
     rules, batch = job
-    paragraphs = read_paragraphs(batch, rules)
-    texts = normalised(paragraphs.texts)
+    paragraphs = text_quality.read_paragraphs(batch, rules)
+    texts = text_quality.normalised(paragraphs.texts)
     is_empty = np.array([not text.strip() for text in paragraphs.texts], dtype=bool)
-    numbers = (
-        [len(t) for t in paragraphs.texts],
-        [len(t) for t in texts],
-        paragraphs.lines,
-        paragraphs.parts,
+    lengths, compared = [len(text) for text in paragraphs.texts], [len(text) for text in texts]
+    numbers = (lengths, compared, paragraphs.lines, paragraphs.parts)
+    columns = (text_quality.fingerprints(texts), *(np.array(column, dtype=np.uint32) for column in numbers))
+    return (
+        batch.path,
+        columns,
+        is_empty,
+        text_quality.odd_characters(paragraphs),
+        text_quality.writing_of(paragraphs, is_empty),
     )
-    columns = (fingerprints(texts), *(np.array(column, dtype=np.uint32) for column in numbers))
-    return _Surveyed(
-        batch.path, columns, is_empty, odd_characters(paragraphs), writing_of(paragraphs, is_empty)
-    )
 
 
-class _Near(NamedTuple):
-    candidates: np.ndarray
-    sample: np.ndarray
-    groups: Dict[int, List[Member]]
+def _compare(
+    inputs, config: AuditConfig, table: duplicates.Table, firsts: duplicates.Firsts, progress: Progress
+):
+    """Read the texts of a sample of the distinct paragraphs again, and group near duplicates.
 
-
-def _compare(inputs, config: AuditConfig, table: Table, firsts: Firsts, progress: Progress) -> _Near:
-    """Read the texts of a sample of the distinct paragraphs again, and group near duplicates."""
+    Returns (candidates, sample, groups), as `near_repeats` takes them.
+    """
     rules = config.near_rules
-    candidates = near_candidates(table, firsts, rules)
-    sample = near_sample(table, candidates, rules.limit)
-    jobs = _near_jobs(inputs, config, table, sample, progress)
+    candidates = duplicates.near_candidates(table, firsts, rules)
+    sample = duplicates.near_sample(table, candidates, rules.limit)
     bands = [np.empty((0, rules.shape[0]), np.uint64)]
     texts: List[bytes] = []
-    for found_bands, found_texts in ordered_map(_near_batch, jobs, config.workers):
-        bands.append(found_bands)
-        texts += found_texts
+    jobs = _near_jobs(inputs, config, table, sample, progress)
+    for more_bands, more_texts in ordered_map(_near_batch, jobs, config.workers):
+        bands.append(more_bands)
+        texts += more_texts
     if len(texts) < len(sample):
         raise _changed("an input")
-    return _Near(candidates, sample, near_groups(np.concatenate(bands), texts, rules))
+    return candidates, sample, duplicates.near_groups(np.concatenate(bands), texts, rules)
 
 
-def _near_jobs(inputs, config: AuditConfig, table: Table, sample: np.ndarray, progress: Progress):
+def _near_jobs(inputs, config: AuditConfig, table: duplicates.Table, sample: np.ndarray, progress: Progress):
     is_chosen = np.zeros(len(table.lengths), dtype=bool)
     is_chosen[sample] = True
-    for number, batch in enumerate(_batches(inputs, config.line_rules, progress)):
+    for number, batch in enumerate(_batches(inputs, create_flags.line_rules_of(config), progress)):
         begin, end = table.begins[number : number + 2] if number < len(table.paths) else (0, 0)
         chosen = is_chosen[begin:end]
         if chosen.any():
-            yield config.line_rules, config.near_rules, batch, chosen, table.fingerprints[begin:end][chosen]
+            yield (
+                create_flags.line_rules_of(config),
+                config.near_rules,
+                batch,
+                chosen,
+                table.fingerprints[begin:end][chosen],
+            )
 
 
 def _near_batch(job) -> Tuple[np.ndarray, List[bytes]]:
     line_rules, near_rules, batch, chosen, expected = job
-    read = read_paragraphs(batch, line_rules).texts
-    texts = normalised([text for text, is_chosen in zip(read, chosen) if is_chosen])
-    if len(read) != len(chosen) or not np.array_equal(fingerprints(texts), expected):
+    read = text_quality.read_paragraphs(batch, line_rules).texts
+    texts = text_quality.normalised([text for text, is_chosen in zip(read, chosen) if is_chosen])
+    if len(read) != len(chosen) or not np.array_equal(text_quality.fingerprints(texts), expected):
         raise _changed(batch.path)
-    return bands_of(texts, near_rules), [text.encode("utf-8") for text in texts]
+    return duplicates.bands_of(texts, near_rules), [text.encode("utf-8") for text in texts]
 
 
 def _changed(what: str) -> InputError:
     return InputError(f"{what} changed while it was read; run again when it is complete")
 
 
-def _repeats(survey: _Survey, firsts: Firsts, near: Optional[_Near], config: AuditConfig):
+def _repeats(survey: _Survey, firsts: duplicates.Firsts, near, config: AuditConfig):
     """Return (exact repeats, near repeats or None)."""
     table = survey.table
-    listed = [int(row) for row in firsts.rows[listed_firsts(firsts)]]
+    listed = firsts.rows[duplicates.listed_firsts(firsts)].tolist()
     if near:
-        listed += [int(near.sample[number]) for number in listed_near(near.groups)]
-    texts = quotes(map(table.place, listed), config.line_rules)
-    exact = exact_repeats(table, survey.is_empty, firsts, texts)
+        listed += [int(near[1][number]) for number in duplicates.listed_near(near[2])]
+    texts = text_quality.quotes(map(table.place, listed), create_flags.line_rules_of(config))
+    exact = duplicates.exact_repeats(table, survey.is_empty, firsts, texts)
     if not near:
         return exact, None
-    return exact, near_repeats(table, len(firsts.rows), *near, config.near_rules, texts)
+    candidates, sample, groups = near
+    rules = config.near_rules
+    return exact, duplicates.near_repeats(table, len(firsts.rows), candidates, sample, groups, rules, texts)
 
 
 def main() -> None:

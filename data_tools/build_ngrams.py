@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Literal, Sequence, Tuple
+from typing import Dict, Iterator, List, Literal, Sequence
 
 import numpy as np
 
@@ -24,23 +24,17 @@ from data_tools.files.process_pool import ordered_map
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
-from data_tools.options.standard_streams import as_called, with_standard_streams
-from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
-from data_tools.text.ngrams import (
-    NOTHING,
-    SHORTEST,
-    NgramCounts,
-    Scored,
-    Scorer,
-    Text,
-    TextCounts,
-    better_of,
-    count_text,
-    lexicon_lines,
-    longest_countable,
-    ngram_tokens,
+from data_tools.options.options import (
+    Options,
+    data_option,
+    option,
+    overwrite_option,
+    refuse_empty,
+    workers_option,
 )
+from data_tools.options.standard_streams import as_called, with_standard_streams
+from data_tools.text import ngrams
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 
 TOKENS_AT_ONCE = 1 << 20
 
@@ -51,30 +45,22 @@ class NgramsConfig(Options):
 
     EXAMPLE = "--input_path data --vocab_file vocab.txt --output_path ngrams.txt"
 
-    input_path: str = option(
-        help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder",
-        group="data",
+    input_path: str = data_option(
+        help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder"
     )
-    vocab_file: str = option(help=VOCABULARY_HELP, group="data")
-    output_path: str = option(help="the lexicon to write, ngrams.txt", group="data", stdout=True)
-    score: Literal["t", "pmi"] = option(
+    vocab_file: str = data_option(help=VOCABULARY_HELP)
+    output_path: str = data_option(help="the lexicon to write, ngrams.txt", stdout=True)
+    score: Literal["t", "pmi"] = data_option(
         "t",
         help="t: the t-statistic of the ERNIE-Gram paper, (p - q) / sqrt(p (1 - p) / N); pmi: ln(p / q). p "
         "is the relative frequency of an n-gram among the N windows of its length, q the product of the "
         "relative frequencies of its tokens",
-        group="data",
     )
-    sizes: str = option(
-        "10000 10000",
-        help="maximum number of n-grams of 2 tokens, of 3, and so on; one number per length",
-        group="data",
+    sizes: str = data_option(
+        "10000 10000", help="maximum number of n-grams of 2 tokens, of 3, and so on; one number per length"
     )
-    min_count: int = option(
-        5,
-        help="drop n-grams that occur in the corpus fewer times than this",
-        group="data",
-        unit="times",
-        at_least=1,
+    min_count: int = data_option(
+        5, help="drop n-grams that occur in the corpus fewer times than this", unit="times", at_least=1
     )
     counts_in_memory: int = option(
         10_000_000,
@@ -84,14 +70,8 @@ class NgramsConfig(Options):
         unit="n-grams",
         at_least=1000,
     )
-    workers: int = option(
-        1,
-        help="counting processes; the lexicon does not depend on their number",
-        group="devices",
-        unit="processes",
-        at_least=1,
-    )
-    overwrite: bool = option(False, help="replace an existing lexicon", group="data")
+    workers: int = workers_option(help="counting processes; the lexicon does not depend on their number")
+    overwrite: bool = overwrite_option(help="replace an existing lexicon")
 
     def __post_init__(self):
         super().__post_init__()
@@ -119,7 +99,12 @@ def build_ngrams(config: NgramsConfig) -> None:
     tokenizer = open_vocabulary(config.vocab_file)
     corpus = open_corpus(find_corpus(config.input_path, "--input_path"))
     tokenizer = vocabulary_of([corpus], tokenizer)
-    _refuse_long(config, tokenizer)
+    longest = ngrams.longest_countable(tokenizer.vocab_size)
+    if len(config.most_of_lengths) + 1 > longest:
+        raise InputError(
+            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens; with a "
+            f"vocabulary of {tokenizer.vocab_size} they may have {longest}: give at most {longest - 1}"
+        )
     inputs: Dict[str, Sequence[Path]] = {
         "input_path": [path for path in corpus.paths if path.exists()],
         "vocab_file": [vocabulary_file(config.vocab_file)],
@@ -137,55 +122,42 @@ def build_ngrams(config: NgramsConfig) -> None:
         )
     about: Dict[str, object] = {name: settings[name] for name in ("score", "min_count", "sizes")}
     with results.published() as (draft,), open(draft, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(lexicon_lines(best, tokenizer, about))
-    counted = ", ".join(f"{len(s.keys)} of {n} tokens" for n, s in enumerate(best, start=SHORTEST))
+        file.writelines(ngrams.lexicon_lines(best, tokenizer, about))
+    counted = ", ".join(f"{len(s.keys)} of {n} tokens" for n, s in enumerate(best, start=ngrams.SHORTEST))
     sys.stderr.write(f"{as_called(config.output_path)}: n-grams by {config.score}: {counted}\n")
 
 
-def _refuse_long(config: NgramsConfig, tokenizer: AnyTokenizer) -> None:
-    longest = longest_countable(tokenizer.vocab_size)
-    if len(config.most_of_lengths) + 1 > longest:
-        raise InputError(
-            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens; with a "
-            f"vocabulary of {tokenizer.vocab_size} they may have {longest}: give at most {longest - 1}"
-        )
-
-
-def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -> List[Scored]:
+def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -> List[ngrams.Scored]:
     """Return the best n-grams of 2 tokens, of 3, ... by ``config.score``."""
     mosts = config.most_of_lengths
     token_counts = np.zeros(tokenizer.vocab_size, np.int64)
-    of_lengths = {length: NgramCounts(config.counts_in_memory) for length in range(2, len(mosts) + 2)}
-    count = partial(_count, partial(count_text, tokens=ngram_tokens(tokenizer), longest=len(mosts) + 1))
+    of_lengths = {length: ngrams.NgramCounts(config.counts_in_memory) for length in range(2, len(mosts) + 2)}
+    count = partial(ngrams.count_text, tokens=ngrams.ngram_tokens(tokenizer), longest=len(mosts) + 1)
     with CountProgress(len(corpus.ids), "token") as progress:
-        for num_tokens, counted in ordered_map(count, _texts_of(corpus), config.workers):
+        for counted in ordered_map(count, _texts_of(corpus), config.workers):
             token_counts += counted.tokens
-            for length, ngrams in counted.ngrams.items():
-                of_lengths[length].add(ngrams)
-            progress.advance(num_tokens)
+            for length, found in counted.ngrams.items():
+                of_lengths[length].add(found)
+            progress.advance(counted.size)
     best = []
     for most, (length, counts) in zip(mosts, of_lengths.items()):
-        scorer, chosen = Scorer(config.score, token_counts, length, counts.total), NOTHING
+        scorer, chosen = ngrams.Scorer(config.score, token_counts, length, counts.total), ngrams.NOTHING
         for keys, times in counts.blocks():
             often = times >= config.min_count
             keys, times = keys[often], times[often]
-            chosen = better_of(chosen, Scored(keys, scorer.score(keys, times), times), most)
+            chosen = ngrams.better_of(chosen, ngrams.Scored(keys, scorer.score(keys, times), times), most)
         best.append(chosen)
     return best
 
 
-def _count(count: Callable[[Text], TextCounts], text: Text) -> Tuple[int, TextCounts]:
-    return len(text.ids), count(text)
-
-
-def _texts_of(corpus: Corpus) -> Iterator[Text]:
+def _texts_of(corpus: Corpus) -> Iterator[ngrams.Text]:
     """Yield the corpus in pieces of whole sentences, of TOKENS_AT_ONCE tokens where no sentence is longer."""
     begin = 0
     while begin < len(corpus):
         reach = corpus.starts[begin] + TOKENS_AT_ONCE
         end = max(begin + 1, int(np.searchsorted(corpus.starts, reach, side="right")) - 1)
         ids = np.array(corpus.ids[corpus.starts[begin] : corpus.starts[end]])
-        yield Text(ids, np.asarray(corpus.lens[begin:end]))
+        yield ngrams.Text(ids, np.asarray(corpus.lens[begin:end]))
         begin = end
 
 

@@ -15,31 +15,23 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal, Set
+from typing import Dict, List, Literal, Set
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece as WordPieceModel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
+from data_tools.corpus import create_flags
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.files.errors import InputError, counted
 from data_tools.files.process_pool import ordered_map
 from data_tools.files.progress import Progress
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty, workers_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
-from data_tools.text.text_files import (
-    BAD_BYTES_HELP,
-    LONGEST_LINE,
-    TEXT_ENDINGS,
-    LineRules,
-    decoded,
-    json_text,
-    line_batches,
-    list_inputs,
-)
+from data_tools.text.text_files import TEXT_ENDINGS, decoded, json_text, line_batches, list_inputs
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
 
 _REPEATED = 1000
@@ -52,55 +44,37 @@ class VocabConfig(Options):
 
     EXAMPLE = "--input_path baike.jsonl --output_path vocab.txt --vocab_size 18000"
 
-    input_path: str = option(
+    input_path: str = data_option(
         "",
         help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels)",
-        group="data",
         stdin=(".txt", ".jsonl"),
     )
-    add_twins_to: str = option(
+    add_twins_to: str = data_option(
         "",
         help="instead of --input_path: a vocab.txt to copy, with '##' twins appended for the Chinese "
         "characters that have none. Create corpora with the copy, so that their words are marked; the model "
         "keeps its own vocab.txt, vocab_size and weights, because it never reads the twins",
-        group="data",
     )
-    output_path: str = option(help="the vocab.txt to write", group="data", stdout=True)
-    vocab_size: int = option(
+    output_path: str = data_option(help="the vocab.txt to write", stdout=True)
+    vocab_size: int = data_option(
         18000,
         help="maximum number of tokens, including control tokens",
-        group="data",
         unit="tokens",
         above=len(CONTROL_TOKENS),
     )
-    min_count: int = option(
+    min_count: int = data_option(
         2,
         help="characters and pieces that occur fewer times than this get no token",
-        group="data",
         unit="times",
         at_least=1,
     )
-    json_key: str = option("text", help="the key of a document's text in .jsonl files", group="data")
-    encoding_errors: Literal["strict", "replace"] = option(
-        "strict",
-        help=BAD_BYTES_HELP,
-        group="data",
+    json_key: str = create_flags.json_key_option(help="the key of a document's text in .jsonl files")
+    encoding_errors: Literal["strict", "replace"] = create_flags.encoding_errors_option()
+    max_line_bytes: int = create_flags.line_bytes_option(
+        help="a line longer than this ends the run with an error"
     )
-    max_line_bytes: int = option(
-        LONGEST_LINE,
-        help="a line longer than this ends the run with an error",
-        group="data",
-        unit="bytes",
-        at_least=1,
-    )
-    workers: int = option(
-        1,
-        help="counting processes; the vocabulary does not depend on their number",
-        group="devices",
-        unit="processes",
-        at_least=1,
-    )
-    overwrite: bool = option(False, help="replace an existing vocabulary", group="data")
+    workers: int = workers_option(help="counting processes; the vocabulary does not depend on their number")
+    overwrite: bool = overwrite_option(help="replace an existing vocabulary")
 
     def __post_init__(self):
         super().__post_init__()
@@ -120,10 +94,30 @@ def build_vocab(config: VocabConfig) -> None:
 
     Raises InputError for whatever the user can fix.
     """
+    output = Path(config.output_path)
     if config.add_twins_to:
-        _add_twins(Path(config.add_twins_to), Path(config.output_path), config.overwrite)
-    else:
-        _vocabulary_of_text(config)
+        _add_twins(Path(config.add_twins_to), output, config.overwrite)
+        return
+    inputs = list_inputs(config.input_path, TEXT_ENDINGS, apart_from=[output], any_file=True)
+    settings = settings_of(config, "input_path", "add_twins_to", "output_path")
+    results = Results("build_vocab", [output], {"input_path": inputs}, settings, config.overwrite)
+    if results.are_done():
+        return
+    shapes = _count_shapes(inputs, config)
+    if not shapes:
+        raise InputError(f"{config.input_path}: no text; give an input that contains some")
+    tokens = vocabulary_of(shapes, config.vocab_size, config.min_count)
+    _write(results, tokens)
+    known, num_words = set(tokens), sum(shapes.values())
+    covered = sum(
+        count
+        for shape, count in shapes.items()
+        if known.issuperset([shape[0], *(CONTINUATION + character for character in shape[1:])])
+    )
+    sys.stderr.write(
+        f"{as_called(str(output))}: {len(tokens)} tokens from {counted(len(inputs), 'file')}; they cover "
+        f"{100 * covered / num_words:.2f} % of {num_words} characters and words\n"
+    )
 
 
 def _add_twins(source: Path, output: Path, overwrite: bool) -> None:
@@ -139,27 +133,6 @@ def _add_twins(source: Path, output: Path, overwrite: bool) -> None:
     sys.stderr.write(
         f"{as_called(str(output))}: the {tokenizer.vocab_size} tokens of {source} and {num_twins} '##' "
         f"twins, for corpora only; the model keeps its vocab.txt and its {tokenizer.vocab_size} ids\n"
-    )
-
-
-def _vocabulary_of_text(config: VocabConfig) -> None:
-    output = Path(config.output_path)
-    inputs = list_inputs(config.input_path, TEXT_ENDINGS, apart_from=[output], any_file=True)
-    settings = settings_of(config, "input_path", "add_twins_to", "output_path")
-    results = Results("build_vocab", [output], {"input_path": inputs}, settings, config.overwrite)
-    if results.are_done():
-        return
-    shapes = _count_shapes(inputs, config)
-    if not shapes:
-        raise InputError(f"{config.input_path}: no text; give an input that contains some")
-    tokens = vocabulary_of(shapes, config.vocab_size, config.min_count)
-    _write(results, tokens)
-    known = set(tokens)
-    num_words = sum(shapes.values())
-    covered = sum(count for shape, count in shapes.items() if known.issuperset(_singles(shape)))
-    sys.stderr.write(
-        f"{as_called(str(output))}: {len(tokens)} tokens from {counted(len(inputs), 'file')}; they cover "
-        f"{100 * covered / num_words:.2f} % of {num_words} characters and words\n"
     )
 
 
@@ -211,48 +184,37 @@ def _train_pieces(shapes: Dict[str, int], alphabet: List[str], room: int, min_co
     )
     tokenizer = Tokenizer(WordPieceModel(unk_token=CONTROL_TOKENS[4]))
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.train_from_iterator(_repeated(words), trainer)
+    lines = (
+        " ".join([word] * min(_REPEATED, count - begin))
+        for word, count in words.items()
+        for begin in range(0, count, _REPEATED)
+    )
+    tokenizer.train_from_iterator(lines, trainer)
     vocab = tokenizer.get_vocab()
     return [token for token in sorted(vocab, key=vocab.__getitem__) if token not in set(alphabet)][:room]
-
-
-def _repeated(words: Dict[str, int]) -> Iterator[str]:
-    for word, count in words.items():
-        for begin in range(0, count, _REPEATED):
-            yield " ".join([word] * min(_REPEATED, count - begin))
-
-
-def _singles(shape: str) -> List[str]:
-    return [shape[0], *(CONTINUATION + character for character in shape[1:])]
 
 
 def _count_shapes(inputs: List[Path], config: VocabConfig) -> Counter:
     total: Counter = Counter()
     with Progress(inputs, log_interval=0) as progress:
-        rules = LineRules(
-            config.json_key, config.max_line_bytes, replaces=config.encoding_errors == "replace"
-        )
+        rules = create_flags.line_rules_of(config)
         batches = (
             (rules, batch)
             for path in inputs
             for batch in line_batches(path, progress.read, max_bytes=rules.max_bytes)
         )
-        for counted in ordered_map(_count_batch, batches, config.workers):
-            total.update(counted)
+        for counts in ordered_map(_count_batch, batches, config.workers):
+            total.update(counts)
     return total
 
 
 def _count_batch(job) -> Counter:
     rules, batch = job
     counts: Counter = Counter()
+    read = json_text if batch.is_json else decoded
     for number, line in batch.numbered():
         if line.strip():
-            read = (
-                json_text(batch.path, number, line, rules)
-                if batch.is_json
-                else decoded(batch.path, number, line, rules)
-            )
-            counts.update(word_shapes(read))
+            counts.update(word_shapes(read(batch.path, number, line, rules)))
     return counts
 
 

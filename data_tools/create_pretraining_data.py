@@ -17,14 +17,13 @@ from dataclasses import asdict, fields
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Dict, Generator, Iterable, Iterator, List, Optional, Sequence
+from typing import Dict, Generator, Iterable, List, Optional, Sequence
 
-from data_tools.corpus.create_flags import CreateConfig
+from data_tools.corpus.create_flags import CreateConfig, line_rules_of
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, EncodingRules
 from data_tools.corpus.format import corpus_paths, marks_path
 from data_tools.corpus.shards import (
     COUNTED,
-    Rejected,
     Shard,
     ShardMaker,
     encoder_for,
@@ -41,7 +40,7 @@ from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.standard_streams import as_asked, as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, vocabulary_file
-from data_tools.text.text_files import REJECTED, LineRules, list_inputs
+from data_tools.text.text_files import REJECTED, list_inputs
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
 TOOL = "data_tools.create_pretraining_data 3"
@@ -52,45 +51,24 @@ def rules_of(config: CreateConfig) -> EncodingRules:
 
     Raises InputError if --model_name is not a folder with a vocabulary.
     """
+    vocab_file = Path(config.vocab_file or config.model_name)
+    if not config.vocab_file and not find_tokenizer(vocab_file).is_file():
+        raise InputError(
+            f"--model_name {config.model_name} is not a folder with a vocab.txt; download the model "
+            "first, or pass --vocab_file instead"
+        )
+    ends = [LINE_END]
+    if config.chinese or config.split_sentences:
+        ends += [CHINESE_END] if config.chinese else [CHINESE_END, LATIN_END]
     finds_words = config.cn_whole_word_segment and not config.cn_splited
     return EncodingRules(
-        vocab_file=str(_vocabulary_file(config)),
-        ends=_sentence_ends(config),
+        vocab_file=str(vocab_file),
+        ends="|".join(ends),
         segmenter=(config.cn_seg_func or "rjieba") if finds_words else None,
         separator=config.cn_split_dimer if config.cn_splited else None,
         max_sentence_length=config.max_sentence_length,
         lexicon=config.user_lexicon or None,
     )
-
-
-def line_rules_of(config: CreateConfig) -> LineRules:
-    """Return how lines of the input are read."""
-    return LineRules(config.json_key, config.max_line_bytes, replaces=config.encoding_errors == "replace")
-
-
-def joining_of(config: CreateConfig) -> Joining:
-    """Return which documents are joined, and up to how many tokens."""
-    return Joining(config.join_documents, config.join_tokens)
-
-
-def _vocabulary_file(config: CreateConfig) -> Path:
-    if config.vocab_file:
-        return Path(config.vocab_file)
-    folder = Path(config.model_name)
-    if not find_tokenizer(folder).is_file():
-        raise InputError(
-            f"--model_name {config.model_name} is not a folder with a vocab.txt; download the model "
-            "first, or pass --vocab_file instead"
-        )
-    return folder
-
-
-def _sentence_ends(config: CreateConfig) -> str:
-    if config.chinese:
-        return f"{LINE_END}|{CHINESE_END}"
-    if config.split_sentences:
-        return f"{LINE_END}|{CHINESE_END}|{LATIN_END}"
-    return LINE_END
 
 
 @with_standard_streams
@@ -117,9 +95,21 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     also = [rejects] if config.on_bad_line == "skip" else []
     written = [*also, *([marks] if lexicon else [])]
     outdated = [path for path in (marks, rejects) if path not in written and results.has_made(path)]
-    with shard_folder(folder, _made_from(config, rules, tokenizer, inputs)) as made_from:
-        skip, joining = config.on_bad_line == "skip", joining_of(config)
-        make = ShardMaker(folder, rules, line_rules_of(config), skip, joining, made_from)
+    lexicon_sha256 = sha256_of_file(Path(config.user_lexicon)) if config.user_lexicon else ""
+    joining, line_rules = Joining(config.join_documents, config.join_tokens), line_rules_of(config)
+    made_from = {  # all that determines the shards except the lines themselves
+        "tool": TOOL,
+        "inputs": [[str(path), path.stat().st_size] for path in inputs],
+        "rules": asdict(rules),
+        "line_rules": asdict(line_rules),
+        "on_bad_line": config.on_bad_line,
+        "joining": asdict(joining),
+        "vocab_sha256": tokenizer.sha256,
+        "lexicon_sha256": lexicon_sha256,
+        "libraries": {name: version(name) for name in ("tokenizers", rules.segmenter) if name},
+    }
+    with shard_folder(folder, made_from) as digest:
+        make = ShardMaker(folder, rules, line_rules, config.on_bad_line == "skip", joining, digest)
         # Closed, whatever happens: no worker may write into the folder while it is removed.
         made = closing(_shards(inputs, config, partial(run_map, make)))
         corpus = CorpusWriter(
@@ -130,11 +120,12 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
             publish=results.published,
         )
         with corpus as writer, made as shards:
-            _write(_counted(shards, counts, config.max_bad_lines), writer)
-            total = _sum(counts.values())
-            _refuse_a_wrong_vocabulary(total, rules.vocab_file)
-            _refuse_an_absent_separator(total, config)
-            writer.about.update(_about(config, tokenizer, inputs, counts, total))
+            _write(shards, writer, counts, config.max_bad_lines)
+            total: Counter = Counter()
+            for each in counts.values():
+                total.update(each)  # unlike + of Counters it keeps zeros, for the manifest
+            _refuse_wrong_input(total, rules.vocab_file, config)
+            writer.about.update(_about(config, tokenizer, lexicon_sha256, inputs, counts, total))
         for path in outdated:  # of the corpus that was replaced
             path.unlink(missing_ok=True)
     sys.stderr.write(_summary(config, total, inputs, time.monotonic() - started) + "\n")
@@ -151,27 +142,6 @@ def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rule
     return Results("create_pretraining_data", outputs, read, settings, config.overwrite)
 
 
-def _made_from(
-    config: CreateConfig, rules: EncodingRules, tokenizer: AnyTokenizer, inputs: List[Path]
-) -> dict:
-    """Return all that determines the shards except the lines themselves."""
-    return {
-        "tool": TOOL,
-        "inputs": [[str(path), path.stat().st_size] for path in inputs],
-        "rules": asdict(rules),
-        "line_rules": asdict(line_rules_of(config)),
-        "on_bad_line": config.on_bad_line,
-        "joining": asdict(joining_of(config)),
-        "vocab_sha256": tokenizer.sha256,
-        "lexicon_sha256": _lexicon_sha256(config),
-        "libraries": {name: version(name) for name in ("tokenizers", rules.segmenter) if name},
-    }
-
-
-def _lexicon_sha256(config: CreateConfig) -> str:
-    return sha256_of_file(Path(config.user_lexicon)) if config.user_lexicon else ""
-
-
 def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Shard, None, None]:
     """Yield every shard of every file in order, with a progress bar on a terminal."""
     with Progress(inputs, config.log_interval) as progress:
@@ -181,59 +151,41 @@ def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Sha
             progress.made(shard.counts["documents"])
 
 
-def _counted(
-    shards: Iterable[Shard], counts: Dict[str, Counter], max_bad_lines: Optional[int]
-) -> Iterator[Shard]:
-    """Yield ``shards`` and add what they count to ``counts``, {file: counts}.
+def _write(
+    shards: Iterable[Shard], writer: CorpusWriter, counts: Dict[str, Counter], max_bad_lines: Optional[int]
+) -> None:
+    """Write ``shards``, and add what they count to ``counts``, {file: counts}.
 
     Raises InputError at the first bad line beyond ``max_bad_lines``.
     """
     num_bad = 0
-    for shard in shards:
-        counts[shard.file].update(shard.counts)
-        if max_bad_lines is not None and num_bad + len(shard.rejected) > max_bad_lines:
-            file, line, reason = shard.rejected[max_bad_lines - num_bad]
-            raise InputError(f"{file}:{line}: {reason} (more bad lines than --max_bad_lines {max_bad_lines})")
-        num_bad += len(shard.rejected)
-        yield shard
-
-
-def _write(shards: Iterable[Shard], writer: CorpusWriter) -> None:
     with ExitStack() as stack:
         notes = [
             stack.enter_context(open(draft, "w", encoding="utf-8", errors="backslashreplace"))
             for draft in writer.also_drafts
         ]
         for shard in shards:
+            counts[shard.file].update(shard.counts)
+            if max_bad_lines is not None and num_bad + len(shard.rejected) > max_bad_lines:
+                file, line, reason = shard.rejected[max_bad_lines - num_bad]
+                many = f"more bad lines than --max_bad_lines {max_bad_lines}"
+                raise InputError(f"{file}:{line}: {reason} ({many})")
+            num_bad += len(shard.rejected)
             marks = None if writer.lexicon_marks is None else shard.marks
             writer.extend(shard.ids, shard.lens, shard.documents, marks)
             for note in notes:
-                note.writelines(map(_json_line, shard.rejected))
+                for rejected in shard.rejected:
+                    about = {**rejected._asdict(), "file": as_called(rejected.file)}
+                    note.write(json.dumps(about, ensure_ascii=False) + "\n")
 
 
-def _json_line(rejected: Rejected) -> str:
-    about = {**rejected._asdict(), "file": as_called(rejected.file)}
-    return json.dumps(about, ensure_ascii=False) + "\n"
-
-
-def _sum(counts: Iterable[Counter]) -> Counter:
-    """Return the sum of ``counts``; unlike ``+`` of Counters it keeps zeros, for the manifest."""
-    total: Counter = Counter()
-    for counted in counts:
-        total.update(counted)
-    return total
-
-
-def _refuse_a_wrong_vocabulary(total: Counter, vocab_file: str) -> None:
+def _refuse_wrong_input(total: Counter, vocab_file: str, config: CreateConfig) -> None:
+    """Raise InputError for a text of another vocabulary, and if no line was split into words."""
     if total["unknown_tokens"] * 2 > total["tokens"]:
         raise InputError(
             f"{vocab_file}: {total['unknown_tokens']} of {total['tokens']} tokens are not in it; "
             "use the vocabulary of the text's language"
         )
-
-
-def _refuse_an_absent_separator(total: Counter, config: CreateConfig) -> None:
-    """Raise InputError if no line was split, so that each would be a single word."""
     if config.cn_splited and total.get("separators") == 0:  # shards of an earlier version do not count them
         raise InputError(
             f"{config.input_path}: --cn_split_dimer {config.cn_split_dimer!r} occurs nowhere, so every line "
@@ -241,14 +193,14 @@ def _refuse_an_absent_separator(total: Counter, config: CreateConfig) -> None:
         )
 
 
-def _about(config: CreateConfig, tokenizer: AnyTokenizer, inputs, counts, total) -> dict:
+def _about(config: CreateConfig, tokenizer: AnyTokenizer, lexicon_sha256: str, inputs, counts, total) -> dict:
     without_effect = ("workers", "log_interval", "overwrite", "max_bad_lines")
     names = [item.name for item in fields(config) if item.name not in without_effect]
     arguments = {name: as_asked(getattr(config, name)) for name in names}
     files = [{"name": path.name, "bytes": path.stat().st_size, **counts[str(path)]} for path in inputs]
     return {
         "vocab_sha256": tokenizer.sha256,
-        "lexicon_sha256": _lexicon_sha256(config),
+        "lexicon_sha256": lexicon_sha256,
         "tool": TOOL,
         "arguments": arguments,
         "inputs": files,

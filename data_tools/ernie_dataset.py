@@ -62,7 +62,12 @@ class ErnieDataset:
         masking_fn: MaskingFunction = create_masked_lm_predictions,
         ngrams: Optional[NgramLexicon] = None,
     ):
-        self.corpus, self.sample_map, self.rule = corpus, sample_map, _rule_of(corpus, rule)
+        self.corpus, self.sample_map, self.rule = corpus, sample_map, rule
+        if corpus.marks is not None:  # whose meanings differ between the corpora of a blend
+            levels = [LEVELS.index(mark["kind"]) for mark in corpus.lexicon_marks]
+            weights = [mark["weight"] for mark in corpus.lexicon_marks]
+            mark_levels, mark_weights = np.array([0, *levels]), np.array([1.0, *weights])
+            self.rule = replace(rule, mark_levels=mark_levels, mark_weights=mark_weights)
         self.seed, self.binary_head, self.masking_fn, self.ngrams = seed, binary_head, masking_fn, ngrams
         self._ids, self._rows = np.asarray(corpus.ids), np.asarray(sample_map)  # plain views: memmap is slow
         self._marks = None if corpus.marks is None else np.asarray(corpus.marks)
@@ -122,15 +127,6 @@ def join_segments(a: np.ndarray, b: Optional[np.ndarray], cls_id: int, sep_id: i
         tokens[border:-1], tokens[-1] = b, sep_id
         types[border:] = 1
     return tokens, types
-
-
-def _rule_of(corpus: Corpus, rule: MaskingRule) -> MaskingRule:
-    """Return ``rule`` with the meanings of the marks of ``corpus``; each corpus of a blend has its own."""
-    if corpus.marks is None:
-        return rule
-    levels = [LEVELS.index(mark["kind"]) for mark in corpus.lexicon_marks]
-    weights = [mark["weight"] for mark in corpus.lexicon_marks]
-    return replace(rule, mark_levels=np.array([0, *levels]), mark_weights=np.array([1.0, *weights]))
 
 
 def masking_rule(tokenizer: AnyTokenizer, **settings) -> MaskingRule:

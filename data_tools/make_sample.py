@@ -1,6 +1,6 @@
 """Write the built-in sample: documents for pretraining, labelled sentence pairs for fine-tuning.
 
-Both are made from the phrase tables of ``sample_text.py`` and speak the same language, so that
+Both are made from the phrase tables of ``text/sample.txt`` and speak the same language, so that
 pretraining on the one helps with the other. The same flags give the same bytes on every Python.
 
     python data_tools/make_sample.py --output_dir sample
@@ -13,14 +13,9 @@ from pathlib import Path
 from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
-from data_tools.text import sample as sample_documents
-from data_tools.text import sample as sample_pairs
-from data_tools.text import sample as sample_tables
-from data_tools.text import sample_text
-from data_tools.text.sample import SMALLEST_DATA_SET, make_documents, make_splits, read_topic
+from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty
+from data_tools.text import sample
 
-MADE_BY = (sample_text, sample_tables, sample_documents, sample_pairs)
 MOST_DOCUMENTS = 100_000
 
 
@@ -30,24 +25,22 @@ class SampleConfig(Options):
 
     EXAMPLE = "--output_dir sample"
 
-    output_dir: str = option(help="corpus.txt and pairs/{train,dev,test}.tsv go here", group="data")
-    seed: int = option(1234, help="another seed gives another sample", group="data", at_least=0)
-    documents: int = option(
+    output_dir: str = data_option(help="corpus.txt and pairs/{train,dev,test}.tsv go here")
+    seed: int = data_option(1234, help="another seed gives another sample", at_least=0)
+    documents: int = data_option(
         600,
         help="documents of the corpus, each of 4 to 9 sentences",
-        group="data",
         unit="documents",
         at_least=1,
         at_most=MOST_DOCUMENTS,
     )
-    pairs: int = option(
+    pairs: int = data_option(
         3600,
         help="sentence pairs; dev and test each get a ninth of them",
-        group="data",
         unit="pairs",
-        at_least=SMALLEST_DATA_SET,
+        at_least=sample.SMALLEST_DATA_SET,
     )
-    overwrite: bool = option(False, help="replace an existing sample", group="data")
+    overwrite: bool = overwrite_option(help="replace an existing sample")
 
     def __post_init__(self):
         super().__post_init__()
@@ -65,16 +58,15 @@ def make_sample(config: SampleConfig) -> None:
     results = Results(
         command="make_sample",
         outputs=[Path(config.output_dir, name) for name in names],
-        inputs={"tables": [Path(__file__), *(Path(str(each.__file__)) for each in MADE_BY)]},
+        inputs={"tables": [Path(__file__), Path(sample.__file__), sample.TABLES]},
         settings=settings_of(config, "output_dir"),
         overwrite=config.overwrite,
     )
     if results.are_done():
         return
-    topics = [read_topic(block) for block in sample_text.TOPICS]
     rng = random.Random(config.seed)
-    corpus = make_documents(topics, config.documents, rng)
-    splits = make_splits(topics, config.pairs, rng)
+    corpus = sample.make_documents(config.documents, rng)
+    splits = sample.make_splits(config.pairs, rng)
     folder = Path(config.output_dir)
     texts = ["\n\n".join(corpus) + "\n"]
     texts += ["".join(f"{a}\t{b}\t{label}\n" for a, b, label in rows) for rows in splits]

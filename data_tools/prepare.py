@@ -65,21 +65,12 @@ def prepare(config: PrepareConfig) -> None:
 
 
 def _by_ray(make: ShardMaker, jobs: Iterable[ShardJob], workers: int, address: str) -> Iterator[Path]:
-    return ray_map(SharedMaker(_with_full_paths(make)), jobs, workers, address)
-
-
-def _with_full_paths(make: ShardMaker) -> ShardMaker:
-    """Return ``make`` with absolute paths, for a process with another working folder."""
-    rules, lexicon = make.rules, make.rules.lexicon
-    return replace(
-        make,
-        folder=make.folder.absolute(),
-        rules=replace(
-            rules,
-            vocab_file=str(Path(rules.vocab_file).absolute()),
-            lexicon=str(Path(lexicon).absolute()) if lexicon else None,
-        ),
-    )
+    """Make the shards by Ray, with absolute paths: its processes have another working folder."""
+    lexicon, vocab_file = make.rules.lexicon, str(Path(make.rules.vocab_file).absolute())
+    lexicon = str(Path(lexicon).absolute()) if lexicon else None
+    rules = replace(make.rules, vocab_file=vocab_file, lexicon=lexicon)
+    shared = SharedMaker(replace(make, folder=make.folder.absolute(), rules=rules))
+    return ray_map(shared, jobs, workers, address)
 
 
 @dataclass(frozen=True)

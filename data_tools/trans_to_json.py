@@ -20,6 +20,7 @@ from typing import Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
+from data_tools.corpus import create_flags
 from data_tools.files.atomic_files import make_folder, own_entries, own_name, shortened
 from data_tools.files.errors import InputError, counted
 from data_tools.files.file_lock import locked
@@ -27,18 +28,17 @@ from data_tools.files.process_pool import ordered_map
 from data_tools.files.progress import Progress
 from data_tools.files.results import Results, followed, is_stream, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import DASH, Options, option, refuse_empty, refuse_no_name
-from data_tools.options.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
-from data_tools.text.text_files import (
-    BAD_BYTES_HELP,
-    LONGEST_LINE,
-    STRICT,
-    LineRules,
-    decoded,
-    list_inputs,
-    num_invalid_bytes,
-    read_lines,
+from data_tools.options.options import (
+    DASH,
+    Options,
+    data_option,
+    overwrite_option,
+    refuse_empty,
+    refuse_no_name,
+    workers_option,
 )
+from data_tools.options.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
+from data_tools.text.text_files import STRICT, LineRules, decoded, list_inputs, num_invalid_bytes, read_lines
 
 LOCK = "lock"
 ENDINGS = (".txt", ".gz", ".zst")
@@ -51,57 +51,32 @@ class TransConfig(Options):
 
     EXAMPLE = "--input_path raw/ --output_path data/baike"
 
-    input_path: str = option(
-        help="a text file, or a folder of .txt, .gz, .zst files (two levels)",
-        group="data",
-        stdin=(".txt",),
+    input_path: str = data_option(
+        help="a text file, or a folder of .txt, .gz, .zst files (two levels)", stdin=(".txt",)
     )
-    output_path: str = option(
-        help="path of the output without .jsonl: OUTPUT writes OUTPUT.jsonl", group="data", stdout=True
+    output_path: str = data_option(
+        help="path of the output without .jsonl: OUTPUT writes OUTPUT.jsonl", stdout=True
     )
-    json_key: str = option("text", help="the key of a document's text", group="data")
-    doc_spliter: str = option(
-        "", help="the line that separates two documents; empty: an empty line", group="data"
-    )
-    min_doc_length: int = option(
+    json_key: str = create_flags.json_key_option(help="the key of a document's text")
+    doc_spliter: str = data_option("", help="the line that separates two documents; empty: an empty line")
+    min_doc_length: int = data_option(
         10,
         help="minimum characters per document; shorter ones are dropped and counted",
-        group="data",
         unit="characters",
         at_least=0,
     )
-    encoding_errors: Literal["strict", "replace"] = option(
-        "strict",
-        help=BAD_BYTES_HELP,
-        group="data",
+    encoding_errors: Literal["strict", "replace"] = create_flags.encoding_errors_option()
+    max_line_bytes: int = create_flags.line_bytes_option(
+        help="a line or document longer than this ends the run with an error"
     )
-    max_line_bytes: int = option(
-        LONGEST_LINE,
-        help="a line or document longer than this ends the run with an error",
-        group="data",
-        unit="bytes",
-        at_least=1,
+    workers: int = workers_option(help="processes, one file each; the output does not depend on their number")
+    log_interval: int = create_flags.log_interval_option()
+    no_merge: bool = data_option(
+        False, help="write one OUTPUT_NAME.jsonl per input file instead of OUTPUT.jsonl"
     )
-    workers: int = option(
-        1,
-        help="processes, one file each; the output does not depend on their number",
-        group="devices",
-        unit="processes",
-        at_least=1,
-    )
-    log_interval: int = option(
-        0,
-        help="documents between progress lines; 0: no progress lines",
-        group="data",
-        unit="documents",
-        at_least=0,
-    )
-    no_merge: bool = option(
-        False, help="write one OUTPUT_NAME.jsonl per input file instead of OUTPUT.jsonl", group="data"
-    )
-    no_shuffle: bool = option(False, help="keep the order of the input", group="data")
-    seed: int = option(42, help="decides the order of the documents", group="data", at_least=0)
-    overwrite: bool = option(False, help="replace existing output", group="data")
+    no_shuffle: bool = data_option(False, help="keep the order of the input")
+    seed: int = data_option(42, help="decides the order of the documents", at_least=0)
+    overwrite: bool = overwrite_option(help="replace existing output")
 
     def __post_init__(self):
         super().__post_init__()
@@ -111,18 +86,6 @@ class TransConfig(Options):
             raise InputError(
                 "--no_merge true writes several files, and --output_path - is one; leave one out"
             )
-
-    @property
-    def line_rules(self) -> LineRules:
-        """Return how lines of the input are read."""
-        return LineRules(max_bytes=self.max_line_bytes, replaces=self.encoding_errors == "replace")
-
-
-class RawDocument(NamedTuple):
-    """One document: its lines, stripped, and how many of its bytes were replaced."""
-
-    lines: List[str]
-    num_replaced: int
 
 
 class Part(NamedTuple):
@@ -144,13 +107,19 @@ def trans_to_json(config: TransConfig) -> None:
     is_streamed = config.output_path == STANDARD_OUTPUT
     merged = Path(config.output_path if is_streamed else f"{config.output_path}.jsonl")
     inputs = list_inputs(config.input_path, ENDINGS, [merged], never=NOT_RAW, any_file=True)
-    finals = _names(inputs, config) if config.no_merge else [merged]
+    finals = _finals(inputs, config) if config.no_merge else [merged]
     settings = settings_of(config, "input_path", "output_path")
     results = Results("trans_to_json", finals, {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():
         return
     with _working_folder(merged) as folder:
-        parts = _convert(inputs, folder, config)
+        jobs = ((path, folder / f"{number:06d}") for number, path in enumerate(inputs))
+        parts = []
+        with Progress(inputs, config.log_interval) as progress:
+            for path, part in zip(inputs, ordered_map(partial(_convert_file, config), jobs, config.workers)):
+                progress.read(path.stat().st_size)
+                progress.made(len(part.begins))
+                parts.append(part)
         num_documents = sum(len(part.begins) for part in parts)
         if not num_documents:
             raise InputError(
@@ -162,9 +131,8 @@ def trans_to_json(config: TransConfig) -> None:
             for number, (group, draft) in enumerate(zip(groups, drafts)):
                 order = None if config.no_shuffle else np.random.default_rng([config.seed, number])
                 _write(group, draft, order)
-    num_short = sum(part.num_short for part in parts)
-    num_replaced = sum(part.num_replaced for part in parts)
-    replaced = f", {num_replaced} bytes replaced" if config.line_rules.replaces else ""
+    num_short, num_replaced = (sum(getattr(part, name) for part in parts) for name in Part._fields[2:])
+    replaced = f", {num_replaced} bytes replaced" if config.encoding_errors == "replace" else ""
     sys.stderr.write(
         f"{as_called(config.output_path)}: {counted(num_documents, 'document')} from "
         f"{counted(len(inputs), 'file')} ({num_short} shorter than {config.min_doc_length} characters left "
@@ -172,8 +140,8 @@ def trans_to_json(config: TransConfig) -> None:
     )
 
 
-def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[RawDocument]:
-    """Yield the documents of a raw text; empty lines are not part of any.
+def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[Tuple[List[str], int]]:
+    """Yield each document of a raw text, as its stripped lines and the number of bytes that were replaced.
 
     Raises InputError with file:line for a line that is not UTF-8, and for a line or a document that is too
     long.
@@ -185,7 +153,7 @@ def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterat
         num_replaced += num_invalid_bytes(content) if rules.replaces else 0
         if line == splitter.strip():
             if lines:
-                yield RawDocument(lines, num_replaced)
+                yield lines, num_replaced
             lines, size, num_replaced = [], 0, 0
         elif line:
             lines.append(line)
@@ -196,10 +164,10 @@ def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterat
                 "empty lines, or raise --max_line_bytes"
             )
     if lines:
-        yield RawDocument(lines, num_replaced)
+        yield lines, num_replaced
 
 
-def _names(inputs: List[Path], config: TransConfig) -> List[Path]:
+def _finals(inputs: List[Path], config: TransConfig) -> List[Path]:
     root = Path(config.input_path)
     relative = [path.relative_to(root) if root.is_dir() else Path(path.name) for path in inputs]
     names = [Path(f"{config.output_path}_{'_'.join(path.parts)}.jsonl") for path in relative]
@@ -233,27 +201,16 @@ def _working_folder(merged: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _convert(inputs: List[Path], folder: Path, config: TransConfig) -> List[Part]:
-    jobs = ((path, folder / f"{number:06d}") for number, path in enumerate(inputs))
-    parts = []
-    with Progress(inputs, config.log_interval) as progress:
-        for path, part in zip(inputs, ordered_map(partial(_convert_file, config), jobs, config.workers)):
-            progress.read(path.stat().st_size)
-            progress.made(len(part.begins))
-            parts.append(part)
-    return parts
-
-
 def _convert_file(config: TransConfig, job: Tuple[Path, Path]) -> Part:
     source, target = job
     begins, num_short, num_replaced, place = [], 0, 0, 0
     with open(target, "wb") as out:
-        for document in documents_of(source, config.doc_spliter, config.line_rules):
-            num_replaced += document.num_replaced
-            if sum(map(len, document.lines)) < config.min_doc_length:
+        for lines, replaced in documents_of(source, config.doc_spliter, create_flags.line_rules_of(config)):
+            num_replaced += replaced
+            if sum(map(len, lines)) < config.min_doc_length:
                 num_short += 1
                 continue
-            record = json.dumps({config.json_key: "\n".join(document.lines)}, ensure_ascii=False)
+            record = json.dumps({config.json_key: "\n".join(lines)}, ensure_ascii=False)
             begins.append(place)
             place += out.write(record.encode("utf-8") + b"\n")
     return Part(target, np.array(begins, dtype=np.int64), num_short, num_replaced)
@@ -261,32 +218,23 @@ def _convert_file(config: TransConfig, job: Tuple[Path, Path]) -> Part:
 
 def _write(parts: List[Part], draft: Path, rng) -> None:
     """Write the lines of all parts in the order that ``rng`` draws, or in their own when it is None."""
-    gathered = parts[0].path.with_suffix(".gathered")
-    ends = _gather(parts, gathered)
-    if rng is None or not ends[-1]:
-        shutil.move(gathered, draft)
-        return
-    with _mapped(gathered) as lines, open(draft, "wb") as out:
-        for document in rng.permutation(len(ends) - 1).tolist():
-            out.write(lines[ends[document] : ends[document + 1]])
-
-
-def _gather(parts: List[Part], target: Path) -> np.ndarray:
-    """Move the lines of all parts into one file; return int64 [lines + 1]: where each begins, and the end."""
-    begins, size = [], 0
-    with open(target, "wb") as out:
+    gathered, begins, size = parts[0].path.with_suffix(".gathered"), [], 0
+    with open(gathered, "wb") as out:
         for part in parts:
             begins.append(part.begins + size)
             with open(part.path, "rb") as lines:
                 shutil.copyfileobj(lines, out, 1 << 20)
             size += part.path.stat().st_size
             part.path.unlink()
-    return np.concatenate([*begins, [size]])
-
-
-def _mapped(path: Path) -> mmap.mmap:
-    with open(path, "rb") as content:
-        return mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
+    if rng is None or not size:
+        shutil.move(gathered, draft)
+        return
+    ends = np.concatenate([*begins, [size]])  # where each line begins, and the end
+    with open(gathered, "rb") as content:
+        mapped = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
+    with mapped, open(draft, "wb") as out:
+        for document in rng.permutation(len(ends) - 1).tolist():
+            out.write(mapped[ends[document] : ends[document + 1]])
 
 
 def main() -> None:

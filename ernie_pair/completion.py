@@ -7,8 +7,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
 from data_tools.options.cli import choices_of, doubled_percent
-from data_tools.options.foreign_flags import place_word
-from data_tools.options.options import hints_of
+from data_tools.options.options import hints_of, place_word
 from ernie_pair.commands import forms_of
 
 SHELLS = ("bash", "zsh")

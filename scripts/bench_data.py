@@ -125,7 +125,7 @@ def _texts(config: BenchConfig, folder: Path) -> List[str]:
         make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=SAMPLE_DOCUMENTS))
         source = str(folder / "sample" / "corpus.txt")
     files = list_inputs(source, (".txt",), any_file=True)
-    return ["\n".join(document.lines) for path in files for document in documents_of(path, "")]
+    return ["\n".join(lines) for path in files for lines, _ in documents_of(path, "")]
 
 
 def _speed_of_ids(config: BenchConfig, folder: Path, texts: List[str]) -> Iterator[Row]:

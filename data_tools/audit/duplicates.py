@@ -9,8 +9,9 @@ from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequen
 
 import numpy as np
 
-from data_tools.audit.text_quality import TextPlace, code_points
+from data_tools.audit.text_quality import TextPlace
 from data_tools.files.installation import import_optional
+from data_tools.text.wordpiece import code_points
 
 NUM_HASHES = 128
 RECALL = 0.99  # of pairs at the threshold
@@ -60,31 +61,22 @@ def bands_of(texts: Sequence[str], rules: NearRules) -> np.ndarray:
     """
     bands, rows = rules.shape
     hashes = np.empty((len(texts), bands * rows), np.uint64)
-    for number, text in enumerate(texts):
-        hashes[number] = _minhash(text, rules.shingle)[: bands * rows]
-    return _mixed(np.moveaxis(hashes.reshape(len(texts), bands, rows), 2, 0))
-
-
-def _minhash(text: str, shingle: int) -> np.ndarray:
-    """Compute the MinHash of a normalised text: uint64 [NUM_HASHES]."""
-    numbers = np.unique(_shingle_hashes(code_points(text), shingle))
     start = _no_shingles()
-    minhash = type(start)(hashvalues=start.hashvalues, permutations=start.permutations, hashfunc=int)
-    for begin in range(0, len(numbers), _AT_ONCE):
-        minhash.update_batch(numbers[begin : begin + _AT_ONCE].tolist())
-    return minhash.hashvalues
+    for number, text in enumerate(texts):
+        points = code_points(text)
+        num_shingles = len(points) - rules.shingle + 1
+        columns = (points[at : at + num_shingles].astype(np.uint64) for at in range(rules.shingle))
+        numbers = np.unique(_mixed(columns) >> np.uint64(32))  # a hash of each shingle, below 2**32
+        minhash = type(start)(hashvalues=start.hashvalues, permutations=start.permutations, hashfunc=int)
+        for begin in range(0, len(numbers), _AT_ONCE):
+            minhash.update_batch(numbers[begin : begin + _AT_ONCE].tolist())
+        hashes[number] = minhash.hashvalues[: bands * rows]
+    return _mixed(np.moveaxis(hashes.reshape(len(texts), bands, rows), 2, 0))
 
 
 @lru_cache(maxsize=1)
 def _no_shingles():
     return import_optional("datasketch", "audit").MinHash(num_perm=NUM_HASHES)
-
-
-def _shingle_hashes(points: np.ndarray, shingle: int) -> np.ndarray:
-    """Hash each shingle of a text: uint64 [len(points) - shingle + 1] below 2**32."""
-    num_shingles = len(points) - shingle + 1
-    columns = (points[offset : offset + num_shingles].astype(np.uint64) for offset in range(shingle))
-    return _mixed(columns) >> np.uint64(32)
 
 
 def _mixed(columns) -> np.ndarray:
@@ -302,8 +294,9 @@ def exact_repeats(
         without_text=int((~has_text & ~is_empty).sum()),
         sizes=doubling(repeated),
         most_repeated=[
-            _repeated(int(firsts.times[number]), table.place(firsts.rows[number]), texts)
+            Repeated(int(firsts.times[number]), str(place), texts[place])
             for number in listed_firsts(firsts).tolist()
+            for place in [table.place(firsts.rows[number])]
         ],
     )
 
@@ -319,10 +312,20 @@ def near_repeats(
 ) -> NearRepeats:
     """Count the near duplicates among the ``sample`` of the ``candidates``, both int64 rows of ``table``.
 
-    ``groups``: {head: members}, indices into ``sample``, see `near_duplicates.near_groups`; ``texts``: the
+    ``groups``: {head: members}, indices into ``sample``, see `near_groups`; ``texts``: the
     quote at each listed place; ``num_firsts``: the number of distinct paragraphs.
     """
     members = [member.paragraph for found in groups.values() for member in found]
+    largest = []
+    for head in listed_heads(groups):
+        first, *others = (
+            table.place(sample[row]) for row in [head, *(m.paragraph for m in groups[head][:MEMBERS])]
+        )
+        examples = [
+            NearMember(str(place), round(member.similarity, 4), texts[place])
+            for place, member in zip(others, groups[head])
+        ]
+        largest.append(NearGroup(1 + len(groups[head]), str(first), texts[first], examples))
     return NearRepeats(
         threshold=rules.threshold,
         shingle=rules.shingle,
@@ -334,7 +337,7 @@ def near_repeats(
         characters=int(table.lengths[sample[members]].sum()),
         groups=len(groups),
         sizes=doubling([1 + len(found) for found in groups.values()]),
-        largest=[_group(table, sample, head, groups[head], texts) for head in listed_heads(groups)],
+        largest=largest,
     )
 
 
@@ -348,21 +351,6 @@ def listed_near(groups: Dict[int, List[Member]]) -> Iterator[int]:
     for head in listed_heads(groups):
         yield head
         yield from (member.paragraph for member in groups[head][:MEMBERS])
-
-
-def _group(
-    table: Table, sample, head: int, members: Sequence[Member], texts: Dict[TextPlace, str]
-) -> NearGroup:
-    examples = []
-    for paragraph, similarity in members[:MEMBERS]:
-        place = table.place(sample[paragraph])
-        examples.append(NearMember(str(place), round(similarity, 4), texts[place]))
-    place = table.place(sample[head])
-    return NearGroup(1 + len(members), str(place), texts[place], examples)
-
-
-def _repeated(times: int, place: TextPlace, texts: Dict[TextPlace, str]) -> Repeated:
-    return Repeated(times, str(place), texts[place])
 
 
 def doubling(values: Union[np.ndarray, Sequence[int]]) -> Dict[int, int]:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, Optional
 
 from data_tools.audit.duplicates import ExactRepeats, NearRepeats
 from data_tools.audit.text_quality import Tally
+from data_tools.files.errors import printable
 
 BAR = 40  # characters of the longest bar
 LANGUAGES = 8  # shown
@@ -39,8 +40,7 @@ class TextAudit:
 def report_lines(audit: TextAudit) -> Iterator[str]:
     """Yield the lines of the report for the terminal; control and invisible characters are escaped."""
     for line in _lines(audit):
-        line = line.replace("\u3000", " ")
-        yield "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+        yield printable(line.replace("\u3000", " "))
 
 
 def _lines(audit: TextAudit) -> Iterator[str]:
@@ -49,22 +49,29 @@ def _lines(audit: TextAudit) -> Iterator[str]:
     marks = {"0": "shortest", "50": "median", "100": "longest"}
     parts = (f"{marks.get(name, name + ' %')} {value}" for name, value in audit.quantiles.items())
     yield f"characters     {', '.join(parts)} per paragraph"
-    yield from _exact_lines(audit)
-    yield from _near_lines(audit)
-    yield from _odd_lines(audit.odd)
-    yield from _script_lines(audit)
-    yield from _language_lines(audit)
-    yield "paragraphs by length, characters"
-    yield from _bars([(f"{low}..", count) for low, count in audit.lengths.items()])
-
-
-def _exact_lines(audit: TextAudit) -> Iterator[str]:
     exact = audit.exact
     shares = f"{_share(exact.paragraphs, audit.paragraphs)}, {_share(exact.characters, audit.characters)}"
     yield f"repeats        {exact.paragraphs} paragraphs ({shares} of the characters) repeat an earlier one"
     if exact.without_text:
         yield f"               {exact.without_text} more are punctuation only"
     yield from (f"  {found.times:>6} times  {found.at}  {found.text}" for found in exact.most_repeated)
+    yield from _near_lines(audit)
+    total = sum(found.characters for found in audit.odd.values())
+    yield f"odd characters {total}" + (", read the examples:" if audit.odd else "")
+    for kind, tally in audit.odd.items():
+        first = tally.examples[0]
+        where = f"{first.at}  {first.what}  {first.text}"
+        yield f"  {kind:<23} {tally.characters:>7} in {tally.paragraphs:>6} paragraphs  {where}"
+    yield from _script_lines(audit)
+    languages = _most_frequent(audit.languages)
+    yield "language       " + ", ".join(_named_shares(languages, audit.paragraphs)) + " of the paragraphs"
+    for name, tally in languages.items():
+        if 100 * tally.paragraphs < RARE * audit.paragraphs:
+            yield f"  {name:<11}   {tally.examples[0].at}  {tally.examples[0].text}"
+    yield "paragraphs by length, characters"
+    most = max(audit.lengths.values(), default=1)
+    for low, count in audit.lengths.items():
+        yield f"  {f'{low}..':>9} {count:>8} {'#' * round(BAR * count / most)}".rstrip()
 
 
 def _near_lines(audit: TextAudit) -> Iterator[str]:
@@ -91,15 +98,6 @@ def _near_lines(audit: TextAudit) -> Iterator[str]:
         )
 
 
-def _odd_lines(odd: Dict[str, Tally]) -> Iterator[str]:
-    total = sum(found.characters for found in odd.values())
-    yield f"odd characters {total}" + (", read the examples:" if odd else "")
-    for kind, found in odd.items():
-        first = found.examples[0]
-        where = f"{first.at}  {first.what}  {first.text}"
-        yield f"  {kind:<23} {found.characters:>7} in {found.paragraphs:>6} paragraphs  {where}"
-
-
 def _script_lines(audit: TextAudit) -> Iterator[str]:
     yield "script         " + ", ".join(_named_shares(audit.scripts, audit.paragraphs)) + " of the paragraphs"
     num_hanzi, num_traditional = sum(audit.hanzi.values()), audit.hanzi["traditional only"]
@@ -115,14 +113,6 @@ def _script_lines(audit: TextAudit) -> Iterator[str]:
         )
 
 
-def _language_lines(audit: TextAudit) -> Iterator[str]:
-    languages = _most_frequent(audit.languages)
-    yield "language       " + ", ".join(_named_shares(languages, audit.paragraphs)) + " of the paragraphs"
-    for name, found in languages.items():
-        if 100 * found.paragraphs < RARE * audit.paragraphs:
-            yield f"  {name:<11}   {found.examples[0].at}  {found.examples[0].text}"
-
-
 def _most_frequent(languages: Dict[str, Tally]) -> Dict[str, Tally]:
     return dict(list(languages.items())[:LANGUAGES])
 
@@ -133,12 +123,6 @@ def _named_shares(tallies: Dict[str, Tally], total: int) -> Iterator[str]:
 
 def _share(part: int, whole: int) -> str:
     return f"{part / max(1, whole):.2%}"
-
-
-def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
-    most = max((count for _, count in rows), default=1)
-    for name, count in rows:
-        yield f"  {name:>9} {count:>8} {'#' * round(BAR * count / most)}".rstrip()
 
 
 def draw(path: Path, audit: TextAudit) -> None:
@@ -156,7 +140,15 @@ def draw(path: Path, audit: TextAudit) -> None:
     axes[1].margins(x=0.15)
     axes[1].set(title="language", xlabel="% of the paragraphs")
     _draw_repeats(axes[2], audit)
-    _draw_odd(axes[3], audit.odd)
+    names = list(audit.odd)[::-1]
+    bars = axes[3].barh(names, [audit.odd[name].characters for name in names])
+    axes[3].bar_label(bars)
+    axes[3].margins(x=0.15)
+    axes[3].set(title="odd characters", xlabel="characters")
+    if names:
+        axes[3].set_xscale("symlog", linthresh=1)
+    else:
+        _draw_none(axes[3])
     figure.savefig(path, dpi=120, format="png")
 
 
@@ -173,18 +165,6 @@ def _draw_repeats(axes, audit: TextAudit) -> None:
     else:
         axes.set_yscale("symlog", linthresh=1)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
-
-
-def _draw_odd(axes, odd: Dict[str, Tally]) -> None:
-    names = list(odd)[::-1]
-    bars = axes.barh(names, [odd[name].characters for name in names])
-    axes.bar_label(bars)
-    axes.margins(x=0.15)
-    axes.set(title="odd characters", xlabel="characters")
-    if not names:
-        _draw_none(axes)
-    else:
-        axes.set_xscale("symlog", linthresh=1)
 
 
 def _draw_none(axes) -> None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Sequence
 
 import numpy as np
 
 from data_tools.files.installation import import_optional
 from data_tools.text.text_files import LineBatch, LineRules, decoded, is_json_lines, json_text, read_lines
+from data_tools.text.wordpiece import code_points
 
 QUOTE = 40  # characters of a paragraph that a report shows
 _LAST_POINT = 0x110000
@@ -44,7 +45,7 @@ class Paragraphs(NamedTuple):
 def read_paragraphs(batch: LineBatch, rules: LineRules) -> Paragraphs:
     """Read the paragraphs of a batch of lines.
 
-    Raises InputError with file:line for a line that `text.lines` refuses.
+    Raises InputError with file:line for a line that `text_files` refuses.
     """
     found = Paragraphs(batch.path, [], [], [])
     for number, line in batch.numbered():
@@ -96,11 +97,6 @@ def normalised(texts: List[str]) -> List[str]:
         return []
     whole = code_points(unicodedata.normalize("NFKC", "\n".join(texts)).lower())
     return whole[_compared()[whole]].tobytes().decode("utf-32-le").split("\n")
-
-
-def code_points(text: str) -> np.ndarray:
-    """Return the code point of every character of ``text``: uint32 [len(text)]."""
-    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
 
 def starts_of(texts: List[str]) -> np.ndarray:
@@ -257,9 +253,16 @@ def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> Writing:
     full = np.flatnonzero(~is_empty)
     begins, lengths, nothing = starts[full], np.diff(starts)[full] - 1, np.zeros(len(full), np.int64)
     traditional_at = np.flatnonzero(hanzi == 1)
-    shown_at, is_marked = _first_of(traditional_at, rows, starts)
+    # Of each paragraph its first traditional character, or else its beginning, which is not marked.
+    with_one, index = np.unique(rows[traditional_at], return_index=True)
+    shown_at, is_marked = starts[:-1].copy(), np.zeros(len(starts) - 1, dtype=np.int64)
+    shown_at[with_one], is_marked[with_one] = traditional_at[index], 1
+    # `hanzidentifier.identify` of each paragraph, as an index into SCRIPTS.
+    traditional, simplified, both = (by_hanzi[:, column] > 0 for column in (1, 2, 3))
+    cases = [traditional & simplified, traditional, simplified, both]
+    script = np.select(cases, [2, 1, 0, 3], default=4)
     only = np.unique(points[traditional_at], return_counts=True)
-    scripts = Findings(SCRIPTS, _scripts(by_hanzi)[full], shown_at[full], is_marked[full], lengths)
+    scripts = Findings(SCRIPTS, script[full], shown_at[full], is_marked[full], lengths)
     return Writing(
         tally(paragraphs, Findings(_NAMES, languages[full], begins, nothing, lengths)),
         tally(paragraphs, scripts),
@@ -268,25 +271,10 @@ def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> Writing:
     )
 
 
-def _first_of(places: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Return for each row the first of ``places`` in it and 1, or the row's beginning and 0; int64."""
-    row, index = np.unique(rows[places], return_index=True)
-    first, found = starts[:-1].copy(), np.zeros(len(starts) - 1, dtype=np.int64)
-    first[row], found[row] = places[index], 1
-    return first, found
-
-
 def _count(rows: np.ndarray, kinds: np.ndarray, num_rows: int, num_kinds: int) -> np.ndarray:
     """Count each kind in each row: int64 [rows, kinds]."""
     counts = np.bincount(rows * num_kinds + kinds, minlength=num_rows * num_kinds)
     return counts.reshape(num_rows, num_kinds)
-
-
-def _scripts(by_hanzi: np.ndarray) -> np.ndarray:
-    """Return `hanzidentifier.identify` of each paragraph: int64 [rows], indices into SCRIPTS."""
-    traditional, simplified, both = (by_hanzi[:, column] > 0 for column in (1, 2, 3))
-    cases = [traditional & simplified, traditional, simplified, both]
-    return np.select(cases, [2, 1, 0, 3], default=4)
 
 
 def _languages(paragraphs: Paragraphs, by_letter: np.ndarray) -> np.ndarray:
@@ -321,14 +309,9 @@ def _letters() -> np.ndarray:
     letters = np.zeros(0x110000, dtype=np.uint8)
     for point in range(_LETTERS_END):
         if unicodedata.category(chr(point))[0] == "L":
-            letters[point] = _letter(unicodedata.name(chr(point), ""))
+            name = unicodedata.name(chr(point), "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
+            letters[point] = next((kind for begin, kind in _BEGINNINGS if name.startswith(begin)), _OTHER)
     return letters
-
-
-def _letter(name: str) -> int:
-    for width in ("FULLWIDTH ", "HALFWIDTH "):
-        name = name[len(width) :] if name.startswith(width) else name
-    return next((letter for beginning, letter in _BEGINNINGS if name.startswith(beginning)), _OTHER)
 
 
 @lru_cache(maxsize=1)
@@ -388,14 +371,11 @@ def odd_characters(paragraphs: Paragraphs) -> Dict[str, Tally]:
     at = np.flatnonzero(kinds)
     ones = np.ones(len(at), dtype=np.int64)
     single = Findings(_CHARACTER_KINDS, kinds[at].astype(np.int64), at, ones, ones)
-    runs = [(found.lastindex - 1, found.start(), found.end() - found.start()) for found in _find(whole)]
-    signs, starts, lengths = np.array(runs, dtype=np.int64).reshape(-1, 3).T
-    several = Findings(tuple(_MOJIBAKE), signs, starts, lengths, lengths)
+    signs = () if whole.isascii() else _SIGNS.finditer(whole)
+    runs = [((found.lastindex or 0) - 1, found.start(), found.end() - found.start()) for found in signs]
+    kinds_of_runs, starts, lengths = np.array(runs, dtype=np.int64).reshape(-1, 3).T
+    several = Findings(tuple(_MOJIBAKE), kinds_of_runs, starts, lengths, lengths)
     return {**tally(paragraphs, single), **tally(paragraphs, several)}
-
-
-def _find(whole: str):
-    return () if whole.isascii() else _SIGNS.finditer(whole)
 
 
 @lru_cache(maxsize=1)

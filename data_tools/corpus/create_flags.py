@@ -1,15 +1,44 @@
-"""The flags for creating a corpus, with the checks that they can be combined."""
+"""The flags for creating a corpus, and the fields that the programs which read text have in common."""
 
 from dataclasses import dataclass
-from typing import Iterator, Literal, Optional, Tuple
+from functools import partial
+from typing import Any, Iterator, Literal, Optional, Tuple
 
 from data_tools.corpus.writer import Joining
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option, refuse_empty, refuse_no_name
-from data_tools.text.text_files import LONGEST_LINE
+from data_tools.options.options import (
+    Options,
+    data_option,
+    option,
+    overwrite_option,
+    refuse_empty,
+    refuse_no_name,
+    workers_option,
+)
+from data_tools.text.text_files import LONGEST_LINE, LineRules
 
 JOIN_TOKENS = Joining().max_tokens
 VOCABULARY_HELP = "vocab.txt, which is cut by ERNIE's rule, tokenizer.json, or the folder of a model"
+
+json_key_option = partial(data_option, "text")
+line_bytes_option = partial(data_option, LONGEST_LINE, unit="bytes", at_least=1)
+encoding_errors_option = partial(
+    data_option,
+    "strict",
+    help="a line that is not UTF-8: end the run with an error, or replace its invalid bytes with U+FFFD",
+)
+log_interval_option = partial(
+    data_option,
+    0,
+    help="documents between progress lines; 0: no progress lines",
+    unit="documents",
+    at_least=0,
+)
+
+
+def line_rules_of(config: Any) -> LineRules:
+    """Return how the lines of the input are read, by these fields of ``config``."""
+    return LineRules(config.json_key, config.max_line_bytes, replaces=config.encoding_errors == "replace")
 
 
 @dataclass(frozen=True)
@@ -21,107 +50,73 @@ class CreateConfig(Options):
         "--cn_whole_word_segment --workers 4"
     )
 
-    input_path: str = option(
-        help="a .jsonl, .jsonl.gz or .zst file, or a folder of them (two levels)",
-        group="data",
-        stdin=(".jsonl",),
+    input_path: str = data_option(
+        help="a .jsonl, .jsonl.gz or .zst file, or a folder of them (two levels)", stdin=(".jsonl",)
     )
-    output_prefix: str = option(
-        help="PREFIX of PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json", group="data"
-    )
+    output_prefix: str = data_option(help="PREFIX of PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json")
     model_name: str = option("", help="model folder whose tokenizer is used", group="model")
-    vocab_file: str = option("", help=f"instead of --model_name: {VOCABULARY_HELP}", group="data")
-    tokenizer_name: Literal["ErnieTokenizer", "ErnieGramTokenizer"] = option(
-        "ErnieTokenizer", help="name of the tokenizer; both split text in the same way", group="data"
+    vocab_file: str = data_option("", help=f"instead of --model_name: {VOCABULARY_HELP}")
+    tokenizer_name: Literal["ErnieTokenizer", "ErnieGramTokenizer"] = data_option(
+        "ErnieTokenizer", help="name of the tokenizer; both split text in the same way"
     )
-    data_format: Literal["JSON"] = option("JSON", help="JSON lines, a document per line", group="data")
-    json_key: str = option("text", help="the key of a document's text", group="data")
-    split_sentences: bool = option(
-        False,
-        help="split lines at sentence ends; without this flag or --chinese, a line is a sentence",
-        group="data",
+    data_format: Literal["JSON"] = data_option("JSON", help="JSON lines, a document per line")
+    json_key: str = json_key_option(help="the key of a document's text")
+    split_sentences: bool = data_option(
+        False, help="split lines at sentence ends; without this flag or --chinese, a line is a sentence"
     )
-    chinese: bool = option(
-        False, help="split lines at Chinese sentence ends only; implies --split_sentences", group="data"
+    chinese: bool = data_option(
+        False, help="split lines at Chinese sentence ends only; implies --split_sentences"
     )
-    cn_whole_word_segment: bool = option(
-        False, help="mark Chinese words, for whole-word masking", group="data"
-    )
-    cn_seg_func: Optional[Literal["rjieba", "jieba", "lac"]] = option(
+    cn_whole_word_segment: bool = data_option(False, help="mark Chinese words, for whole-word masking")
+    cn_seg_func: Optional[Literal["rjieba", "jieba", "lac"]] = data_option(
         None,
         help="word segmenter: rjieba (used if none is given), jieba, or lac, which needs Paddle and is slow",
-        group="data",
     )
-    cn_splited: bool = option(False, help="the text is already split into words; keep them", group="data")
-    cn_split_dimer: str = option(
-        " ",
-        help="separator between the words of --cn_splited text; a TAB is $'\\t' in bash and zsh",
-        group="data",
+    cn_splited: bool = data_option(False, help="the text is already split into words; keep them")
+    cn_split_dimer: str = data_option(
+        " ", help="separator between the words of --cn_splited text; a TAB is $'\\t' in bash and zsh"
     )
-    user_lexicon: str = option(
+    user_lexicon: str = data_option(
         "",
         help="file of words that are never split, one per line: WORD [TAB character|phrase|entity [TAB "
         "weight]]",
-        group="data",
     )
-    append_eos: bool = option(
-        False, help="not used with ERNIE: [SEP] is added when samples are built", group="data"
-    )
-    max_sentence_length: int = option(
+    append_eos: bool = data_option(False, help="not used with ERNIE: [SEP] is added when samples are built")
+    max_sentence_length: int = data_option(
         510,
         help="maximum tokens per sentence; a longer one is split into several",
-        group="data",
         unit="tokens",
         at_least=1,
     )
-    join_documents: Literal["none", "one_sentence", "short"] = option(
+    join_documents: Literal["none", "one_sentence", "short"] = data_option(
         "none",
         help="join consecutive documents of a file as long as they fit into --join_tokens: those of one "
         "sentence, or any. The two segments of a sample are then often unrelated texts, from whose order "
         "the sentence-order task learns nothing",
-        group="data",
     )
-    join_tokens: int = option(
+    join_tokens: int = data_option(
         JOIN_TOKENS,
         help="maximum tokens of a joined document; 509 fit into a sample of 512",
-        group="data",
         unit="tokens",
         at_least=2,
     )
-    on_bad_line: Literal["error", "skip"] = option(
+    on_bad_line: Literal["error", "skip"] = data_option(
         "error",
         help="a line that is not a document: end the run with an error, or write it to PREFIX.rejected.jsonl",
-        group="data",
     )
-    max_bad_lines: Optional[int] = option(
+    max_bad_lines: Optional[int] = data_option(
         None,
         help="with --on_bad_line skip: end the run after more bad lines than this; none: no limit",
-        group="data",
         at_least=0,
     )
-    encoding_errors: Literal["strict", "replace"] = option(
+    encoding_errors: Literal["strict", "replace"] = data_option(
         "strict",
         help="a line that is not UTF-8: treat it as a bad line, or replace its invalid bytes with U+FFFD",
-        group="data",
     )
-    max_line_bytes: int = option(
-        LONGEST_LINE, help="a line longer than this is a bad line", group="data", unit="bytes", at_least=1
-    )
-    log_interval: int = option(
-        0,
-        help="documents between progress lines; 0: no progress lines",
-        group="data",
-        unit="documents",
-        at_least=0,
-    )
-    workers: int = option(
-        1,
-        help="processes; the files do not depend on their number",
-        group="devices",
-        unit="processes",
-        at_least=1,
-    )
-    overwrite: bool = option(False, help="replace an existing corpus with this prefix", group="data")
+    max_line_bytes: int = line_bytes_option(help="a line longer than this is a bad line")
+    log_interval: int = log_interval_option()
+    workers: int = workers_option(help="processes; the files do not depend on their number")
+    overwrite: bool = overwrite_option(help="replace an existing corpus with this prefix")
 
     def __post_init__(self):
         super().__post_init__()
@@ -132,22 +127,20 @@ class CreateConfig(Options):
                 raise InputError(message)
 
     def _faults(self) -> Iterator[Tuple[bool, str]]:
-        marks_words, given_words = self.cn_whole_word_segment, self.cn_splited
+        marks_words, is_split = self.cn_whole_word_segment, self.cn_splited
         yield self.append_eos, "--append_eos is not for ERNIE, [SEP] is added to samples later; leave it out"
         both_or_none = bool(self.model_name) == bool(self.vocab_file)
         yield both_or_none, "give --model_name (a folder with vocab.txt) or --vocab_file, one of the two"
         yield marks_words and not self.chinese, "--cn_whole_word_segment needs --chinese; add it"
-        yield given_words and not marks_words, "--cn_splited needs --cn_whole_word_segment; add it"
+        yield is_split and not marks_words, "--cn_splited needs --cn_whole_word_segment; add it"
         if self.cn_seg_func:
             yield not marks_words, "--cn_seg_func needs --cn_whole_word_segment; add it"
-            yield given_words, "--cn_splited text is already split into words; leave --cn_seg_func out"
+            yield is_split, "--cn_splited text is already split into words; leave --cn_seg_func out"
         if self.cn_split_dimer != " ":
-            yield not given_words, "--cn_split_dimer needs --cn_splited; add it"
+            yield not is_split, "--cn_split_dimer needs --cn_splited; add it"
             yield not self.cn_split_dimer, "--cn_split_dimer is empty; give the separator between words"
-        yield (
-            bool(self.user_lexicon) and not marks_words,
-            ("--user_lexicon needs --cn_whole_word_segment; add it"),
-        )
+        if self.user_lexicon:
+            yield not marks_words, "--user_lexicon needs --cn_whole_word_segment; add it"
         if self.join_tokens != JOIN_TOKENS:
             yield self.join_documents == "none", "--join_tokens needs --join_documents; add it"
         if self.max_bad_lines is not None:

@@ -6,13 +6,14 @@ of a document do not depend on the texts around it.
 
 import re
 from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import open_vocabulary
 from data_tools.text.lexicon import Lexicon
+from data_tools.text.wordpiece import code_points
 from data_tools.text.words import mark_words, presegmented, segmenter, word_begins
 
 CHARACTERS_AT_ONCE = 1 << 15  # few enough that they, their words and ids stay in the CPU's cache
@@ -71,14 +72,13 @@ class DocumentEncoder:
         self._given_words_of = presegmented(rules.separator) if rules.separator else None
         self.lexicon = Lexicon.from_file(rules.lexicon) if rules.lexicon else None
         if (rules.segmenter or rules.separator) and (self.tokenizer.continuation_ids < 0).all():
+            add, give = (
+                "add them with build_vocab --add_twins_to",
+                "give the vocabulary of an ERNIE or a BERT",
+            )
             raise InputError(
                 f"{rules.vocab_file} has no '##' twins of Chinese characters, which "
-                "--cn_whole_word_segment needs; "
-                + (
-                    "add them with build_vocab --add_twins_to"
-                    if self.tokenizer.is_word_piece
-                    else "give the vocabulary of an ERNIE or a BERT"
-                )
+                f"--cn_whole_word_segment needs; {add if self.tokenizer.is_word_piece else give}"
             )
 
     def encode(self, texts: Sequence[str]) -> Encoded:
@@ -87,19 +87,21 @@ class DocumentEncoder:
         The concatenated ids of a text's sentences are those of the text, except for '##' twins of words.
         """
         parts = [self._encode(group) for group in _groups(texts)]
-        return Encoded(
-            ids=np.concatenate([part.ids for part in parts]),
-            lens=np.concatenate([part.lens for part in parts]),
-            sizes=np.concatenate([part.sizes for part in parts]),
-            marks=np.concatenate([part.marks for part in parts]),
-            num_cut=sum(part.num_cut for part in parts),
-            num_lexicon_words=sum(part.num_lexicon_words for part in parts),
-        )
+        arrays = (np.concatenate([part[column] for part in parts]) for column in range(4))
+        counts = (sum(part[column] for part in parts) for column in (4, 5))
+        return Encoded(*arrays, *counts)
 
     def _encode(self, texts: Sequence[str]) -> Encoded:
-        text, words = self._text_and_words("\n".join(texts))
+        text, words = "\n".join(texts), None
+        if self._words_of:
+            words = word_begins(self._words_of(text))
+        elif self._given_words_of:
+            text, words = self._given_words_of(text)
         ids, starts, _ = self.tokenizer.tokenize(text)
-        text_ends = _ends_of_texts(text, texts)
+        # Where each of the texts ends: splitting into words keeps the lines.
+        line_ends = np.append(np.flatnonzero(code_points(text) == ord("\n")), len(text))
+        lines = np.cumsum([part.count("\n") + 1 for part in texts], dtype=np.int64)
+        text_ends = line_ends[lines - 1].astype(np.int32)
         sentence_ends = [match.end() for match in self._ends.finditer(text)]
         ends = np.unique(np.concatenate([sentence_ends, text_ends]).astype(np.int32))
         marks, num_found = np.zeros(0, np.uint8), 0
@@ -116,14 +118,6 @@ class DocumentEncoder:
         text_bounds = np.append(0, np.searchsorted(starts, text_ends))
         sizes = np.diff(np.searchsorted(bounds, text_bounds))
         return Encoded(ids, np.diff(bounds).astype(np.int32), sizes, marks, len(cuts), num_found)
-
-    def _text_and_words(self, text: str) -> Tuple[str, Optional[np.ndarray]]:
-        """Return the text to tokenize, and where its words begin (`word_begins`)."""
-        if self._words_of:
-            return text, word_begins(self._words_of(text))
-        if self._given_words_of:
-            return self._given_words_of(text)
-        return text, None
 
     def _cuts(self, ids: np.ndarray, bounds: np.ndarray) -> List[List[int]]:
         """Return where each sentence of more than ``max_sentence_length`` tokens is cut into shorter ones.
@@ -153,11 +147,3 @@ def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
             first, size = number, 0
         size += len(text)
     yield texts[first:]
-
-
-def _ends_of_texts(text: str, texts: Sequence[str]) -> np.ndarray:
-    """Return where each of ``texts`` ends in ``text``, which holds the same lines: int32 [texts]."""
-    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-    line_ends = np.append(np.flatnonzero(points == ord("\n")), len(points))
-    lines = np.cumsum([part.count("\n") + 1 for part in texts], dtype=np.int64)
-    return line_ends[lines - 1].astype(np.int32)

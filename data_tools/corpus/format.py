@@ -83,7 +83,10 @@ class Corpus:
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, members.get("sents"))
         self.lexicon_marks = self.manifest.get("lexicon_marks", [])
         self.marks = _map_marks(marks_path(prefix), self.manifest, len(self.ids))
-        self._fingerprint = _fingerprint_of(self.manifest)
+        self._fingerprint = self.manifest.get("pair_id")
+        if self.lexicon_marks:
+            parts = [self._fingerprint, self.manifest["sha256"]["marks"], self.lexicon_marks]
+            self._fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         self._max_id = self.manifest.get("max_id")
 
     def __len__(self) -> int:
@@ -138,16 +141,15 @@ class Corpus:
         for chunk in chunks(self.ids):
             bad = np.flatnonzero((chunk < 0) | (chunk >= vocab_size))
             if len(bad):
-                self._refuse_id(begin + int(bad[0]), vocab_size)
+                token = begin + int(bad[0])
+                sentence = int(np.searchsorted(self.starts, token, side="right")) - 1
+                document = int(np.searchsorted(self.docs, sentence, side="right")) - 1
+                raise InputError(
+                    f"{self.paths.ids}: id {self.ids[token]} at token {token} (document {document}, sentence "
+                    f"{sentence}) is not below the vocabulary size {vocab_size}; use the vocabulary of this "
+                    "corpus"
+                )
             begin += len(chunk)
-
-    def _refuse_id(self, token: int, vocab_size: int) -> None:
-        sentence = int(np.searchsorted(self.starts, token, side="right")) - 1
-        document = int(np.searchsorted(self.docs, sentence, side="right")) - 1
-        raise InputError(
-            f"{self.paths.ids}: id {self.ids[token]} at token {token} (document {document}, sentence "
-            f"{sentence}) is not below the vocabulary size {vocab_size}; use the vocabulary of this corpus"
-        )
 
 
 def pair_id(ids_sha256: str, index_sha256: str) -> str:
@@ -155,19 +157,7 @@ def pair_id(ids_sha256: str, index_sha256: str) -> str:
     return hashlib.sha256(f"{ids_sha256}{index_sha256}".encode()).hexdigest()
 
 
-def _fingerprint_of(manifest: Dict[str, Any]) -> Optional[str]:
-    """Return the pair_id, or with marks a hash of it, of the marks and of their meanings.
-
-    None without a manifest.
-    """
-    if not manifest or not manifest.get("lexicon_marks"):
-        return manifest.get("pair_id")
-    parts = [manifest["pair_id"], manifest["sha256"]["marks"], manifest["lexicon_marks"]]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
 def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
-    """Read the manifest of a corpus, {} when there is none."""
     if not paths.manifest.exists():
         return {}
     cure = f"not a manifest of '{CORPUS_FORMAT}'; make the corpus again"
@@ -180,8 +170,12 @@ def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
 def _is_manifest(manifest: Dict[str, Any]) -> bool:
     """Return whether ``manifest`` has the fields of `CorpusWriter` that are read."""
     marks = manifest.get("lexicon_marks", [])
-    if not (isinstance(marks, list) and len(marks) <= MOST_MARKS and all(map(_is_mark, marks))):
+    if not (isinstance(marks, list) and len(marks) <= MOST_MARKS):
         return False
+    for mark in marks:
+        is_known = isinstance(mark, dict) and mark.get("kind") in LEVELS
+        if not (is_known and is_number(mark.get("weight"), 0)):
+            return False
     files = {"ids", "index", "marks"} if marks else {"ids", "index"}
     hashes, sizes = manifest.get("sha256"), manifest.get("bytes")
     return (
@@ -193,10 +187,6 @@ def _is_manifest(manifest: Dict[str, Any]) -> bool:
         and isinstance(manifest.get("vocab_sha256", ""), str)
         and is_whole_number(manifest.get("max_id"), -1, LARGEST_ID)
     )
-
-
-def _is_mark(mark: Any) -> bool:
-    return isinstance(mark, dict) and mark.get("kind") in LEVELS and is_number(mark.get("weight"), 0)
 
 
 def _check_hashes(paths: CorpusPaths, marks: Path, manifest: Dict[str, Any], hashed: List[str]) -> None:
@@ -306,17 +296,13 @@ def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
     ranges = {name: range(start, end) for name, start, end in zip(NAMES, starts.tolist(), ends.tolist())}
     for name, weight in zip(NAMES, weights):
         if weight > 0 and not ranges[name]:
+            share = -(-num_documents // 20)
+            example = f"{num_documents - 2 * share},{share},{share}" if num_documents > 2 else "1,0,0"
             raise InputError(
                 f"--split {split} leaves no document for {name} out of {num_documents}; give it more, "
-                f"for example --split {_example(num_documents)}"
+                f"for example --split {example}"
             )
     return ranges
-
-
-def _example(num_documents: int) -> str:
-    """Return a split that leaves no part empty, or none but training when there are too few documents."""
-    share = -(-num_documents // 20)
-    return f"{num_documents - 2 * share},{share},{share}" if num_documents > 2 else "1,0,0"
 
 
 def _weights_of(split: str) -> list:

@@ -9,7 +9,7 @@ PREFIX.idx   'MMIDIDX\\0\\0', u64 version 1, u8 data type, u64 sentences, u64 en
 import mmap
 import struct
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Union
+from typing import Optional, Tuple, Union
 
 import numpy as np
 
@@ -38,7 +38,9 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
     """
     given = Path(given)
     in_folder = [path for end in INDEX_ENDS for path in sorted(given.glob(f"*{end}")) if given.is_dir()]
-    beside = [path for path in _files_of(given) if path.exists()]
+    # The possible files of a corpus in either layout; a manifest alone is not a corpus.
+    files = [*corpus_paths(given)[:2], marks_path(given), *megatron_paths(given)[:2]]
+    beside = [path for path in files if path.exists()]
     if len(in_folder + beside[:1]) > 1 or (given.is_dir() and not in_folder + beside):
         found = ", ".join(path.name for path in in_folder + beside) or "none"
         raise InputError(
@@ -54,13 +56,7 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
     return prefix
 
 
-def _files_of(prefix: Path) -> List[Path]:
-    """Return the possible files of a corpus in either layout; a manifest alone is not a corpus."""
-    return [*corpus_paths(prefix)[:2], marks_path(prefix), *megatron_paths(prefix)[:2]]
-
-
 def _prefix_of(path: Path) -> Optional[Path]:
-    """Return the PREFIX of a file of a corpus, None for any other file."""
     for end in (*INDEX_ENDS, "_ids.npy", "_marks.npy", ".manifest.json", ".bin"):
         if path.name.endswith(end) and path.name != end:
             return path.with_name(path.name[: -len(end)])
@@ -91,12 +87,16 @@ class MegatronCorpus(Corpus):
         self.paths = megatron_paths(prefix)
         self.manifest = {}
         self.marks, self.lexicon_marks = None, []
-        index = _read_index(self.paths.idx)
-        self.ids = _map_ids(self.paths.ids, index.dtype)
-        self.lens, self.docs = index.lens, index.docs
-        self.starts = np.concatenate([[0], np.cumsum(index.lens, dtype=np.int64)])
+        dtype, self.lens, pointers, self.docs = _read_index(self.paths.idx)
+        content = _mapped(self.paths.ids)
+        if len(content) % dtype.itemsize:
+            raise InputError(
+                f"{self.paths.ids}: {len(content)} bytes do not divide into {dtype.name} ids; copy it again"
+            )
+        self.ids = np.frombuffer(content, dtype) if len(content) else np.zeros(0, dtype)
+        self.starts = np.concatenate([[0], np.cumsum(self.lens, dtype=np.int64)])
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, None)
-        if not np.array_equal(index.pointers, self.starts[:-1] * index.dtype.itemsize):
+        if not np.array_equal(pointers, self.starts[:-1] * dtype.itemsize):
             raise InputError(
                 f"{self.paths.idx}: a sentence does not begin where the one before it ends; "
                 "make the corpus again"
@@ -104,15 +104,11 @@ class MegatronCorpus(Corpus):
         self._fingerprint = self._max_id = None
 
 
-class _Index(NamedTuple):
-    dtype: np.dtype
-    lens: np.ndarray
-    pointers: np.ndarray
-    docs: np.ndarray
+def _read_index(path: Path) -> Tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
+    """Return (type of the ids, lens, pointers, docs) of an index.
 
-
-def _read_index(path: Path) -> _Index:
-    """Read an index whose size is exactly that of its header, so that no count can lead outside it."""
+    Its size must be exactly that of its header, so that no count can lead outside it.
+    """
     content = _mapped(path)
     header = content[: _HEADER.size]
     if len(header) < _HEADER.size or not header.startswith(MAGIC):
@@ -131,14 +127,8 @@ def _read_index(path: Path) -> _Index:
         raw = np.frombuffer(content, dtype, count, place) if count else np.zeros(0, dtype)
         arrays.append(np.array(raw))  # a copy, because the header leaves them unaligned
         place += raw.nbytes
-    return _Index(np.dtype(KINDS[kind]), *arrays)
-
-
-def _map_ids(path: Path, dtype: np.dtype) -> np.ndarray:
-    content = _mapped(path)
-    if len(content) % dtype.itemsize:
-        raise InputError(f"{path}: {len(content)} bytes do not divide into {dtype.name} ids; copy it again")
-    return np.frombuffer(content, dtype) if len(content) else np.zeros(0, dtype)
+    lens, pointers, docs = arrays
+    return np.dtype(KINDS[kind]), lens, pointers, docs
 
 
 def _mapped(path: Path):

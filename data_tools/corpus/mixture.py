@@ -13,8 +13,10 @@ resumed run needs only its number. Weights 1, 2, 1:
 import math
 import os
 import shlex
+from bisect import bisect_right
 from decimal import Decimal
 from fractions import Fraction
+from itertools import accumulate
 from pathlib import Path
 from typing import List, NamedTuple, Sequence, Tuple
 
@@ -44,7 +46,10 @@ def read_blend(text: str) -> List[WeightedFolder]:
 
     Raises InputError: a weight or a folder is missing, a weight is not above 0, a folder occurs twice.
     """
-    words = [] if os.path.isdir(text) else _words_of(text)  # the name of a folder may hold any quotes
+    try:  # the name of a folder may hold any quotes
+        words = [] if os.path.isdir(text) else shlex.split(text)
+    except ValueError:
+        raise InputError(f"--input_dir {text}: a quote is not closed; {_EXAMPLE}") from None
     if not words or not _is_number(words[0]):
         return [WeightedFolder(Fraction(1), Path(text))]
     if len(words) % 2:
@@ -110,6 +115,24 @@ class BlendedDataset:
         return found
 
 
+class PhasedDataset:
+    """The first ``counts[0]`` samples are those of ``datasets[0]``, the next ``counts[1]`` of the next.
+
+    Each is read from its own first sample; item i depends on i only.
+    """
+
+    def __init__(self, datasets: Sequence, counts: Sequence[int]):
+        self.datasets = list(datasets)
+        self.firsts: List[int] = [0, *accumulate(counts)]  # of each phase, and the end of the last
+
+    def __len__(self) -> int:
+        return self.firsts[-1]
+
+    def __getitem__(self, index: int):
+        phase = min(bisect_right(self.firsts, index) - 1, len(self.datasets) - 1)
+        return self.datasets[phase][index - self.firsts[phase]]
+
+
 def turns(parts: np.ndarray) -> np.ndarray:
     """Return the corpus of each sample of one period, uint16 [period]; the specification of the C++ twin.
 
@@ -143,13 +166,6 @@ def _whole_parts(weights: Sequence[Fraction]) -> List[int]:
             f"{LONGEST_PERIOD}; round them, for example to {rounded}"
         )
     return parts
-
-
-def _words_of(text: str) -> List[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        raise InputError(f"--input_dir {text}: a quote is not closed; {_EXAMPLE}") from None
 
 
 def _is_number(word: str) -> bool:

@@ -112,19 +112,17 @@ class ShardMaker:
 
     def __call__(self, job: ShardJob) -> Path:
         """Make the shard of ``job``, unless it exists, and return its path."""
-        path, key = self.folder / f"{job.number:08d}.shard", self._key_of(job.batch)
-        if _read(path, key) is None:
-            encoder = encoder_for(self.rules)
-            shard = encode_lines(encoder, self.line_rules, job.batch, self.skip_bad_lines, self.joining)
-            with published(path, forced=False) as (draft,):
-                draft.write_bytes(_packed(key, shard))
-        return path
-
-    def _key_of(self, batch: LineBatch) -> str:
+        batch, path = job.batch, self.folder / f"{job.number:08d}.shard"
         digest = hashlib.sha256(json.dumps([self.made_from, batch.path, batch.first]).encode())
         for line in batch.lines:
             digest.update(line + b"\n")
-        return digest.hexdigest()
+        key = digest.hexdigest()
+        if _read(path, key) is None:
+            encoder = encoder_for(self.rules)
+            shard = encode_lines(encoder, self.line_rules, batch, self.skip_bad_lines, self.joining)
+            with published(path, forced=False) as (draft,):
+                draft.write_bytes(_packed(key, shard))
+        return path
 
 
 @lru_cache(maxsize=1)
@@ -134,11 +132,7 @@ def encoder_for(rules: EncodingRules) -> DocumentEncoder:
 
 
 def encode_lines(
-    encoder: DocumentEncoder,
-    line_rules: LineRules,
-    batch: LineBatch,
-    skip_bad_lines: bool,
-    joining: Joining,
+    encoder: DocumentEncoder, line_rules: LineRules, batch: LineBatch, skip_bad_lines: bool, joining: Joining
 ) -> Shard:
     """Encode the documents of a batch of lines to a shard.
 
@@ -156,7 +150,9 @@ def encode_lines(
         except InputError as error:
             if not skip_bad_lines:
                 raise
-            rejected.append(Rejected(batch.path, number, _reason(error.message, f"{batch.path}:{number}")))
+            # 'in.jsonl:7:5: not JSON' -> 'not JSON': the place is stored beside it.
+            reason = error.message[len(f"{batch.path}:{number}") :].split(": ", 1)[1]
+            rejected.append(Rejected(batch.path, number, reason))
         else:
             texts.append(text)
             replaced += num_invalid_bytes(line) if line_rules.replaces else 0
@@ -180,11 +176,6 @@ def encode_lines(
     if encoder.rules.separator:
         counts["separators"] = sum(text.count(encoder.rules.separator) for text in texts)
     return Shard(batch.path, encoded.ids, encoded.lens, documents, encoded.marks, counts, rejected)
-
-
-def _reason(message: str, where: str) -> str:
-    """Strip the place from a message, 'in.jsonl:7:5: not JSON' -> 'not JSON': it is stored beside it."""
-    return message[len(where) :].split(": ", 1)[1]
 
 
 def read_shard(path: Path) -> Shard:
@@ -213,17 +204,15 @@ def _read(path: Path, wanted_key: Optional[str] = None) -> Optional[Shard]:
     about, _, numbers = rest.partition(b"\n")
     try:
         key, file, sizes, counts, rejected = parse_json(about)
-        return None if wanted_key not in (None, key) else _unpacked(numbers, file, sizes, counts, rejected)
+        if wanted_key not in (None, key):
+            return None
+        arrays, place = {}, 0
+        for (name, dtype), size in zip(_ARRAYS.items(), sizes):
+            arrays[name] = np.frombuffer(numbers, dtype, size, place)
+            place += arrays[name].nbytes
+        return Shard(file, **arrays, counts=counts, rejected=[Rejected(*fields) for fields in rejected])
     except (ValueError, TypeError):  # a forged one, its hash included
         return None
-
-
-def _unpacked(numbers: bytes, file: str, sizes: List[int], counts: Dict, rejected: List[list]) -> Shard:
-    arrays, place = {}, 0
-    for (name, dtype), size in zip(_ARRAYS.items(), sizes):
-        arrays[name] = np.frombuffer(numbers, dtype, size, place)
-        place += arrays[name].nbytes
-    return Shard(file, **arrays, counts=counts, rejected=[Rejected(*fields) for fields in rejected])
 
 
 @contextmanager
@@ -235,7 +224,12 @@ def shard_folder(folder: Path, made_from: Dict[str, Any]) -> Iterator[str]:
     MachineError if another process holds it, or if it contains files that no run made.
     """
     make_folder(folder)
-    _refuse_strangers(folder)
+    strange = [path.name for path in sorted(folder.iterdir()) if path.is_symlink() or not _is_ours(path.name)]
+    if strange:
+        raise MachineError(
+            f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
+            "--output_prefix"
+        )
     content = json.dumps(made_from, ensure_ascii=False, indent=1, sort_keys=True)
     busy = f"{folder}: another run is making this corpus; let it end, then run again"
     with locked(folder / _LOCK, seconds=0, refusal=busy):
@@ -248,22 +242,12 @@ def shard_folder(folder: Path, made_from: Dict[str, Any]) -> Iterator[str]:
             raise
 
 
-def _refuse_strangers(folder: Path) -> None:
-    strange = [path.name for path in sorted(folder.iterdir()) if path.is_symlink() or not _is_ours(path.name)]
-    if strange:
-        raise MachineError(
-            f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
-            "--output_prefix"
-        )
-
-
 def _is_ours(name: str) -> bool:
     stem, _, _ = name.partition(DRAFT)
     return name in (_LOCK, _MADE_FROM) or _SHARD.fullmatch(name) is not None or bool(stem_of(stem))
 
 
 def _remove(folder: Path) -> None:
-    """Remove what is ours, and the folder if nothing else is in it."""
     for path in folder.iterdir():
         if _is_ours(path.name):
             path.unlink()

@@ -40,16 +40,10 @@ def with_paddlenlps_twins(tokenizer: WordPiece) -> WordPiece:
     """Return ``tokenizer`` with the twins of ErnieTokenizer.extend_chinese_char whose ids are free.
 
     If a token occurs twice, the ids of the last lines belong to both a token and a twin: here they stay
-    with the token, see ``ids_of_two_meanings``.
+    with the token, and a corpus with such an id is refused.
     """
     free = _paddlenlps_twins(tokenizer)[len(tokenizer.tokens) - len(tokenizer.vocab) :]
     return WordPiece(tokenizer.tokens + free, tokenizer.lower_case)
-
-
-def ids_of_two_meanings(tokenizer: WordPiece) -> range:
-    """Return the ids of the tokens in the last lines that are twins as well in PaddleNLP's tools."""
-    first = len(tokenizer.vocab)
-    return range(first, min(len(tokenizer.tokens), first + len(_paddlenlps_twins(tokenizer))))
 
 
 def _paddlenlps_twins(tokenizer: WordPiece) -> List[str]:
@@ -71,7 +65,9 @@ def vocabulary_of(corpora: List[Corpus], tokenizer: AnyTokenizer) -> AnyTokenize
     another vocabulary, contains undefined or ambiguous ids, or if two corpora number their twins
     differently.
     """
-    extended = [_vocabulary_of_one(corpus, tokenizer) for corpus in corpora]
+    extended = [_extension_of(corpus, tokenizer) for corpus in corpora]
+    for corpus, own in zip(corpora, extended):
+        corpus.check_ids(own.vocab_size)
     longest = max(extended, key=lambda one: one.vocab_size)
     for corpus, own in zip(corpora, extended):
         if own.tokens != longest.tokens[: own.vocab_size]:
@@ -81,12 +77,6 @@ def vocabulary_of(corpora: List[Corpus], tokenizer: AnyTokenizer) -> AnyTokenize
                 "--add_twins_to"
             )
     return longest
-
-
-def _vocabulary_of_one(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
-    found = _extension_of(corpus, tokenizer)
-    corpus.check_ids(found.vocab_size)
-    return found
 
 
 def _extension_of(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
@@ -120,12 +110,14 @@ def _extension_of(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
             "ernie-pair build-vocab --add_twins_to do it differently for this vocab.txt; make the corpus "
             "again with ernie-pair create-corpus"
         )
-    _refuse_two_meanings(corpus, base)
+    _refuse_ids_of_two_meanings(corpus, base)
     return theirs if theirs.vocab_size > tokenizer.vocab_size else tokenizer
 
 
-def _refuse_two_meanings(corpus: Corpus, tokenizer: WordPiece) -> None:
-    doubtful, twins = ids_of_two_meanings(tokenizer), _paddlenlps_twins(tokenizer)
+def _refuse_ids_of_two_meanings(corpus: Corpus, tokenizer: WordPiece) -> None:
+    """Raise InputError if the corpus has ids of tokens in the last lines that are twins as well."""
+    twins, first = _paddlenlps_twins(tokenizer), len(tokenizer.vocab)
+    doubtful = range(first, min(len(tokenizer.tokens), first + len(twins)))
     if doubtful and any(np.isin(chunk, doubtful).any() for chunk in chunks(corpus.ids)):
         twice = next(token for index, token in enumerate(tokenizer.tokens) if tokenizer.vocab[token] != index)
         raise InputError(

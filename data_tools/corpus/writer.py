@@ -120,18 +120,11 @@ class CorpusWriter:
             if spool is not None:
                 spool.finish()
         _write_index(self._drafts.idx, self._lens.path, self._docs.path)
-        self._drafts.manifest.write_text(
-            json.dumps(self._manifest(), ensure_ascii=False, indent=1) + "\n",
-            encoding="utf-8",
-            errors="backslashreplace",  # a name that is not UTF-8: \udcff is its JSON
-        )
-
-    def _manifest(self) -> Dict[str, Any]:
         drafts, marks = {"ids": self._drafts.ids, "index": self._drafts.idx}, {}
         if self._marks is not None:
             drafts["marks"], marks = self._marks.path, {"lexicon_marks": self.lexicon_marks}
         hashes = {name: sha256_of_file(path) for name, path in drafts.items()}
-        return {
+        manifest = {
             "format": CORPUS_FORMAT,
             "pair_id": pair_id(hashes["ids"], hashes["index"]),
             "sha256": hashes,
@@ -145,6 +138,9 @@ class CorpusWriter:
             **marks,
             **self.about,
         }
+        content = json.dumps(manifest, ensure_ascii=False, indent=1) + "\n"
+        # A name that is not UTF-8: \udcff is its JSON.
+        self._drafts.manifest.write_text(content, encoding="utf-8", errors="backslashreplace")
 
 
 def _write_index(path: Path, lens_path: Path, docs_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Read files of unknown origin, without blocking and with a limit on their size."""
+"""Read files of unknown origin, and write files that are whole or absent: a draft, flushed, then renamed."""
 
 import errno
 import hashlib
@@ -8,7 +8,7 @@ import secrets
 import stat
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Callable, Iterator, List, Tuple, Union
+from typing import Callable, Iterator, List, Union
 
 from data_tools.files.errors import MachineError
 from data_tools.files.file_lock import try_lock
@@ -50,7 +50,7 @@ def read_regular(path: Union[str, Path], most: int, follow: bool = True) -> byte
     return content
 
 
-_TOKEN = re.compile(r"(?P<stem>.+)-(?P<drawn>[0-9a-f]{16})(?P<digest>[0-9a-f]{8})", re.DOTALL)
+_TOKEN = re.compile(r"(?P<stem>.+)-(?P<drawn>[0-9a-f]{16})[0-9a-f]{8}", re.DOTALL)
 _KEY = "ernie-pair"
 LONGEST_NAME = 200  # bytes of a name that are part of one made from it; file systems allow 255
 DRAFT = ".draft"  # ends the name of a file
@@ -68,13 +68,14 @@ def own_name(stem: str, drawn: str = "") -> str:
     ``drawn``: 16 hexadecimal digits that several processes share, to get the same name.
     """
     drawn = drawn or secrets.token_hex(8)
-    return f"{stem}-{drawn}{_digest(stem, drawn)}"
+    words = "\0".join((_KEY, stem, drawn)).encode("utf-8", "surrogateescape")
+    return f"{stem}-{drawn}{hashlib.sha256(words).hexdigest()[:8]}"
 
 
 def stem_of(name: str) -> str:
     """Return the stem that ``own_name`` made ``name`` from; '' for any other name."""
     match = _TOKEN.fullmatch(name)
-    return match["stem"] if match and match["digest"] == _digest(match["stem"], match["drawn"]) else ""
+    return match["stem"] if match and own_name(match["stem"], match["drawn"]) == name else ""
 
 
 def own_entries(folder: Path, is_meant: Callable[[str], bool]) -> Iterator[Path]:
@@ -85,41 +86,31 @@ def own_entries(folder: Path, is_meant: Callable[[str], bool]) -> Iterator[Path]
             yield path
 
 
-def _digest(stem: str, drawn: str) -> str:
-    words = "\0".join((_KEY, stem, drawn)).encode("utf-8", "surrogateescape")
-    return hashlib.sha256(words).hexdigest()[:8]
-
-
 _state = {"keeps": True}  # of the whole process, its threads included
 
 
 @contextmanager
 def nothing_kept(is_dry: bool = True) -> Iterator[None]:
     """Return a context in which `keeps` returns False; with ``is_dry`` False it changes nothing."""
-    with _kept(_state["keeps"] and not is_dry):
+    before = _state["keeps"]
+    _state["keeps"] = before and not is_dry
+    try:
         yield
+    finally:
+        _state["keeps"] = before
 
 
 @contextmanager
 def something_kept() -> Iterator[None]:
     """Return a context in which `keeps` returns True even in a dry run: for what is only used from a file."""
-    with _kept(True):
+    with nothing_kept(False):
+        _state["keeps"] = True
         yield
 
 
 def keeps() -> bool:
     """Return whether results may be stored for later."""
     return _state["keeps"]
-
-
-@contextmanager
-def _kept(value: bool) -> Iterator[None]:
-    before = _state["keeps"]
-    _state["keeps"] = value
-    try:
-        yield
-    finally:
-        _state["keeps"] = before
 
 
 _LEFT_BEHIND = re.compile(r"(?P<name>.+-[0-9a-f]{24})\.draft(\..+)?", re.DOTALL)
@@ -152,8 +143,20 @@ def published(*finals: Path, forced: bool = True) -> Iterator[List[Path]]:
 
 @contextmanager
 def _draft_of(final: Path) -> Iterator[Path]:
-    """Make an empty file beside ``final``, locked for as long as this process uses it."""
-    draft, descriptor = _lock_new(final)
+    """Make an empty file beside ``final``, locked for as long as this process uses it.
+
+    It is made again if `_clear_drafts` took it for a left one.
+    """
+    flags, is_ours = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, False
+    while not is_ours:
+        draft = final.with_name(own_name(f".{shortened(final.name)}") + DRAFT)
+        descriptor = os.open(draft, flags, 0o666)
+        try:
+            is_ours = try_lock(descriptor) and draft.exists()
+        except OSError:  # a file system without locks: then its drafts are never cleared
+            is_ours = True
+        if not is_ours:
+            os.close(descriptor)
     try:
         yield draft
     finally:
@@ -161,35 +164,14 @@ def _draft_of(final: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _lock_new(final: Path) -> Tuple[Path, int]:
-    """Make and lock an empty file beside ``final``, again if `_clear_drafts` took it for a left one."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    while True:
-        draft = final.with_name(own_name(_stem_of(final)) + DRAFT)
-        descriptor = os.open(draft, flags, 0o666)
-        try:
-            is_ours = try_lock(descriptor) and draft.exists()
-        except OSError:  # a file system without locks: then its drafts are never cleared
-            is_ours = True
-        if is_ours:
-            return draft, descriptor
-        os.close(descriptor)
-
-
 def _clear_drafts(final: Path) -> None:
     """Remove the drafts of ``final``, and what was spooled beside them, that killed runs left behind."""
-    stem = _stem_of(final)
     for entry in os.listdir(final.parent):
-        found = _LEFT_BEHIND.fullmatch(entry)
-        if found is None or stem_of(found["name"]) != stem:
-            continue
-        with _claimed(final.with_name(found["name"] + DRAFT)) as is_left:
-            if is_left:
-                final.with_name(entry).unlink(missing_ok=True)
-
-
-def _stem_of(final: Path) -> str:
-    return f".{shortened(final.name)}"
+        match = _LEFT_BEHIND.fullmatch(entry)
+        if match and stem_of(match["name"]) == f".{shortened(final.name)}":
+            with _claimed(final.with_name(match["name"] + DRAFT)) as is_left:
+                if is_left:
+                    final.with_name(entry).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -201,26 +183,25 @@ def _claimed(draft: Path) -> Iterator[bool]:
         yield isinstance(error, FileNotFoundError)
         return
     try:
-        yield _can_lock(descriptor)
+        is_left = try_lock(descriptor)
+    except OSError:
+        is_left = False
+    try:
+        yield is_left
     finally:
         os.close(descriptor)
-
-
-def _can_lock(descriptor: int) -> bool:
-    try:
-        return try_lock(descriptor)
-    except OSError:
-        return False
 
 
 @contextmanager
 def scratch(*paths: Path) -> Iterator[List[Path]]:
     """Yield ``paths`` for working files; whatever is there is removed before and after."""
-    _remove(paths)
+    for path in paths:
+        path.unlink(missing_ok=True)
     try:
         yield list(paths)
     finally:
-        _remove(paths)
+        for path in paths:
+            path.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -229,11 +210,6 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise MachineError(f"{folder}: not a folder; choose another output path") from None
-
-
-def _remove(paths) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
 
 
 def to_disk(path: Path) -> None:

@@ -57,13 +57,28 @@ def publish_folder(
     draft.mkdir()
     try:
         fill(draft)
-        _write_note(draft, folder.name, about(draft))
+        files = sorted(_names_in(draft))
+        note = {**about(draft), "made_by": MAKER, "name": folder.name, "files": files}
+        if README in files:
+            note[README] = sha256_of_file(draft / README)
+        (draft / MADE).write_text(json.dumps(note, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         for path in draft.rglob("*"):
             to_disk(path)
         to_disk(draft)
-        if os.path.lexists(folder):
-            _clear_the_way(folder, old, may_be_lost)
-        _take_the_place(draft, folder, old)
+        if is_as_made(folder) or (os.path.lexists(folder) and may_be_lost(folder)):
+            folder.rename(old)
+        elif os.path.lexists(folder):
+            try:
+                folder.rmdir()  # which deletes nothing but an empty folder
+            except OSError:
+                aside = set_aside(folder).name
+                logger.warning("%s was not made by this command; it is now %s", folder, aside)
+        try:
+            rename_for_good(draft, folder)
+        except OSError:
+            if old.exists():
+                old.rename(folder)
+            raise
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -97,10 +112,7 @@ def is_as_made(folder: Path) -> bool:
     A README.md that was changed counts as added, and so does the user's own config.yaml.
     """
     note = read_made(folder)
-    if note is None:
-        return False
-    found = _names_in(folder)
-    return found <= {MADE}.union(note["files"]) and not _of_a_person(folder)
+    return note is not None and _names_in(folder) <= {MADE, *note["files"]} and not _of_a_person(folder)
 
 
 def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir") -> None:
@@ -127,18 +139,16 @@ def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir"
 
 
 def _of_a_person(folder: Path) -> Set[str]:
-    """Return the files of ``folder`` that have a name of ours but are the user's."""
+    """Return the files of ``folder`` that have a name of ours but are the user's.
+
+    Ours is the README.md that is, byte for byte, the one that the folder was made with.
+    """
+    note, readme = read_made(folder), folder / README
     is_own = {
-        README: _is_own_readme(folder),
+        README: note is not None and readme.is_file() and note.get(README) == sha256_of_file(readme),
         CONFIG_YAML: read_own_config(folder / CONFIG_YAML) is not None,
     }
     return {name for name, is_ours in is_own.items() if not is_ours and os.path.lexists(folder / name)}
-
-
-def _is_own_readme(folder: Path) -> bool:
-    """Return whether README.md is, byte for byte, the one that ``folder`` was made with."""
-    note, path = read_made(folder), folder / README
-    return note is not None and path.is_file() and note.get(README) == sha256_of_file(path)
 
 
 def remove_made(folder: Path) -> None:
@@ -203,34 +213,6 @@ def point_link(link: Path, target: Path, own_target: str) -> bool:
     return True
 
 
-def _clear_the_way(folder: Path, old: Path, may_be_lost: Callable[[Path], bool]) -> None:
-    if is_as_made(folder) or may_be_lost(folder):
-        folder.rename(old)
-        return
-    try:
-        folder.rmdir()  # which deletes nothing but an empty folder
-    except OSError:
-        logger.warning("%s was not made by this command; it is now %s", folder, set_aside(folder).name)
-
-
-def _take_the_place(draft: Path, folder: Path, old: Path) -> None:
-    """Give the draft the name of the folder; if the disk fails, put back what was there."""
-    try:
-        rename_for_good(draft, folder)
-    except OSError:
-        if old.exists():
-            old.rename(folder)
-        raise
-
-
 def _names_in(folder: Path) -> Set[str]:
     """Return the names of all that is in a folder, and in the folders within it: hugging_face/vocab.txt."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
-
-
-def _write_note(draft: Path, name: str, about: Dict[str, object]) -> None:
-    files = sorted(_names_in(draft))
-    note = {**about, "made_by": MAKER, "name": name, "files": files}
-    if README in files:
-        note[README] = sha256_of_file(draft / README)
-    (draft / MADE).write_text(json.dumps(note, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -77,6 +77,11 @@ def counted(count: int, thing: str, things: str = "") -> str:
     return f"{count} {thing if count == 1 else things or thing + 's'}"
 
 
+def printable(text: str) -> str:
+    """Return ``text`` with every character escaped that a terminal would interpret, or not show."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def message_of(error: BaseException) -> str:
     """Return what an error says on the command line."""
     return error.message if isinstance(error, ErniePairError) else str(error)
@@ -84,14 +89,14 @@ def message_of(error: BaseException) -> str:
 
 def without_flags(message: str) -> str:
     """Return a message as Python reads it: seed=3 for `--seed 3`, use_amp=True for `--use_amp true`."""
-    return _COMMAND_OR_FLAG.sub(_as_python, message)
 
+    def as_python(match: "re.Match[str]") -> str:
+        name, value = match["name"], match["value"]
+        if value is None:
+            return name or match[0]
+        return f"{name}={value.capitalize() if value in ('true', 'false') else value}"
 
-def _as_python(found: "re.Match[str]") -> str:
-    name, value = found["name"], found["value"]
-    if value is None:
-        return name or found[0]
-    return f"{name}={value.capitalize() if value in ('true', 'false') else value}"
+    return _COMMAND_OR_FLAG.sub(as_python, message)
 
 
 def describe_os_error(error: OSError) -> str:

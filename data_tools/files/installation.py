@@ -36,7 +36,8 @@ def install_command(extra: str) -> str:
     It names the source folder if the package runs from one, or the wheel or folder that it was installed from
     if that still exists, otherwise the missing requirements.
     """
-    origin = _sources(extra) or _recorded_origin(extra)
+    is_source = (_HERE / "pyproject.toml").is_file()
+    origin = _folder(_HERE, extra, "-e ") if is_source else _recorded_origin(extra)
     if origin:
         return f"pip install {origin}"
     missing = " ".join(shlex.quote(requirement) for requirement in missing_requirements(extra))
@@ -55,7 +56,6 @@ def missing_requirements(extra: str) -> List[str]:
 
 
 def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
-    """Yield the requirements of an extra and of the extras that it includes."""
     seen.add(extra)
     try:
         lines = metadata.requires(NAME) or []
@@ -112,31 +112,19 @@ def is_met(requirement: Requirement) -> bool:
     return bool(version) and requirement.specifier.contains(version, prereleases=True)
 
 
-def _sources(extra: str) -> str:
-    """Return the source folder that this runs from, as pip takes it; '' if it does not run from sources."""
-    return _folder(_HERE, extra, "-e ") if (_HERE / "pyproject.toml").is_file() else ""
-
-
 def _recorded_origin(extra: str) -> str:
     """Return where pip installed the package from, as recorded in direct_url.json, if that still exists."""
-    url = _direct_url()
+    try:
+        record = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        record = {}
+    url, vcs = str(record.get("url", "")), record.get("vcs_info")
+    url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
     parts = urlsplit(url)
-    if parts.scheme not in ("", "file"):
-        return shlex.quote(f"{NAME}[{extra}] @ {url}")
     path = Path(url2pathname(parts.path))
-    if parts.scheme and path.is_file():
+    if parts.scheme not in ("", "file") or (parts.scheme and path.is_file()):
         return shlex.quote(f"{NAME}[{extra}] @ {url}")
     return _folder(path, extra) if parts.scheme and (path / "pyproject.toml").is_file() else ""
-
-
-def _direct_url() -> str:
-    """Return the URL that pip was given, for version control with its system and commit; '' for a name."""
-    try:
-        written = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
-    except (metadata.PackageNotFoundError, ValueError):
-        return ""
-    url, vcs = str(written.get("url", "")), written.get("vcs_info")
-    return f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
 
 
 def _folder(path: Path, extra: str, how: str = "") -> str:
@@ -145,7 +133,6 @@ def _folder(path: Path, extra: str, how: str = "") -> str:
 
 
 def _wheel_name() -> str:
-    """Return the file name of the wheel, from its metadata."""
     try:
         found = metadata.distribution(NAME)
     except metadata.PackageNotFoundError:

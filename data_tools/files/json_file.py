@@ -9,7 +9,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Type, Union
+from typing import Any, Dict, Optional, Type, Union
 
 from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import ErniePairError, InputError
@@ -52,23 +52,25 @@ class _TokenError(ValueError):
 
 def parse_json(content: Union[str, bytes]) -> Any:
     """Return the value of the JSON in ``content``. Raises JsonError."""
-    text = _text_of(content)
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise JsonError(f"not UTF-8 (byte 0x{error.object[error.start]:02x})", line) from None
     try:
         value = json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_int=_whole,
-            parse_float=_real,
-            parse_constant=_refuse_constant,
+            text, object_pairs_hook=_unique, parse_int=_whole, parse_float=_real, parse_constant=_constant
         )
+        too_deep = text.count("[") + text.count("{") > MOST_DEPTH and _depth_of([value]) > MOST_DEPTH + 1
     except _TokenError as error:
-        raise JsonError(str(error), _line_of(text, error.token)) from None
+        place = text.find(error.token)
+        raise JsonError(str(error), text.count("\n", 0, place) + 1 if place >= 0 else 0) from None
     except json.JSONDecodeError as error:
         raise JsonError(f"not JSON, {error.msg.removesuffix(' at')}", error.lineno, error.colno) from None
     except RecursionError:
-        raise _too_deep() from None
-    if text.count("[") + text.count("{") > MOST_DEPTH and _depth_of(value) > MOST_DEPTH:
-        raise _too_deep()
+        too_deep = True
+    if too_deep:
+        raise JsonError(f"nested too deep, above {MOST_DEPTH} levels")
     return value
 
 
@@ -149,16 +151,6 @@ def is_utf8(value: Any) -> bool:
     return True
 
 
-def _text_of(content: Union[str, bytes]) -> str:
-    if isinstance(content, str):
-        return content
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise JsonError(f"not UTF-8 (byte 0x{content[error.start]:02x})", line) from None
-
-
 def _unique(pairs: list) -> dict:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -181,31 +173,17 @@ def _real(token: str) -> float:
     return value
 
 
-def _refuse_constant(token: str):
+def _constant(token: str):
     raise _TokenError(f"{token} is not JSON", token)
-
-
-def _line_of(text: str, token: str) -> int:
-    place = text.find(token)
-    return text.count("\n", 0, place) + 1 if place >= 0 else 0
-
-
-def _too_deep() -> JsonError:
-    return JsonError(f"nested too deep, above {MOST_DEPTH} levels")
 
 
 def _depth_of(value: Any) -> int:
     depth, level = 0, [value]
-    while level and depth <= MOST_DEPTH:
-        level = [inner for outer in level for inner in _inside(outer)]
+    while level and depth <= MOST_DEPTH + 1:
+        inside = [outer.values() if isinstance(outer, dict) else outer for outer in level]
+        level = [item for items in inside for item in items if isinstance(item, (dict, list))]
         depth += 1
     return depth
-
-
-def _inside(value: Any) -> List[Any]:
-    """Return the lists and objects directly in a list or an object."""
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [item for item in items if isinstance(item, (dict, list))]
 
 
 def _cut(text: str) -> str:

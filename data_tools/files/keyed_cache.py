@@ -13,9 +13,8 @@ import logging
 import os
 import re
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Generic, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, BinaryIO, Callable, Dict, Generic, List, NamedTuple, Optional, Tuple, TypeVar
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -85,9 +84,14 @@ class KeyedCache(Generic[Value]):
     kind: str = ""
     ending: str = ""
 
+    @property
+    def note(self) -> Path:
+        """Return the path of the note, without which the result is built again."""
+        return self._named(".json")
+
     def read(self) -> Optional[Value]:
         """Return the result; None if it is missing, of another key, or not as it was written."""
-        note = read_note(self._named(".json"))
+        note = read_note(self.note)
         if note is None or note.get("key") != as_read(self.key):
             return None
         try:
@@ -96,11 +100,6 @@ class KeyedCache(Generic[Value]):
             return self.load(note, *self._files())
         except (OSError, ValueError, KeyError, TypeError, EOFError):
             return None
-
-    @property
-    def note(self) -> Path:
-        """Return the path of the note, without which the result is built again."""
-        return self._named(".json")
 
     def get(self, build: Callable[[], Value], seconds: float) -> Value:
         """Return the result, built and written by this process or by another one that it waits for.
@@ -115,7 +114,7 @@ class KeyedCache(Generic[Value]):
         result = build()
         if not keeps():
             return result
-        with published(*self._files(), self._named(".json")) as (*drafts, note_draft):
+        with published(*self._files(), self.note) as (*drafts, note_draft):
             note = {**self.write(result, *drafts), "key": self.key}
             note_draft.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
         kept = self.read()
@@ -187,15 +186,27 @@ class ArrayKind(NamedTuple):
     dtype: np.dtype
     shape: Tuple[int, ...]
 
+    def fits(self, array: np.ndarray) -> bool:
+        """Return whether ``array`` is of this kind."""
+        return self == (array.dtype, array.shape)
+
 
 def array_cache(
-    folder: Path, key: Dict[str, object], kind: str, wanted: Optional[ArrayKind] = None
+    folder: Path,
+    key: Dict[str, object],
+    kind: str = "",
+    fits: Callable[[np.ndarray], bool] = lambda array: True,
 ) -> "KeyedCache[np.ndarray]":
     """Return the cache in ``folder`` of the array for ``key``, which is read memory mapped.
 
-    ``kind``: prefix of the file names. An array that does not match ``wanted`` is computed again.
+    ``kind``: prefix of the file names. An array for which ``fits`` is false is computed again.
     """
-    return KeyedCache(folder, key, _write, partial(_load, wanted), kind=kind, ending=ENDING)
+
+    def load(note: Dict[str, Any], path: Path) -> Optional[np.ndarray]:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array if fits(array) else None
+
+    return KeyedCache(folder, key, _write, load, kind=kind, ending=ENDING)
 
 
 def remove_arrays(folder: Path, kind: str) -> None:
@@ -208,10 +219,17 @@ def remove_arrays(folder: Path, kind: str) -> None:
 
 def _write(array: np.ndarray, draft: Path) -> Dict[str, object]:
     with open(draft, "wb") as file:
-        np.save(file, array, allow_pickle=False)
-    return {"sha256": sha256_of_file(draft)}
+        hashed = _Hashed(file)
+        np.save(hashed, array, allow_pickle=False)
+    return {"sha256": hashed.digest.hexdigest()}
 
 
-def _load(wanted: Optional[ArrayKind], note: Dict[str, Any], path: Path) -> Optional[np.ndarray]:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array if wanted is None or wanted == (array.dtype, array.shape) else None
+class _Hashed:
+    """A file that hashes what it is given, not what the disk makes of it."""
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, content: bytes) -> int:
+        self.digest.update(content)
+        return self.file.write(content)

@@ -16,7 +16,6 @@ from data_tools.files.errors import InputError, MachineError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_END = object()
 IN_FLIGHT_PER_WORKER = 3
 
 
@@ -49,8 +48,12 @@ def in_order(
     waiting: deque = deque()
     failure, items = None, iter(items)
     while True:
-        item, failure = _next_item(items)
-        if item is _END:
+        try:
+            item = next(items)
+        except StopIteration:
+            break
+        except Exception as error:
+            failure = error
             break
         if len(waiting) >= most:
             yield result_of(waiting.popleft())
@@ -148,11 +151,3 @@ def _pickled(answer: Tuple[Any, Any]) -> memoryview:
         result, error = answer
         what = f"the result of a worker, {type(result).__name__}," if error is None else repr(error.exc)
         return ForkingPickler.dumps((None, TypeError(f"{what} cannot be pickled: {reason!r}")))
-
-
-def _next_item(items):
-    """Return the next item or _END, and why there are no more when one cannot be read."""
-    try:
-        return next(items, _END), None
-    except Exception as failure:
-        return _END, failure

@@ -22,20 +22,26 @@ def shows_bars() -> bool:
     return is_notebook or bool(getattr(sys.stderr, "isatty", lambda: False)())
 
 
-class Progress:
-    """Progress in bytes of the inputs; ``log_interval``: documents between two lines, 0: no lines."""
+class _Bar:
+    """A bar of tqdm that is closed at the end of a block."""
 
-    def __init__(self, inputs: Sequence[Path], log_interval: int):
-        self._size = sum(path.stat().st_size for path in inputs)
-        self._log_interval = log_interval
-        self._made = self._told = 0
+    _bar: tqdm
 
-    def __enter__(self) -> "Progress":
-        self._bar = tqdm(total=self._size, unit="B", unit_scale=True, disable=not shows_bars())
+    def __enter__(self):
         return self
 
     def __exit__(self, *exception) -> None:
         self._bar.close()
+
+
+class Progress(_Bar):
+    """Progress in bytes of the inputs; ``log_interval``: documents between two lines, 0: no lines."""
+
+    def __init__(self, inputs: Sequence[Path], log_interval: int):
+        size = sum(path.stat().st_size for path in inputs)
+        self._bar = tqdm(total=size, unit="B", unit_scale=True, disable=not shows_bars())
+        self._log_interval = log_interval
+        self._made = self._told = 0
 
     def read(self, num_bytes: int) -> None:
         """Advance the bar by the bytes that were read."""
@@ -49,7 +55,7 @@ class Progress:
             self._told = self._made
 
 
-class CountProgress:
+class CountProgress(_Bar):
     """``total`` items, each a ``unit``: a bar with the time left, or a line per minute; see `shows_bars`.
 
     It is silent unless ``shown``.
@@ -62,12 +68,6 @@ class CountProgress:
         self._is_told = shown and not self._is_bar
         self._started = self._told = time.monotonic()
         self._done = 0.0
-
-    def __enter__(self) -> "CountProgress":
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._bar.close()
 
     def advance(self, count: float) -> None:
         """Count items that are done."""

@@ -103,8 +103,9 @@ class _Tasks:
                 raise cause from None
             if not isinstance(cause, errors.RayError):
                 raise cause from error
+            reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
             raise MachineError(
-                f"Ray gave up on a task ({_first_line(cause)}); check that each of its machines has "
+                f"Ray gave up on a task ({reason}); check that each of its machines has "
                 "ernie-pair and enough memory, then run again"
             ) from None
 
@@ -119,7 +120,3 @@ class _Tasks:
 
 def _call(function: Callable[[Item], Result], item: Item) -> Result:
     return function(item)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

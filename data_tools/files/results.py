@@ -25,7 +25,7 @@ import yaml
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import ABOUT, CONFIG_YAML, MOST_CONFIG_BYTES, published, read_regular
 from data_tools.files.errors import InputError
-from data_tools.files.json_file import parse_json_object
+from data_tools.files.json_file import as_read, parse_json_object
 from data_tools.files.progress import Progress
 
 MAKER = "ernie-pair"
@@ -33,15 +33,11 @@ LARGEST_RECORD, MOST_LINKS, CHUNK = 1 << 26, 40, 1 << 20
 _OPEN_FILE = re.compile(r"/proc/(\d+)/fd/(\d+)")
 CURE = "pass --overwrite true to replace it, or choose another name"
 _NOT_SAID = object()
-_WITHOUT_EFFECT = (
-    *("overwrite", "workers", "threads", "log_interval", "device", "kernels", "engine", "ray_address"),
-)
+_WITHOUT_EFFECT = "overwrite workers threads log_interval device kernels engine ray_address".split()
 _OF_AMP = ("amp_dtype", "amp_level")  # without effect if --use_amp is false
 # Flags that were added later, with what was done before they existed.
-_AS_BEFORE = {
-    **{"pair": None, "precision": "fp32", "robustness": "", "robustness_rows": 2000},
-    **{"prompt": None, "prompt_name": ""},
-}
+_AS_BEFORE = {"pair": None, "precision": "fp32", "robustness": "", "robustness_rows": 2000}
+_AS_BEFORE.update(prompt=None, prompt_name="")
 
 
 class Results:
@@ -71,11 +67,7 @@ class Results:
         self.overwrite, self._positional, self._inputs_grow = overwrite, positional, inputs_grow
         self._asked = [followed(path) for path in asked]
         self._others: Dict[str, str] = {}  # made by an earlier run of the same command, and still valid
-        self._about: Dict[str, Any] = {
-            "made_by": MAKER,
-            "command": command,
-            "settings": json.loads(json.dumps(settings)),
-        }
+        self._about: Dict[str, Any] = {"made_by": MAKER, "command": command, "settings": as_read(settings)}
         self._record = record or self.outputs[0].with_name(f".{self.outputs[0].name}.made.json")
         self._before = self._stamps()
 
@@ -87,7 +79,7 @@ class Results:
         self.refuse_inputs()
         if self.overwrite:
             return False
-        existing = [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
+        existing = self._existing()
         if not existing:
             return False
         record = self._read_record()
@@ -96,8 +88,9 @@ class Results:
         if difference:
             raise InputError(f"{existing[0]} exists; {CURE} ({difference})")
         self._refuse_changed(existing, record)
-        self._others = {name: sha256 for name, sha256 in record["outputs"].items() if self._is_there(name)}
-        if len(self._others) < len(record["outputs"]):
+        made, folder = record["outputs"], self._record.parent
+        self._others = {name: sha256 for name, sha256 in made.items() if os.path.lexists(folder / name)}
+        if len(self._others) < len(made):
             return False  # killed between the first and the last
         if any(is_stream(path) or not os.path.lexists(path) for path in self._asked):
             return False  # asked for later than the others
@@ -109,11 +102,14 @@ class Results:
     def refuse_foreign(self) -> None:
         """Raise InputError as `are_done` does, unless this command made what exists, from any inputs."""
         self.refuse_inputs()
-        existing = [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
+        existing = self._existing()
         if existing and not self.overwrite:
             record = self._read_record()
             self._refuse_unknown(existing, record)
             self._refuse_changed(existing, record)
+
+    def _existing(self) -> List[Path]:
+        return [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
 
     def _refuse_unknown(self, existing: List[Path], record: Dict[str, Any]) -> None:
         known = record.get("outputs", {})
@@ -180,9 +176,6 @@ class Results:
     def _name_of(self, output: Path) -> str:
         return os.path.relpath(output, self._record.parent)
 
-    def _is_there(self, name: str) -> bool:
-        return os.path.lexists(self._record.parent / name)
-
     def _stamps(self) -> List:
         """Return what shows that an input was changed while it was read."""
         found = [path.stat() for paths in self.inputs.values() for path in paths if path.exists()]
@@ -207,7 +200,10 @@ class Results:
         later = {key: value for key, value in _AS_BEFORE.items() if key in now}
         without_amp = before.get("use_amp") is now.get("use_amp") is False
         left_out = (*_WITHOUT_EFFECT, *(_OF_AMP if without_amp else ()))
-        before, now = (_without(left_out, settings) for settings in ({**later, **before}, now))
+        before, now = (
+            {name: value for name, value in settings.items() if name not in left_out}
+            for settings in ({**later, **before}, now)
+        )
         for key in sorted({*before, *now}):
             if before.get(key, _NOT_SAID) != now.get(key, _NOT_SAID):
                 return self._difference_of(key, before, now, record)
@@ -251,10 +247,6 @@ def settings_of(config, *inputs_and_outputs: str) -> Dict[str, object]:
     """Return the flags of ``config`` that determine the outputs: neither paths nor those of speed."""
     left_out = (*inputs_and_outputs, *_WITHOUT_EFFECT)
     return {name: value for name, value in asdict(config).items() if name not in left_out}
-
-
-def _without(names: Sequence[str], settings: Dict[str, Any]) -> Dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in names}
 
 
 def files_of(given: str) -> List[Path]:

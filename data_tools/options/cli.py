@@ -6,56 +6,59 @@ import select
 import shutil
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
+from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    Literal,
-    Optional,
-    Sequence,
-    Tuple,
-    Type,
-    TypeVar,
-    get_args,
-    get_origin,
-)
+from typing import Any, Callable, Literal, Optional, TypeVar, get_args, get_origin
 
-from data_tools.files.errors import ErniePairError, InputError, MachineError, Stopped, describe_os_error
+from data_tools.files.errors import (
+    ErniePairError,
+    InputError,
+    MachineError,
+    Stopped,
+    describe_os_error,
+    printable,
+)
 from data_tools.files.installation import missing_of_training
 from data_tools.options.flag_words import flag_names, flags_of_several, given_by, split_words
-from data_tools.options.foreign_flags import left_out_of_command, place_word
-from data_tools.options.options import GROUPS, Given, Options, hints_of, left_out_of, read_given
+from data_tools.options.options import (
+    GROUPS,
+    Given,
+    Options,
+    hints_of,
+    left_out_of,
+    left_out_of_command,
+    place_word,
+    read_given,
+)
 
 WIDEST = 100  # columns
 _BESIDE = 32  # the column at which the meaning of a flag begins
 _LONGEST_CHOICES = 40  # characters; a longer list of them is in the text instead of after the flag
-_STREAMS = (("input", "stdin"), ("output", "stdout"))
 _METAVARS = {bool: "true|false", int: "N", float: "NUMBER", str: "TEXT"}
 
 
-def help_text(config_classes: Sequence[Type[Options]], program: str) -> str:
+def help_text(config_classes: Sequence[type[Options]], program: str) -> str:
     """Return the help of a program, as wide as the terminal; purpose and example are the first class's."""
     items = [(item, hints_of(one)[item.name]) for one in config_classes for item in fields(one)]
     width = max(40, min(shutil.get_terminal_size().columns, WIDEST) - 2)
-    example = config_classes[0].EXAMPLE
+    example, purpose = config_classes[0].EXAMPLE, config_classes[0].PURPOSE
     parser = ArgumentParser(
         usage=doubled_percent(_usage(program, items, width)),
-        description=_filled(config_classes[0].PURPOSE, width),
+        description="\n\n".join(fill(" ".join(part.split()), width) for part in purpose.split("\n\n")),
         epilog=f"example:\n  {_in_lines(f'{program} {example}', width)}" if example else None,
-        formatter_class=lambda prog: RawDescriptionHelpFormatter(
-            prog, max_help_position=_BESIDE, width=width
-        ),
+        formatter_class=partial(RawDescriptionHelpFormatter, max_help_position=_BESIDE, width=width),
         add_help=False,
     )
+    # In a group what is required comes first.
+    items.sort(key=lambda pair: (not pair[0].metadata["positional"], pair[0].default is not MISSING))
     for group in GROUPS:
         of_group = [pair for pair in items if pair[0].metadata["group"] == group]
         if of_group or group == GROUPS[-1]:
             shown = parser.add_argument_group(group)
-            for item, hint in sorted(of_group, key=lambda pair: _rank(pair[0])):
+            for item, hint in of_group:
                 _add(shown, item, hint)
     shown.add_argument(
         "--config", metavar="FILE", help="a YAML file of these flags; flags on the command line override it"
@@ -64,13 +67,11 @@ def help_text(config_classes: Sequence[Type[Options]], program: str) -> str:
     return parser.format_help()
 
 
-def _usage(program: str, items: Sequence[Tuple[Field, Any]], width: int) -> str:
+def _usage(program: str, items: Sequence[tuple[Field, Any]], width: int) -> str:
     """Return the usage: what is required, and that there is more."""
     needed = [(item, hint) for item, hint in items if item.default is MISSING]
     words = [item.name.upper() for item, _ in needed if item.metadata["positional"]]
-    words += [
-        f"--{item.name} {metavar_of(item, hint)}" for item, hint in needed if not item.metadata["positional"]
-    ]
+    words += [f"--{i.name} {metavar_of(i, hint)}" for i, hint in needed if not i.metadata["positional"]]
     lines, indent = [f"{program}"], " " * len("usage: ")
     for word in [*words, "[flags]"]:
         if len(indent) + len(lines[-1]) + 1 + len(word) > width:
@@ -80,13 +81,9 @@ def _usage(program: str, items: Sequence[Tuple[Field, Any]], width: int) -> str:
     return f"\n{indent}".join(lines)
 
 
-def _filled(purpose: str, width: int) -> str:
-    return "\n\n".join(fill(" ".join(part.split()), width) for part in purpose.split("\n\n"))
-
-
 def _in_lines(command: str, width: int) -> str:
     """Return a command broken before flags into continuation lines of a shell."""
-    lines: List[str] = [""]
+    lines: list[str] = [""]
     for part in re.split(r" (?=--)", command):
         if lines[-1] and len(lines[-1]) + len(part) + 5 > width:
             lines.append("    ")
@@ -94,24 +91,22 @@ def _in_lines(command: str, width: int) -> str:
     return " \\\n  ".join(lines)
 
 
-def _rank(item: Field) -> int:
-    """Rank required options first."""
-    return 0 if item.metadata["positional"] else 1 if item.default is MISSING else 2
-
-
 def _add(group, item: Field, hint) -> None:
-    more = _choices_in_words(item, hint) + _streams_of(item)
-    text = doubled_percent(f"{item.metadata['help']}{more} ({_default_of(item)})")
+    """Add the help of an option: what it means, the choices for which there is no room, its default."""
+    text, choices, words = item.metadata["help"], choices_of(hint), item.metadata["values"]
+    if choices and not _is_short(choices) and not all(choice in text for choice in choices):
+        text += f"; one of {', '.join(choices)}"
+    if (item.metadata["stdin"] or item.metadata["stdout"]) and "-: " not in item.metadata["help"]:
+        text += f"; -: standard {'input' if item.metadata['stdin'] else 'output'}"
+    text = doubled_percent(f"{text} ({_default_of(item)})")
     if item.metadata["positional"]:
         group.add_argument(item.name, metavar=item.name.upper(), help=text)
     else:
-        words = item.metadata["values"]
         metavar = metavar_of(item, hint) if words == 1 else ("TEXT",) * words
         group.add_argument(f"--{item.name}", metavar=metavar, nargs=words if words > 1 else None, help=text)
 
 
 def _default_of(item: Field) -> str:
-    """Return the unit and the default of an option, in words."""
     if item.default is MISSING:
         return f"required, or --{item.metadata['unless']}" if item.metadata["unless"] else "required"
     unit = f"{item.metadata['unit']}, " if item.metadata["unit"] else ""
@@ -122,7 +117,7 @@ def _default_of(item: Field) -> str:
 
 def metavar_of(item: Field, hint) -> str:
     """Return the placeholder for the value of an option: N, FILE, or its choices if they are short."""
-    kinds: List[Any] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    kinds: list[Any] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     choices = choices_of(hint)
     if choices and not _is_short(choices):
         return "NAME"
@@ -131,7 +126,7 @@ def metavar_of(item: Field, hint) -> str:
     return "|".join([*numbers, *texts, *choices])
 
 
-def choices_of(hint) -> List[str]:
+def choices_of(hint) -> list[str]:
     """Return the words that an option of this type takes; true and false only if the type names them."""
     if get_origin(hint) is Literal:
         return [str(word) for word in get_args(hint)]
@@ -140,19 +135,6 @@ def choices_of(hint) -> List[str]:
 
 def _is_short(choices: Sequence[str]) -> bool:
     return len("|".join(choices)) <= _LONGEST_CHOICES
-
-
-def _choices_in_words(item: Field, hint) -> str:
-    """Return the choices for which there is no room after the flag, unless its help names them."""
-    choices = choices_of(hint)
-    if not choices or _is_short(choices) or all(word in item.metadata["help"] for word in choices):
-        return ""
-    return f"; one of {', '.join(choices)}"
-
-
-def _streams_of(item: Field) -> str:
-    streams = [f"standard {one}" for one, key in _STREAMS if item.metadata[key]]
-    return f"; -: {streams[0]}" if streams and "-: " not in item.metadata["help"] else ""
 
 
 def doubled_percent(text: str) -> str:
@@ -167,7 +149,7 @@ READER_GONE = 141  # the exit code of a process that SIGPIPE has ended
 
 
 def parse_config(
-    config_class: Type[Config], argv: Optional[Sequence[str]] = None, program: str = ""
+    config_class: type[Config], argv: Optional[Sequence[str]] = None, program: str = ""
 ) -> Config:
     """Read ``config_class`` from ``argv`` and from the YAML file of ``--config``; flags win.
 
@@ -178,13 +160,24 @@ def parse_config(
     """
     words = list(sys.argv[1:] if argv is None else argv)
     split = split_words(words, flag_names(config_class), flags_of_several(config_class))
-    named = program or _program_name()
+    path, spec = sys.argv[0], getattr(sys.modules["__main__"], "__spec__", None)
+    started = f"python {path}" if path.endswith(".py") else Path(path).name
+    if spec is not None and spec.origin == path:
+        started = f"python -m {spec.name}"
+    named = program or started
     if "help" in split.flags:
         leave_with_help([config_class], named)
     return build_config(config_class, given_by(split, config_class, program), named)
 
 
-def build_config(config_class: Type[Config], given: Dict[str, Given], program: str) -> Config:
+def leave_with_help(config_classes: Sequence[type[Options]], program: str) -> None:
+    """Print the help and end the process."""
+    sys.stdout.write(help_text(config_classes, program))
+    sys.stdout.flush()
+    sys.exit(0)
+
+
+def build_config(config_class: type[Config], given: dict[str, Given], program: str) -> Config:
     """Return the options of ``program`` that the texts specify. Raises InputError."""
     values = _values_of(config_class, without_idle(config_class, given))
     left_out = left_out_of(config_class, values)
@@ -193,34 +186,17 @@ def build_config(config_class: Type[Config], given: Dict[str, Given], program: s
     return config_class(**values)
 
 
-def without_idle(config_class: Type[Options], given: Dict[str, Given]) -> Dict[str, Given]:
+def without_idle(config_class: type[Options], given: dict[str, Given]) -> dict[str, Given]:
     """Return what was given, without entries of a file that have no effect. Raises InputError."""
     idle = config_class.idle_in(_values_of(config_class, given))
     return {name: one for name, one in given.items() if name not in idle or one.where.startswith("--")}
 
 
-def _values_of(config_class: Type[Options], given: Dict[str, Given]) -> Dict[str, Any]:
-    hints = hints_of(config_class)
-    return {name: read_given(text, hints[name]) for name, text in given.items()}
+def _values_of(config_class: type[Options], given: dict[str, Given]) -> dict[str, Any]:
+    return {name: read_given(text, hints_of(config_class)[name]) for name, text in given.items()}
 
 
-def leave_with_help(config_classes: Sequence[Type[Options]], program: str) -> None:
-    """Print the help and end the process."""
-    sys.stdout.write(help_text(config_classes, program))
-    sys.stdout.flush()
-    sys.exit(0)
-
-
-def _program_name() -> str:
-    """Return how the program that runs was started, python -m data_tools.prepare for example."""
-    path = sys.argv[0]
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None and spec.origin == path:
-        return f"python -m {spec.name}"
-    return f"python {path}" if path.endswith(".py") else Path(path).name
-
-
-def run_command(command: Callable[[Config], None], config_class: Type[Config], argv=None) -> None:
+def run_command(command: Callable[[Config], None], config_class: type[Config], argv=None) -> None:
     """Parse, run ``command`` and exit with 0 or the code of its error, see `errors`.
 
     An error that a user can fix is one ``error: ...`` line on stderr; a bug keeps its traceback.
@@ -269,20 +245,10 @@ def _reader_has_gone() -> bool:
 
 
 def _report(message, code: int) -> int:
-    line = "".join(map(_shown, " ".join(str(message).split())))
-    sys.stderr.write(f"error: {_shortened(line)}\n")
+    """Write one line; a long one is cut in its middle, because it ends with how to fix what it says."""
+    line = printable(" ".join(str(message).split()))
+    if len(line) > LONGEST_MESSAGE:
+        mark = " [...] "
+        line = line[: LONGEST_MESSAGE - _MESSAGE_END - len(mark)] + mark + line[-_MESSAGE_END:]
+    sys.stderr.write(f"error: {line}\n")
     return code
-
-
-def _shortened(line: str) -> str:
-    """Cut a line in its middle: a message begins with what and where, and ends with how to fix it."""
-    if len(line) <= LONGEST_MESSAGE:
-        return line
-    mark = " [...] "
-    begin = LONGEST_MESSAGE - _MESSAGE_END - len(mark)
-    return line[:begin] + mark + line[-_MESSAGE_END:]
-
-
-def _shown(character: str) -> str:
-    """Return ``character``, escaped if a terminal would interpret it."""
-    return character if character.isprintable() else character.encode("unicode_escape").decode()

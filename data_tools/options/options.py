@@ -4,38 +4,20 @@ A class of options derives from `Options`, which checks every value, wherever it
 flags or a call from Python. `cli` turns such a class into a command line.
 """
 
-import math
 import os
 import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cache
+from functools import partial
 from importlib import import_module
 from inspect import cleandoc
 from numbers import Integral, Real
 from pathlib import Path
+from string import ascii_uppercase
 from textwrap import fill
-from typing import (
-    Any,
-    Collection,
-    Dict,
-    Hashable,
-    Iterable,
-    List,
-    Literal,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Type,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
 
 from data_tools.files.errors import InputError, without_flags
-from data_tools.options.foreign_flags import left_out_of_call, place_word
 
 WIDTH = 100
 
@@ -51,35 +33,54 @@ class OptionDocs:
         self.purpose = cleandoc(purpose)
 
     def __get__(self, instance: object, owner: Any) -> str:
-        groups: Dict[str, List[str]] = {}
+        groups: dict[str, list[str]] = {}
         for item in fields(owner):
-            if "group" in item.metadata:  # made by option()
-                groups.setdefault(item.metadata["group"], []).append(_line_of(item))
+            if "group" not in item.metadata:  # not made by option()
+                continue
+            is_literal = get_origin(item.type) is Literal
+            choices = item.metadata["choices"] or (get_args(item.type) if is_literal else ())
+            facts = [f"one of {', '.join(choices)}" if choices else "", item.metadata["unit"]]
+            facts += ["required" if item.default is MISSING else f"default: {item.default!r}"]
+            text = f"{item.name}: {without_flags(item.metadata['help'])} ({'; '.join(filter(None, facts))})"
+            text = fill(
+                text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False
+            )
+            groups.setdefault(item.metadata["group"], []).append(text)
         parts = [f"{group}\n" + "\n".join(lines) for group, lines in groups.items()]
         return "\n\n".join([part for part in (self.purpose, *parts) if part])
 
 
-def _line_of(item: Field) -> str:
-    choices = item.metadata["choices"] or (get_args(item.type) if get_origin(item.type) is Literal else ())
-    facts = [f"one of {', '.join(choices)}"] if choices else []
-    facts += [item.metadata["unit"]] if item.metadata["unit"] else []
-    facts += ["required" if item.default is MISSING else f"default: {item.default!r}"]
-    text = f"{item.name}: {without_flags(item.metadata['help'])} ({'; '.join(facts)})"
-    return fill(text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)
-
-
 # In the order of --help, in which a user thinks of them.
-GROUPS = (*("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other"),)
+GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")
 NOTHING = ("", "none", "null", "~")  # mean None, for an option that may be None
 LONGEST_VALUE = 4096
 DASH = "-"  # instead of a file: standard input or output
-_BOOLS = {
-    **dict.fromkeys(("true", "yes", "on"), True),
-    **dict.fromkeys(("false", "no", "off"), False),
-}
-_KINDS: Dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _TEXTS = {"json_key", "doc_spliter", "cn_split_dimer", "pair", "text_a", "text_b", "text"}  # not paths
 _LEFT_OUT = object()  # in place of a required value that was not given
+
+
+# Options that take a path, by the ends of their names or by these themselves.
+_ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREFIX", "_lexicon": "FILE"}
+_PLACES = {
+    **dict.fromkeys("report index".split(), "FOLDER"),
+    **dict.fromkeys("config train_config calibrate_on tune_on file".split(), "FILE"),
+    **dict.fromkeys("output input prefix model teacher reranker model_name_or_path".split(), "PATH"),
+    **dict.fromkeys("embedding_model add_twins_to domain_data".split(), "PATH"),
+    **dict.fromkeys("checkpoint checkpoints first second".split(), "PATH"),
+}
+
+
+def place_word(name: str) -> str:
+    """Return the placeholder of option ``name``: FILE, FOLDER, PATH or PREFIX; '' if it takes no path."""
+    ending = next((word for end, word in _ENDINGS.items() if name.endswith(end)), "")
+    return _PLACES.get(name, ending)
+
+
+def shown_name(item: Field) -> str:
+    """Return what a message calls an option: --seed, or INPUT for one that is given without a flag."""
+    return item.name.upper() if item.metadata["positional"] else f"--{item.name}"
 
 
 class Bounds(NamedTuple):
@@ -138,25 +139,25 @@ def option(
     """
     if group not in GROUPS:
         raise ValueError(f"{group} is not a group of options")
-    bounds = Bounds(at_least, above, at_most, below)
-    metadata: Dict[str, Any] = {
-        "help": help,
-        "group": group,
-        "unit": unit,
-        "bounds": bounds,
-        "positional": positional,
-    }
+    metadata: dict[str, Any] = {"help": help, "group": group, "unit": unit, "positional": positional}
     metadata.update(choices=tuple(choices), stdin=tuple(stdin), stdout=stdout, values=values, unless=unless)
+    metadata.update(bounds=Bounds(at_least, above, at_most, below))
     if default is MISSING:
         return field(default_factory=lambda: _LEFT_OUT, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+# Fields that several commands have; each says in its own words what it means there.
+workers_option = partial(option, 1, group="devices", unit="processes", at_least=1)
+overwrite_option = partial(option, False, group="data")
+data_option = partial(option, group="data")
 
 
 @dataclass(frozen=True)
 class Options:
     """The base of every class of options: checks the type and the bounds of each option.
 
-    The docstring of a derived class also lists its options; see `option_docs`.
+    The docstring of a derived class also lists its options; see `OptionDocs`.
     """
 
     EXAMPLE = ""  # the flags of the example that --help shows
@@ -169,13 +170,19 @@ class Options:
 
     def __post_init__(self):
         self._replace_left_out()
-        self._refuse_left_out()
+        left_out = left_out_of(type(self), vars(self))
+        if left_out:
+            names = [item.name for item in left_out]
+            call = f"{type(self).__name__}({', '.join(f'{name}=...' for name in names)})"
+            missing = _missing(type(self), left_out, names, lambda other, words: f"{other.name}=...")
+            raise InputError(f"{missing}; give {'it' if len(names) == 1 else 'them'}: {call}")
         hints = hints_of(type(self))
         for item in fields(self):
             value = checked(getattr(self, item.name), hints[item.name], f"--{item.name}")
-            if item.metadata["values"] > 1 and isinstance(value, list):
-                _refuse_other_number(item, value)
             object.__setattr__(self, item.name, value)
+            words = item.metadata["values"]
+            if words > 1 and isinstance(value, list) and len(value) != words:
+                raise InputError(f"--{item.name} takes {words} words, not {len(value)}; correct it")
             fault = item.metadata["bounds"].fault_of(value, item.default)
             if fault:
                 raise InputError(f"--{item.name} {value} {fault}")
@@ -201,14 +208,8 @@ class Options:
                 raise InputError(f"--{other} and --{item.name} exclude each other; give one of them")
             object.__setattr__(self, item.name, DASH if item.metadata["stdout"] else "")
 
-    def _refuse_left_out(self) -> None:
-        """Raise InputError that names every required option that was not given."""
-        left_out = left_out_of(type(self), vars(self))
-        if left_out:
-            raise InputError(left_out_of_call(type(self), left_out))
 
-
-def left_out_of(config_class: Type[Options], values: Mapping[str, object]) -> List[Field]:
+def left_out_of(config_class: type[Options], values: Mapping[str, object]) -> list[Field]:
     """Return the required options that are not in ``values`` and not replaced by another; arguments first."""
     left_out = [
         item
@@ -220,15 +221,40 @@ def left_out_of(config_class: Type[Options], values: Mapping[str, object]) -> Li
     return sorted(left_out, key=lambda item: not item.metadata["positional"])
 
 
-def _refuse_other_number(item: Field, value: List) -> None:
-    if len(value) != item.metadata["values"]:
-        raise InputError(f"--{item.name} takes {item.metadata['values']} words, not {len(value)}; correct it")
+def left_out_of_command(config_class: type[Options], left_out: Sequence[Field], program: str) -> str:
+    """Return which arguments and flags of ``program`` are missing, and an example or what explains them."""
+    names = [shown_name(item) for item in left_out]
+    missing = _missing(config_class, left_out, names, lambda other, words: f"--{other.name} {words}")
+    if left_out[0].metadata["positional"] and config_class.EXAMPLE:
+        return f"{missing}; for example: {program} {config_class.EXAMPLE}"
+    return f"{missing}; --help says what {'it means' if len(names) == 1 else 'they mean'}"
+
+
+def _missing(config_class: type[Options], left_out: Sequence[Field], names: Sequence[str], show) -> str:
+    """Return that ``names`` are missing, with what a single one means and what takes their place.
+
+    ``show(item, words)`` writes the option that takes their place, ``words`` standing for its values.
+    """
+    if len(names) == 1 and left_out[0].metadata["positional"]:
+        return f"{names[0]} is missing: {left_out[0].metadata['help']}"
+    missing = f"{names[0]} is missing" if len(names) == 1 else f"{_listed(names)} are missing"
+    replaceable = [item.metadata["unless"] for item in fields(config_class)]
+    for other in fields(config_class):
+        replaced = [name for name, item in zip(names, left_out) if item.metadata["unless"] == other.name]
+        # One that replaces several options is only named if all of them are missing.
+        if replaced and len(replaced) == replaceable.count(other.name):
+            shown = show(other, " ".join(ascii_uppercase[: other.metadata["values"]]))
+            return f"{missing} ({shown} takes the place of {_listed(replaced)})"
+    return missing
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _refuse_dash(item: Field, value: object) -> None:
     """Raise InputError for `-` where it does not mean a standard stream, or is one among files."""
-    streams = item.metadata["stdin"] or item.metadata["stdout"]
-    name = item.name.upper() if item.metadata["positional"] else f"--{item.name}"
+    streams, name = item.metadata["stdin"] or item.metadata["stdout"], shown_name(item)
     if isinstance(value, list) and len(value) > 1 and DASH in value and streams:
         raise InputError(f"{name} -: standard input must be the only input; leave it out, or all others")
     if value == DASH and place_word(item.name) and not streams:
@@ -246,7 +272,7 @@ def _refuse_surrogates(where: str, value: object) -> None:
             raise InputError(f"{where} is not UTF-8 (it contains {fault}); give it in UTF-8") from None
 
 
-def names_in(text: str) -> List[str]:
+def names_in(text: str) -> list[str]:
     """Return the names in the text of an option, separated by commas or spaces, each once."""
     return list(dict.fromkeys(text.replace(",", " ").split()))
 
@@ -261,19 +287,19 @@ def refuse_unknown_names(option_name: str, names: Iterable[str], known: Collecti
 class Given(NamedTuple):
     """What the user wrote for an option, and ``where``: its flag, or file:line and its name."""
 
-    text: Union[str, List[str]]
+    text: Union[str, list[str]]
     where: str
 
 
-def hints_of(config_class: type) -> Dict[str, Any]:
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
+def hints_of(config_class: Any) -> dict[str, Any]:
     """Return the type of every option of a class; that of one with choices is their Literal."""
-    return _hints_of(config_class)
-
-
-@cache
-def _hints_of(config_class: Hashable) -> Dict[str, Any]:
-    hints = get_type_hints(config_class)
-    for item in fields(config_class):  # type: ignore[arg-type]  # a dataclass, which can be hashed
+    if config_class in _HINTS:
+        return _HINTS[config_class]
+    hints = _HINTS[config_class] = get_type_hints(config_class)
+    for item in fields(config_class):
         if item.metadata.get("choices"):
             may_be_none = without_none(hints[item.name])[1]
             hints[item.name] = Literal[item.metadata["choices"]]
@@ -293,12 +319,14 @@ def read_given(given: Given, hint) -> object:
         texts = [given.text] if isinstance(given.text, str) else given.text
         return [read_given(Given(text, given.where), get_args(inner)[0]) for text in texts]
     text = given.text if isinstance(given.text, str) else given.text[0]
-    refuse_long_value(given.where, text)
+    if len(text) > LONGEST_VALUE:  # than a path may be; Python reads no number of that length
+        raise InputError(
+            f"{given.where} has a value of {len(text)} characters, above {LONGEST_VALUE}; shorten it"
+        )
     return checked(_parsed(text, inner), inner, given.where)
 
 
 def _parsed(text: str, kind) -> object:
-    """Return the value of a text, or the text itself if it is not of that kind."""
     kind = get_args(kind)[0] if get_origin(kind) is Union else kind
     if kind is bool:
         return _BOOLS.get(text.lower(), text)
@@ -326,13 +354,14 @@ def checked(value, hint, where: str) -> object:
             return value
     elif kind is int and isinstance(value, Integral):
         return int(value)
-    elif kind is float and isinstance(value, Real) and _is_finite(value):
+    elif kind is float and isinstance(value, Real) and -sys.float_info.max <= value <= sys.float_info.max:  # type: ignore[operator]
         return float(value)
     elif kind is str and isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
     elif get_origin(kind) is Literal and isinstance(value, str) and value in get_args(kind):
         return value
-    raise InputError(f"{where} takes {kind_of(hint)}, not {_shown(value)}; correct it")
+    text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    raise InputError(f"{where} takes {kind_of(hint)}, not {text}; correct it")
 
 
 def kind_of(hint) -> str:
@@ -346,12 +375,6 @@ def kind_of(hint) -> str:
     if get_origin(kind) is list:
         return f"a list, each item {kind_of(get_args(kind)[0])}"
     return _KINDS[kind]
-
-
-def refuse_long_value(where: str, text: str) -> None:
-    """Raise InputError for a text longer than a path may be; Python reads no number of that length."""
-    if len(text) > LONGEST_VALUE:
-        raise InputError(f"{where} has a value of {len(text)} characters, above {LONGEST_VALUE}; shorten it")
 
 
 def refuse_empty(config: Options, *names: str) -> None:
@@ -374,7 +397,7 @@ def refuse_no_name(config: Options, option_name: str) -> None:
         )
 
 
-def without_none(hint) -> Tuple[object, bool]:
+def without_none(hint) -> tuple[object, bool]:
     """Return (the type without None, whether the value may be None) of an option.
 
     Any other union, such as Union[int, Literal["auto"]], is kept.
@@ -383,18 +406,6 @@ def without_none(hint) -> Tuple[object, bool]:
     if get_origin(hint) is not Union or len(inner) == len(get_args(hint)):
         return hint, False
     return (inner[0] if len(inner) == 1 else Union[inner]), True
-
-
-def _is_finite(value: Real) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond the range of floats
-        return False
-
-
-def _shown(value) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def import_named(name: str, flag: str, kind: str) -> Any:

@@ -67,7 +67,7 @@ def refuse_closed_input(reader: str, cure: str = "give a file") -> None:
         raise InputError(f"{reader}: standard input is closed; {cure}")
 
 
-def _with_files(config: Options, stack: ExitStack) -> Options:
+def _with_files(config: Any, stack: ExitStack) -> Any:
     """Return the options with files in place of `-`; those of the input last as long as ``stack``.
 
     Raises InputError for two options with one stream, and if launched processes would share the input.
@@ -87,10 +87,12 @@ def _with_files(config: Options, stack: ExitStack) -> Options:
             path = StandIn(_keep_input(folder, item.name, item.metadata["stdin"]))
             changes[item.name] = path if getattr(config, item.name) == DASH else [path]
             _NAMES[str(path)] = STANDARD_INPUT
-        if pair:
-            written_pair = str(_write_pair(folder, pair, config))
-            changes.update(pair=None, input_file=written_pair)
-            _NAMES.update({f"{written_pair}:1": "--pair", written_pair: "--pair"})  # of its one line
+        if pair:  # its two texts, as the one row of a file
+            row_file = folder / "pair.jsonl"
+            row = dict(zip((config.text_a or "sentence1", config.text_b or "sentence2"), pair))
+            row_file.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+            changes.update(pair=None, input_file=str(row_file))
+            _NAMES.update({f"{row_file}:1": "--pair", str(row_file): "--pair"})
     return replace(config, **changes) if changes else config
 
 
@@ -107,11 +109,3 @@ def _keep_input(folder: Path, name: str, endings: Sequence[str]) -> Path:
     with draft.open("rb") as file:
         is_json = begins_json_lines(file.read(1 << 16))
     return draft.rename(draft.with_suffix(".jsonl" if is_json and ".jsonl" in endings else endings[0]))
-
-
-def _write_pair(folder: Path, pair: Sequence[str], config: Any) -> Path:
-    """Write the two texts of --pair as the one row of a file, and return its path."""
-    path = folder / "pair.jsonl"
-    row = dict(zip((config.text_a or "sentence1", config.text_b or "sentence2"), pair))
-    path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
-    return path

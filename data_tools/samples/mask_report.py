@@ -60,7 +60,9 @@ def mask_report(
         text, sample = dataset.text(number), dataset[number]
         for run in masked_runs(text.tokens, sample.masked_positions, dataset.rule):
             ngrams[len(run)] += 1
-            words.update(_word(tokenizer, text.tokens[start:end]) for start, end in run)
+            for start, end in run:
+                pieces = [tokenizer.tokens[index] for index in text.tokens[start:end].tolist()]
+                words["".join(piece.replace(CONTINUATION, "") for piece in pieces)] += 1
         at = sample.input_ids[sample.masked_positions]
         shown.update(np.where(at == tokenizer.mask_id, 0, 2 - (at != sample.masked_labels)).tolist())
         level_counts += count_levels(text, sample.masked_positions, dataset.rule)
@@ -71,6 +73,8 @@ def mask_report(
         if len(at) < FEW * dataset.rule.masked_lm_prob * len(text.tokens):
             few.append({"sample": number, "tokens": len(text.tokens), "masked": len(at)})
     tokens, hidden = sum(lengths), sum(masked)
+    width = max(1, -(-max_seq_len // BARS))
+    bars = np.bincount((np.array(lengths) - 1) // width).tolist()
     return MaskReport(
         samples=len(lengths),
         tokens=tokens,
@@ -78,13 +82,13 @@ def mask_report(
         mask_rate=hidden / tokens,
         ngrams=dict(sorted(ngrams.items())),
         shown={name: shown[kind] / max(1, hidden) for kind, name in enumerate(("[MASK]", "random", "kept"))},
-        levels=_shares(level_counts[0], hidden),
-        level_rates=_shares(level_counts[0], level_counts[1]),
+        levels=dict(zip(LEVELS, (level_counts[0] / max(hidden, 1)).tolist())),
+        level_rates=dict(zip(LEVELS, (level_counts[0] / np.maximum(level_counts[1], 1)).tolist())),
         top_masked_words=words.most_common(TOP_WORDS),
         samples_with_few_masks=len(few),
         few_masks=few[:MOST_NAMED],
         sentence_order={name: order[name] for name in ORDER_NAMES.values()},
-        lengths=_histogram(lengths, max_seq_len),
+        lengths={bar * width + 1: count for bar, count in enumerate(bars)},
         padding=1 - tokens / (max_seq_len * len(lengths)),
         unknown=unknown / tokens,
         mask_rates=(np.array(masked) / lengths).round(4).tolist(),
@@ -102,10 +106,6 @@ def count_levels(text: Text, positions: np.ndarray, rule: MaskingRule) -> np.nda
         level_of_token[start:end] = level
     counted = (level_of_token[positions], level_of_token)
     return np.array([np.bincount(of, minlength=len(LEVELS) + 1)[:-1] for of in counted])
-
-
-def _shares(counts: np.ndarray, totals) -> Dict[str, float]:
-    return dict(zip(LEVELS, (counts / np.maximum(totals, 1)).tolist()))
 
 
 def masked_runs(tokens: np.ndarray, positions: np.ndarray, rule: MaskingRule) -> List[List[tuple]]:
@@ -168,17 +168,5 @@ def _joined(tokens: List[str]) -> str:
 
 
 def _apart(before: str, after: str) -> bool:
-    """Return whether two tokens are separated by a space."""
-    return (
-        before[-1:].isascii() and after[0].isascii() and bool(before) and not after.startswith(CONTINUATION)
-    )
-
-
-def _word(tokenizer: AnyTokenizer, ids: np.ndarray) -> str:
-    return "".join(tokenizer.tokens[index].replace(CONTINUATION, "") for index in ids.tolist())
-
-
-def _histogram(lengths: List[int], max_seq_len: int) -> Dict[int, int]:
-    width = max(1, -(-max_seq_len // BARS))
-    counts = np.bincount((np.array(lengths) - 1) // width)
-    return {bar * width + 1: int(count) for bar, count in enumerate(counts)}
+    is_latin = before[-1:].isascii() and after[0].isascii()
+    return is_latin and bool(before) and not after.startswith(CONTINUATION)

@@ -9,15 +9,14 @@ import numpy as np
 
 from data_tools.dataset_utils import (
     LEVELS,
-    MASK_BELOW,
-    RANDOM_BELOW,
     MaskedTokens,
     MaskingRule,
     choose_words,
     create_masked_lm_predictions,
+    shown_ids,
 )
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, import_named, option
+from data_tools.options.options import Options, data_option, import_named
 from data_tools.text.ngrams import NgramLexicon
 
 SPECIALS_PER_SAMPLE = 3  # [CLS] A [SEP] B [SEP]
@@ -28,44 +27,32 @@ SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
 class MaskingFlags(Options):
     """The base of every command that makes samples; each field is a flag of it."""
 
-    masked_lm_prob: float = option(0.15, help="share of the tokens to mask", group="data", above=0, below=1)
-    short_seq_prob: float = option(
-        0.1, help="share of the samples with a shorter target length", group="data", at_least=0, below=1
+    masked_lm_prob: float = data_option(0.15, help="share of the tokens to mask", above=0, below=1)
+    short_seq_prob: float = data_option(
+        0.1, help="share of the samples with a shorter target length", at_least=0, below=1
     )
-    favor_longer_ngram: bool = option(
-        False, help="mask long n-grams more often than short ones", group="data"
+    favor_longer_ngram: bool = data_option(False, help="mask long n-grams more often than short ones")
+    max_ngrams: int = data_option(3, help="longest n-gram of words masked together", unit="words", at_least=1)
+    geometric: bool = data_option(
+        False, help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n"
     )
-    max_ngrams: int = option(
-        3, help="longest n-gram of words masked together", group="data", unit="words", at_least=1
-    )
-    geometric: bool = option(
-        False,
-        help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n",
-        group="data",
-    )
-    whole_word_mask: bool = option(True, help="mask whole words; false: mask single tokens", group="data")
-    level_weights: str = option(
+    whole_word_mask: bool = data_option(True, help="mask whole words; false: mask single tokens")
+    level_weights: str = data_option(
         "1 1 1",
         help="weights of a character, a phrase (any word of several tokens) and an entity when drawing words "
         "to mask; entities are marked by --user_lexicon when the corpus is created; weight 0: drawn only "
         "when no other word is left",
-        group="data",
     )
-    masking_fn: str = option(
-        "", help="your own masking function, package.module:function; empty: the built-in one", group="data"
+    masking_fn: str = data_option(
+        "", help="your own masking function, package.module:function; empty: the built-in one"
     )
-    binary_head: bool = option(
-        True,
-        help="two segments per sample, to learn their order too; false: one segment, masked tokens only",
-        group="data",
+    binary_head: bool = data_option(
+        True, help="two segments per sample, to learn their order too; false: one segment, masked tokens only"
     )
 
     def __post_init__(self):
         super().__post_init__()
-        self._refuse_ngram_laws()
         _weights_of_levels(self.level_weights)
-
-    def _refuse_ngram_laws(self) -> None:
         if self.geometric and self.favor_longer_ngram:
             raise InputError(
                 "--geometric and --favor_longer_ngram are two distributions of n-gram lengths; "
@@ -82,14 +69,9 @@ class MaskingFlags(Options):
 
     def rule_settings(self) -> Dict[str, Any]:
         """Return what `ernie_dataset.masking_rule` takes besides the vocabulary."""
-        return {
-            "masked_lm_prob": self.masked_lm_prob,
-            "max_ngrams": self.max_ngrams,
-            "favor_longer_ngram": self.favor_longer_ngram,
-            "geometric": self.geometric,
-            "whole_word_mask": self.whole_word_mask,
-            "level_weights": _weights_of_levels(self.level_weights),
-        }
+        names = ("masked_lm_prob", "max_ngrams", "favor_longer_ngram", "geometric", "whole_word_mask")
+        settings = {name: getattr(self, name) for name in names}
+        return {**settings, "level_weights": _weights_of_levels(self.level_weights)}
 
     def map_settings(self, max_seq_len: int) -> Dict[str, Any]:
         """Return what `sample_map.build_sample_map` takes of these flags, for samples of that many tokens."""
@@ -107,11 +89,8 @@ def _weights_of_levels(text: str) -> Tuple[float, ...]:
         weights = tuple(map(float, text.split()))
     except ValueError:
         weights = ()
-    if (
-        len(weights) != len(LEVELS)
-        or not all(0 <= weight < math.inf for weight in weights)
-        or not any(weights)
-    ):
+    are_weights = all(0 <= weight < math.inf for weight in weights) and any(weights)
+    if len(weights) != len(LEVELS) or not are_weights:
         raise InputError(
             f"--level_weights {text!r}: not three numbers of 0 or more, one of them above 0 "
             f'({", ".join(LEVELS)}); write it as in --level_weights "1 1 2"'
@@ -132,8 +111,13 @@ def load_masking_fn(name: str) -> MaskingFunction:
     if not name:
         return create_masked_lm_predictions
     function = import_named(name, "--masking_fn", "function")
-    if not _takes_four(function):
-        raise InputError(f"--masking_fn {name} does not take (tokens, rule, rng, marks); give it these four")
+    try:
+        signature(function).bind(*range(4))
+    except TypeError:
+        cure = "does not take (tokens, rule, rng, marks); give it these four"
+        raise InputError(f"--masking_fn {name} {cure}") from None
+    except ValueError:  # a compiled function without a signature
+        pass
     return CheckedMasking(name, function)
 
 
@@ -161,18 +145,7 @@ class CheckedMasking:
         return MaskedTokens(*(np.asarray(part, dtype=np.int64) for part in answer))
 
 
-def _takes_four(function: Callable) -> bool:
-    try:
-        signature(function).bind(*range(4))
-    except TypeError:
-        return False
-    except ValueError:  # a compiled function without a signature
-        return True
-    return True
-
-
 def _fault_of(answer, tokens: np.ndarray, vocab_size: int) -> str:
-    """Return what is wrong with a function's result, '' for nothing."""
     if not (isinstance(answer, (tuple, list)) and len(answer) == 3):
         return "does not return three arrays"
     ids, positions, labels = map(np.asarray, answer)
@@ -238,7 +211,8 @@ def hide_ngrams(
     at = np.flatnonzero(masked)
     ngram_labels = ngram_at[at]
     labels = np.where(ngram_labels == NO_LABEL, ids[at], NO_LABEL)
-    ids[at] = _shown(ids[at], uniform[:, at], rule, ngram_labels != NO_LABEL)
+    shown = shown_ids(ids[at], rule, *uniform[:, at])
+    ids[at] = np.where(ngram_labels == NO_LABEL, shown, rule.mask_id)
     kept = np.flatnonzero(~dropped)
     return MaskedNgrams(ids[kept], kept, np.searchsorted(kept, at), labels, ngram_labels)
 
@@ -264,19 +238,6 @@ def _units_of(tokens: np.ndarray, rule: MaskingRule, lexicon: NgramLexicon) -> _
 
 def _choose(units: _Units, order: np.ndarray, budget: int) -> np.ndarray:
     """Return which units are hidden, int64 ascending: in ``order``, while the budget of tokens lasts."""
-    count = len(units.starts)
-    if not count:
-        return np.empty(0, np.int64)
-    alone = list(range(count))
-    chosen = choose_words(
-        units.starts.tolist(), units.ends.tolist(), alone, order.tolist(), [1] * count, budget
-    )
+    starts, ends, alone = units.starts.tolist(), units.ends.tolist(), list(range(len(units.starts)))
+    chosen = choose_words(starts, ends, alone, order.tolist(), [1] * len(alone), budget) if alone else []
     return np.array(sorted(chosen), np.int64)
-
-
-def _shown(true: np.ndarray, uniform: np.ndarray, rule: MaskingRule, is_ngram: np.ndarray) -> np.ndarray:
-    """Return what replaces the hidden ids ``true`` [M]; ``uniform``: float64 [2, M]."""
-    kinds, others = uniform
-    random_ids = rule.random_ids[(others * len(rule.random_ids)).astype(np.int64)]
-    token = np.where(kinds < MASK_BELOW, rule.mask_id, np.where(kinds < RANDOM_BELOW, random_ids, true))
-    return np.where(is_ngram, rule.mask_id, token)

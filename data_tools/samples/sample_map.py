@@ -9,15 +9,13 @@ sample that cannot be split into two segments. Every document gives at least one
 epoch are in random order, epoch after epoch, and a longer map begins with the shorter one.
 """
 
-import hashlib
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Callable, Dict, Optional
+from typing import Callable, Dict
 
 import numpy as np
 
 from data_tools.files.errors import InputError
-from data_tools.files.keyed_cache import KeyedCache, mix, mix_all, mix_range
+from data_tools.files.keyed_cache import array_cache, mix, mix_all, mix_range
 
 try:
     from data_tools import _helpers  # compiled from helpers.cpp by setup.py
@@ -131,30 +129,13 @@ def cached_sample_map(
     if it dies the next one builds. Raises MachineError if the lock is held for half an hour, or if the
     rows cannot be read back.
     """
-    key = {**key, "version": VERSION}
-    return KeyedCache(cache_dir, key, _write, partial(_load, fits), ending=".npy").get(build, LOCK_SECONDS)
+    keyed = {**key, "version": VERSION}
 
+    def narrow() -> np.ndarray:
+        rows = build()
+        return rows.astype(np.uint32) if rows.size == 0 or rows.max() < 2**32 else rows
 
-def _write(rows: np.ndarray, draft: Path) -> Dict[str, object]:
-    narrow = rows.astype(np.uint32) if rows.size == 0 or rows.max() < 2**32 else rows
-    with open(draft, "wb") as file:
-        hashed = _Hashed(file)
-        np.save(hashed, narrow, allow_pickle=False)
-    return {"sha256": hashed.digest.hexdigest()}
+    def are_rows(rows: np.ndarray) -> bool:
+        return rows.ndim == 2 and rows.shape[1] == 3 and rows.dtype.kind in "iu" and fits(rows)
 
-
-class _Hashed:
-    """A file that hashes what it is given, not what the disk makes of it."""
-
-    def __init__(self, file: BinaryIO):
-        self.file, self.digest = file, hashlib.sha256()
-
-    def write(self, content: bytes) -> int:
-        self.digest.update(content)
-        return self.file.write(content)
-
-
-def _load(fits: Callable[[np.ndarray], bool], note: Dict, path: Path) -> Optional[np.ndarray]:
-    rows = np.load(path, mmap_mode="r", allow_pickle=False)
-    sound = rows.ndim == 2 and rows.shape[1] == 3 and rows.dtype.kind in "iu" and fits(rows)
-    return rows if sound else None
+    return array_cache(cache_dir, keyed, fits=are_rows).get(narrow, LOCK_SECONDS)

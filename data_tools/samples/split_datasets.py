@@ -75,14 +75,8 @@ def build_datasets(
                     ngrams=settings.ngrams,
                 )
             )
-        datasets[split] = _joined(parts, blend)
+        datasets[split] = BlendedDataset(parts, blend) if len(parts) > 1 else parts[0] if parts else None
     return datasets
-
-
-def _joined(parts: List[ErnieDataset], blend: Blend) -> Union[ErnieDataset, BlendedDataset, None]:
-    if len(parts) > 1:
-        return BlendedDataset(parts, blend)
-    return parts[0] if parts else None
 
 
 def _sample_map(

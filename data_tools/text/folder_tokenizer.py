@@ -16,15 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
-from tokenizers import (
-    AddedToken,
-    Encoding,
-    Tokenizer,
-    decoders,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import AddedToken, Encoding, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import Unigram
 from tokenizers.models import WordPiece as WordCutter
 
@@ -54,17 +46,12 @@ OF_SENTENCE_PIECES = {"pad": "<pad>", "cls": "<s>", "sep": "</s>", "mask": "<mas
 # Classes of transformers that cut words by BERT's rule, whatever tokenizer.json says of case.
 BERT_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "SqueezeBert", "RetriBert", "LayoutLM")
 CLASS_OF = {  # of a model_type whose folder names no class
-    "bert": "BertTokenizer",
-    "ernie": "BertTokenizer",
-    "nezha": "BertTokenizer",
-    "megatron-bert": "BertTokenizer",
-    "megatronbert": "BertTokenizer",
+    **dict.fromkeys("bert ernie nezha megatron-bert megatronbert".split(), "BertTokenizer"),
+    **dict.fromkeys("xlm-roberta xlm_roberta".split(), "XLMRobertaTokenizer"),
     "electra": "ElectraTokenizer",
     "distilbert": "DistilBertTokenizer",
     "squeezebert": "SqueezeBertTokenizer",
     "mobilebert": "MobileBertTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-    "xlm_roberta": "XLMRobertaTokenizer",
     "roberta": "RobertaTokenizer",
     "albert": "AlbertTokenizer",
 }
@@ -150,9 +137,10 @@ class FolderTokenizer:
 
     def tokenize_batch(self, texts: List[str]) -> List[TokenizedText]:
         """Cut each of ``texts``, as ``tokenize`` does."""
-        return [
-            _arrays_of(each) for each in self._tokenizer.encode_batch(list(map(_whole, texts)), False, False)
-        ]
+        cut = self._tokenizer.encode_batch(list(map(_whole, texts)), False, False)
+        offsets = [np.array(each.offsets, dtype=np.int32).reshape(-1, 2) for each in cut]
+        ids = [np.array(each.ids, dtype=np.int32) for each in cut]
+        return [TokenizedText(each, places[:, 0], places[:, 1]) for each, places in zip(ids, offsets)]
 
     def tokenize(self, text: str) -> TokenizedText:
         """Cut ``text`` into n pieces, in their order in the text: ids, starts and ends, each int32 [n]."""
@@ -323,17 +311,15 @@ def _bert_tokenizer(tokens: List[str], settings: Mapping[str, Any], path: Path) 
 
 def _cuts_as_bert(state: Mapping[str, Any]) -> bool:
     model, pre = state["model"], state.get("pre_tokenizer") or {}
-    return (
-        (state.get("normalizer") or {}).get("type") == "BertNormalizer"
-        and pre.get("type") == "BertPreTokenizer"
-        and model.get("continuing_subword_prefix") == CONTINUATION
-        and model.get("max_input_chars_per_word") == LONGEST_WORD
-        and all(
-            token["content"] in model["vocab"]
-            and not (token["lstrip"] or token["rstrip"] or token["normalized"])
-            for token in state["added_tokens"]
-        )
+    rule = {"continuing_subword_prefix": CONTINUATION, "max_input_chars_per_word": LONGEST_WORD}
+    plain = all(
+        token["content"] in model["vocab"] and not (token["lstrip"] or token["rstrip"] or token["normalized"])
+        for token in state["added_tokens"]
     )
+    is_bert = pre.get("type") == "BertPreTokenizer" and all(
+        model.get(key) == value for key, value in rule.items()
+    )
+    return is_bert and (state.get("normalizer") or {}).get("type") == "BertNormalizer" and plain
 
 
 def _read_json(path: Path) -> Tokenizer:
@@ -390,11 +376,6 @@ def _parts_of(encoding: Encoding, texts: int) -> Tuple[List[int], ...]:
     return tuple(parts)
 
 
-def _arrays_of(encoding: Encoding) -> TokenizedText:
-    offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-    return TokenizedText(np.array(encoding.ids, dtype=np.int32), offsets[:, 0], offsets[:, 1])
-
-
 def _name_of(token: object) -> Optional[str]:
     """Return the text of a special token as tokenizer_config.json writes it: a text, or an object."""
     content = token.get("content") if isinstance(token, dict) else token
@@ -402,5 +383,4 @@ def _name_of(token: object) -> Optional[str]:
 
 
 def _whole(text: str) -> str:
-    """Return ``text`` with half characters replaced by U+FFFD."""
     return _HALF_CHARACTERS.sub("\ufffd", text)

@@ -19,6 +19,7 @@ import numpy as np
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
 from data_tools.files.errors import InputError
 from data_tools.text.text_files import decoded, read_lines
+from data_tools.text.wordpiece import code_points
 from data_tools.text.words import in_one_word
 
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]")
@@ -131,14 +132,14 @@ class Lexicon:
     def _table_of(self, length: int) -> np.ndarray:
         """Return bool, by code: whether words of ``length`` characters (_BEGIN: or of more) begin with it."""
         begins = (w[:length] for w in self.entries if len(w) == length or len(w) > length == _BEGIN)
-        points = np.array([_points(begin) for begin in begins])
+        points = np.array([code_points(begin) for begin in begins])
         table = np.zeros(1 << (32 - self._shift), dtype=bool)
         table[_codes(list(points.T)) >> self._shift] = True
         return table
 
     def _candidates(self, folded: str) -> np.ndarray:
         """Return where a word may begin, ascending; some are false, because words share codes."""
-        points = _points(folded)
+        points = code_points(folded)
         fits = np.zeros(len(points), dtype=bool)
         for length, table in self._may_begin.items():
             count = max(0, len(points) - length + 1)
@@ -151,15 +152,12 @@ class Lexicon:
         begin = folded[start : start + 2]
         for length in (*self._lengths.get(begin, ()), *self._lengths.get(begin[0], ())):
             end = start + length
-            if end <= len(folded) and folded[start:end] in self.entries and _stands_alone(folded, start, end):
-                return end
+            if end <= len(folded) and folded[start:end] in self.entries:
+                before = start > 0 and in_one_word(folded[start - 1], folded[start])
+                after = end < len(folded) and in_one_word(folded[end - 1], folded[end])
+                if not before and not after:
+                    return end
         return 0
-
-
-def _stands_alone(text: str, start: int, end: int) -> bool:
-    before = start > 0 and in_one_word(text[start - 1], text[start])
-    after = end < len(text) and in_one_word(text[end - 1], text[end])
-    return not before and not after
 
 
 def _parsed(text: str, where: str) -> Tuple[str, LexiconEntry]:
@@ -193,10 +191,6 @@ def _folded(text: str) -> str:
     parts = text.replace("\u03a3", "\u03c3").replace("\u03c2", "\u03c3").split("\u0130")
     lower = "\u0130".join(map(str.lower, parts))
     return _FULL_WIDTH.sub(lambda match: chr(ord(match.group()) - 0xFEE0), lower)
-
-
-def _points(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
 def _codes(columns: Sequence[np.ndarray]) -> np.ndarray:

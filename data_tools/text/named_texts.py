@@ -7,7 +7,7 @@ any other file   a text on every line, whose id is its number from 0
 Each may be compressed (.gz, .zst).
 """
 
-import hashlib
+from hashlib import blake2b
 from pathlib import Path
 from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
@@ -78,13 +78,20 @@ def read_texts(
     """
     if not path.is_file():
         raise InputError(f"{path} is not a file; give one with a text on every line")
-    parse = {"tsv": _of_tsv, "jsonl": _of_json, "text": _of_text}[format_of(path)]
+    kind = format_of(path)
     for number, line in enumerate(read_lines(path, advance), start=1):
         try:
-            name, text = parse(decoded(str(path), number, line, rules), number)
+            text = decoded(str(path), number, line, rules)
+            name = str(number - 1)
+            if kind == "tsv":
+                name, text = _cells_of(text)
+            elif kind == "jsonl":
+                name, text = _values_of(text, name)
             if number == 1 and name in HEADER[0] and text in HEADER[1]:
                 continue
-            _refuse_empty(name, text)
+            for value, what in ((text, "text"), (name, "id")):
+                if not value.strip():
+                    raise BadLineError(f"an empty {what}")
         except (BadLineError, InputError) as error:
             reason = error.message if isinstance(error, InputError) else f"{path}:{number}: {error}; {cure}"
             if left_out is None:
@@ -99,7 +106,8 @@ def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> No
 
     It holds eight bytes per id.
     """
-    digests = np.fromiter((_digest(name) for name in ids), dtype=np.uint64, count=len(lines))
+    hashes = (blake2b(name.encode("utf-8"), digest_size=8).digest() for name in ids)
+    digests = np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64, count=len(lines))
     order = np.argsort(digests, kind="stable")
     equal = np.flatnonzero(digests[order[1:]] == digests[order[:-1]])
     if len(equal):
@@ -108,27 +116,20 @@ def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> No
         raise InputError(f"{path}:{second}: repeats the id of line {first}; give every text an id of its own")
 
 
-def _digest(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode("utf-8"), digest_size=8).digest(), "little")
-
-
-def _of_text(line: str, number: int) -> Tuple[str, str]:
-    return str(number - 1), line
-
-
-def _of_tsv(line: str, number: int) -> Tuple[str, str]:
+def _cells_of(line: str) -> Tuple[str, str]:
     cells = line.split("\t")
     if len(cells) != 2:
         raise BadLineError(f"{counted(len(cells), 'column')} instead of id TAB text")
     return cells[0], cells[1]
 
 
-def _of_json(line: str, number: int) -> Tuple[str, str]:
+def _values_of(line: str, number: str) -> Tuple[str, str]:
+    """Return the id, or else the ``number``, and the text of a JSON object."""
     try:
         row: Dict[str, object] = parse_json_object(line)
     except JsonError as error:
         raise BadLineError(str(error)) from None
-    name, text = row.get("id", number - 1), row.get("text")
+    name, text = row.get("id", number), row.get("text")
     if not isinstance(text, str):
         raise BadLineError('no "text" that is a string')
     if isinstance(name, bool) or not isinstance(name, (str, int)):
@@ -136,10 +137,3 @@ def _of_json(line: str, number: int) -> Tuple[str, str]:
     if not is_utf8([name, text]):
         raise BadLineError("half of a character")
     return str(name), text
-
-
-def _refuse_empty(name: str, text: str) -> None:
-    if not text.strip():
-        raise BadLineError("an empty text")
-    if not name.strip():
-        raise BadLineError("an empty id")

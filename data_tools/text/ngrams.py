@@ -8,7 +8,7 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -89,13 +89,11 @@ def ngram_tokens(tokenizer: AnyTokenizer) -> NgramTokens:
     """Return the vocabulary of ``tokenizer`` as n-grams see it."""
     base_ids = np.asarray(tokenizer.base_ids, np.int64)
     continues = tokenizer.is_continuation & (base_ids == np.arange(len(base_ids)))
-    countable = np.array([_is_countable(token) for token in tokenizer.tokens], bool)
-    return NgramTokens(base_ids, continues, countable)
-
-
-def _is_countable(token: str) -> bool:
-    is_control = len(token) > 2 and token.startswith("[") and token.endswith("]")
-    return not is_control and any(character.isalnum() for character in token)
+    is_control = [
+        len(token) > 2 and token.startswith("[") and token.endswith("]") for token in tokenizer.tokens
+    ]
+    is_text = [any(map(str.isalnum, token)) for token in tokenizer.tokens]
+    return NgramTokens(base_ids, continues, np.array(is_text, bool) & ~np.array(is_control, bool))
 
 
 def longest_countable(vocab_size: int) -> int:
@@ -145,8 +143,9 @@ class Text(NamedTuple):
 
 
 class TextCounts(NamedTuple):
-    """The counts of a text: int64 [V] of its tokens, and the n-grams of each length."""
+    """The counts of a text of ``size`` tokens: int64 [V] of its tokens, and the n-grams of each length."""
 
+    size: int
     tokens: np.ndarray
     ngrams: Dict[int, Counts]
 
@@ -168,7 +167,7 @@ def count_text(text: Text, tokens: NgramTokens, longest: int) -> TextCounts:
             held &= usable[place : place + windows]
         found = np.unique(window_keys(plain, length, tokens.size)[held], return_counts=True)
         ngrams[length] = (found[0], found[1].astype(np.int64))
-    return TextCounts(counted.astype(np.int64), ngrams)
+    return TextCounts(len(ids), counted.astype(np.int64), ngrams)
 
 
 class NgramCounts:
@@ -222,7 +221,6 @@ class NgramCounts:
 
 
 def _added(parts: List[Counts]) -> Counts:
-    """Return the sum of counts."""
     keys = np.concatenate([part[0] for part in parts] or [np.zeros(0, np.int64)])
     counts = np.concatenate([part[1] for part in parts] or [np.zeros(0, np.int64)])
     order = np.argsort(keys, kind="stable")
@@ -311,7 +309,12 @@ def read_ngrams(path: Union[str, Path], flag: str, *vocabularies: AnyTokenizer) 
         raise InputError(f"{flag} {path}: {error}; {_CURE}") from None
     except UnicodeDecodeError:
         raise InputError(f"{flag} {path}: not UTF-8, so not a lexicon; {_CURE}") from None
-    made_with = _read_head(lines[:1], f"{flag} {path}:1").get("vocab_sha256")
+    if not lines or not lines[0].startswith(HEAD):
+        raise InputError(f"{flag} {path}:1: does not begin with '{HEAD.strip()}'; {_CURE}")
+    try:
+        made_with = parse_json_object(lines[0][len(HEAD) :]).get("vocab_sha256")
+    except JsonError as error:
+        raise InputError(f"{flag} {path}:1: {error}; {_CURE}") from None
     if made_with not in [vocabulary.sha256 for vocabulary in vocabularies]:
         raise InputError(
             f"{flag} {path}:1: it was made with another vocabulary than that of the model; {_CURE} and the "
@@ -331,15 +334,6 @@ def holds_same_ngrams(path: Path, lexicon: NgramLexicon) -> bool:
         [line.partition(b"\t")[0] for line in each.splitlines()[1:]] for each in (content, lexicon.content)
     )
     return theirs == ours
-
-
-def _read_head(lines: List[str], where: str) -> Dict[str, Any]:
-    if not lines or not lines[0].startswith(HEAD):
-        raise InputError(f"{where}: does not begin with '{HEAD.strip()}'; {_CURE}")
-    try:
-        return parse_json_object(lines[0][len(HEAD) :])
-    except JsonError as error:
-        raise InputError(f"{where}: {error}; {_CURE}") from None
 
 
 def _read_lines(lines: List[str], where: str, tokenizer: AnyTokenizer) -> List[Tuple[int, ...]]:

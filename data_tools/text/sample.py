@@ -1,13 +1,18 @@
-"""The documents of the built-in sample: what may be said of a topic, and pages that list its questions."""
+"""The built-in sample: documents and pairs of questions, drawn from the phrases in sample.txt.
+
+A question with its slots filled in is a meaning: two of its wordings are a positive pair.
+"""
 
 import random
 import re
+from functools import lru_cache
 from itertools import combinations, product
+from pathlib import Path
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from data_tools.files.errors import InputError
-from data_tools.text import sample_text
 
+TABLES = Path(__file__).with_name("sample.txt")  # where its format is explained
 _CHOICE = re.compile(r"\(([^()]*)\)|\{(\w+)\}")
 
 Slots = Dict[str, Tuple[Tuple[str, ...], ...]]
@@ -22,24 +27,36 @@ class Topic(NamedTuple):
     parts: Dict[str, Tuple[str, ...]]
 
 
-def read_topic(block: str) -> Topic:
-    """Parse one block of ``sample_text`` into a Topic."""
-    head, *sections = block.strip().split("\n[")
-    asks: List[Tuple[str, ...]] = []
+class Tables(NamedTuple):
+    """The blocks of sample.txt: what may surround a question, what all topics share, and the topics."""
+
+    around: Values
+    common: Topic
+    topics: List[Topic]
+
+
+@lru_cache(maxsize=1)
+def read_tables() -> Tables:
+    """Read sample.txt."""
+    lines = TABLES.read_text(encoding="utf-8").splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("#"))
+    around, common, *topics = (_read_topic(block) for block in re.split(r"\n{2,}", text.strip()))
+    return Tables({name: values[0] for name, values in around.slots.items()}, common, topics)
+
+
+def _read_topic(block: str) -> Topic:
+    head, *sections = block.split("\n[")
+    rows = (line.split(" = ") for line in head.split("\n"))
+    slots = {name: tuple(tuple(v.split("/")) for v in values.split(" | ")) for name, values in rows}
     parts: Dict[str, Tuple[str, ...]] = {}
+    asks: List[Tuple[str, ...]] = []
     for section in sections:
         name, *lines = section.split("\n")
         if name == "ask]":
             asks.append(tuple(lines))
         else:
             parts[name.rstrip("]")] = tuple(lines)
-    return Topic(read_slots(head), tuple(asks), parts)
-
-
-def read_slots(block: str) -> Slots:
-    """Parse the ``name = a/b | c`` lines of a block: {name: its values, each with its wordings}."""
-    lines = (line.split(" = ") for line in block.strip().split("\n"))
-    return {name: tuple(tuple(v.split("/")) for v in values.split(" | ")) for name, values in lines}
+    return Topic(slots, tuple(asks), parts)
 
 
 def alternatives(phrase: str, values: Values) -> List[Sequence[str]]:
@@ -60,21 +77,26 @@ def spoken(phrase: str, values: Values, rng: random.Random) -> str:
 
 def dressed(sentence: str, rng: random.Random) -> str:
     """Return ``sentence`` with an opening and a closing that change no meaning."""
-    closings = sample_text.CLOSINGS_AFTER_MA if sentence.endswith("吗") else sample_text.CLOSINGS
-    return rng.choice(sample_text.OPENINGS) + sentence + rng.choice(closings)
+    around = read_tables().around
+    closings = around["closings_after_ma" if sentence.endswith("吗") else "closings"]
+    return rng.choice(around["openings"]) + sentence + rng.choice(closings)
 
 
 QUESTION_PAGES = 0.5  # share of the documents that list what users ask, in several wordings
 BORROWED = 0.5  # share of the second sentences of a part that are from the common tables
 
 
-def make_documents(topics: Sequence[Topic], count: int, rng: random.Random) -> List[str]:
+def make_documents(count: int, rng: random.Random) -> List[str]:
     """Return ``count`` different documents, one sentence per line, evenly from all topics."""
-    common = read_topic(sample_text.COMMON_SLOTS.strip() + sample_text.COMMON.rstrip())
+    tables = read_tables()
     documents: Dict[str, None] = {}
     while len(documents) < count:
-        topic = topics[len(documents) % len(topics)]
-        lines = _question_page(topic, rng) if rng.random() < QUESTION_PAGES else _document(topic, common, rng)
+        topic = tables.topics[len(documents) % len(tables.topics)]
+        lines = (
+            _question_page(topic, rng)
+            if rng.random() < QUESTION_PAGES
+            else _document(topic, tables.common, rng)
+        )
         documents.setdefault("\n".join(lines))
     return list(documents)
 
@@ -86,7 +108,11 @@ def _document(topic: Topic, common: Topic, rng: random.Random) -> List[str]:
     values["question"] = (question,)
     phrases = list(rng.sample(common.parts["asked"], rng.randrange(2)) if question != title else ())
     for part in ("steps", "rules", "failures"):
-        phrases += _part(topic.parts[part], common.parts[part], rng)
+        own = topic.parts[part]
+        kept = [own[index] for index in sorted(rng.sample(range(len(own)), rng.randint(1, 2)))]
+        if len(kept) == 2 and rng.random() < BORROWED:
+            kept[1] = rng.choice(common.parts[part])
+        phrases += kept
     phrases += rng.sample(topic.parts["tips"] + common.parts["tips"], rng.randrange(2))
     heading = rng.choice((f"{title}？", spoken(rng.choice(topic.parts["title"]), values, rng)))
     return [heading] + [spoken(phrase, values, rng) for phrase in phrases]
@@ -100,12 +126,6 @@ def _question_page(topic: Topic, rng: random.Random) -> List[str]:
         said = rng.sample(wordings, min(len(wordings), rng.randint(2, 4)))
         lines += [dressed(spoken(wording, values, rng), rng) for wording in said]
     return lines
-
-
-def _part(own: Tuple[str, ...], common: Tuple[str, ...], rng: random.Random) -> List[str]:
-    """Return one or two phrases of a topic in their order, the second perhaps a common one."""
-    kept = [own[index] for index in sorted(rng.sample(range(len(own)), rng.randint(1, 2)))]
-    return [kept[0], rng.choice(common)] if len(kept) == 2 and rng.random() < BORROWED else kept
 
 
 SMALLEST_DATA_SET = 18  # pairs: one positive and one negative in dev and in test
@@ -131,19 +151,21 @@ class Meaning(NamedTuple):
         return [sentence for wording in self.wordings for sentence in wording]
 
 
-def make_splits(topics: Sequence[Topic], count: int, rng: random.Random) -> List[List[Tuple[str, str, int]]]:
+def make_splits(count: int, rng: random.Random) -> List[List[Tuple[str, str, int]]]:
     """Return the train, dev and test rows of (query, title, label), half of each with label 1.
 
     Raises InputError when the tables cannot give ``count`` different pairs.
     """
-    meanings = all_meanings(topics)
+    meanings = all_meanings()
     rng.shuffle(meanings)
     limits = [len(m.sentences) * (len(m.sentences) - 1) // 2 for m in meanings]
     if count > 2 * sum(limits):
         raise InputError(f"--pairs {count} is more than the tables can give; use at most {2 * sum(limits)}")
     shares = _shares(count // 2, limits)
     by_label = [_negatives(meanings, shares, rng), _positives(meanings, shares, rng)]
-    rows = [[(*_dressed(pair, rng), label) for pair in pairs] for label, pairs in enumerate(by_label)]
+    rows = [
+        [(dressed(a, rng), dressed(b, rng), label) for a, b in pairs] for label, pairs in enumerate(by_label)
+    ]
     for same_label in rows:
         rng.shuffle(same_label)
     held_out = count // SMALLEST_DATA_SET
@@ -154,21 +176,20 @@ def make_splits(topics: Sequence[Topic], count: int, rng: random.Random) -> List
     return splits
 
 
-def all_meanings(topics: Sequence[Topic]) -> List[Meaning]:
+def all_meanings() -> List[Meaning]:
     """Return every question of the tables with every choice of its slots."""
     meanings = []
-    for number, topic in enumerate(topics):
+    for number, topic in enumerate(read_tables().topics):
         for ask, wordings in enumerate(topic.asks):
             used = [name for name in topic.slots if f"{{{name}}}" in wordings[0]]
             for indices in product(*(range(len(topic.slots[name])) for name in used)):
                 values = {name: topic.slots[name][index] for name, index in zip(used, indices)}
-                forms = tuple(_forms(wording, values) for wording in wordings)
+                forms = tuple(
+                    tuple("".join(parts) for parts in product(*alternatives(wording, values)))
+                    for wording in wordings
+                )
                 meanings.append(Meaning(number, ask, tuple(zip(used, indices)), forms))
     return meanings
-
-
-def _forms(wording: str, values: Values) -> Tuple[str, ...]:
-    return tuple("".join(parts) for parts in product(*alternatives(wording, values)))
 
 
 def _shares(total: int, limits: Sequence[int]) -> List[int]:
@@ -242,9 +263,3 @@ def overlap(a: str, b: str) -> float:
 
 def _either_way(pair: Pair, rng: random.Random) -> Pair:
     return pair if rng.random() < 0.5 else (pair[1], pair[0])
-
-
-def _dressed(pair: Pair, rng: random.Random) -> Pair:
-    """Return ``pair`` with openings and closings that change no meaning."""
-    first, second = pair
-    return dressed(first, rng), dressed(second, rng)

@@ -3,6 +3,7 @@
 import gzip
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence
 
@@ -10,9 +11,6 @@ from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
 from data_tools.files.json_file import JsonError, begins_json_lines, kind_of, parse_json
 
-BAD_BYTES_HELP = (
-    "a line that is not UTF-8: end the run with an error, or replace its invalid bytes with U+FFFD"
-)
 LONGEST_LINE = 64 << 20
 ENCODINGS = ("utf-8", "gb18030", "gbk", "big5")
 _SNIPPET = 60
@@ -55,34 +53,22 @@ def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> s
         )
     if b"\r" in line and not rules.keeps_cr:
         raise InputError(f"{where}: CR inside the line; save the file with LF or CRLF line ends")
-    if rules.encoding != "utf-8":
-        return _decoded_as(where, line, rules.encoding).removeprefix("\ufeff" if number == 1 else "")
     try:
-        return line.decode("utf-8")
+        text = line.decode(rules.encoding)
+        return text if rules.encoding == "utf-8" or number > 1 else text.removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        is_utf16 = number == 1 and line.startswith(_UTF16)
-        if rules.replaces and not is_utf16:
+        is_utf16 = number == 1 and line.startswith(_UTF16) and rules.encoding == "utf-8"
+        if rules.replaces and rules.encoding == "utf-8" and not is_utf16:
             return line.decode("utf-8", "replace")
-        found = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
+        place = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
         hint = _UTF16_HINT if is_utf16 else _encoding_hint(line, error, rules)
-        raise InputError(f"{where}: not UTF-8 ({found}); {hint}") from None
+        name = "UTF-8" if rules.encoding == "utf-8" else rules.encoding
+        raise InputError(f"{where}: not {name} ({place}); {hint}") from None
 
 
-def _decoded_as(where: str, line: bytes, encoding: str) -> str:
+def _decodes(line: bytes, encoding: str) -> bool:
     try:
-        return line.decode(encoding)
-    except UnicodeDecodeError as error:
-        found = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
-        hint = "give the encoding of the file with --encoding, or correct it"
-        if _is_utf8(line):
-            hint = "it is UTF-8, and one --encoding holds for all files: convert the others by "
-            hint += f"iconv -f {encoding} -t UTF-8"
-        raise InputError(f"{where}: not {encoding} ({found}); {hint}") from None
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
+        line.decode(encoding)
     except UnicodeDecodeError:
         return False
     return True
@@ -106,10 +92,7 @@ def json_text(path: str, number: int, line: bytes, rules: LineRules) -> str:
             cut = "" if text.rstrip().endswith("}") else " (is the line cut short?)"
         snippet = _snippet(text, max(error.column - 1, 0))
         raise InputError(f"{place}: {error}{cut}: {snippet}; correct the line") from None
-    return _text_of(record, rules.json_key, where)
-
-
-def _text_of(record, key: str, where: str) -> str:
+    key = rules.json_key
     if not isinstance(record, dict):
         raise InputError(f'{where}: {kind_of(record)}, not an object; write {{"{key}": "..."}}')
     if key not in record:
@@ -136,25 +119,22 @@ def _snippet(text: str, place: int = 0) -> str:
 
 
 def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> str:
+    if rules.encoding != "utf-8":
+        if not _decodes(line, "utf-8"):
+            return "give the encoding of the file with --encoding, or correct it"
+        return (
+            "it is UTF-8, and one --encoding holds for all files: convert the others by "
+            f"iconv -f {rules.encoding} -t UTF-8"
+        )
     if error.reason == "unexpected end of data":
         return "its last character is cut short: copy the file again, or fix the line"
-    if _is_gb18030(line):
-        if rules.has_flag:
-            return "it looks like GB18030: pass --encoding gb18030"
-        return "it looks like GB18030: convert the file with iconv -f GB18030 -t UTF-8"
-    return "fix the line"
-
-
-def _is_gb18030(line: bytes) -> bool:
-    """Return whether ``line`` is GB18030.
-
-    A damaged line of UTF-8 often decodes as well; it has few bytes that are not UTF-8.
-    """
-    try:
-        line.decode("gb18030")
-    except UnicodeDecodeError:
-        return False
-    return 2 * num_invalid_bytes(line) > sum(byte > 127 for byte in line)
+    # A damaged line of UTF-8 often decodes as GB18030 as well; it has few bytes that are not UTF-8.
+    mostly_other = 2 * num_invalid_bytes(line) > sum(byte > 127 for byte in line)
+    if not (_decodes(line, "gb18030") and mostly_other):
+        return "fix the line"
+    if rules.has_flag:
+        return "it looks like GB18030: pass --encoding gb18030"
+    return "it looks like GB18030: convert the file with iconv -f GB18030 -t UTF-8"
 
 
 REJECTED = ".rejected.jsonl"  # ends the name of a file of lines that are not documents
@@ -205,7 +185,10 @@ def list_inputs(
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; fix {named}")
     if path.is_file():
-        _check_single(path, endings, outputs, any_file)
+        if path.resolve() in outputs:
+            raise InputError(f"{path} is both input and output; choose another output")
+        if not any_file and not path.name.endswith(tuple(endings)):
+            raise InputError(f"{path} does not end with {' or '.join(endings)}; rename or convert it")
         return [path]
     if not path.is_dir():
         raise InputError(f"{path}: a pipe or a device; give its content as standard input, {named} -")
@@ -246,13 +229,6 @@ def each_once(paths: Iterable[Path]) -> List[Path]:
     return list(first.values())
 
 
-def _check_single(path: Path, endings: Sequence[str], outputs, any_file: bool) -> None:
-    if path.resolve() in outputs:
-        raise InputError(f"{path} is both input and output; choose another output")
-    if not any_file and not path.name.endswith(tuple(endings)):
-        raise InputError(f"{path} does not end with {' or '.join(endings)}; rename or convert it")
-
-
 def line_batches(
     path: Path,
     advance: Callable[[int], None] = lambda count: None,
@@ -291,18 +267,20 @@ def read_lines(
 ) -> Iterator[bytes]:
     """Yield the lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
 
-    A line above ``max_bytes`` is yielded truncated, but still above: `lines.decoded` refuses it. That is as
+    A line above ``max_bytes`` is yielded truncated, but still above: `decoded` refuses it. That is as
     soon as it is above, before the rest of it is read; memory and work do not grow with it. Raises
     InputError for a file that cannot be read, or a compressed one that is damaged or truncated.
     """
     most = max_bytes + 2  # without a CR at its end it is still above
     held: List[bytes] = []  # the pieces of a line whose end was not read yet
     size, is_cut = 0, False
-    for chunk in _without_bom(_chunks(path, advance)):
+    is_first = True
+    for chunk in _chunks(path, advance):
+        chunk, is_first = chunk.removeprefix(_BOM) if is_first else chunk, False
         *ends, rest = chunk.split(b"\n")
         for end in ends:
             if not is_cut:
-                yield _without_cr(b"".join([*held, end]))
+                yield b"".join([*held, end]).removesuffix(b"\r")
             held, size, is_cut = [], 0, False
         if rest and not is_cut:
             held.append(rest)
@@ -315,16 +293,6 @@ def read_lines(
         yield b"".join(held)
 
 
-def _without_cr(line: bytes) -> bytes:
-    return line[:-1] if line.endswith(b"\r") else line
-
-
-def _without_bom(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    first = next(chunks, b"")
-    yield first[len(_BOM) :] if first.startswith(_BOM) else first
-    yield from chunks
-
-
 def _chunks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
     try:
         raw = open(path, "rb")  # noqa: SIM115 - closed below
@@ -333,7 +301,12 @@ def _chunks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
     with raw:
         done = 0
         try:
-            for chunk in _opened(path, raw):
+            if path.suffix == ".zst":
+                unpacked = _gather(_unpacked_zst(raw))
+            else:
+                source = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+                unpacked = iter(partial(source.read, _CHUNK), b"")
+            for chunk in unpacked:
                 yield chunk
                 advance(raw.tell() - done)
                 done = raw.tell()
@@ -341,13 +314,6 @@ def _chunks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
             raise InputError(
                 f"{path}: damaged or cut short, read {raw.tell()} bytes of it; copy or compress it again"
             ) from None
-
-
-def _opened(path: Path, raw: BinaryIO) -> Iterator[bytes]:
-    if path.suffix == ".zst":
-        return _gather(_unpacked_zst(raw))
-    source = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-    return iter(lambda: source.read(_CHUNK), b"")
 
 
 def _unpacked_zst(raw: BinaryIO) -> Iterator[bytes]:

@@ -49,6 +49,11 @@ _FAR_MARKS = slice(0xE0100, 0xE01F0)  # the only marks (Mn) beyond END_OF_LETTER
 _REMEMBERED_WORDS = 1 << 17
 
 
+def code_points(text: str) -> np.ndarray:
+    """Return the code point of every character of ``text``, halves of pairs included: uint32 [len(text)]."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
 class TokenizedText(NamedTuple):
     """The n pieces of a text: their ids, and the offsets of each, text[start:end]; all int32 [n]."""
 
@@ -136,10 +141,14 @@ class WordPiece:
 
     def tokenize(self, text: str) -> TokenizedText:
         """Cut ``text`` into n pieces, in their order in the text: ids, starts and ends, each int32 [n]."""
-        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+        points = code_points(text)
         kinds = _ruling(self.lower_case).kinds[points]
         if (kinds == COMPOSITE).any():
-            return self._tokenize_composites(text)
+            # One of the dozen musical notes that NFD splits into a symbol and a letter.
+            parts = [_plain_shape(c) if _ruling().kinds[ord(c)] == COMPOSITE else c for c in text]
+            origin = np.repeat(np.arange(len(text), dtype=np.int32), [len(part) for part in parts])
+            ids, starts, ends = self.tokenize("".join(parts))
+            return TokenizedText(ids, origin[starts], origin[ends - 1] + np.int32(1))
         alone = np.flatnonzero(kinds == ALONE).astype(np.int32)
         words = self._cut_words(text, kinds)
         singles = TokenizedText(self._ids_alone[points[alone]], alone, alone + np.int32(1))
@@ -147,13 +156,6 @@ class WordPiece:
             return singles
         order = np.argsort(np.concatenate([singles.starts, words.starts]), kind="stable")
         return TokenizedText(*(np.concatenate(pair)[order] for pair in zip(singles, words)))
-
-    def _tokenize_composites(self, text: str) -> TokenizedText:
-        """Cut a text with one of the dozen musical notes that NFD splits into a symbol and a letter."""
-        parts = [_plain_shape(c) if _ruling().kinds[ord(c)] == COMPOSITE else c for c in text]
-        origin = np.repeat(np.arange(len(text), dtype=np.int32), [len(part) for part in parts])
-        ids, starts, ends = self.tokenize("".join(parts))
-        return TokenizedText(ids, origin[starts], origin[ends - 1] + np.int32(1))
 
     def _cut_words(self, text: str, kinds: np.ndarray) -> TokenizedText:
         """Cut the words of a text into pieces; each distinct word is cut once, the rest is numpy."""
@@ -178,7 +180,7 @@ class WordPiece:
 
     def _cut_word(self, word: str) -> Tuple[List[int], List[int], List[int]]:
         """Return the ids of a word's pieces, and where in it each of them starts and ends."""
-        shape, origin = _shape_of(word) if self.lower_case else _cased_shape_of(word)
+        shape, origin = _shape_of(word, self.lower_case)
         if not shape:
             return [], [], []
         pieces = self._cutter.tokenize(shape)
@@ -204,7 +206,7 @@ def is_cjk(character: str) -> bool:
 
 def word_shapes(text: str) -> List[str]:
     """Return the normalised words of a text, 'Été在2022' -> ['ete', '在', '2022']: to build vocabularies."""
-    kinds = _ruling().kinds[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")]
+    kinds = _ruling().kinds[code_points(text)]
     alone = ((index, index + 1) for index in np.flatnonzero(kinds == ALONE).tolist())
     begins, ends = _spans_of_words(kinds)
     spans = sorted([*alone, *zip(begins.tolist(), ends.tolist())])
@@ -263,20 +265,17 @@ def _spans_of_words(kinds: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     return kept[edges[0::2]], kept[edges[1::2] - 1] + 1
 
 
-def _shape_of(word: str) -> Tuple[str, Sequence[int]]:
+def _shape_of(word: str, lower_case: bool) -> Tuple[str, Sequence[int]]:
     """Return the normalised form of a word, and for each of its characters the index of the original."""
+    if not lower_case:
+        kept = [index for index, character in enumerate(word) if not _is_control(character)]
+        return "".join(word[index] for index in kept), kept
     if word.isascii() and word.isprintable():
         return word.lower(), range(len(word))
     shapes = [_plain_shape(character) for character in word]
     # Accents of several characters are reordered together, which keeps their number.
     shape = unicodedata.normalize("NFD", "".join(shapes))
     return shape, [index for index, part in enumerate(shapes) for _ in part]
-
-
-def _cased_shape_of(word: str) -> Tuple[str, Sequence[int]]:
-    """Return what `_shape_of` does, with case and accents left as they are."""
-    kept = [index for index, character in enumerate(word) if not _is_control(character)]
-    return "".join(word[index] for index in kept), kept
 
 
 def _plain_shape(character: str) -> str:

@@ -6,20 +6,21 @@ Words and pieces are aligned by their offsets in the text, so [UNK], Latin and f
 between cannot shift them. An id whose '##' twin is not in the vocabulary is kept.
 """
 
+import logging
 import os
 import re
 import sys
-from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Callable, List, Sequence, Tuple
 
 import numpy as np
 
 from data_tools.files.errors import InputError
-from data_tools.text.wordpiece import CJK_RANGES, END_OF_LETTERS, is_cjk
+from data_tools.text.wordpiece import CJK_RANGES, END_OF_LETTERS, code_points, is_cjk
 
 Segmenter = Callable[[str], List[str]]
+SEGMENTERS = ("rjieba", "jieba", "lac")
 GivenWords = Callable[[str], Tuple[str, np.ndarray]]
 
 
@@ -53,11 +54,10 @@ def segmenter(name: str) -> Segmenter:
 
     The library is imported here and not before. Raises InputError if it is unknown or not installed.
     """
-    makers = {"rjieba": _rjieba, "jieba": _jieba, "lac": _lac}
-    if name not in makers:
-        raise InputError(f"--cn_seg_func {name} is not known; choose one of {', '.join(makers)}")
+    if name not in SEGMENTERS:
+        raise InputError(f"--cn_seg_func {name} is not known; choose one of {', '.join(SEGMENTERS)}")
     try:
-        return makers[name]()
+        return _open_segmenter(name)
     except ImportError as error:
         # LAC requires the CPU build of Paddle, which must not be installed beside the present one.
         package = "--no-deps lac" if name == "lac" else name
@@ -66,26 +66,15 @@ def segmenter(name: str) -> Segmenter:
         ) from None
 
 
-@lru_cache(maxsize=1)
-def _rjieba() -> Segmenter:
-    import rjieba
-
-    return rjieba.cut
-
-
-@lru_cache(maxsize=1)
-def _jieba() -> Segmenter:
-    import logging
-
-    import jieba
-
-    jieba.setLogLevel(logging.WARNING)
-    return jieba.lcut
-
-
-@lru_cache(maxsize=1)
-def _lac() -> Segmenter:
-    return lac_segmenter()
+@cache
+def _open_segmenter(name: str) -> Segmenter:
+    if name == "lac":
+        return lac_segmenter()
+    library = import_module(name)
+    if name == "rjieba":
+        return library.cut
+    library.setLogLevel(logging.WARNING)
+    return library.lcut
 
 
 def presegmented(separator: str) -> GivenWords:
@@ -97,8 +86,11 @@ def presegmented(separator: str) -> GivenWords:
     """
 
     def split(text: str) -> Tuple[str, np.ndarray]:
-        text, mark = _with_one_mark(text, separator)
-        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+        mark = separator  # a single character in place of each separator
+        if len(separator) > 1 or separator == "\n":
+            mark = next(c for c in map(chr, range(0xE000, 0xF900)) if c not in text)
+            text = text if "\n" in separator else text.replace(separator, mark)
+        points = code_points(text)
         kept = np.flatnonzero(points != ord(mark))
         points = points[kept]
         line_ends, letters = points == ord("\n"), _letters()[points]
@@ -113,14 +105,6 @@ def presegmented(separator: str) -> GivenWords:
         return plain, np.append(np.insert(begins, places, True), True)
 
     return split
-
-
-def _with_one_mark(text: str, separator: str) -> Tuple[str, str]:
-    """Return ``text`` with a single character in place of each ``separator``, and that character."""
-    if len(separator) == 1 and separator != "\n":
-        return text, separator
-    mark = next(character for character in map(chr, range(0xE000, 0xF900)) if character not in text)
-    return text if "\n" in separator else text.replace(separator, mark), mark
 
 
 @lru_cache(maxsize=1)
@@ -148,8 +132,15 @@ def lac_segmenter() -> Callable[[str], List[str]]:
     The segmenter raises InputError if LAC alters the text.
     """
     os.environ.update(GLOG_minloglevel="2")  # Paddle's C++ warns of the deprecated way in which LAC starts it
-    with _fluid():
+    # LAC imports paddle.base under its older name paddle.fluid.
+    base = import_module("paddle.base")
+    names = {"paddle.fluid": base, "paddle.fluid.core": base.core}
+    sys.modules.update(names)
+    try:
         from LAC import LAC
+    finally:
+        for name in names:
+            del sys.modules[name]
     run = LAC(mode="seg").run
 
     def words_of(text: str) -> List[str]:
@@ -162,16 +153,3 @@ def lac_segmenter() -> Callable[[str], List[str]]:
         return words
 
     return words_of
-
-
-@contextmanager
-def _fluid():
-    """Provide paddle.base in this context under its older name paddle.fluid, by which LAC imports it."""
-    base = import_module("paddle.base")
-    names = {"paddle.fluid": base, "paddle.fluid.core": base.core}
-    sys.modules.update(names)
-    try:
-        yield
-    finally:
-        for name in names:
-            del sys.modules[name]

@@ -31,10 +31,10 @@ from data_tools.options.flag_words import (
     flags_of_several,
     given_by,
     launch_file,
-    nearest,
     read_entries,
     split_words,
 )
+from data_tools.options.foreign_flags import nearest
 from data_tools.options.options import Given, Options, hints_of, option, read_given
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.mining.pseudo_label import PseudoLabelConfig

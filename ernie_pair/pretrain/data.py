@@ -21,14 +21,13 @@ import numpy as np
 from data_tools.corpus.format import Corpus, document_ranges
 from data_tools.corpus.integrity import open_verified
 from data_tools.corpus.megatron import find_corpus
-from data_tools.corpus.mixture import Blend, BlendedDataset, read_blend
+from data_tools.corpus.mixture import Blend, BlendedDataset, PhasedDataset, read_blend
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, Sample
 from data_tools.files.errors import LostProcessError
 from data_tools.files.keyed_cache import mix_all
 from data_tools.files.process_pool import in_order
 from data_tools.samples.collate import BucketedDataset, collate, whole_windows
-from data_tools.samples.phases import PhasedDataset
 from data_tools.samples.split_datasets import Datasets, SampleSettings, build_datasets
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon, read_ngrams

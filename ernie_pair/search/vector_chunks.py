@@ -115,7 +115,7 @@ class VectorChunks:
     def _cache_of(self, texts: Sequence[str]) -> KeyedCache:
         key: Dict[str, object] = {"format": 1, "model": self.fingerprint, "texts": _hash_of(texts)}
         wanted = ArrayKind(np.dtype(np.float32), (len(texts), self.dim))
-        return array_cache(self._folder, key, KIND, wanted)
+        return array_cache(self._folder, key, KIND, wanted.fits)
 
 
 class StoredVectors:

@@ -6,7 +6,8 @@ from typing import Any, Dict, Iterator, List, Literal, Tuple, Union, get_args
 import yaml
 
 from data_tools.files.errors import InputError, counted
-from data_tools.options.flag_words import Entry, entries_of, nearest, read_mapping
+from data_tools.options.flag_words import Entry, entries_of, read_mapping
+from data_tools.options.foreign_flags import nearest
 from data_tools.options.options import Given, hints_of, option, read_given, refuse_empty
 from ernie_pair.pair.config.pair_config import TrainConfig
 

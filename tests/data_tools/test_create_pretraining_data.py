@@ -14,8 +14,7 @@ from places import ROOT
 from tiny_corpus import TOKENS, command, documents, leftovers, lines_of, make, write_vocab
 
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
-from data_tools.corpus.format import Corpus, corpus_paths
-from data_tools.corpus.shards import shard_jobs
+from data_tools.corpus.format import Corpus
 from data_tools.create_pretraining_data import CreateConfig, rules_of
 from data_tools.files.errors import InputError
 from data_tools.files.process_pool import ordered_map
@@ -46,12 +45,6 @@ def test_a_users_file_that_is_not_written_is_not_deleted(tmp_path, vocab_file, n
     for text in ("我爱", "学习"):
         make(tmp_path, lines_of(text), overwrite=True)
         assert (tmp_path / name).read_text() == "mine"
-
-
-def test_rejected_lines_of_a_replaced_corpus_are_removed(tmp_path, vocab_file):
-    make(tmp_path, lines_of("我爱") + b"no\n", on_bad_line="skip")
-    make(tmp_path, lines_of("我爱"), overwrite=True)
-    assert not (tmp_path / "out.rejected.jsonl").exists()
 
 
 def test_a_corpus_of_standard_input_names_no_temporary_file(tmp_path, vocab_file):
@@ -193,15 +186,6 @@ def test_plain_and_compressed_files_are_read_in_order(tmp_path, vocab_file):
         ("b.jsonl.gz", 1),
         ("c.jsonl.zst", 1),
     ]
-
-
-def test_any_number_of_workers_writes_the_same_bytes(tmp_path, vocab_file):
-    content = lines_of(*(f"我爱北京{number}。\n学习" * 40 for number in range(3000)))
-    assert len(list(shard_jobs([write(tmp_path / "in.jsonl", content)]))) > 2
-    make(tmp_path, content, chinese=True)
-    one = [path.read_bytes() for path in corpus_paths(tmp_path / "out")]
-    make(tmp_path, content, chinese=True, workers=2, overwrite=True)
-    assert [path.read_bytes() for path in corpus_paths(tmp_path / "out")] == one
 
 
 def write(path, content):

@@ -1,5 +1,6 @@
 """The built-in sample: its counts and labels, and that word overlap alone does not solve it."""
 
+import hashlib
 import re
 from collections import Counter
 
@@ -8,8 +9,7 @@ import pytest
 from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.options.cli import run_command
-from data_tools.text import sample_text
-from data_tools.text.sample import all_meanings, overlap, read_topic
+from data_tools.text.sample import all_meanings, overlap, read_tables
 
 FILES = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
 
@@ -44,6 +44,11 @@ def _all(splits):
 
 
 # --- bytes
+
+
+def test_the_default_sample_never_changes(sample):
+    digest = hashlib.sha256(b"".join((sample / name).read_bytes() for name in FILES)).hexdigest()
+    assert digest == "74b4eaed0c23771b683028499fcfa0d24deb6c4a113db695b22c2a1ceaa46eeb"
 
 
 def test_the_same_flags_give_the_same_bytes(sample, tmp_path):
@@ -151,7 +156,7 @@ def _best_threshold_accuracy(scored):
 
 
 def _meaning_of():
-    meanings = all_meanings([read_topic(block) for block in sample_text.TOPICS])
+    meanings = all_meanings()
     return {sentence: meaning for meaning in meanings for sentence in meaning.sentences}
 
 
@@ -163,8 +168,8 @@ def _is_asked(text, meaning_of):
 
 
 def _undressed(text, meaning_of):
-    for opening in sample_text.OPENINGS:
-        for closing in sample_text.CLOSINGS:
+    for opening in read_tables().around["openings"]:
+        for closing in read_tables().around["closings"]:
             if text.startswith(opening) and text.endswith(closing):
                 bare = text[len(opening) : len(text) - len(closing)]
                 if bare in meaning_of:
@@ -175,9 +180,8 @@ def _undressed(text, meaning_of):
 # --- the tables
 
 
-@pytest.mark.parametrize("block", sample_text.TOPICS, ids=lambda block: block.split("\n")[1])
-def test_a_topic_is_complete_and_its_wordings_share_slots(block):
-    topic = read_topic(block)
+@pytest.mark.parametrize("topic", read_tables().topics, ids=lambda topic: " ".join(topic.slots))
+def test_a_topic_is_complete_and_its_wordings_share_slots(topic):
     assert set(topic.parts) == {"title", "steps", "rules", "failures", "tips"}
     assert len(topic.asks) >= 2
     for wordings in topic.asks:
@@ -187,7 +191,7 @@ def test_a_topic_is_complete_and_its_wordings_share_slots(block):
 
 
 def test_no_sentence_has_two_meanings():
-    meanings = all_meanings([read_topic(block) for block in sample_text.TOPICS])
+    meanings = all_meanings()
     assert len(_meaning_of()) == sum(len(meaning.sentences) for meaning in meanings)
 
 

@@ -18,8 +18,7 @@ from tiny_ship import random_texts, ship, write_trained
 from data_tools.files.atomic_files import CONFIG_YAML
 from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of
-from data_tools.options.foreign_flags import place_word
-from data_tools.options.options import DASH
+from data_tools.options.options import DASH, place_word
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair import load_config

@@ -9,11 +9,7 @@ from typing import Iterator, List, Sequence
 import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.inference.token_rows import (
-    Batch,
-    EncodedPairs,
-    encode_texts,
-)
+from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts
 from ernie_pair.models.labels import UNLABELLED
 from ernie_pair.models.temperature import both_orders
 from ernie_pair.pair.data.pair_file import Pairs

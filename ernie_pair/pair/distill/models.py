@@ -265,7 +265,7 @@ class Teacher:
             "computed in": config.amp_dtype if config.use_amp else config.precision,
         }
         wanted = ArrayKind(np.dtype(np.float32), (len(part), self.num_classes))
-        return array_cache(cache_dir, key, "teacher-", wanted)
+        return array_cache(cache_dir, key, "teacher-", wanted.fits)
 
 
 def sha256_of_rows(rows: EncodedPairs) -> str:

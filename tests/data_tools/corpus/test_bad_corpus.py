@@ -34,8 +34,7 @@ from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError
 from data_tools.files.file_lock import locked
 from data_tools.options.cli import exit_code_of
-from data_tools.samples import sample_map as sample_map_cache
-from data_tools.samples import split_datasets
+from data_tools.samples import sample_map, split_datasets
 from data_tools.samples.sample_map import build_sample_map, cached_sample_map, rows_fit
 from data_tools.text.wordpiece import WordPiece
 
@@ -325,7 +324,7 @@ def status_of(child):
 
 def kill_at_line(number):
     """Kill this process at the ``number``-th line that it executes of the code that writes the cache."""
-    names = ("samples.sample_map_cache", "files.keyed_cache", "files.atomic_files", "files.file_lock")
+    names = ("samples.sample_map", "files.keyed_cache", "files.atomic_files", "files.file_lock")
     files = tuple(sys.modules[f"data_tools.{name}"].__file__ for name in names)
     lines = iter(range(1, number + 1))
 
@@ -394,7 +393,7 @@ def test_a_waiter_builds_when_the_building_process_dies(tmp_path):
 
 
 def test_waiting_for_a_hung_builder_ends_with_exit_code_5(tmp_path, monkeypatch, capsys, caplog):
-    monkeypatch.setattr(sample_map_cache, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(sample_map, "LOCK_SECONDS", 0.2)
     monkeypatch.setattr("data_tools.files.file_lock.NOTICE_SECONDS", 0.1)
     cached(tmp_path)
     (lock,) = tmp_path.glob("*.lock")
@@ -521,7 +520,7 @@ def test_a_cache_file_that_holds_another_key_is_not_used(tmp_path):
 
 def test_another_format_version_has_another_file_name(tmp_path, monkeypatch):
     cached(tmp_path)
-    monkeypatch.setattr(sample_map_cache, "VERSION", sample_map_cache.VERSION + 1)
+    monkeypatch.setattr(sample_map, "VERSION", sample_map.VERSION + 1)
     cached(tmp_path)
     assert len(list(tmp_path.glob("*.npy"))) == 2
 
@@ -697,10 +696,9 @@ def test_batches_with_nothing_to_mask_have_finite_losses(world, tmp_path):
     sep = WordPiece.from_file(world / "model" / "vocab.txt").sep_id
     write(tmp_path / "data" / "text", ids=[sep] * 180, lens=[3] * 60, docs=range(0, 61, 2))
     words = flags(world / "model", tmp_path / "data", tmp_path / "out", max_steps=2)
-    root = ROOT
     done = subprocess.run(
-        [sys.executable, root / "scripts" / "run_pretrain_static.py", *words],
-        env={**os.environ, "PYTHONPATH": str(root)},
+        [sys.executable, ROOT / "scripts" / "run_pretrain_static.py", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
@@ -712,9 +710,23 @@ def test_batches_with_nothing_to_mask_have_finite_losses(world, tmp_path):
 # Splits and blends
 
 
-@pytest.mark.parametrize(
-    "split", ["0,0,0", "a,b", "-1,2", "-1,2,3", "inf,1,1", "1e308,1e308,1e308", "1,1,nan", "1;1;1", "1,,1"]
-)
+@pytest.mark.parametrize("num_documents, sizes", [(10000, [9490, 500, 10]), (1000, [949, 50, 1])])
+def test_the_ranges_cover_every_document_once(num_documents, sizes):
+    ranges = document_ranges("949,50,1", num_documents)
+    assert [len(ranges[name]) for name in ("train", "valid", "test")] == sizes
+    assert [*ranges["train"], *ranges["valid"], *ranges["test"]] == list(range(num_documents))
+
+
+def test_a_share_of_zero_is_an_empty_range():
+    assert document_ranges("1,1,0", 10)["test"] == range(10, 10)
+
+
+NO_SPLITS = (
+    " 1,2 a,b a,b,c -1,2 -1,2,3 0,0,0 0,1,1 1,2,3,4 inf,1,1 1e308,1e308,1e308 1,1,nan nan,1,1 1;1;1 1,,1"
+).split(" ")
+
+
+@pytest.mark.parametrize("split", NO_SPLITS)
 def test_an_invalid_split_is_refused(split):
     with pytest.raises(InputError, match=r"is not three weights for train,valid,test; write for example"):
         document_ranges(split, 100)
@@ -728,6 +740,8 @@ def test_the_split_suggested_for_few_documents_works(num_documents):
     ranges = document_ranges(proposed, num_documents)
     assert len(ranges["train"]) >= num_documents * 0.8 or num_documents < 20
     assert sum(map(len, ranges.values())) == num_documents
+    with pytest.raises(InputError, match=r"no document for test out of 20; .* split 18,1,1"):
+        document_ranges("949,50,1", 20)
 
 
 @pytest.mark.parametrize("count", [256, 300])

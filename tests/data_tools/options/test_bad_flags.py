@@ -245,10 +245,7 @@ BAD_FILES = {
     "another encoding": ("种子: 1\n".encode("gb18030"), ": not YAML text"),
     "nested too deep": ("[" * 100_000, ": not YAML text"),
     "a python object": ("seed: !!python/object/apply:os.getpid []\n", ":1: seed has no single value"),
-    "a wrong value": (
-        "seed: 1\nmax_steps: many\n",
-        ":2: max_steps takes a whole number, not 'many'",
-    ),
+    "a wrong value": ("seed: 1\nmax_steps: many\n", ":2: max_steps takes a whole number, not 'many'"),
     "bytes": ("split: !!binary 949\n", ":1: split has no single value"),
     "a tag": ("split: !!python/name:os.system ''\n", ":1: split has no single value"),
 }

@@ -11,8 +11,8 @@ from places import ROOT
 from data_tools.files.errors import InputError
 from data_tools.options.cli import parse_config
 from data_tools.options.flag_words import flags_given, split_words
-from data_tools.options.foreign_flags import ADVICE, FOREIGN_FLAGS, STEPS_ALONE, place_word
-from data_tools.options.options import hints_of, read_given
+from data_tools.options.foreign_flags import ADVICE, STEPS_ALONE, foreign_flags
+from data_tools.options.options import hints_of, place_word, read_given
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.launch.launch_config import CONFIGS as LAUNCHED_CONFIGS
 from ernie_pair.launch.launch_config import LaunchConfig, read_launch
@@ -23,9 +23,9 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 OURS = {item.name: (one, item) for one in [*CONFIGS, LaunchConfig] for item in fields(one)}
 
 
-@pytest.mark.parametrize("foreign", FOREIGN_FLAGS)
+@pytest.mark.parametrize("foreign", foreign_flags())
 def test_each_suggested_flag_exists_and_takes_its_value(foreign):
-    for target in FOREIGN_FLAGS[foreign]:
+    for target in foreign_flags()[foreign]:
         name, _, value = target.partition(" ")
         assert name in OURS and not OURS[name][1].metadata["positional"], target
         if value:
@@ -35,9 +35,9 @@ def test_each_suggested_flag_exists_and_takes_its_value(foreign):
 
 
 def test_foreign_names_are_normalised_and_unique():
-    for name in [*FOREIGN_FLAGS, *ADVICE]:
+    for name in [*foreign_flags(), *ADVICE]:
         assert name == name.lower() and "-" not in name
-    assert not set(FOREIGN_FLAGS) & set(ADVICE)
+    assert not set(foreign_flags()) & set(ADVICE)
 
 
 @pytest.mark.parametrize(

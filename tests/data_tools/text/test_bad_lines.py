@@ -14,7 +14,6 @@ from tiny_corpus import TOKENS, finished, hashes, leftovers, lines_of, make, sta
 from data_tools.corpus.format import Corpus
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.files.errors import InputError
-from data_tools.options.cli import exit_code_of
 
 GOOD = lines_of("我爱北京")
 # The gap puts the first bad line and the later ones into different shards.
@@ -130,10 +129,6 @@ def test_unusual_characters_do_not_end_a_line(tmp_path):
     assert make(tmp_path, lines_of(*odd)) == [["我 爱"]] * len(odd)
 
 
-def test_documents_of_one_sentence_are_all_kept(tmp_path):
-    assert make(tmp_path, GOOD * 50, chinese=True) == [["我 爱 北 京"]] * 50
-
-
 def test_the_number_of_cut_sentences_matches_a_manual_count(tmp_path, capsys):
     lengths = [1, 9, 10, 11, 20, 21, 99]
     made = make(tmp_path, lines_of(*("我" * n for n in lengths)), max_sentence_length=10)
@@ -194,9 +189,3 @@ def test_ids_above_16_bits_are_stored_correctly(tmp_path, size):
     corpus = Corpus(tmp_path / "out")
     assert corpus[0].tolist() == [TOKENS.index("我"), size - 1]
     assert corpus.ids.dtype == (np.uint16 if size < 65_535 else np.int32)
-
-
-def test_bad_input_gives_one_line_and_exit_code_2(tmp_path, capsys):
-    assert exit_code_of(lambda: make(tmp_path, b"\n \n", on_bad_line="skip")) == 2
-    errors = capsys.readouterr().err
-    assert "no tokens to write" in errors and len(errors.splitlines()) == 1

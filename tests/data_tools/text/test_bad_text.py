@@ -98,12 +98,7 @@ def test_a_duplicate_key_is_found_in_nested_values(tmp_path, deeper):
 
 def test_error_messages_stay_short_for_long_lines(tmp_path):
     long = "长" * 5000
-    for record in (
-        {long: 1},
-        {"text": 1, long: 2},
-        [long],
-        {"text": {long: long}},
-    ):
+    for record in ({long: 1}, {"text": 1, long: 2}, [long], {"text": {long: long}}):
         line = json.dumps(record, ensure_ascii=False)
         twice = line.replace("{", f'{{"{long}": 0, ', 1)
         for text in (line, twice, line[:-3], line + "}"):

@@ -10,8 +10,8 @@ from places import ROOT
 from tiny_pretrain import events, flags, write_corpus, write_model
 from tiny_pretrain_data import opened
 
+from data_tools.corpus.mixture import PhasedDataset
 from data_tools.files.errors import InputError
-from data_tools.samples.phases import PhasedDataset
 from ernie_pair.pretrain.config.pretrain_config import Phase, parse_phases
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"

@@ -6,14 +6,7 @@ from typing import Dict, List, Tuple
 from data_tools.files.errors import counted
 from proof.experiment import Run, hash_of, words_of, yaml_of
 from proof.figures import compared_figures
-from proof.groups.pair_data import (
-    CHOSEN_BY,
-    WEIGHTS,
-    continued_on,
-    cut_command,
-    test_of,
-    training_flags,
-)
+from proof.groups.pair_data import CHOSEN_BY, WEIGHTS, continued_on, cut_command, test_of, training_flags
 from proof.scale import FIRST_SEED, Scale
 
 TITLE = "Does pretraining on your own text help?"

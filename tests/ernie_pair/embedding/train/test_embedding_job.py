@@ -2,13 +2,7 @@
 
 import numpy as np
 import pytest
-from tiny_embedding import (
-    embedding_job,
-    gradients_of_next,
-    run_steps,
-    write_files,
-    write_texts,
-)
+from tiny_embedding import embedding_job, gradients_of_next, run_steps, write_files, write_texts
 from tiny_pair_job import difference, weights
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint

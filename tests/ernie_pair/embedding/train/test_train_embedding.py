@@ -10,14 +10,7 @@ import pytest
 from paddlenlp.datasets import IterDataset
 from places import ROOT
 from run_files import events
-from tiny_embedding import (
-    embedding_config,
-    random_text,
-    toy_matches,
-    write_files,
-    write_matches,
-    write_texts,
-)
+from tiny_embedding import embedding_config, random_text, toy_matches, write_files, write_matches, write_texts
 
 from data_tools.files.errors import InputError
 from ernie_pair import PairCallback
