@@ -84,5 +84,6 @@ def peer_model(config_file: Path) -> Dict[str, Any]:
 
 
 def save_batches(path: Path, batches: List[Dict[str, np.ndarray]]) -> None:
-    """Write batches for the peer: the array ``key`` of batch i as key.i."""
-    np.savez(path, **{f"{key}.{i}": array for i, batch in enumerate(batches) for key, array in batch.items()})
+    """Write batches for the peer: the array ``key`` of batch i as key.i, but for what is None."""
+    named = ((f"{key}.{i}", array) for i, batch in enumerate(batches) for key, array in batch.items())
+    np.savez(path, **{name: array for name, array in named if array is not None})

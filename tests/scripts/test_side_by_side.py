@@ -61,6 +61,10 @@ else:
     from side_by_side.turns import Turns
     spec = json.load(open(sys.argv[3]))
     assert sys.argv[2] == "side_by_side.peer.lane" and spec["model"]["num_hidden_layers"] == 1
+    if "batches" in spec:
+        import numpy
+        with numpy.load(spec["batches"]) as stored:
+            assert {stored[name].dtype.kind for name in stored.files} == {"i"}
     turns = Turns()
     turns.begin()
     while True:
