@@ -126,6 +126,11 @@ def search_figures(places, searched: Dict[str, str], **compared: Any) -> Figures
     return {**classifier_figures(places, **compared), "searched": best}
 
 
+def figures_in(places, file: str) -> Figures:
+    """Return the figures that a command has written itself."""
+    return read_json(places.path(file))
+
+
 def _figures_of(comparison: Dict[str, Any], files: Mapping[str, List[Path]], labels: np.ndarray) -> Figures:
     """Return what the page shows of a comparison; ``files``: {name: the predictions of each seed}."""
     models = {}
