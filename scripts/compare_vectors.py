@@ -135,9 +135,5 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def main() -> None:
-    run_command(compare_vectors, CompareVectorsConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(compare_vectors, CompareVectorsConfig)
