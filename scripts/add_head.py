@@ -41,9 +41,5 @@ def add_head(config: AddHeadConfig) -> None:
     draft.rename(folder)
 
 
-def main() -> None:
-    run_command(add_head, AddHeadConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(add_head, AddHeadConfig)

@@ -64,15 +64,20 @@ def compare_vectors(config: CompareVectorsConfig) -> None:
         _, cut = peer.ask("token_ids", folder=config.model_path, texts=texts)
         versions = peer.versions
     there, lengths = arrays["vectors"], cut["lengths"]
+    cosines = [(vectors[:-1] * vectors[1:]).sum(axis=1) for vectors in (here, there)]  # they are of norm 1
+    # ERNIE's rule read every vocab.txt before folders were read with their own tokenizer.
+    rule = WordPiece.from_file(Path(config.model_path) / "vocab.txt")
+    by_rule = ([rule.cls_id, *rule.encode(text), rule.sep_id] for text in texts)
+    rows = np.split(cut["ids"], np.cumsum(lengths)[:-1])
     figures = {
         "texts": len(texts),
         "beyond_ascii": sum(not symbols.isascii() for symbols in map(symbols_in, texts)),
         "symbols": len(set(chain.from_iterable(map(symbols_in, texts)))),
         "cut": [embedder.num_cut, int((lengths > said["max_seq_length"]).sum())],
         "max_seq_len": [embedder.max_seq_len, said["max_seq_length"]],
-        "cut_otherwise_by_ernie": other_ids(Path(config.model_path), texts, cut["ids"], lengths),
+        "cut_otherwise_by_ernie": sum(one != other.tolist() for one, other in zip(by_rule, rows)),
         "vectors": float(np.abs(here - there).max()),
-        "cosines": float(np.abs(cosines(here) - cosines(there)).max()),
+        "cosines": float(np.abs(cosines[0] - cosines[1]).max()),
         "versions": versions,
     }
     with results.published() as (draft,):
@@ -93,7 +98,11 @@ def chosen_texts(files: List[Path], count: int) -> List[str]:
 
     Raises InputError for less than two.
     """
-    found = [sorted(filter(symbols_in, texts_of(path)), key=_digest) for path in files]
+
+    def digest(text: str) -> str:
+        return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+    found = [sorted(filter(symbols_in, texts_of(path)), key=digest) for path in files]
     in_turn = chain.from_iterable(zip_longest(*found))
     chosen = list(islice(dict.fromkeys(filter(None, in_turn)), count))
     if len(chosen) < 2:
@@ -115,29 +124,5 @@ def symbols_in(text: str) -> str:
     return "".join(sign for sign in text if unicodedata.category(sign).startswith("S"))
 
 
-def other_ids(model: Path, texts: List[str], ids: np.ndarray, lengths: np.ndarray) -> int:
-    """Return how many texts ERNIE's rule cuts otherwise than the library, whose ``ids`` of all rows follow.
-
-    That rule read every vocab.txt before folders were read with their own tokenizer.
-    """
-    rule = WordPiece.from_file(model / "vocab.txt")
-    rows = np.split(ids, np.cumsum(lengths)[:-1])
-    ours = ([rule.cls_id, *rule.encode(text), rule.sep_id] for text in texts)
-    return sum(one != other.tolist() for one, other in zip(ours, rows))
-
-
-def cosines(vectors: np.ndarray) -> np.ndarray:
-    """Return the cosine of each text and the next, float32 [N - 1]; vectors are of norm 1."""
-    return (vectors[:-1] * vectors[1:]).sum(axis=1)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-def main() -> None:
-    run_command(compare_vectors, CompareVectorsConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(compare_vectors, CompareVectorsConfig)

@@ -4,13 +4,7 @@ python scripts/ernie_static_to_dynamic.py --static_model_path output/model_last/
     --output_dir ernie_checkpoint
 """
 
-from data_tools.options.cli import run_command
-from ernie_pair.pretrain.convert.convert import ConvertConfig, convert
-
-
-def main() -> None:
-    run_command(convert, ConvertConfig)
-
+from named_command import run_named
 
 if __name__ == "__main__":
-    main()
+    run_named("convert")

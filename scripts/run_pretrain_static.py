@@ -4,14 +4,7 @@ python -m ernie_pair.launcher --gpus 0,1 scripts/run_pretrain_static.py --dp_deg
     --model_name_or_path ernie-1.0 --input_dir data --output_dir output
 """
 
-from data_tools.options.cli import run_command
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.pretrain import pretrain
-
-
-def main() -> None:
-    run_command(pretrain, PretrainConfig)
-
+from named_command import run_named
 
 if __name__ == "__main__":
-    main()
+    run_named("pretrain")

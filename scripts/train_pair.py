@@ -5,19 +5,7 @@ python scripts/train_pair.py --model_name_or_path ernie-gram-zh --output_dir out
 python -m ernie_pair.launcher --gpus 0,1 scripts/train_pair.py ...        (on CPU: --nproc_per_node 2)
 """
 
-from data_tools.options.cli import run_command
-from ernie_pair.pair.config.pair_config import TrainConfig
-
-
-def main() -> None:
-    run_command(_train_pair, TrainConfig)
-
-
-def _train_pair(config: TrainConfig) -> None:
-    from ernie_pair.pair.train.train_pair import train_pair  # loads Paddle, which no flag and no help needs
-
-    train_pair(config)
-
+from named_command import run_named
 
 if __name__ == "__main__":
-    main()
+    run_named("train")

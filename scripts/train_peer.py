@@ -12,7 +12,7 @@ as in this package, see `scripts/side_by_side/peer/trainer.py`. A killed run res
 import json
 import os
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, Dict, Literal
 
@@ -29,6 +29,7 @@ from data_tools.options.cli import run_command
 from data_tools.options.options import Options, option, refuse_empty
 from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import parse_label_map
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.runtime.cpu_env import cpu_threads
@@ -47,14 +48,14 @@ FILES = ("model_path", *(f"{part}_file" for part in PARTS))
 PLACES = ("peer_python", "output_dir", "output_file", *FILES)
 
 
-@dataclass(frozen=True)
-class TrainPeerConfig(Options):
-    """Train a pair classifier with transformers' Trainer on the CPU. Start it again to resume."""
+# Flags of `ernie-pair train`; omitted they mean the same on both sides.
+SAME = ("max_seq_len", "bucket", "dropout", "epochs", "max_steps", "batch_size", "learning_rate")
+SAME += ("weight_decay", "logging_freq", "seed")
 
-    EXAMPLE = (
-        "--peer_python peer/bin/python --model_path for_transformers --train_file train.tsv "
-        "--dev_file dev.tsv --test_file test.tsv --output_dir output/peer --output_file predictions.tsv"
-    )
+
+@dataclass(frozen=True)
+class Places(Options):
+    """The files and folders."""
 
     peer_python: str = option(help="a Python that has torch, transformers and accelerate", group="other")
     model_path: str = option(help="a folder of transformers; ernie-pair convert --to hf", group="model")
@@ -63,39 +64,42 @@ class TrainPeerConfig(Options):
     test_file: str = option(help="pairs to predict", group="data")
     output_dir: str = option(help="checkpoints and logs go here", group="checkpoints")
     output_file: str = option(help="the probabilities of the test pairs go here", group="data")
-    max_seq_len: int = option(128, help="tokens per pair", group="data", unit="tokens", at_least=8)
-    bucket: bool = option(True, help="batches of pairs of similar length", group="data")
+
+
+Same = make_dataclass(
+    "Same",
+    [
+        (item.name, item.type, field(default=item.default, metadata=item.metadata))
+        for item in fields(TrainConfig)
+        if item.name in SAME
+    ],
+    bases=(Options,),
+    frozen=True,
+)
+
+
+@dataclass(frozen=True)
+class TrainPeerConfig(Same, Places):
+    """Train a pair classifier with transformers' Trainer on the CPU. Start it again to resume."""
+
+    EXAMPLE = (
+        "--peer_python peer/bin/python --model_path for_transformers --train_file train.tsv "
+        "--dev_file dev.tsv --test_file test.tsv --output_dir output/peer --output_file predictions.tsv"
+    )
+
     in_order: bool = option(
         False,
         help="train on the pairs in the order of the file, as train does with --streaming true "
         "--shuffle_buffer 1 --bucket false",
         group="data",
     )
-    dropout: float = option(
-        0.1, help="dropout of hidden states, attention and classifier", group="model", at_least=0, below=1
-    )
-    epochs: int = option(
-        3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1
-    )
-    max_steps: int = option(
-        0,
-        help="steps; 0: as many as --epochs needs",
-        group="optimisation",
-        unit="steps",
-        at_least=0,
-    )
-    batch_size: int = option(64, help="pairs per step", group="optimisation", unit="pairs", at_least=1)
-    learning_rate: float = option(5e-5, help="highest learning rate", group="optimisation", above=0)
     warmup_rate: float = option(
-        0.1, help="share of the steps spent on warm-up", group="optimisation", at_least=0, below=1
+        TrainConfig.USUAL_RATE,
+        help="share of the steps spent on warm-up",
+        group="optimisation",
+        at_least=0,
+        below=1,
     )
-    weight_decay: float = option(
-        0.01, help="weight decay of all weights except biases and norms", group="optimisation", at_least=0
-    )
-    logging_freq: int = option(
-        10, help="steps between log lines", group="evaluation", unit="steps", at_least=1
-    )
-    seed: int = option(1234, help="seed of the head, the order and dropout", group="optimisation", at_least=0)
     precision: Literal["fp32", "bf16"] = option(
         "fp32", help="bf16: autocast, what Trainer calls bf16", group="precision"
     )
@@ -138,15 +142,24 @@ def train_peer(config: TrainPeerConfig) -> None:
 def _write_spec(config: TrainPeerConfig) -> Path:
     """Write the rows and the spec of the peer, and return its path. Raises InputError for another one."""
     folder = Path(config.output_dir)
-    sources = {part: _source(config, part) for part in PARTS}
+    files = {part: getattr(config, f"{part}_file") for part in PARTS}
+    sources = {
+        part: PairSource(f"{part}_file", file, part, LABELS, Columns()) for part, file in files.items()
+    }
     spec: Dict[str, Any] = {name: value for name, value in asdict(config).items() if name not in PLACES}
     del spec["overwrite"]
     spec["model"], spec["threads"] = str(Path(config.model_path).resolve()), cpu_threads()
     spec.update({f"sha256_of_{part}": source.sha256() for part, source in sources.items()})
     spec["sha256_of_model"] = " ".join(map(sha256_of_file, content_of(config.model_path)))
     path = folder / SPEC
-    if path.exists():
-        _refuse_other(path, spec)
+    before = (
+        read_json_object(path, "give another --output_dir, or remove the file") if path.exists() else spec
+    )
+    for name, value in spec.items():
+        if name not in NOT_COMPARED and before.get(name) != value:
+            raise InputError(
+                f"{path}: {name} was {before.get(name)} and is now {value}; give another --output_dir"
+            )
     make_folder(folder / "rows")
     for part, source in sources.items():
         with published(folder / "rows" / f"{part}.jsonl") as (draft,):
@@ -156,20 +169,6 @@ def _write_spec(config: TrainPeerConfig) -> Path:
     with published(path) as (draft,):
         write_json(draft, spec)
     return path
-
-
-def _source(config: TrainPeerConfig, part: str) -> PairSource:
-    flag = f"{part}_file"
-    return PairSource(flag, getattr(config, flag), part, LABELS, Columns())
-
-
-def _refuse_other(path: Path, spec: Dict[str, Any]) -> None:
-    before = read_json_object(path, "give another --output_dir, or remove the file")
-    for name, value in spec.items():
-        if name not in NOT_COMPARED and before.get(name) != value:
-            raise InputError(
-                f"{path}: {name} was {before.get(name)} and is now {value}; give another --output_dir"
-            )
 
 
 def _train(config: TrainPeerConfig, spec: Path) -> None:
@@ -183,9 +182,5 @@ def _train(config: TrainPeerConfig, spec: Path) -> None:
         child.finish()
 
 
-def main() -> None:
-    run_command(train_peer, TrainPeerConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(train_peer, TrainPeerConfig)

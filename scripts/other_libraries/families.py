@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from other_libraries.comparing import (
     scores_there,
 )
 from other_libraries.texts import WITH_SYMBOLS, sentences
-from other_libraries.tiny_models import BYTES, SENTENCE_PIECE
+from other_libraries.tiny_models import MODELS
 
 MOST = 1e-5
 COLUMNS = ("load", "ids", "hidden states", "pooled", "head")
@@ -38,33 +38,11 @@ class Row:
     name: str
     family: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    without: Tuple[str, ...] = ()
+    without: Sequence[str] = ()
     library: str = "newest"
 
 
-ROWS = (
-    Row("BERT, RoBERTa-wwm, MacBERT", "bert"),
-    Row("BERT by vocab.txt", "bert", {"keep": ["vocab.txt"], "layer_norm_eps": 1e-5}, ("tokenizer.json",)),
-    Row("ERNIE, epsilon 1e-5", "ernie", {"layer_norm_eps": 1e-5}),
-    Row("ERNIE with task ids", "ernie", {"use_task_id": True}),
-    Row("ELECTRA", "electra"),
-    Row("ALBERT", "albert"),
-    Row("NeZha", "nezha", library="pinned"),
-    Row("MegatronBERT", "megatron-bert"),
-    Row("DistilBERT", "distilbert"),
-    Row("SqueezeBERT", "squeezebert"),
-    Row("RoBERTa by word pieces", "roberta"),
-    Row("RoBERTa by byte-level BPE", "roberta", {"tokenizer": BYTES, "type_vocab_size": 1}),
-    Row("XLM-RoBERTa", "xlm-roberta"),
-    Row(
-        "XLM-RoBERTa by sentencepiece.bpe.model",
-        "xlm-roberta",
-        {"keep": [SENTENCE_PIECE]},
-        ("tokenizer.json",),
-    ),
-    Row("XLM-RoBERTa, one output", "xlm-roberta", {"num_labels": 1}),
-    Row("BERT, one output", "bert", {"num_labels": 1}),
-)
+ROWS = [Row(**row) for row in MODELS["rows"]]
 
 
 def make_folders(peer: Peer, row: Row, place: Path) -> Tuple[Path, Path]:

@@ -11,45 +11,8 @@ from pathlib import Path
 
 from other_libraries.texts import WITH_SYMBOLS, sentences
 
-CLASSES = {
-    "bert": "Bert",
-    "ernie": "Ernie",
-    "roberta": "Roberta",
-    "xlm-roberta": "XLMRoberta",
-    "electra": "Electra",
-    "albert": "Albert",
-    "nezha": "Nezha",
-    "megatron-bert": "MegatronBert",
-    "distilbert": "DistilBert",
-    "squeezebert": "SqueezeBert",
-}
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 64,
-    "type_vocab_size": 2,
-    "initializer_range": 0.5,
-    "layer_norm_eps": 1e-12,
-}
-OF_FAMILY = {
-    "electra": {"embedding_size": 12},
-    "albert": {"embedding_size": 12, "hidden_act": "gelu"},
-    "roberta": {"max_position_embeddings": 66},
-    "xlm-roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 66},
-    "squeezebert": {
-        "embedding_size": 16,
-        "q_groups": 2,
-        "k_groups": 1,
-        "v_groups": 2,
-        "post_attention_groups": 1,
-        "intermediate_groups": 2,
-        "output_groups": 1,
-    },
-    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
-}
-OF_DISTILBERT = "hidden_size num_hidden_layers num_attention_heads intermediate_size type_vocab_size".split()
+# The classes, sizes and settings of the families, and the rows of compare_families.py.
+MODELS = json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
 WORD_PIECES, UNIGRAM, BYTES = "word pieces", "unigram", "byte-level BPE"
 SENTENCE_PIECE = "sentencepiece.bpe.model"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -67,14 +30,15 @@ def make_model(folder, family, kind="Model", seed=0, lower_case=True, keep=(), t
     folder = Path(folder)
     usual = UNIGRAM if family == "xlm-roberta" else WORD_PIECES
     size = make_tokenizer(folder, tokenizer or usual, lower_case, keep)
-    made = getattr(transformers, f"{CLASSES[family]}{kind}")
+    made = getattr(transformers, f"{MODELS['classes'][family]}{kind}")
     saved = transformers.AutoTokenizer.from_pretrained(folder)
     ids = {"pad_token_id": saved.pad_token_id}
     if family in ("roberta", "xlm-roberta"):
         ids.update(bos_token_id=saved.cls_token_id, eos_token_id=saved.sep_token_id)
-    shape = {**SIZES, **OF_FAMILY.get(family, {}), "vocab_size": size, **ids, **settings}
-    if family == "distilbert":
-        shape = {key: value for key, value in shape.items() if key not in OF_DISTILBERT}
+    of_family = MODELS["of_family"].get(family, {})
+    shape = {**MODELS["sizes"], **of_family, "vocab_size": size, **ids, **settings}
+    without = MODELS["without"].get(family, ())
+    shape = {key: value for key, value in shape.items() if key not in without}
     if "num_labels" not in shape:
         shape["id2label"] = {0: "other", 1: "same", 2: "unsure"}
     random_model(made, made.config_class(**shape), seed).save_pretrained(folder)

@@ -89,9 +89,5 @@ def _texts_of(path: Path) -> List[str]:
         raise InputError(f"{path}: {error!r}; it holds JSON lines with text") from None
 
 
-def main() -> None:
-    run_command(cut_documents, CutDocumentsConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(cut_documents, CutDocumentsConfig)

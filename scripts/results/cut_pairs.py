@@ -113,9 +113,5 @@ def _read(flag: str, name: str) -> Pairs:
     return PairSource(flag, name, flag[: -len("_file")], parse_label_map("0=0,1=1"), Columns()).read()
 
 
-def main() -> None:
-    run_command(cut_pairs, CutConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(cut_pairs, CutConfig)

@@ -13,13 +13,9 @@ scripts/results/write_results.py writes the page from them.
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import List
 
-from proof.experiment import Places, Run, names_of
-from proof.groups import GROUPS
-from proof.runner import ROOT, Runner, main_folder, told
-from proof.scale import Scale
-from proof.status import status_lines
+from proof.experiments import TITLES, Scale, runs_of
+from proof.runner import RESULTS, ROOT, Places, Runner, status_lines
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import run_command
@@ -37,7 +33,7 @@ class Group(Options):
     group_name: str = option(
         help="the group of experiments; status: what is done and what is left, with an estimate of the time",
         positional=True,
-        choices=(*GROUPS, STATUS),
+        choices=(*TITLES, STATUS),
     )
 
 
@@ -63,7 +59,7 @@ class RunConfig(Scale, Group):
         "for published with sentence-transformers",
         group="other",
     )
-    results: str = option(str(main_folder()), help="folder of the results, GROUP/NAME.json", group="data")
+    results: str = option(str(RESULTS), help="folder of the results, GROUP/NAME.json", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -82,48 +78,34 @@ class RunConfig(Scale, Group):
 
 def run_group(config: RunConfig) -> None:
     """Make the missing runs. Raises InputError for an unknown name, or the error of a command."""
-    if config.group_name == STATUS:
-        runners = {group: (_runner_of(config, group), GROUPS[group].runs(config)) for group in GROUPS}
-        print("\n".join(status_lines(runners)))
+    work, data = Path(config.work).resolve(), Path(config.data).resolve()
+    places, group = Places(work, data, work, config.peer_python), config.group_name
+    runners = {name: Runner(name, places, Path(config.results)) for name in TITLES}
+    if group == STATUS:
+        print(
+            "\n".join(status_lines({name: (each, runs_of(name, config)) for name, each in runners.items()}))
+        )
         return
     start_console(World())
-    runs = GROUPS[config.group_name].runs(config)
+    runs = {run.name: run for run in runs_of(group, config)}
+    fault = f" is no run of {group}; use some of {', '.join(runs)}"
     wanted = names_in(config.only)
-    refuse_unknown_names(
-        "only",
-        wanted,
-        names_of(runs),
-        f" is no run of {config.group_name}; use some of {', '.join(names_of(runs))}",
-    )
-    runner = _runner_of(config, config.group_name)
-    chosen = [run for run in runs if not wanted or run.name in wanted]
-    _refuse_without_peer(config, [run for run in chosen if run.needs_peer and not runner.is_done(run)])
-    told(runner.make(chosen))
-
-
-def _runner_of(config: RunConfig, group: str) -> Runner:
-    work, data = Path(config.work).resolve(), Path(config.data).resolve()
-    return Runner(group, Places(work, data, work, config.peer_python), Path(config.results))
-
-
-def _refuse_without_peer(config: RunConfig, runs: List[Run]) -> None:
-    """Raise InputError where ``runs`` are of the peer, and it has no Python, or that lacks a library."""
-    if not runs:
-        return
-    if not config.peer_python:
+    refuse_unknown_names("only", wanted, runs, fault)
+    chosen = [run for run in runs.values() if run.name in (wanted or runs)]
+    of_peer = [run.name for run in chosen if run.needs_peer and not runners[group].is_done(run)]
+    if of_peer and not config.peer_python:
         raise InputError(
-            f"{', '.join(names_of(runs))} of {config.group_name} need --peer_python, a Python that has "
-            "torch, transformers and accelerate; give it, or leave them out by --only"
+            f"{', '.join(of_peer)} of {group} need --peer_python, a Python that has torch, transformers and "
+            "accelerate; give it, or leave them out by --only"
         )
-    sys.path.append(str(ROOT / "scripts"))  # of a launched file Python puts its own folder there alone
-    from side_by_side.peer.python import OF_TRAINER, open_peer
+    if of_peer:
+        sys.path.append(str(ROOT / "scripts"))  # of a launched file Python puts its own folder there alone
+        from side_by_side.peer.python import OF_TRAINER, open_peer
 
-    open_peer(config.peer_python, OF_TRAINER)
-
-
-def main() -> None:
-    run_command(run_group, RunConfig)
+        open_peer(config.peer_python, OF_TRAINER)
+    for line in runners[group].make(chosen):
+        sys.stderr.write(f"left out: {line}\n")
 
 
 if __name__ == "__main__":
-    main()
+    run_command(run_group, RunConfig)

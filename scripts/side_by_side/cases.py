@@ -1,69 +1,442 @@
-"""Measure cases one after another and show their figures."""
+"""The cases that are measured side by side: their models, texts and batches, and the lanes of each."""
 
 import io
+import json
 import logging
-import tempfile
+import os
+import shutil
+import subprocess
+import sys
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import partial
+from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
-from typing import Callable, List, NamedTuple, Sequence
+from statistics import median
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
-from data_tools.files.errors import InputError
-from side_by_side.figures import CaseFigures, case_figures
-from side_by_side.flags import SideBySideFlags
-from side_by_side.lanes import Lane, Measured, measure_lanes
-from side_by_side.report import machine_facts, publish, render
-from side_by_side.starting import our_lane
+import numpy as np
 
-DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
+from data_tools.files.errors import InputError, counted
+from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.text.wordpiece import WordPiece
+from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair.checks.quickstart import words_of
+from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
+from ernie_pair.kernels.library import open_kernels
+from ernie_pair.models.new_model import NewModelConfig, new_model
+from ernie_pair.models.source import CONFIG, VOCAB, open_model
+from ernie_pair.models.spec import ModelSpec
+from ernie_pair.pair.config.ask_config import PredictConfig
+from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pair.data.pair_records import Columns
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.train.datasets import open_pair_data
+from ernie_pair.pair.train.trainer import PairTrainer
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.data import open_pretrain_data
+from ernie_pair.runtime.cpu import cpu_level, has_bf16
+from ernie_pair.runtime.gpu.cards import count_cards
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.export.export_config import ExportConfig
+from ernie_pair.score.export.export_pair import export_pair
+from ernie_pair.train.step_work import (
+    FORWARD_PASSES_OF_TRAINING,
+    EncoderSize,
+    count_classifier,
+    count_encoder,
+    count_pretraining,
+)
+from side_by_side.lanes import Lane, Measured, Turn, Work, measure_lanes
+from side_by_side.peer.python import SCRIPTS, path_of_peer
+
+# For the peer: precision, and whether it has its best settings.
+PEER_WAYS = {"peer fp32": ("fp32", True), "peer bf16": ("bf16", True), "peer defaults": ("fp32", False)}
+# Of an exported model: name of the lane, precision, arguments of PairPredictor.
+EXPORTED = {
+    "exported paddle": ("fp32", {"backend": "paddle"}),
+    "exported paddle bf16": ("bf16", {"backend": "paddle", "precision": "bf16"}),
+    "exported onnx": ("fp32", {"backend": "onnx"}),
+    "exported onnx int8": ("int8", {"backend": "onnx-int8"}),
+}
+EXPORTED_ON_GPU = {
+    f"exported paddle {name}": (name, {"backend": "paddle", "precision": name, "device": "gpu"})
+    for name in ("fp32", "bf16", "fp16")
+}
+PRODUCTS = {"fp32": "float32", "bf16": "bfloat16"}
+DEV_ROWS, DOCUMENTS = 8, 20_000
+PEER_LENGTH = 128  # the peer's example scripts pad every pair to it
+GRAD_CLIP, NO_LABEL_OF_PEER = 1.0, -100
+PROCESSES, STEPS_PER_LINE, LINES = 2, 5, 4  # of whole runs; the first line is that of the warm-up
+NO_END = 10**6  # steps
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a case: the model's layers and width, pairs or samples per batch, and tokens of each.
+
+    pairs: of a step of prediction. is_full: texts are joined until they fill all tokens.
+    """
+
+    layers: int = 4
+    hidden: int = 312
+    batch_size: int = 64
+    max_seq_len: int = 128
+    pairs: int = 512
+    is_full: bool = False
 
 
 class Case(NamedTuple):
-    """A case: its name, what a step is, and a function that measures it in a separate folder."""
+    """A case: its name and what a step is, in terms of its shape, and a function that measures it.
+
+    ``measure`` takes the flags, the shape and a folder of its own.
+    """
 
     name: str
     unit: str
-    measure: Callable[[Path], List[Measured]]
+    shape: Shape
+    measure: Callable[[Any, Shape, Path], List[Measured]]
 
 
-def case_of_lanes(flags: SideBySideFlags, name: str, unit: str, lanes: Callable[[Path], List[Lane]]) -> Case:
-    """Return the case of lanes that take turns, and of the rate of matrix products beside them."""
-    return Case(name, unit, partial(_measure, flags, lanes))
+def write_model(
+    folder: Path, vocab_file: str, model_type: str, shape: Shape, hidden_act: str = "auto"
+) -> ModelSpec:
+    """Write a model of random weights: heads of 64 or 26 numbers, layers four times as wide inside."""
+    new_model(
+        NewModelConfig(
+            vocab_file=vocab_file,
+            output_dir=str(folder),
+            model_type=model_type,
+            hidden_size=shape.hidden,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.hidden // (26 if shape.hidden % 64 else 64),
+            intermediate_size=4 * shape.hidden,
+            hidden_act=hidden_act,
+        )
+    )
+    return open_model(str(folder), model_type="", from_scratch=True).spec
 
 
-def compare(flags: SideBySideFlags, cases: Sequence[Case]) -> None:
-    """Measure the cases, print their tables, and write them where --output says. Raises InputError."""
-    outputs = flags.outputs()
-    facts = machine_facts(flags.threads, flags.peer_versions())
-    found: List[CaseFigures] = []
-    for case in cases:
-        with tempfile.TemporaryDirectory(prefix="side_by_side.") as folder:
-            found.append(case_figures(case.name, case.unit, case.measure(Path(folder))))
-        print(render(found[-1:], facts), flush=True)
-        if outputs:  # after every case, so that a long benchmark that is cut short has something to show
-            publish(outputs, found, facts, render(found, facts))
+def read_rows(pair_file: str, count: int) -> List[Tuple[str, str]]:
+    """Return the texts of the first ``count`` pairs of a file."""
+    source = PairSource("pair_file", pair_file, "train", None, Columns("", "", ""))
+    return [(pair.left, pair.right) for pair in islice(source.rows(), count)]
 
 
-def _measure(flags: SideBySideFlags, lanes: Callable[[Path], List[Lane]], folder: Path) -> List[Measured]:
-    with _silence():
-        working = _chosen(flags.lanes, lanes(folder))
-    counts = any(work.flops for lane in working for work in lane.work)
-    products = [_products(folder, name, flags.device) for name in DTYPES if counts]
-    return measure_lanes([*working, *products], flags.plan, flags.threads)
+def write_rows(path: Path, rows: Sequence[Tuple[str, str]], is_labelled: bool = True) -> str:
+    """Write pairs, of one class and the other in turn, and return the path."""
+    labels = (f"\t{number % 2}" if is_labelled else "" for number in range(len(rows)))
+    lines = (f"{left}\t{right}{label}\n" for (left, right), label in zip(rows, labels))
+    path.write_text("".join(lines), encoding="utf-8")
+    return str(path)
 
 
-def _chosen(names: str, lanes: Sequence[Lane]) -> List[Lane]:
-    """Return those of ``lanes`` that --lanes names, by default all. Raises InputError for an unknown name."""
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    known = [lane.name for lane in lanes]
-    for name in wanted:
-        if name not in known:
-            raise InputError(f"--lanes {name} is not a lane of this case; use some of {', '.join(known)}")
-    return [lane for lane in lanes if not wanted or lane.name in wanted]
+def write_pairs(folder: Path, pair_file: str, shape: Shape, steps: int) -> None:
+    """Write the pairs of ``steps`` batches as training pairs, and a few as dev pairs.
+
+    If they are to fill all tokens, texts are joined until they do. Raises InputError for too few.
+    """
+    count = steps * shape.batch_size + DEV_ROWS
+    rows = read_rows(pair_file, count)
+    if shape.is_full:
+        rows = list(_joined([text for row in rows for text in row], shape.max_seq_len, count))
+    elif len(rows) < count:
+        raise InputError(f"{pair_file} has {len(rows)} rows, and {count} are needed; lower --rounds")
+    write_rows(folder / "train.tsv", rows[:-DEV_ROWS])
+    write_rows(folder / "dev.tsv", rows[-DEV_ROWS:])
+
+
+def _joined(texts: Sequence[str], length: int, rows: int) -> Iterator[Tuple[str, str]]:
+    """Yield pairs of texts of at least ``length`` characters each: with any vocabulary they fill a pair."""
+    place = 0
+    for _ in range(rows):
+        pair = []
+        for _ in "ab":
+            text = ""
+            while len(text) < 2 * length:
+                text, place = text + texts[place % len(texts)], place + 1
+            pair.append(text)
+        yield pair[0], pair[1]
+
+
+def pair_settings(folder: Path, shape: Shape, device: str, steps: int, steps_per_line: int) -> Dict[str, Any]:
+    """Return the flags of a run on the model and the pairs in ``folder``, all but --output_dir."""
+    return {
+        "model_name_or_path": str(folder / "model"),
+        "from_scratch": True,
+        "train_file": str(folder / "train.tsv"),
+        "dev_file": str(folder / "dev.tsv"),
+        "cache_dir": str(folder / "cache"),
+        "batch_size": shape.batch_size,
+        "max_seq_len": shape.max_seq_len,
+        "max_steps": steps,
+        "logging_freq": steps_per_line,
+        "eval_freq": NO_END,
+        "checkpoint_steps": NO_END,
+        "device": device,
+    }
+
+
+def pair_lanes(flags, shape: Shape, folder: Path) -> List[Lane]:
+    """Return the lanes that train a pair classifier on the same batches of pairs."""
+    plan = flags.plan
+    spec = write_model(folder / "model", flags.vocab_file, "ernie_gram", shape)
+    write_pairs(folder, flags.pair_file, shape, plan.total)
+    settings = pair_settings(folder, shape, flags.device, plan.total + 1, flags.steps)
+    config = TrainConfig(output_dir=str(folder / "batches"), **settings)
+    source = open_model(config.model_name_or_path, model_type="", from_scratch=True)
+    batches = [batch for (batch,) in islice(open_pair_data(config, source, World()).updates(0), plan.total)]
+    ids = [batch.input_ids for batch in batches]
+    best = plan.work_of([pair_work(spec, each) for each in ids])
+    lanes = _our_lanes(flags, folder, TrainConfig, "train_pairs", settings, best)
+    if flags.peer_python:
+        save_batches(folder / "batches.npz", [batch._asdict() for batch in batches])
+        longest = max(PEER_LENGTH, *(each.shape[1] for each in ids))
+        padded = plan.work_of([pair_work(spec, each, longest) for each in ids])
+        task = {"task": "train_pairs", "padded_to": longest, "grad_clip": 0, "pad_id": spec.pad_id}
+        lanes += _peer_lanes(flags, folder, {**task, **_of_model(folder / "model", folder)}, best, padded)
+    return lanes
+
+
+def pair_work(spec: ModelSpec, ids: np.ndarray, padded_to: int = 0) -> Work:
+    """Return the work of a step of training on a batch of pairs, int [B, S]."""
+    size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
+    batch, length = len(ids), padded_to or ids.shape[1]
+    forward = count_encoder(size, batch, length, rows_read=batch) + count_classifier(size, batch, 2)
+    real = int(np.count_nonzero(ids != spec.pad_id))
+    return Work(batch, real, batch * length, FORWARD_PASSES_OF_TRAINING * forward)
+
+
+def write_corpus(folder: Path, vocab_file: str) -> None:
+    """Write a corpus of the built-in sample into ``folder``/data."""
+    make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=DOCUMENTS))
+    text = str(folder / "sample" / "corpus.txt")
+    trans_to_json(TransConfig(input_path=text, output_path=str(folder / "text")))
+    words = {"chinese": True, "cn_whole_word_segment": True}
+    places = {"input_path": str(folder / "text.jsonl"), "output_prefix": str(folder / "data" / "text")}
+    create_pretraining_data(CreateConfig(**places, vocab_file=vocab_file, **words))
+
+
+def pretrain_lanes(flags, shape: Shape, folder: Path) -> List[Lane]:
+    """Return the lanes that pretrain on the same masked samples."""
+    plan = flags.plan
+    spec = write_model(folder / "model", flags.vocab_file, "ernie", shape, hidden_act="gelu")
+    write_corpus(folder, flags.vocab_file)
+    settings = {
+        "model_name_or_path": str(folder / "model"),
+        "from_scratch": True,
+        "input_dir": str(folder / "data"),
+        "split": "98,1,1",
+        "max_seq_len": shape.max_seq_len,
+        "short_seq_prob": 0.0,
+        "micro_batch_size": shape.batch_size,
+        "max_steps": plan.total + 1,
+        "logging_freq": flags.steps,
+        "grad_clip": GRAD_CLIP,
+        "device": flags.device,
+        "num_workers": 0,
+    }
+    config = PretrainConfig(output_dir=str(folder / "batches"), **settings)
+    data = open_pretrain_data(config, World(), WordPiece.from_file(flags.vocab_file), spec)
+    batches = [batch for (batch,) in islice(data.updates(0), plan.total)]
+    work = plan.work_of([pretrain_work(spec, batch) for batch in batches])
+    lanes = _our_lanes(flags, folder, PretrainConfig, "pretrain", settings, work)
+    if flags.peer_python:
+        labels = ("masked_lm_labels", "next_sentence_labels")  # as torch marks those that are none
+        theirs = [
+            {**each, **{key: np.where(each[key] < 0, NO_LABEL_OF_PEER, each[key]) for key in labels}}
+            for each in batches
+        ]
+        save_batches(folder / "batches.npz", theirs)
+        task = {"task": "pretrain", "grad_clip": GRAD_CLIP, "pad_id": spec.pad_id}
+        lanes += _peer_lanes(flags, folder, {**task, **_of_model(folder / "model", folder)}, work, work)
+    return lanes
+
+
+def pretrain_work(spec: ModelSpec, batch: Mapping[str, np.ndarray]) -> Work:
+    """Return the work of a step of pretraining."""
+    size, ids = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size), batch["input_ids"]
+    forward = count_pretraining(size, *ids.shape, len(batch["masked_positions"]), spec.vocab_size)
+    real = int(np.count_nonzero(ids != spec.pad_id))
+    return Work(len(ids), real, ids.size, FORWARD_PASSES_OF_TRAINING * forward)
+
+
+def ask_lanes(flags, shape: Shape, folder: Path) -> List[Lane]:
+    """Return the lanes that predict, from texts to logits, with a classifier of random weights.
+
+    It costs what a trained one does. Its export is measured too.
+    """
+    rows = read_rows(flags.pair_file, shape.pairs)
+    texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
+    write_model(folder / "start", flags.vocab_file, "ernie_gram", shape)
+    sizes = {"from_scratch": True, "device": flags.device, "max_seq_len": shape.max_seq_len}
+    model = folder / "trained"
+    PairTrainer(str(folder / "start"), PairConfig(str(folder / "trainer"), **sizes)).save_model(model)
+    spec = open_model(str(model), model_type="").spec
+    work = [_ask_work(spec, rows, model, shape)] * flags.rounds
+    places = {"model_path": str(model), "input_file": texts, "output_file": str(folder / "out.tsv")}
+    asked = {**places, "batch_size": shape.batch_size, "device": flags.device}
+    lanes = _our_lanes(flags, folder, PredictConfig, "ask_trained", asked, work)
+    judged = {"quantize": "int8", "quantize_file": write_rows(folder / "train.tsv", rows), "format": "both"}
+    on_cpu, ship = flags.device == "cpu", str(folder / "ship")
+    no_limit = {"max_accuracy_drop": 1.0}  # random weights have no accuracy to lose
+    export_pair(
+        ExportConfig(model_path=str(model), output_dir=ship, **no_limit, **(judged if on_cpu else {}))
+    )
+    for name, (precision, way) in (EXPORTED if on_cpu else EXPORTED_ON_GPU).items():
+        if precision != "bf16" or not on_cpu or open_kernels().has_bf16:
+            settings = {**way, "threads": flags.threads}
+            task = {"task": "ask_exported", "folder": ship, "texts": texts, "settings": settings}
+            lanes.append(_our_lane(folder, name, precision, task, work))
+    if flags.peer_python:
+        task = {"task": "ask", "texts": texts, "vocab_file": str(model / VOCAB), "pad_id": spec.pad_id}
+        task.update(max_seq_len=shape.max_seq_len, batch_size=shape.batch_size)
+        lanes += _peer_lanes(flags, folder, {**task, **_of_model(model, folder)}, work, work)
+    return lanes
+
+
+def _ask_work(spec: ModelSpec, rows: Sequence[Tuple[str, str]], model: Path, shape: Shape) -> Work:
+    """Return the work of predicting all ``rows``."""
+    tokenizer = open_tokenizer(model / VOCAB, spec, shape.max_seq_len)
+    encoded = encode_texts(*map(list, zip(*rows)), None, tokenizer, shape.max_seq_len)
+    size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
+    padded = flops = 0
+    for picked in evaluation_batches(encoded.lengths, shape.batch_size):
+        length = int(encoded.lengths[picked].max())
+        padded += len(picked) * length
+        flops += count_encoder(size, len(picked), length, rows_read=len(picked))
+        flops += count_classifier(size, len(picked), spec.num_labels)
+    return Work(len(encoded), int(np.sum(encoded.lengths)), padded, flops)
+
+
+def encode_lanes(flags, shape: Shape, folder: Path) -> List[Lane]:
+    """Return the lanes that tokenize pairs: with the tokenizer of this package and that of the peer."""
+    rows = read_rows(flags.pair_file, shape.pairs)
+    texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
+    tokenizer = WordPiece.from_file(Path(flags.vocab_file))
+    encoded = encode_texts(*map(list, zip(*rows)), None, tokenizer, shape.max_seq_len)
+    tokens = int(encoded.lengths.sum())
+    work = [Work(len(rows), tokens, tokens, 0)] * flags.rounds
+    task = {"task": "encode", "texts": texts, "vocab_file": flags.vocab_file}
+    task["max_seq_len"] = shape.max_seq_len
+    lanes = [_our_lane(folder, "encode", "fp32", task, work)]
+    if flags.peer_python:
+        lanes += _peer_lanes(flags, folder, task, work, work, ("peer fp32",))
+    return lanes
+
+
+def _our_lanes(
+    flags, folder: Path, config_class: type, task: str, settings: Mapping[str, Any], work: Sequence[Work]
+) -> List[Lane]:
+    """Return a lane for each way in which this machine can run a command."""
+    lanes, trains = [], config_class is not PredictConfig
+    for name, (precision, way) in ways_of(config_class, flags.device).items():
+        output = {"output_dir": str(folder / name.replace(" ", "_"))} if trains else {}
+        task_of_lane = {"task": task, "flags": {**settings, **way, **output}}
+        lanes.append(_our_lane(folder, name, precision, task_of_lane, work))
+    return lanes
+
+
+def ways_of(config_class: type, device: str) -> Dict[str, Tuple[str, Dict[str, Any]]]:
+    """Return {name of a way: (precision, its flags)} that ``config_class`` can be run in, on this machine.
+
+    On a GPU bf16 is mixed precision; on a CPU it is that of the fused kernels.
+    """
+    ways: Dict[str, Tuple[str, Dict[str, Any]]] = {"plain fp32": ("fp32", {"kernels": "plain"})}
+    if device == "gpu":
+        trains = "use_amp" in {each.name for each in fields(config_class)}
+        half = {"use_amp": True, "amp_dtype": "bfloat16"} if trains else {"precision": "bf16"}
+        return {**ways, "mixed bf16": ("bf16", half)}
+    kernels = open_kernels()
+    if kernels.library is not None:
+        ways["fused fp32"] = ("fp32", {"kernels": "fused"})
+    if kernels.has_bf16:
+        ways["fused bf16"] = ("bf16", {"kernels": "fused", "precision": "bf16"})
+    return ways
+
+
+def _our_lane(
+    folder: Path, name: str, precision: str, task: Mapping[str, Any], work: Sequence[Work] = ()
+) -> Lane:
+    paths = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    command = [sys.executable, "-m", "side_by_side.our_lane", _written(folder, name, task)]
+    output = task.get("flags", {}).get("output_dir")
+    events = Path(output) / "metrics.jsonl" if output else None
+    side = "product" if task["task"] == "product" else "ours"
+    return Lane(name, side, precision, command, work, {"PYTHONPATH": os.pathsep.join(paths)}, events)
+
+
+def peer_ways(device: str) -> List[str]:
+    """Return the ways in which the peer is measured: not in bf16 if the CPU would only emulate it."""
+    emulates = device == "cpu" and not has_bf16(cpu_level())
+    return [name for name, (precision, _) in PEER_WAYS.items() if not (emulates and precision == "bf16")]
+
+
+def _peer_lanes(
+    flags,
+    folder: Path,
+    task: Mapping[str, Any],
+    work: Sequence[Work],
+    of_defaults: Sequence[Work],
+    ways: Sequence[str] = (),
+) -> List[Lane]:
+    """Return a lane for each way of the peer; ``of_defaults``: the work with its default settings."""
+    lanes = []
+    for name in ways or peer_ways(flags.device):
+        precision, best = PEER_WAYS[name]
+        way = {"precision": precision, "best": best, "threads": flags.threads, "device": flags.device}
+        spec = _written(folder, name, {**task, **way})
+        command = [flags.peer_python, "-m", "side_by_side.peer.lane", spec]
+        lanes.append(Lane(name, "peer", precision, command, work if best else of_defaults, path_of_peer()))
+    return lanes
+
+
+def _written(folder: Path, name: str, task: Mapping[str, Any]) -> str:
+    path = folder / f"{name.replace(' ', '_')}.json"
+    path.write_text(json.dumps(task), encoding="utf-8")
+    return str(path)
+
+
+def _of_model(model: Path, folder: Path) -> Dict[str, Any]:
+    """Return the sizes of a model as arguments of transformers' BertConfig, and the file of batches."""
+    config = json.loads((model / CONFIG).read_text(encoding="utf-8"))
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    sizes = {name: config[name] for name in (*names, "max_position_embeddings")}
+    sizes.update(
+        hidden_act=config.get("hidden_act", "gelu"), type_vocab_size=config.get("type_vocab_size", 2)
+    )
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    return {"model": {**sizes, **dropout, "num_labels": 2}, "batches": str(folder / "batches.npz")}
+
+
+def save_batches(path: Path, batches: List[Dict[str, np.ndarray]]) -> None:
+    """Write batches for the peer: the array ``key`` of batch i as key.i, but for what is None."""
+    named = ((f"{key}.{i}", array) for i, batch in enumerate(batches) for key, array in batch.items())
+    np.savez(path, **{name: array for name, array in named if array is not None})
+
+
+def in_turn(lanes_of: Callable[[Any, Shape, Path], List[Lane]]) -> Callable[..., List[Measured]]:
+    """Return the measurement of lanes that take turns, and of the rate of matrix products beside them."""
+
+    def measure(flags, shape: Shape, folder: Path) -> List[Measured]:
+        with silence():
+            lanes = lanes_of(flags, shape, folder)
+        wanted = [name.strip() for name in flags.lanes.split(",") if name.strip()]
+        known = [lane.name for lane in lanes]
+        for name in wanted:
+            if name not in known:
+                raise InputError(f"--lanes {name} is not a lane of this case; use some of {', '.join(known)}")
+        lanes = [lane for lane in lanes if lane.name in (wanted or known)]
+        for precision, dtype in PRODUCTS.items() if any(w.flops for lane in lanes for w in lane.work) else ():
+            task = {"task": "product", "dtype": dtype, "device": flags.device}
+            lanes.append(_our_lane(folder, f"product {precision}", precision, task))
+        return measure_lanes(lanes, flags.plan, flags.threads)
+
+    return measure
 
 
 @contextmanager
-def _silence():
+def silence() -> Iterator[None]:
     """Silence what makes the data and the models: their warnings do not matter here."""
     logging.disable(logging.WARNING)
     try:
@@ -73,6 +446,80 @@ def _silence():
         logging.disable(logging.NOTSET)
 
 
-def _products(folder: Path, precision: str, device: str) -> Lane:
-    spec = {"task": "product", "dtype": DTYPES[precision], "device": device}
-    return our_lane(folder, f"product {precision}", precision, spec, side="product")
+def measure_processes(flags, shape: Shape, folder: Path) -> List[Measured]:
+    """Measure whole runs in turn: processes of one thread, and one process of as many threads."""
+    steps = STEPS_PER_LINE * LINES
+    with silence():
+        write_model(folder / "model", flags.vocab_file, "ernie_gram", shape)
+        write_pairs(folder, flags.pair_file, shape, steps)
+    settings = pair_settings(folder, shape, flags.device, steps, STEPS_PER_LINE)
+    settings["output_dir"] = str(folder / "run")
+    names = {1: "1 process", PROCESSES: f"{PROCESSES} processes"}
+    measured = {count: Measured(Lane(name, "ours", "fp32", ())) for count, name in names.items()}
+    for _ in range(flags.rounds):
+        for count, each in measured.items():
+            of_each = {**settings, "batch_size": shape.batch_size // count}
+            events = train_events("train_pair.py", of_each, count, PROCESSES // count)
+            speed = median(event["samples_per_second"] for event in events)
+            each.turns.append(Turn(shape.batch_size / speed, None, events[-1]["memory_gb"], {}))
+    return list(measured.values())
+
+
+def train_events(
+    script: str, flags: Dict[str, Any], processes: int = 0, threads: int = 0
+) -> List[Dict[str, Any]]:
+    """Run the program ``script`` and return its training lines without that of the warm-up.
+
+    A launcher starts ``processes``, of ``threads`` each; 0: without a launcher. What an earlier run left in
+    --output_dir is deleted. Raises InputError, with its last line of stderr, if the run fails.
+    """
+    output, launcher = Path(flags["output_dir"]), []
+    shutil.rmtree(output, ignore_errors=True)
+    if flags["device"] == "gpu" and processes > count_cards():
+        raise InputError(f"{processes} processes need {processes} GPUs, and {count_cards()} are visible")
+    if processes:
+        cards = ["--gpus", ",".join(map(str, range(processes)))]
+        where = cards if flags["device"] == "gpu" else ["--nproc_per_node", str(processes)]
+        launcher = ["-m", "ernie_pair.launcher", "--log_dir", f"{output}_log", *where]
+    done = subprocess.run(
+        [sys.executable, *launcher, str(SCRIPTS / script), *words_of(**flags)],
+        env={**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        of = f" of {counted(processes, 'process', 'processes')}" if processes else ""
+        raise InputError(f"a run{of} ended with code {done.returncode}: {last}")
+    lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [event for event in map(json.loads, lines) if event["split"] == "train"][1:]
+
+
+PAIRS, SAMPLES = "one batch of {batch_size} pairs", "one batch of {batch_size} samples"
+TRAIN = "train pairs {layers} x {hidden}, batch {batch_size}"
+ASK, ASKED = "ask {layers} x {hidden}, {pairs} pairs", "the prediction of {pairs} pairs"
+BASE = {"layers": 12, "hidden": 768}
+CASES = {
+    "pair-small": Case(TRAIN, PAIRS, Shape(), in_turn(pair_lanes)),
+    "pair-base": Case(TRAIN, PAIRS, Shape(**BASE), in_turn(pair_lanes)),
+    "pair-base-full": Case(
+        f"{TRAIN} x {{max_seq_len}}", PAIRS, Shape(**BASE, batch_size=8, is_full=True), in_turn(pair_lanes)
+    ),
+    "pretrain-base": Case(
+        "pretrain {layers} x {hidden}, batch {batch_size} x {max_seq_len}",
+        SAMPLES,
+        Shape(**BASE, batch_size=8),
+        in_turn(pretrain_lanes),
+    ),
+    "ask-small": Case(ASK, ASKED, Shape(), in_turn(ask_lanes)),
+    "ask-base": Case(ASK, ASKED, Shape(**BASE, pairs=128), in_turn(ask_lanes)),
+    "encode": Case(
+        "encode {pairs} pairs", "the token ids of {pairs} pairs", Shape(pairs=20_000), in_turn(encode_lanes)
+    ),
+    "processes": Case(
+        f"{PROCESSES} processes of 1 thread, 1 process of {PROCESSES}: {TRAIN}",
+        "{batch_size} pairs, by the wall clock of whole runs",
+        Shape(),
+        measure_processes,
+    ),
+}

@@ -140,10 +140,6 @@ def product(spec):
 TASKS = {task.__name__: task for task in (train_pairs, pretrain, ask_trained, ask_exported, encode, product)}
 
 
-def main():
-    spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    TASKS[spec["task"]](spec)
-
-
 if __name__ == "__main__":
-    main()
+    lane = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    TASKS[lane["task"]](lane)

@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
+from side_by_side.cases import save_batches
 from side_by_side.peer.python import SCRIPTS
-from side_by_side.starting import save_batches
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

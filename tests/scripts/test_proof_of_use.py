@@ -1,6 +1,7 @@
 """The proof of use: runs that resume where they were killed, the page of their results, a small full run."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -9,28 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import cut_pairs
+import proof.runner
 import pytest
 import readme_block
 import write_results
 from fake_peer import write_fake_peer
+from package_command import command, warm_path
 from places import ROOT
-from proof.curves import MOST_POINTS, best_of, read_curve, seconds_in
-from proof.experiment import Places, Run, words_of
-from proof.groups import GROUPS
-from proof.overlap import overlap_figures, seen_figures
-from proof.page import read_results, render_page
-from proof.runner import Runner, main_folder
-from proof.scale import Scale
-from proof.status import status_lines
-from proof.summary import summary_of
-from readme_block import PAGES, RESULTS, between, is_chinese
-from run import RunConfig
+from proof.experiments import TITLES, Scale, runs_of, words_of
+from proof.figures import MOST_POINTS, best_of, overlap_figures, read_curve, seconds_in, seen_figures
+from proof.page import read_results, render_page, summary_of
+from proof.runner import RESULTS, Places, Run, Runner, status_lines
+from readme_block import PAGES, between, is_chinese
+from run import RunConfig, run_group
 from test_cut_documents import texts_of
 from tiny_sentence import write_sentence
 
 from data_tools.corpus.format import document_ranges
 from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
+from ernie_pair.runtime.processes.child_command import ChildCommand
 
 SCRIPT = """
 import sys
@@ -86,17 +85,16 @@ def test_a_result_names_the_weights_it_started_from(tmp_path):
     result = json.loads((tmp_path / "runs" / "group" / "one.json").read_text())
     assert result["weights"] == {"small": "ba7816bf"}
     shown = result_of("options", "plain", comparison("plain", "other", 0.1), weights=result["weights"])
-    page = render_page({"options": {"plain": shown}}, {"options": ["plain"]}).text
-    assert "Pretrained weights, by the first digits of their SHA-256: small `ba7816bf`." in page
+    assert "Pretrained weights, by the first digits of their SHA-256: small `ba7816bf`." in page_of(shown)
 
 
 def test_each_comparison_names_its_own_weights():
     """Two comparisons may start from two pretrainings of one recipe, and their rows are not of one model."""
-    found = {
-        name: result_of("starts", name, comparison("a", "b", 0.1), weights={"pretrained": digest})
+    rows = [
+        result_of("starts", name, comparison("a", "b", 0.1), weights={"pretrained": digest})
         for name, digest in (("first", "aaaa1111"), ("second", "bbbb2222"))
-    }
-    first, second = render_page({"starts": found}, {"starts": [*found]}).text.split("### the second")
+    ]
+    first, second = page_of(*rows).split("### the second")
     assert "pretrained `aaaa1111`." in first and "bbbb2222" not in first
     assert "pretrained `bbbb2222`." in second and "aaaa1111" not in second
 
@@ -125,15 +123,14 @@ def test_changed_commands_move_the_earlier_run_aside(tmp_path, caplog):
 def test_shared_folders_are_reused_only_for_equal_settings(change):
     for name in ("lcqmc_large", "lcqmc_large_recipes"):
         one, other = (
-            {run.name: run for run in GROUPS["starts"].runs(scale)}[name]
-            for scale in (Scale(), Scale(**change))
+            {run.name: run for run in runs_of("starts", scale)}[name] for scale in (Scale(), Scale(**change))
         )
         for place, words in enumerate(one.commands):
             folders = [
                 next(word for word in each.commands[place] if "output_dir" in word) for each in (one, other)
             ]
             assert (folders[0] == folders[1]) == (words == other.commands[place])
-    three, recipes = (GROUPS["starts"].runs(Scale())[place].read.keywords["folder"] for place in (0, 3))
+    three, recipes = (runs_of("starts", Scale())[place].read.keywords["folder"] for place in (0, 3))
     assert three != recipes
 
 
@@ -208,8 +205,8 @@ def test_files_and_links_of_a_run_are_created(tmp_path):
 
 def test_experiment_commands_contain_no_absolute_paths():
     """All runs of all groups: symbolic paths, unique names, and inputs that come from the work folder."""
-    for group in GROUPS.values():
-        runs = group.runs(Scale())
+    for group in TITLES:
+        runs = runs_of(group, Scale())
         assert len({run.name for run in runs}) == len(runs)
         for run in runs:
             text = json.dumps(run.recipe)
@@ -220,7 +217,7 @@ def test_experiment_commands_contain_no_absolute_paths():
 
 def test_an_ablation_run_changes_only_its_own_flag():
     scale = Scale()
-    rows = {run.name: run for run in GROUPS["pretraining"].runs(scale)}
+    rows = {run.name: run for run in runs_of("pretraining", scale)}
     trainings = {
         name: {
             tuple(word.split("=", 1))
@@ -338,21 +335,6 @@ def comparison(one, other, gain):
     return {"rows": 10, "majority": 0.5, "models": models, "differences": [difference]}
 
 
-def test_the_page_shows_only_what_was_run():
-    gain, loss = (comparison(name, "plain", value) for name, value in (("fgm", 0.2), ("rdrop", 0.05)))
-    found = {"options": {n: result_of("options", n, f) for n, f in (("fgm", gain), ("rdrop", loss))}}
-    page = render_page(found, {"options": ["rdrop", "fgm"]})
-    rows = [line for line in page.text.splitlines() if line.startswith("| the ")]
-    assert [row.split(" | ")[0] for row in rows] == ["| the rdrop", "| the fgm"]
-    assert "0.6000 ± 0.1414" in rows[1] and "+0.2000 (+0.1000 to +0.3000)" in rows[1]
-    assert "`run.py options --only fgm`" in rows[1] and "| 2 |" in rows[1]
-    assert "- rdrop - plain: accuracy +0.0500 (-0.0500 to +0.1500), auc +0.0500" in page.text
-    assert "- the rdrop: accuracy +0.0500" in page.text and "- the fgm:" not in page.text
-    for group in ("pretraining", "starts", "forgetting"):
-        assert GROUPS[group].TITLE not in page.text
-    assert 'ernie-pair "a b"' in page.text and page.pictures == {}
-
-
 def sided(name, gain, **changes):
     """The figures of one side, from trainings with two seeds."""
     others = {"precision": "fp32", "threads": 2, "versions": {}, **changes}
@@ -360,57 +342,88 @@ def sided(name, gain, **changes):
     return result_of("peer", name, {**comparison(name, "ours", gain), **figures})
 
 
+def three_starts(title, **changes):
+    figures = comparison("continued", "scratch", 0.1)
+    figures["models"]["pretrained"] = figures["models"]["scratch"]
+    figures["overlap"] = {"accuracy": 0.6, "auc": 0.7}
+    return result_of("starts", title, {**figures, **changes}, title=title)
+
+
+def page_of(*rows, order=()):
+    """The text of the page with ``rows`` of one group, in the order of their names, or another ``order``."""
+    group, names = rows[0]["group"], [row["name"] for row in rows]
+    return render_page({group: dict(zip(names, rows))}, {group: order or names})[0]
+
+
+def test_the_page_shows_only_what_was_run():
+    rows = [result_of("options", n, comparison(n, "plain", g)) for n, g in (("fgm", 0.2), ("rdrop", 0.05))]
+    page = page_of(*rows, order=["rdrop", "fgm"])
+    lines = [line for line in page.splitlines() if line.startswith("| the ")]
+    assert [line.split(" | ")[0] for line in lines] == ["| the rdrop", "| the fgm"]
+    assert "0.6000 ± 0.1414" in lines[1] and "+0.2000 (+0.1000 to +0.3000)" in lines[1]
+    assert "`run.py options --only fgm`" in lines[1] and "| 2 |" in lines[1] and "| 900 |" in lines[1]
+    assert "- rdrop - plain: accuracy +0.0500 (-0.0500 to +0.1500), auc +0.0500" in page
+    assert "- the rdrop: accuracy +0.0500" in page and "- the fgm:" not in page
+    assert not any(TITLES[group] in page for group in ("pretraining", "starts", "forgetting"))
+    assert 'ernie-pair "a b"' in page and "![" not in page
+
+
 def test_the_page_shows_both_sides_and_their_speed():
-    ours = sided("ours", 0.0)
+    ours, theirs = sided("ours", 0.0), sided("transformers", -0.05)
     ours["figures"]["differences"] = []
-    theirs = sided("transformers", -0.05, versions={"torch": "2.0", "attention": "eager"})
-    names = ["ours", "transformers"]
-    page = render_page({"peer": {"ours": ours, "transformers": theirs}}, {"peer": names}).text
-    rows = [line for line in page.splitlines() if line.startswith("| the ")]
-    assert (
-        "-0.0500 (-0.1500 to +0.0500) | 15.0 ± 7.1 | 3.0 ± 1.4 | `run.py peer --only transformers` |"
-        in rows[1]
-    )
+    theirs["figures"]["versions"] = {"torch": "2.0", "attention": "eager"}
+    page = page_of(ours, theirs)
+    cells = "-0.0500 (-0.1500 to +0.0500) | 15.0 ± 7.1 | 3.0 ± 1.4 | `run.py peer --only transformers` |"
+    assert cells in [line for line in page.splitlines() if line.startswith("| the ")][1]
     assert "- transformers - ours: accuracy -0.0500" in page and "2 threads on both sides" in page
     assert "| transformers | 2 | 0.7000 | 0.5000 | 0.5000 | 0.5000 | 0.1000 | 20.0 | 2.0 |" in page
     assert "The peer: torch 2.0, attention eager." in page
-    alone = render_page({"peer": {"transformers": theirs}}, {"peer": names}).text
-    assert "`run.py peer --only ours` has not been run" in alone
+    assert "`run.py peer --only ours` has not been run" in page_of(theirs)
 
 
 def test_the_page_shows_the_character_overlap_baseline(tmp_path):
     """The threshold comes from the training pairs; on the test pairs another one would be better."""
     train = [("甲乙", "甲乙", "1"), ("甲乙丙", "甲乙丁", "1"), ("甲乙", "甲丙", "0"), ("甲", "乙", "0")]
     test = [("甲乙", "甲乙", "1"), ("甲乙丙丁", "甲乙丙戊", "0"), ("甲乙", "甲丙", "0"), ("甲", "乙", "0")]
-    names = [write_pairs(tmp_path / f"{name}.tsv", rows) for name, rows in (("train", train), ("test", test))]
-    found = overlap_figures(*map(Path, names), choose=Path(names[0]), metric="accuracy")
-    assert found == {"accuracy": 0.75, "auc": 1.0, "chosen": 1.0}
-    by_auc = overlap_figures(*map(Path, names), choose=Path(names[1]), metric="auc")
-    assert by_auc == {"accuracy": 0.75, "auc": 1.0, "chosen": 1.0}
-    assert seen_figures(*map(Path, names)) == {"any": 0.75, "both": 0.75}
-    figures = {**comparison("pretrained", "scratch", 0.1), "overlap": found}
+    train, test = (
+        Path(write_pairs(tmp_path / f"{name}.tsv", rows)) for name, rows in (("train", train), ("test", test))
+    )
+    shares = {"accuracy": 0.75, "auc": 1.0, "chosen": 1.0}
+    assert overlap_figures(train, test, train, "accuracy") == shares
+    assert overlap_figures(train, test, test, "auc") == shares
+    assert seen_figures(train, test) == {"any": 0.75, "both": 0.75}
+    figures = {**comparison("pretrained", "scratch", 0.1), "overlap": shares}
     figures["chosen"] = {"pretrained": [0.8, 0.9], "scratch": [0.6, 0.7]}
     figures["seen"] = {"any": 0.5, "both": 0.25}
-    page = render_page({"starts": {"afqmc": result_of("starts", "afqmc", figures)}}, {"starts": ["afqmc"]})
-    assert "shared characters reach accuracy 0.7500, auc 1.0000." in page.text
-    assert "- best accuracy on the held-out training pairs by which the checkpoint is chosen: " in page.text
-    assert "is chosen: pretrained 0.8500, scratch 0.6500, shared characters 1.0000" in page.text
-    assert "50.0% of the test rows have a text that is also in the training file" in page.text
+    page = page_of(result_of("starts", "afqmc", figures))
+    assert "shared characters reach accuracy 0.7500, auc 1.0000." in page
+    assert "- best accuracy on the held-out training pairs by which the checkpoint is chosen: " in page
+    assert "is chosen: pretrained 0.8500, scratch 0.6500, shared characters 1.0000" in page
+    assert "50.0% of the test rows have a text that is also in the training file" in page
 
 
 def test_the_page_names_the_mixture_that_forgets_least():
-    def asked(name, general, laws):
+    def row(name, general, laws):
         losses = {"corpus": general, "laws": laws, "corpus_one_segment": 9.0}
         return result_of("forgetting", name, {"masked": {k: {"lm_loss": v} for k, v in losses.items()}})
 
-    rows = {"before": asked("before", 5.0, 4.0), "alone": asked("alone", 5.5, 3.5)}
-    order = {"forgetting": ["before", "alone", "half"]}
-    half = {"half": asked("half", 5.02, 3.8)}
-    page = render_page({"forgetting": {**rows, **half}}, order).text
+    before, alone = row("before", 5.0, 4.0), row("alone", 5.5, 3.5)
+    page = page_of(before, alone, row("half", 5.02, 3.8))
     assert "| the alone | 2 | 5.500 (+0.500) | 3.500 (-0.500) |" in page
     assert "Least is forgotten with the half: no loss rises by more than 0.020." in page
-    gain = {"half": asked("half", 4.9, 3.8)}
-    assert "the half: no loss rises." in render_page({"forgetting": {**rows, **gain}}, order).text
+    assert "the half: no loss rises." in page_of(before, alone, row("half", 4.9, 3.8))
+
+
+def test_the_page_shows_losses_and_vectors_of_both_sides():
+    losses = {"losses": {"ours": [0.7, 0.65], "transformers": [0.7, 0.6500002]}, "largest_difference": 2e-7}
+    vectors = {"texts": 1000, "beyond_ascii": 290, "symbols": 54, "cut": [3, 3], "max_seq_len": [256, 256]}
+    vectors.update(cut_otherwise_by_ernie=159, vectors=1.7e-7, cosines=2.7e-7)
+    rows = (("losses", losses), ("vectors", vectors))
+    versions = {"versions": {"torch": "2.0"}}
+    page = page_of(*(result_of("published", name, {**figures, **versions}) for name, figures in rows))
+    assert "| 2 | 0.6500000 | 0.6500002 | -2.0e-07 |" in page and "The largest difference is 2.0e-07." in page
+    assert "1,000 different texts" in page and "of a number of a vector: 1.7e-07" in page
+    assert '`run.py published --only "ours transformers"` has not been run.' in page
 
 
 def test_an_invalid_or_missing_result_is_reported(tmp_path):
@@ -418,119 +431,93 @@ def test_an_invalid_or_missing_result_is_reported(tmp_path):
     (tmp_path / "starts" / "broken.json").write_text("[]")
     with pytest.raises(InputError, match="broken.json.*remove it"):
         read_results(tmp_path)
+    config = write_results.WriteConfig(str(tmp_path / "none"), str(tmp_path / "page.md"))
     with pytest.raises(InputError, match="no run is there"):
-        write_results.write_results(
-            write_results.WriteConfig(str(tmp_path / "none"), str(tmp_path / "page.md"))
-        )
+        write_results.write_results(config)
 
 
 def test_the_committed_page_matches_the_committed_runs(tmp_path):
-    committed = ROOT / "docs" / "RESULTS.md"
-    if not read_results(main_folder()):
-        assert not committed.exists()
-        return
     write_results.write_results(write_results.WriteConfig(output=str(tmp_path / "RESULTS.md")))
-    assert (tmp_path / "RESULTS.md").read_text() == committed.read_text()
-    pictures = {path.name for path in (tmp_path / "results").glob("*")}
-    assert pictures == {path.name for path in (ROOT / "docs" / "results").glob("*")}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_the_readme_shows_the_committed_comparisons(page):
-    shown = between(RESULTS).search((ROOT / page).read_text(encoding="utf-8"))
-    found = summary_of(read_results(main_folder()), is_chinese(page))
-    assert found and shown and shown[1] == found
+    assert (tmp_path / "RESULTS.md").read_text() == (ROOT / "docs" / "RESULTS.md").read_text()
+    drawn, committed = (
+        {path.name: path.read_text() for path in folder.glob("*")}
+        for folder in (tmp_path / "results", ROOT / "docs" / "results")
+    )
+    assert drawn.keys() == committed.keys() and drawn
 
 
 @pytest.mark.parametrize(
-    "page, says",
-    [("README.md", "({} layers, hidden size {})"), ("README_cn.md", "（{} 层，隐藏层 {}，")],
+    "page, shape", [("README.md", "({} layers, hidden size {})"), ("README_cn.md", "（{} 层，隐藏层 {}，")]
 )
-def test_the_readme_states_the_size_of_the_model(page, says):
-    commands = read_results(main_folder())["pretraining"]["pretrained"]["commands"]
+def test_the_readme_shows_the_committed_comparisons(page, shape):
+    results, text = read_results(RESULTS), (ROOT / page).read_text(encoding="utf-8")
+    shown = between(readme_block.RESULTS).search(text)
+    assert shown and shown[1] == summary_of(results, is_chinese(page)) != ""
+    commands = results["pretraining"]["pretrained"]["commands"]
     words = dict(word.split("=", 1) for words in commands for word in words if "=" in word)
-    shape = says.format(words["--num_hidden_layers"], words["--hidden_size"])
-    assert shape in (ROOT / page).read_text(encoding="utf-8")
+    assert shape.format(words["--num_hidden_layers"], words["--hidden_size"]) in text
 
 
 def test_the_readme_compares_both_sides_if_both_were_run():
-    one = {"starts": {"one": result_of("starts", "one", three_starts(), title="LCQMC, all rows, ERNIE")}}
+    starts = {"starts": {"one": three_starts("LCQMC, all rows, ERNIE")}}
     ours, theirs = sided("ours", 0.0), sided("transformers", -0.05)
     ours["title"] = "this package, 20,000 rows of LCQMC"
     theirs["figures"]["pairs_per_second"] = [1500.0, 1000.0]
-    both = summary_of({**one, "peer": {"ours": ours, "transformers": theirs}}, in_chinese=False)
+    both = summary_of({**starts, "peer": {"ours": ours, "transformers": theirs}}, in_chinese=False)
     assert "(20,000 rows of LCQMC, float32, 2 threads)" in both
     assert "Trainer reaches 0.6000 ± 0.1414 at 1,250 pairs/s" in both and both.endswith("0.1414 at 3.")
-    assert "Trainer" not in summary_of({**one, "peer": {"ours": ours}}, in_chinese=False)
+    assert "Trainer" not in summary_of({**starts, "peer": {"ours": ours}}, in_chinese=False)
 
 
-@pytest.mark.parametrize(
-    "in_chinese, row",
-    [(False, "| LCQMC, all rows, 1 epoch | accuracy | 2 |"), (True, "| LCQMC，全部，1 轮 | 准确率 | 2 |")],
-)
-def test_the_readme_names_the_epochs_of_another_training(in_chinese, row):
+def test_the_readme_names_the_epochs_of_another_training():
     title = "LCQMC, all rows, 1 epoch, ERNIE classifier"
-    assert title in [each.title for each in GROUPS["starts"].runs(Scale())]
-    found = {"starts": {"one": result_of("starts", "one", three_starts(), title=title)}}
-    assert row in summary_of(found, in_chinese)
-
-
-def three_starts():
-    figures = comparison("continued", "scratch", 0.1)
-    figures["models"]["pretrained"] = figures["models"]["scratch"]
-    figures["overlap"] = {"accuracy": 0.6, "auc": 0.7}
-    return figures
+    assert title in [each.title for each in runs_of("starts", Scale())]
+    results = {"starts": {"one": three_starts(title)}}
+    assert "| LCQMC, all rows, 1 epoch | accuracy | 2 |" in summary_of(results, in_chinese=False)
+    assert "| LCQMC，全部，1 轮 | 准确率 | 2 |" in summary_of(results, in_chinese=True)
 
 
 def test_an_unbalanced_data_set_is_shown_by_auc():
     """By its own metric in every cell: the majority class has an AUC of one half."""
-    figures = {**three_starts(), "chosen_by": "auc", "chosen": {"scratch": [0.6, 0.7]}}
-    afqmc = result_of("starts", "afqmc", figures, title="AFQMC, all rows, ERNIE classifier")
-    (row,) = (
-        line for line in summary_of({"starts": {"afqmc": afqmc}}, False).splitlines() if "AFQMC" in line
-    )
+    afqmc = three_starts("AFQMC, all rows, ERNIE", chosen_by="auc", chosen={"scratch": [0.6, 0.7]})
+    (row,) = (x for x in summary_of({"starts": {"a": afqmc}}, False).splitlines() if "AFQMC" in x)
     assert row.startswith("| AFQMC, all rows | AUC | 2 | 0.5000 ± 0.0000 |")
     assert row.endswith("| +0.1000 (+0.0000 to +0.2000) | 0.7000 | 0.5000 |")
-    page = render_page({"starts": {"afqmc": afqmc}}, {"starts": ["afqmc"]}).text
-    assert (
-        "- best auc on the held-out training pairs by which the checkpoint is chosen: scratch 0.6500" in page
-    )
+    line = "- best auc on the held-out training pairs by which the checkpoint is chosen: scratch 0.6500"
+    assert line in page_of(afqmc)
 
 
 def test_the_readme_tells_what_a_search_of_flags_gives():
     figures = {**comparison("continued", "scratch", 0.1), "searched": {}}
     searched = result_of("scratch", "searched", figures, title="LCQMC, 20,000 rows, 8 trials for each start")
-    starts = {"a": result_of("starts", "a", three_starts(), title="LCQMC, 5,000 rows, ERNIE classifier")}
-    found = {"starts": starts, "scratch": {"searched": searched}}
-    english, chinese = (summary_of(found, in_chinese) for in_chinese in (False, True))
-    told = "20,000 rows of LCQMC give 0.6000 ± 0.1414 (continued) and 0.6000 ± 0.1414 (scratch)"
-    assert f"warm-up of 8 trials for each start, {told}: +0.1000 (+0.0000 to +0.2000)." in english
+    results = {"starts": {"a": three_starts("LCQMC, 5,000 rows, E")}, "scratch": {"searched": searched}}
+    english, chinese = (summary_of(results, in_chinese) for in_chinese in (False, True))
+    both = "20,000 rows of LCQMC give 0.6000 ± 0.1414 (continued) and 0.6000 ± 0.1414 (scratch)"
+    assert f"warm-up of 8 trials for each start, {both}: +0.1000 (+0.0000 to +0.2000)." in english
     assert "各搜索 8 次" in chinese and "相差 +0.1000（+0.0000 到 +0.2000）。" in chinese
 
 
 def test_the_readme_has_a_row_for_each_comparison(monkeypatch, tmp_path):
     """Only of those with all three starts; the text around the markers is kept."""
-    figures = three_starts()
     timed = result_of("any", "any", {"training_seconds": 150})
     starts = {
-        "lcqmc_small": result_of("starts", "a", figures, title="LCQMC, 5,000 rows, ERNIE classifier"),
+        "lcqmc_small": three_starts("LCQMC, 5,000 rows, ERNIE classifier"),
         "lcqmc_gram": result_of("starts", "b", comparison("pretrained", "scratch", 0.1)),
-        "lcqmc_all": result_of("starts", "c", figures, title="LCQMC, all rows, ERNIE classifier"),
+        "lcqmc_all": three_starts("LCQMC, all rows, ERNIE classifier"),
     }
     for page in PAGES:
         (tmp_path / page).write_text("a\n<!-- results -->\nold\n<!-- end of results -->\nb\n")
     monkeypatch.setattr(readme_block, "ROOT", tmp_path)
     monkeypatch.setattr(readme_block, "all_pages", lambda: list(PAGES))
-    found = {"pretraining": {"pretrained": timed}, "task": {"lcqmc": timed}, "starts": starts}
-    write_results.show_in_readmes(found)
+    results = {"pretraining": {"pretrained": timed}, "task": {"lcqmc": timed}, "starts": starts}
+    write_results.show_in_readmes(results)
     english, chinese = ((tmp_path / page).read_text().splitlines() for page in PAGES)
-    cells = (
-        "| accuracy | 2 |" + 3 * " 0.6000 ± 0.1414 |" + " +0.1000 (+0.0000 to +0.2000) | 0.6000 | 0.5000 |"
-    )
+    means = 3 * " 0.6000 ± 0.1414 |"
+    cells = f"| accuracy | 2 |{means} +0.1000 (+0.0000 to +0.2000) | 0.6000 | 0.5000 |"
     assert english[4:-4] == [f"| LCQMC, {rows} rows {cells}" for rows in ("5,000", "all")]
     assert [row.split(" | ")[0] for row in chinese[4:-4]] == ["| LCQMC，5,000 行", "| LCQMC，全部"]
-    told = "Pretraining took 2 minutes, continuing with the texts of LCQMC 2 minutes, on 2 CPU cores."
-    assert english[-3] == told and "继续预训练用了 2 分钟" in chinese[-3]
+    minutes = "Pretraining took 2 minutes, continuing with the texts of LCQMC 2 minutes, on 2 CPU cores."
+    assert english[-3] == minutes and "继续预训练用了 2 分钟" in chinese[-3]
     assert english[0] == chinese[0] == "a" and english[-1] == "b" and "old" not in english
 
 
@@ -538,94 +525,77 @@ def test_the_readme_has_a_row_for_each_comparison(monkeypatch, tmp_path):
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=120, pairs=180))
-    for name in ("text", "pairs/lcqmc", "vocab"):
+    for name in ("text", "pairs/lcqmc", "pairs/mrpc", "vocab"):
         (folder / name).mkdir(parents=True)
     documents = (folder / "sample" / "corpus.txt").read_text().strip().split("\n\n")
     for number, name in enumerate(("stories", "laws")):
         (folder / "text" / f"{name}.txt").write_text("\n\n".join(documents[number::2]) + "\n")
-    for name in ("train.tsv", "dev.tsv"):
-        (folder / "sample" / "pairs" / name).rename(folder / "pairs" / "lcqmc" / name)
-    (folder / "pairs" / "mrpc").mkdir()
-    for name, of in (("train", "train"), ("dev", "dev"), ("test", "dev")):
-        shutil.copy(folder / "pairs" / "lcqmc" / f"{of}.tsv", folder / "pairs" / "mrpc" / f"{name}.tsv")
-    words = ["build-vocab", f"--input_path={folder}/text", f"--output_path={folder}/vocab/ernie_1.0_zh.txt"]
-    subprocess.run([sys.executable, "-m", "ernie_pair", *words], check=True, cwd=ROOT)
+    pairs = folder / "sample" / "pairs"
+    for name, of in (("lcqmc/train", "train"), ("lcqmc/dev", "dev"), ("mrpc/train", "train")):
+        shutil.copy(pairs / f"{of}.tsv", folder / "pairs" / f"{name}.tsv")
+    for name in ("mrpc/dev", "mrpc/test"):
+        shutil.copy(pairs / "dev.tsv", folder / "pairs" / f"{name}.tsv")
+    vocab = folder / "vocab" / "ernie_1.0_zh.txt"
+    assert command("build-vocab", f"--input_path={folder}/text", f"--output_path={vocab}").code == 0
     return folder
 
 
-def start(data, folder, group, *words):
-    flags = {"work": folder / "work", "data": data, "results": folder / "runs", **SMALL}
-    given = [word.split("=")[0] for word in words]
-    flags = [f"--{name}={value}" for name, value in flags.items() if f"--{name}" not in given]
-    command = [sys.executable, ROOT / "scripts/results/run.py", group, *flags, *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+@pytest.fixture
+def start(data, tmp_path, monkeypatch):
+    """A function that makes runs here; the commands of ernie-pair start from a warm parent."""
+
+    class Warm(ChildCommand):
+        def __init__(self, words, name, log, environment, program):
+            is_script = program != ["-m", "ernie_pair"]
+            shim = str(Path(warm_path().split(os.pathsep)[0]) / "ernie-pair")
+            warm = (words, name, log, dict(os.environ), (), shim)
+            super().__init__(*((words, name, log, environment, program) if is_script else warm))
+
+    monkeypatch.setattr(proof.runner, "ChildCommand", Warm)
+    places = {"work": str(tmp_path / "work"), "data": str(data), "results": str(tmp_path / "runs")}
+    return lambda group, **flags: run_group(RunConfig(group, **{**places, **SMALL, **flags}))
 
 
-def test_a_small_run_of_the_whole_proof_of_use(data, tmp_path):
+def test_a_small_run_of_the_whole_proof_of_use(data, start, tmp_path, capsys, caplog):
     """From text to a pretrained model, what it forgets, a classifier, a search, the peer and the page."""
     whole = {"pretraining": "pretrained", "task": "lcqmc", "options": "plain symmetric_scoring"}
-    whole.update(scratch="searched", forgetting="before")
-    peer = f"--peer_python={write_fake_peer(tmp_path)}"
-    for group, only in {**whole, "peer": "ours transformers"}.items():
-        done = start(data, tmp_path, group, "--only", only, peer)
-        assert done.returncode == 0, done.stderr
-    again = start(data, tmp_path, "options", "--only", "plain")
-    assert "run 1 of 1 is done" in again.stderr
-    told = start(data, tmp_path, "status").stdout
-    assert "peer: 2 of 4 runs are done, about 0:" in told and "starts: 0 of 10 runs are done, with no" in told
-    for group, only, flag in (("pretraining", "pretrained", "--steps=4"), ("options", "plain", "--choose=9")):
-        changed = start(data, tmp_path, group, "--only", only, flag)
-        assert changed.returncode == 0, changed.stderr
-        assert f"{group}/{only}: its commands have changed" in changed.stderr
+    whole.update(scratch="searched", forgetting="before", peer="ours transformers")
+    for group, only in whole.items():
+        start(group, only=only, peer_python=write_fake_peer(tmp_path))
+    start("options", only="plain")
+    assert "run 1 of 1 is done" in capsys.readouterr().err
+    start("status")
+    status = capsys.readouterr().out
+    assert "peer: 2 of 4 runs are done, about 0:" in status
+    assert "starts: 0 of 10 runs are done, with no" in status
+    start("options", only="plain", choose=9)
+    assert "options/plain: its commands have changed" in capsys.readouterr().err
     for path in (tmp_path / "runs").rglob("*.json"):
         text = path.read_text()
         assert len(text) < 50_000 and str(tmp_path) not in text and str(data) not in text
-    words = ["--results", tmp_path / "runs", "--output", tmp_path / "RESULTS.md"]
-    subprocess.run([sys.executable, ROOT / "scripts/results/write_results.py", *words], check=True)
-    page = Path(tmp_path / "RESULTS.md").read_text()
+    write_results.write_results(
+        write_results.WriteConfig(str(tmp_path / "runs"), str(tmp_path / "RESULTS.md"))
+    )
+    page = (tmp_path / "RESULTS.md").read_text()
     assert "| pretrained: whole words | 1 | 7." in page or "| pretrained: whole words | 1 | 6." in page
-    assert "| LCQMC: 2 steps with the texts of its training pairs | 1 | " in page
-    assert "| symmetric scoring of the plain models | 1 | " in page
-    assert "| Trainer of transformers, float32, 20 rows of LCQMC | 1 | 1.0000 | " in page
-    assert "- transformers - ours: accuracy +" in page and "attention eager" in page
+    for line in (
+        "| LCQMC: 2 steps with the texts of its training pairs | 1 | ",
+        "| symmetric scoring of the plain models | 1 | ",
+        "| Trainer of transformers, float32, 20 rows of LCQMC | 1 | 1.0000 | ",
+        "- transformers - ours: accuracy +",
+        "attention eager",
+        "- best flags for scratch, of 1 complete trials: learning_rate ",
+    ):
+        assert line in page
     assert (tmp_path / "results" / "pretraining.svg").read_text().startswith("<svg")
     assert (tmp_path / "work/weights/half/model_state.pdparams").is_file()
-    assert "- best flags for scratch, of 1 complete trials: learning_rate " in page
     assert_held_out_domains_were_not_trained_on(tmp_path / "work")
-
-
-def test_a_published_model_is_trained_on_both_sides(data, tmp_path):
-    """The model that is fetched otherwise is there already; losses and vectors are tested in tests/peer."""
-    (tmp_path / "work" / "published").mkdir(parents=True)
-    write_sentence(tmp_path / "work" / "published" / "minilm")
-    words = ("--only", "ours transformers", f"--peer_python={write_fake_peer(tmp_path)}", "--seeds=2")
-    done = start(data, tmp_path, "published", *words)
-    assert done.returncode == 0, done.stderr
-    page = render_page(read_results(tmp_path / "runs"), {"published": ["ours", "transformers"]}).text
-    assert "### Fine-tuning on MRPC, beside Trainer" in page and "- pairs/s, ours / transformers: " in page
-    assert "- transformers - ours: accuracy +" in page and ", f1 +" in page
-    assert "| Trainer of transformers | 2 | 1.0000 ± 0.0000 | " in page
-
-
-def test_the_page_shows_losses_and_vectors_of_both_sides():
-    losses = {"losses": {"ours": [0.7, 0.65], "transformers": [0.7, 0.6500002]}, "largest_difference": 2e-7}
-    vectors = {"texts": 1000, "beyond_ascii": 290, "symbols": 54, "cut": [3, 3], "max_seq_len": [256, 256]}
-    vectors.update(cut_otherwise_by_ernie=159, vectors=1.7e-7, cosines=2.7e-7)
-    found = {
-        name: result_of("published", name, {**figures, "versions": {"torch": "2.0"}})
-        for name, figures in (("losses", losses), ("vectors", vectors))
-    }
-    page = render_page({"published": found}, {"published": [*found]}).text
-    assert "| 2 | 0.6500000 | 0.6500002 | -2.0e-07 |" in page and "The largest difference is 2.0e-07." in page
-    assert "1,000 different texts" in page and "of a number of a vector: 1.7e-07" in page
-    assert '`run.py published --only "ours transformers"` has not been run.' in page
 
 
 def assert_held_out_domains_were_not_trained_on(work):
     """Neither in the pretraining nor in those that go on; both parts of a domain together are all of it."""
     texts = texts_of(work / "corpus" / "documents.jsonl")
-    trained = document_ranges("940,50,10", len(texts))["train"]
-    seen = {texts[number] for number in trained}
+    seen = {texts[number] for number in document_ranges("940,50,10", len(texts))["train"]}
     for folder in (work / "domains" / "laws", work / "domains" / "stories"):
         train, held_out, whole = (
             set(texts_of(folder / f"{part}.jsonl")) for part in ("train", "held_out", "documents")
@@ -634,8 +604,18 @@ def assert_held_out_domains_were_not_trained_on(work):
         assert train <= seen and train | held_out == whole
 
 
-def test_the_group_is_the_first_argument(tmp_path):
-    assert RunConfig("status", data=str(tmp_path)).group_name == "status"
+def test_a_published_model_is_trained_on_both_sides(start, tmp_path):
+    """The model that is fetched otherwise is there already; losses and vectors are tested in tests/peer."""
+    (tmp_path / "work" / "published").mkdir(parents=True)
+    write_sentence(tmp_path / "work" / "published" / "minilm")
+    start("published", only="ours transformers", peer_python=write_fake_peer(tmp_path), seeds=2)
+    page = page_of(*read_results(tmp_path / "runs")["published"].values())
+    assert "### Fine-tuning on MRPC, beside Trainer" in page and "- pairs/s, ours / transformers: " in page
+    assert "- transformers - ours: accuracy +" in page and ", f1 +" in page
+    assert "| Trainer of transformers | 2 | 1.0000 ± 0.0000 | " in page
+
+
+def test_the_group_is_the_first_argument():
     done = subprocess.run(
         [sys.executable, "scripts/results/run.py"], cwd=ROOT, capture_output=True, text=True
     )
@@ -644,28 +624,22 @@ def test_the_group_is_the_first_argument(tmp_path):
     assert done.stderr.endswith(f"; for example: {example}\n")
 
 
-def test_an_unknown_run_or_path_is_a_one_line_error(data, tmp_path):
-    unknown = start(data, tmp_path, "options", "--only", "nothing")
-    assert unknown.returncode == 2
-    assert "error: --only nothing is no run of options; use some of plain, rdrop" in unknown.stderr
-    peer = start(data, tmp_path, "peer", "--only", "transformers")
-    assert peer.returncode == 2 and "error: transformers of peer need --peer_python, a" in peer.stderr
-    status = start(data, tmp_path, "status", "--only", "plain")
-    assert status.returncode == 2 and "error: --only plain is for one group, and status" in status.stderr
-    false = start(data, tmp_path, "peer", "--peer_python=/bin/false")
-    assert false.returncode == 2 and "install torch, transformers and accelerate" in false.stderr
-    nowhere = start(tmp_path / "nowhere", tmp_path, "options")
-    assert nowhere.returncode == 2 and "nowhere: no such folder" in nowhere.stderr
-    (tmp_path / "a b").mkdir()
-    for flag in ("--work", "--data"):
-        blank = start(data, tmp_path, "options", f"{flag}={tmp_path}/a b")
-        assert blank.returncode == 2 and f"error: {flag} {tmp_path}/a b: blanks end a path" in blank.stderr
+@pytest.mark.parametrize(
+    "group, flags, error",
+    [
+        ("options", {"only": "nothing"}, "^only nothing is no run of options; use some of plain, rdrop"),
+        ("peer", {"only": "transformers"}, "^transformers of peer need peer_python, a Python"),
+        ("status", {"only": "plain"}, "^only plain is for one group, and status covers all"),
+        ("peer", {"peer_python": "/bin/false"}, "install torch, transformers and accelerate"),
+        ("options", {"data": "nowhere"}, "^data nowhere: no such folder"),
+        ("options", {"work": "/a b"}, "^work /a b: blanks end a path"),
+    ],
+)
+def test_an_unknown_run_or_path_is_a_one_line_error(start, group, flags, error):
+    with pytest.raises(InputError, match=error):
+        start(group, **flags)
 
 
 def test_command_words_omit_flags_that_are_none():
-    assert words_of("train", seed=1, model_type=None, scores=True) == (
-        "ernie-pair",
-        "train",
-        "--seed=1",
-        "--scores=true",
-    )
+    words = words_of("train", seed=1, model_type=None, scores=True)
+    assert words == ("ernie-pair", "train", "--seed=1", "--scores=true")

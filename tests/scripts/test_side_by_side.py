@@ -7,29 +7,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-import bench_data
-import bench_pair
-import bench_pretrain
-import bench_serve
+import bench
 import bench_side_by_side
+import numpy as np
 import pytest
 import readme_block
 import side_by_side_table
+from bench_side_by_side import BenchConfig, compare
 from places import ROOT
-from side_by_side import turns
-from side_by_side.cases import Case, compare
-from side_by_side.figures import case_figures, ratio_of
-from side_by_side.flags import SideBySideFlags
-from side_by_side.lanes import Lane, Measured, Turn, TurnPlan, Work, measure_lanes
-from side_by_side.pair_case import work_of
+from side_by_side import cases, turns
+from side_by_side.cases import CASES, Case, Shape, pair_work, train_events
+from side_by_side.lanes import Lane, Measured, Turn, TurnPlan, Work, case_figures, measure_lanes, ratio_of
 from side_by_side.peer.python import path_of_peer
 from side_by_side.report import render_rows
-from side_by_side.starting import peer_ways
+from tables import serve
 from tiny_pair import VOCAB, write_pairs
 from tiny_pair import write_model as write_tiny_model
 
 from data_tools.files.errors import InputError
-from ernie_pair.inference.token_rows import Batch
+from data_tools.make_sample import SampleConfig, make_sample
 from ernie_pair.models.source import open_model
 from ernie_pair.runtime import cpu as malloc
 from ernie_pair.train.step_work import EncoderSize, count_classifier, count_encoder
@@ -60,7 +56,12 @@ else:
     import json
     from side_by_side.turns import Turns
     spec = json.load(open(sys.argv[3]))
-    assert sys.argv[2] == "side_by_side.peer.lane" and spec["model"]["num_hidden_layers"] == 1
+    assert sys.argv[2] == "side_by_side.peer.lane"
+    if "batches" in spec:
+        assert spec["model"]["num_hidden_layers"] == 1
+        import numpy
+        with numpy.load(spec["batches"]) as stored:
+            assert {stored[name].dtype.kind for name in stored.files} == {"i"}
     turns = Turns()
     turns.begin()
     while True:
@@ -92,7 +93,7 @@ def test_a_lane_that_exits_is_reported_with_its_last_line(tmp_path, ending):
 
 
 def test_a_ratio_is_of_medians_with_the_range_over_rounds():
-    assert ratio_of([2.0, 4.0, 12.0], [1.0, 2.0, 3.0]) == (2.0, 2.0, 4.0)
+    assert ratio_of([2.0, 4.0, 12.0], [1.0, 2.0, 3.0]) == {"ratio": 2.0, "low": 2.0, "high": 4.0}
     assert ratio_of([], [1.0]) is None
 
 
@@ -114,12 +115,12 @@ def test_figures_count_work_and_compare_like_with_like():
             measured("product bf16", "product", "bf16", [1.0, 1.0], flops_per_cpu_second=8e9),
         ],
     )
-    plain, fused = case.lanes[:2]
-    assert (fused.pairs_per_second, fused.real_tokens_per_second, fused.tokens_per_second) == (8, 80, 100)
-    assert (fused.flops_per_second, fused.flops_per_cpu_second, fused.product_share) == (2e9, 4e9, 0.5)
-    assert plain.product_share is None  # no product was measured in its precision
-    found = {(ratio["ours"], ratio["other"]): ratio["wall"]["ratio"] for ratio in case.ratios}
-    assert found == {
+    plain, fused = case["lanes"][:2]
+    names = ("pairs_per_second", "real_tokens_per_second", "tokens_per_second", "flops_per_second")
+    assert [fused[name] for name in names] == [8, 80, 100, 2e9]
+    assert (fused["flops_per_cpu_second"], fused["product_share"]) == (4e9, 0.5)
+    assert plain["product_share"] is None  # no product was measured in its precision
+    assert {(ratio["ours"], ratio["other"]): ratio["wall"]["ratio"] for ratio in case["ratios"]} == {
         ("plain fp32", "peer defaults"): 4.0,
         ("fused bf16", "plain fp32"): 2.0,
         ("fused bf16", "peer bf16"): 4.0,
@@ -133,31 +134,29 @@ def test_a_table_has_columns_of_one_width():
 
 
 def test_work_counts_the_pairs_tokens_and_flops_of_a_turn(tmp_path):
-    import numpy as np
-
     spec = open_model(str(write_tiny_model(tmp_path / "m")), model_type="", from_scratch=True).spec
     ids = np.array([[1, 5, 2, 6, 2, spec.pad_id], [1, 5, 2, 6, 7, 2]])
-    batches = [Batch(ids, ids, None)] * 3
-    (work,) = work_of(spec, batches, TurnPlan(warmup=1, steps=2, rounds=1))
     size = EncoderSize(2, 32, 64)
     flops = 3 * (count_encoder(size, 2, 6, rows_read=2) + count_classifier(size, 2, 2))
-    assert work == Work(pairs=2, tokens=11, padded_tokens=12, flops=flops)
-    (padded,) = work_of(spec, batches, TurnPlan(1, 2, 1), padded_to=9)
+    step = pair_work(spec, ids)
+    assert step == Work(pairs=2, tokens=11, padded_tokens=12, flops=flops)
+    padded = pair_work(spec, ids, padded_to=9)
     assert padded.padded_tokens == 18 and padded.tokens == 11 and padded.flops > flops
+    plan = TurnPlan(warmup=1, steps=2, rounds=1)
+    assert plan.work_of([padded, step, padded]) == [Work(2, 11, 15, (flops + padded.flops) / 2)]
 
 
-def test_three_result_files_are_written_and_not_overwritten(tmp_path, capsys):
-    flags = SideBySideFlags(output=str(tmp_path / "out.json"), device="cpu")
-    case = Case("a case", "a batch", lambda folder: [measured("plain fp32", "ours", "fp32", [2.0])])
-    compare(flags, [case, case])
+def test_three_result_files_are_written_and_not_overwritten(tmp_path, capsys, monkeypatch):
+    case = Case("a {layers}", "a batch", Shape(3), lambda *_: [measured("plain fp32", "ours", "fp32", [2.0])])
+    monkeypatch.setattr(bench_side_by_side, "CASES", {"one": case, "two": case})
+    config = BenchConfig("p", "v", output=str(tmp_path / "out.json"), device="cpu")
+    compare(config)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md", "out.png"]
-    assert [each["name"] for each in json.loads((tmp_path / "out.json").read_text())["cases"]] == [
-        "a case"
-    ] * 2
+    assert [each["name"] for each in json.loads((tmp_path / "out.json").read_text())["cases"]] == ["a 3"] * 2
     assert "| plain fp32 | 1,000.0 " in (tmp_path / "out.md").read_text()
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match="out.json exists; "):
-        compare(flags, [case])
+        compare(config)
 
 
 @pytest.fixture
@@ -170,104 +169,91 @@ def peer(tmp_path):
     return str(path)
 
 
-def bench(script, *words):
-    command = [sys.executable, f"scripts/{script}.py", *map(str, words)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+@pytest.fixture
+def lanes_of(tmp_path, peer, monkeypatch):
+    """A function that measures a case beside the peer, in small, and returns its lanes by name."""
+    make_sample(SampleConfig(output_dir=str(tmp_path / "sample"), documents=200))
+    characters = sorted(set((tmp_path / "sample" / "corpus.txt").read_text(encoding="utf-8")) - {"\n", " "})
+    tokens = dict.fromkeys([*VOCAB, *characters, *(f"##{character}" for character in characters)])
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
+    monkeypatch.setattr(cases, "DOCUMENTS", 200)
+
+    def measure(case, **flags):
+        output = tmp_path / "out.json"
+        small = {"num_hidden_layers": 1, "hidden_size": 64, "batch_size": 4, "max_seq_len": 32}
+        turns_of_each = {"rounds": 2, "steps": 1, "warmup": 1, "device": "cpu", "peer_python": peer}
+        files = (str(write_pairs(tmp_path / "pairs.tsv", 40)), str(vocab))
+        compare(BenchConfig(*files, cases=case, output=str(output), **small, **turns_of_each, **flags))
+        (case,) = json.loads(output.read_text())["cases"]
+        return {each["name"]: each for each in case["lanes"]}
+
+    return measure
 
 
-SHORT = ("--device", "cpu", "--rounds", 2, "--steps", 1, "--warmup", 1)
-SHORT += ("--hidden_size", 64, "--num_hidden_layers", 1)
-
-
-def lanes_in(path):
-    (case,) = json.loads(path.read_text())["cases"]
-    return {each["name"]: each for each in case["lanes"]}
-
-
-def test_pair_training_is_measured_beside_a_peer(tmp_path, peer):
-    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
-    pairs, output = write_pairs(tmp_path / "pairs.tsv", 40), tmp_path / "out.json"
-    data = ("--pair_file", pairs, "--vocab_file", tmp_path / "vocab.txt", "--batch_size", 4)
-    done = bench("bench_pair", *data, *SHORT, "--peer_python", peer, "--output", output)
-    assert done.returncode == 0, done.stderr[-2000:]
-    lanes = lanes_in(output)
-    assert {"plain fp32", *peer_ways("cpu")} <= set(lanes)
+def test_pair_training_is_measured_beside_a_peer(lanes_of, capsys):
+    lanes = lanes_of("pair-small", lanes="plain fp32, peer fp32")
+    assert set(lanes) == {"plain fp32", "peer fp32"}
     plain = lanes["plain fp32"]
     assert 0 < plain["product_share"] < 1.5 and plain["data_wait_share"] is not None
     assert plain["tokens_per_second"] > plain["real_tokens_per_second"] > plain["pairs_per_second"] > 0
-    assert "| plain fp32" in done.stdout and "torch 2.0, transformers 4.0" in done.stdout
+    shown = capsys.readouterr().out
+    assert "| plain fp32" in shown and "torch 2.0, transformers 4.0" in shown
 
 
-def test_pretraining_is_measured_beside_a_peer(tmp_path, peer):
-    from data_tools.make_sample import SampleConfig, make_sample
+def test_pretraining_is_measured_beside_a_peer(lanes_of):
+    lanes = lanes_of("pretrain-base", lanes="plain fp32, peer defaults")
+    assert lanes["plain fp32"]["flops_per_second"] > 0 and set(lanes) == {"plain fp32", "peer defaults"}
 
-    make_sample(SampleConfig(output_dir=str(tmp_path / "sample"), documents=200))
-    characters = sorted(set((tmp_path / "sample" / "corpus.txt").read_text(encoding="utf-8")) - {"\n", " "})
-    specials = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"]
-    twins = [f"##{character}" for character in characters]
-    vocab = "".join(f"{token}\n" for token in [*specials, *characters, *twins])
-    (tmp_path / "vocab.txt").write_text(vocab, encoding="utf-8")
-    data = ("--vocab_file", tmp_path / "vocab.txt", "--max_seq_len", 32, "--micro_batch_size", 2)
-    output = tmp_path / "out.json"
-    done = bench("bench_pretrain", *data, *SHORT, "--peer_python", peer, "--output", output)
-    assert done.returncode == 0, done.stderr[-2000:]
-    lanes = lanes_in(output)
-    assert lanes["plain fp32"]["flops_per_second"] > 0 and "peer defaults" in lanes
+
+def test_tokenizers_are_measured_and_a_lane_must_exist(lanes_of):
+    assert lanes_of("encode", pairs=20)["encode"]["pairs_per_second"] > 0
+    with pytest.raises(InputError, match="lanes fast is not a lane of this case; use some of encode, peer"):
+        lanes_of("encode", lanes="fast", overwrite=True)
 
 
 @pytest.mark.parametrize(
-    "flags, said",
+    "flags, error",
     [
         ({"device": "gpu"}, "device gpu, but "),
         ({"peer_python": "/nowhere/python"}, "No such file or directory; give a Python"),
         ({"peer_python": "/bin/false"}, "install torch and transformers in its environment"),
+        ({"cases": "ask-small,tea"}, "cases tea is not a case; use some of pair-small, "),
     ],
 )
-def test_an_unusable_device_or_peer_is_a_one_line_error(flags, said):
-    with pytest.raises(InputError, match=said):
-        compare(SideBySideFlags(**{"device": "cpu", **flags}), [])
+def test_an_unusable_device_or_peer_is_a_one_line_error(flags, error):
+    with pytest.raises(InputError, match=error):
+        compare(BenchConfig("p", "v", **{"device": "cpu", **flags}))
 
 
-PAIR_WORDS, TEXT_WORDS = {"pair_file": "p", "vocab_file": "v"}, {"vocab_file": "v"}
+def test_every_case_has_a_name_of_its_own():
+    names = {case.name.format(**vars(case.shape)) for case in CASES.values()}
+    assert len(names) == len(CASES) == len(BenchConfig("p", "v").chosen_cases())
 
 
 @pytest.mark.parametrize(
-    "module, given, unread",
+    "part, flags, unread",
     [
-        (bench_pair, PAIR_WORDS, ("threads", "rounds", "steps", "warmup", "overwrite", "full_pairs")),
-        (bench_pretrain, TEXT_WORDS, ("threads", "rounds", "steps", "warmup", "overwrite")),
-        (bench_data, TEXT_WORDS, ("threads", "rounds", "steps", "warmup", "overwrite")),
+        ("pair", {"vocab_file": "v", "pair_file": "p"}, {"megabytes": 9, "clients": "9", "model": "m"}),
+        ("pretrain", {"vocab_file": "v"}, {"pair_file": "p", "rows": 9000, "speed_megabytes": 9}),
+        ("data", {"vocab_file": "v"}, {"batch_size": 9, "steps": 90, "max_wait_ms": 9.0}),
+        ("serve", {"model": "m", "pair_file": "p"}, {"runs": 9, "vocab_file": "v"}),
     ],
 )
-def test_a_lane_flag_without_lanes_is_refused(module, given, unread):
-    module.BenchConfig(**given)
-    for name in unread:
-        other = {name: True if name in ("overwrite", "full_pairs") else 9}
-        with pytest.raises(InputError, match=f"^{name} is not read without peer_python or output; leave it"):
-            module.BenchConfig(**given, **other)
-        module.BenchConfig(**given, **other, output="figures.json")
-
-
-@pytest.mark.parametrize(
-    "module, given, unread",
-    [
-        (bench_pair, PAIR_WORDS, {"rows": 9000, "updates": 90, "runs": 9}),
-        (bench_pretrain, TEXT_WORDS, {"updates": 90, "runs": 9}),
-        (bench_data, TEXT_WORDS, {"megabytes": 9, "speed_megabytes": 9, "million_tokens": 9, "runs": 9}),
-    ],
-)
-def test_a_flag_that_lanes_ignore_is_refused_with_lanes(module, given, unread):
-    module.BenchConfig(**given, **unread)
+def test_a_flag_that_a_part_does_not_read_is_refused(part, flags, unread):
+    bench.BenchConfig(part, **flags)
     for name, value in unread.items():
-        with pytest.raises(InputError, match=f"^{name} is not read with peer_python or output; leave it out"):
-            module.BenchConfig(**given, **{name: value}, peer_python="python")
+        with pytest.raises(InputError, match=f"^{name} is not read by {part}; leave it out"):
+            bench.BenchConfig(part, **flags, **{name: value})
+    for name in flags:
+        with pytest.raises(InputError, match=f"^{name} is missing: {part} reads it"):
+            bench.BenchConfig(part, **{**flags, name: ""})
 
 
 @pytest.mark.parametrize("clients", ["0", "1 x", "", "-1", "1.5"])
 def test_invalid_numbers_of_clients_are_refused(clients):
     with pytest.raises(InputError, match="^clients takes numbers from 1 to 9999, not '.*'; use '1 4 16'"):
-        bench_serve.BenchConfig(model="m", pair_file="p", clients=clients)
+        bench.BenchConfig("serve", model="m", pair_file="p", clients=clients)
 
 
 def test_too_few_responses_for_a_latency_are_an_error():
@@ -283,31 +269,66 @@ def test_too_few_responses_for_a_latency_are_an_error():
         service = await asyncio.start_server(answer, "127.0.0.1", 0)
         async with service:
             port = service.sockets[0].getsockname()[1]
-            await bench_serve.latency_of(port, [b"{}"], 1, 0.1)
+            await serve.latency_of(port, [b"{}"], 1, 0.1)
 
     with pytest.raises(InputError, match=r"^[01] requests were answered in 0\.1 s; pass more seconds$"):
         asyncio.run(measure())
+
+
+# Writes its flags and thread count to its events; exits with the code given by --code.
+PROGRAM = """
+import json, os, sys
+from pathlib import Path
+flags = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+output = Path(flags["output_dir"])
+output.mkdir()
+event = {"flags": flags, "threads": os.environ.get("OMP_NUM_THREADS")}
+lines = [{"split": split, "step": step, **event} for step in (1, 2, 3) for split in ("train", "dev")]
+(output / "metrics.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in lines))
+if int(flags["code"]):
+    print("the reason, in 数", file=sys.stderr)
+sys.exit(int(flags["code"]))
+"""
+
+
+@pytest.fixture
+def run_flags(tmp_path, monkeypatch):
+    """Flags of a program that stands in for a script of the package."""
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    monkeypatch.setattr(cases, "SCRIPTS", tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    return {"output_dir": str(tmp_path / "run"), "device": "cpu", "bucket": True, "code": 0}
+
+
+@pytest.mark.parametrize("processes, threads, expected", [(0, 0, "7"), (0, 2, "2"), (1, 2, "2")])
+def test_training_events_are_returned_without_the_first(run_flags, processes, threads, expected):
+    for _ in range(2):  # the output of the first run is deleted
+        events = train_events("program.py", run_flags, processes, threads)
+        assert [event["step"] for event in events] == [2, 3]
+        assert {event["threads"] for event in events} == {expected}
+        assert events[0]["flags"]["bucket"] == "True"
+
+
+def test_a_failed_run_is_reported_with_its_last_line(run_flags):
+    with pytest.raises(InputError, match="^a run ended with code 3: the reason, in 数$"):
+        train_events("program.py", {**run_flags, "code": 3})
+
+
+def test_missing_gpus_are_an_error_before_the_run(run_flags, monkeypatch):
+    monkeypatch.setattr(cases, "count_cards", lambda: 1)
+    with pytest.raises(InputError, match="^2 processes need 2 GPUs, and 1 are visible$"):
+        train_events("program.py", {**run_flags, "device": "gpu"}, processes=2)
 
 
 def test_lanes_use_the_allocator_settings_of_this_package():
     assert turns.MALLOC_SETTINGS == malloc.SETTINGS
 
 
-def test_the_whole_comparison_refuses_an_unknown_case():
-    config = bench_side_by_side.BenchConfig(pair_file="p", vocab_file="v", cases="ask-small,tea")
-    with pytest.raises(InputError, match="cases tea is not a case; use some of pair-small, "):
-        config.chosen_cases()
-    names = [
-        case.name for case in bench_side_by_side.BenchConfig(pair_file="p", vocab_file="v").chosen_cases()
-    ]
-    assert len(set(names)) == len(bench_side_by_side.CASES) == 7
-
-
-@pytest.mark.parametrize("module", [bench_pair, bench_pretrain, bench_side_by_side])
-def test_help_lists_the_peer_flags(module):
+@pytest.mark.parametrize("module", [bench, bench_side_by_side])
+def test_help_lists_the_flags(module):
     words = [sys.executable, module.__file__, "--help"]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0 and "--peer_python" in done.stdout and "--rounds" in done.stdout
+    assert done.returncode == 0 and "--vocab_file" in done.stdout and "--device" in done.stdout
 
 
 @pytest.fixture

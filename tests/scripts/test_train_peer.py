@@ -13,9 +13,8 @@ import pytest
 import train_peer
 from fake_peer import write_fake_peer
 from places import ROOT
-from proof.curves import pairs_in, read_curve, seconds_in
-from proof.groups import peer as peer_group
-from proof.scale import Scale
+from proof.experiments import TABLE, Scale, runs_of
+from proof.figures import pairs_in, read_curve, seconds_in
 from side_by_side.peer import trainer
 from side_by_side.peer.python import OF_PADDLE, environment_of_peer
 from tiny_pair import write_model, write_pairs
@@ -129,7 +128,7 @@ def flags_in(words):
 
 @pytest.mark.parametrize("ending", ["", "_bf16"])
 def test_both_sides_are_given_the_same_flags(ending):
-    runs = {run.name: run for run in peer_group.runs(Scale())}
+    runs = {run.name: run for run in runs_of("peer", Scale())}
     ours = [flags_in(words) for words in runs[f"ours{ending}"].commands if "train" in words]
     theirs = [
         flags_in(words)
@@ -139,7 +138,7 @@ def test_both_sides_are_given_the_same_flags(ending):
     assert len(ours) == len(theirs) == Scale().seeds
     places = {"model_name_or_path", "model_path", "peer_python", "test_file", "output_dir", "output_file"}
     for one, other in zip(ours, theirs):
-        assert set(one) - set(other) - places == set(peer_group.OF_OURS)
+        assert set(one) - set(other) - places == set(TABLE["flags"]["only_ours"]) - {"label_map"}
         shared = set(one) & set(other) - places
         assert {name: one[name] for name in shared} == {name: other[name] for name in shared}
         assert {"seed", "learning_rate", "epochs", "dropout", "precision", "train_file"} <= shared

@@ -22,13 +22,13 @@ def command(name, *words):
         text=True,
         timeout=300,
         cwd=ROOT,
-        env={**os.environ, "PATH": _warm_path()},
+        env={**os.environ, "PATH": warm_path()},
     )
     return SimpleNamespace(code=done.returncode, said=done.stdout, told=done.stderr)
 
 
 @lru_cache
-def _warm_path():
+def warm_path():
     """The PATH with a warm `ernie-pair`, whose parent lives as long as this process."""
     folder = Path(tempfile.mkdtemp(prefix="warm"))
     stack = ExitStack()

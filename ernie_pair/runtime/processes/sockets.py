@@ -1,4 +1,4 @@
-"""Sockets: of a service that listens, of Python's own processes, and a meeting place at a store of Paddle's."""
+"""Sockets: of a service that listens, of Python's own processes; a meeting place at a store of Paddle's."""
 
 import os
 import socket

@@ -2,24 +2,30 @@
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 import numpy as np
 
 from data_tools.files.errors import CheckpointError
+from ernie_pair.models.labels import parse_label_map
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import Columns
+from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.score.evaluation.calibration import calibration_error, confidences_and_hits, equal_mass_bins
+from ernie_pair.score.evaluation.evaluation import overlap
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
-from ernie_pair.series.comparison_report import Comparison, compare
-from proof.curves import best_of, pairs_in, seconds_in
-from proof.experiment import Figures, Places
-from proof.overlap import overlap_figures, read_pairs, seen_figures
+from ernie_pair.series.comparison_report import compare
 
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss
-DIGITS, LOSS_DIGITS = 6, 8
+DIGITS, LOSS_DIGITS, CURVE_DIGITS = 6, 8, 5
+MOST_POINTS = 60  # of a curve
+IN_CURVES = ("lm_loss", "sop_accuracy", "loss", "accuracy")
+
+Figures = Dict[str, Any]
 
 
-def compared_figures(places: Places, folder: str, train: str, test: str, metric: str) -> Figures:
+def compared_figures(places, folder: str, train: str, test: str, metric: str) -> Figures:
     """Return the metrics, intervals and differences of a compare-starts, with calibration.
 
     overlap: the metrics of the share of common characters. seen: how many test pairs have texts of the
@@ -27,44 +33,35 @@ def compared_figures(places: Places, folder: str, train: str, test: str, metric:
     each seed, its best value on the pairs for model selection}.
     """
     comparison = read_json(places.path(folder) / "compare.json")
-    labels = _labels_of(places.path(test))
-    predictions = {
+    trained, tested = places.path(train), places.path(test)
+    files = {
         start: [places.path(f"{folder}/{start}-seed-{seed}/predictions.tsv") for seed in comparison["seeds"]]
         for start in comparison["runs"]
     }
-    errors = {name: _errors_of(files, labels) for name, files in predictions.items()}
-    chosen = {
-        start: [best_of(file.parent / "metrics.jsonl", metric) for file in files]
-        for start, files in predictions.items()
+    shares = overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric)
+    return {
+        **_figures_of(comparison, files, read_pairs(tested).known_labels),
+        "overlap": _rounded(shares),
+        "seen": _rounded(seen_figures(trained.with_name("train_all.jsonl"), tested)),
+        "chosen_by": metric,
+        "chosen": {
+            start: [best_of(file.parent / "metrics.jsonl", metric) for file in predictions]
+            for start, predictions in files.items()
+        },
     }
-    trained, tested = places.path(train), places.path(test)
-    shares = _rounded(overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric))
-    seen = _rounded(seen_figures(trained.with_name("train_all.jsonl"), tested))
-    figures = _figures_of(comparison, errors)
-    return {**figures, "overlap": shares, "seen": seen, "chosen_by": metric, "chosen": chosen}
 
 
-def classifier_figures(
-    places: Places, predictions: Dict[str, List[str]], test: str, bootstrap: int
-) -> Figures:
+def classifier_figures(places, predictions: Dict[str, List[str]], test: str, bootstrap: int) -> Figures:
     """Return metrics and intervals of predictions {name: a file per seed}, compared with the first name."""
-    labels = _labels_of(places.path(test))
-    files = {name: [places.path(each) for each in given] for name, given in predictions.items()}
+    labels = read_pairs(places.path(test)).known_labels
+    files = {name: [places.path(each) for each in named] for name, named in predictions.items()}
     logits = {name: [_log_probabilities(path) for path in paths] for name, paths in files.items()}
-    seeds = list(range(len(next(iter(logits.values())))))
-    comparison = _plain(compare(logits, labels, seeds, bootstrap))
-    errors = {name: _errors_of(paths, labels) for name, paths in files.items()}
-    return _figures_of(comparison, errors)
+    comparison = compare(logits, labels, list(range(len(next(iter(logits.values()))))), bootstrap)
+    differences = [each._asdict() for each in comparison.differences]
+    return _figures_of({**comparison._asdict(), "differences": differences}, files, labels)
 
 
-def sided_figures(
-    places: Places,
-    predictions: Dict[str, List[str]],
-    test: str,
-    bootstrap: int,
-    folders: Sequence[str],
-    precision: str,
-) -> Figures:
+def sided_figures(places, folders: Sequence[str], precision: str, **compared: Any) -> Figures:
     """Return `classifier_figures`, and how fast the trainings in ``folders`` were by their own logs.
 
     training_seconds and pairs_per_second are lists of a number per seed, of the steps alone. versions: of the
@@ -73,98 +70,80 @@ def sided_figures(
     logs = [places.path(folder) / "metrics.jsonl" for folder in folders]
     seconds = [seconds_in(log) for log in logs]
     return {
-        **classifier_figures(places, predictions, test, bootstrap),
+        **classifier_figures(places, **compared),
         "training_seconds": [round(each, 1) for each in seconds],
         "pairs_per_second": [round(pairs_in(log) / each, 2) for log, each in zip(logs, seconds)],
         "precision": precision,
         "threads": cpu_threads(),
-        "versions": _versions_of(places, folders),
+        "versions": _versions_in(logs[0].parent),
     }
 
 
-def loss_figures(places: Places, folders: Dict[str, str]) -> Figures:
+def loss_figures(places, folders: Dict[str, str]) -> Figures:
     """Return the losses of every step on two sides, {name: its folder}, and the largest difference.
 
     versions: of the libraries of the second side.
     """
-    losses = {side: _losses_in(places.path(folder) / "metrics.jsonl") for side, folder in folders.items()}
+    losses = {}
+    for side, folder in folders.items():
+        events = _events_in(places.path(folder) / "metrics.jsonl")
+        of_step = {
+            event["step"]: event["loss"]
+            for event in events
+            if event.get("split") == "train" and "loss" in event
+        }
+        losses[side] = [round(of_step[step], LOSS_DIGITS) for step in sorted(of_step)]
     one, other = map(np.array, losses.values())
-    versions = _versions_of(places, list(folders.values())[1:])
+    versions = _versions_in(places.path(list(folders.values())[1]))
     return {"losses": losses, "largest_difference": float(np.abs(one - other).max()), "versions": versions}
 
 
-def _losses_in(log: Path) -> List[float]:
-    events = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-    trained = (event for event in events if event.get("split") == "train" and "loss" in event)
-    found = {event["step"]: round(event["loss"], LOSS_DIGITS) for event in trained}
-    return [found[step] for step in sorted(found)]
+def mlm_figures(places, measured: Sequence[str], metrics: str = "", before: str = "") -> Figures:
+    """Return {"masked": {name: what evaluate-mlm wrote to $RUN}}.
 
-
-def _versions_of(places: Places, folders: Sequence[str]) -> Dict[str, str]:
-    versions = places.path(folders[0]) / "versions.json"
-    return read_json(versions) if versions.is_file() else {}
-
-
-def pretraining_figures(places: Places, metrics: str, measured: Sequence[str]) -> Figures:
-    """Return the masked losses of what was ``measured``, and how long a pretraining took by its log."""
-    return {
-        **mlm_figures(places, measured),
-        "training_seconds": round(seconds_in(places.path(metrics)), 1),
+    ``metrics``: adds how long a pretraining took, by its log. ``before``: adds under that name what is masked
+    in that folder.
+    """
+    folders = {"masked": "$RUN", **({"before": before} if before else {})}
+    figures: Figures = {
+        key: {name: _rounded(read_json(places.path(f"{folder}/{name}.json"))) for name in measured}
+        for key, folder in folders.items()
     }
+    if metrics:
+        figures["training_seconds"] = round(seconds_in(places.path(metrics)), 1)
+    return figures
 
 
-def continued_figures(places: Places, metrics: str, measured: Sequence[str], before: str) -> Figures:
-    """Return `pretraining_figures`, and under "before" the masked losses that the folder ``before`` has."""
-    earlier = mlm_figures(places, measured, before)["masked"]
-    return {**pretraining_figures(places, metrics, measured), "before": earlier}
-
-
-def mlm_figures(places: Places, measured: Sequence[str], folder: str = "$RUN") -> Figures:
-    """Return {"masked": {name: what evaluate-mlm wrote to ``folder``}}."""
-    found = {name: read_json(places.path(f"{folder}/{name}.json")) for name in measured}
-    return {"masked": {name: _rounded(values) for name, values in found.items()}}
-
-
-def search_figures(
-    places: Places, searched: Dict[str, str], predictions: Dict[str, List[str]], test: str, bootstrap: int
-) -> Figures:
+def search_figures(places, searched: Dict[str, str], **compared: Any) -> Figures:
     """Return `classifier_figures`, and the best trial of each search {name: its folder}."""
-    trials = {name: _best_trial(places.path(folder)) for name, folder in searched.items()}
-    return {**classifier_figures(places, predictions, test, bootstrap), "searched": trials}
+    best = {}
+    for name, folder in searched.items():
+        trials = read_json(places.path(folder) / "search.json")["trials"]
+        complete = [each for each in trials if each["state"] == "complete"]
+        chosen = max(complete, key=lambda each: each["value"])
+        value = round(chosen["value"], DIGITS)
+        best[name] = {"params": chosen["params"], "value": value, "complete": len(complete)}
+    return {**classifier_figures(places, **compared), "searched": best}
 
 
-def _best_trial(folder: Path) -> Dict[str, Any]:
-    trials = [each for each in read_json(folder / "search.json")["trials"] if each["state"] == "complete"]
-    best = max(trials, key=lambda each: each["value"])
-    return {"params": best["params"], "value": round(best["value"], DIGITS), "complete": len(trials)}
+def figures_in(places, file: str) -> Figures:
+    """Return the figures that a command has written itself."""
+    return read_json(places.path(file))
 
 
-def _rounded(values: Dict[str, Any]) -> Dict[str, Any]:
-    return {name: np.round(value, DIGITS).tolist() for name, value in values.items()}
-
-
-def _plain(comparison: Comparison) -> Dict[str, Any]:
-    content = comparison._asdict()
-    return {**content, "differences": [each._asdict() for each in comparison.differences]}
-
-
-def _figures_of(comparison: Dict[str, Any], errors: Dict[str, List[float]]) -> Figures:
-    """Return what the page shows of a comparison; ``errors``: {name: the calibration error of each seed}."""
+def _figures_of(comparison: Dict[str, Any], files: Mapping[str, List[Path]], labels: np.ndarray) -> Figures:
+    """Return what the page shows of a comparison; ``files``: {name: the predictions of each seed}."""
     models = {}
     for name, runs in comparison["runs"].items():
+        errors = [_calibration_error(path, labels) for path in files[name]]
         models[name] = {
-            "runs": [
-                {**_chosen(run), "calibration_error": round(error, DIGITS)}
-                for run, error in zip(runs, errors[name])
-            ],
+            "runs": [{**_chosen(run), "calibration_error": error} for run, error in zip(runs, errors)],
             "interval": _chosen(comparison["interval"][name]),
         }
     differences = [
         {
-            "one": each["one"],
-            "other": each["other"],
-            "mean": _chosen(each["mean"]),
-            "interval": _chosen(each["interval"]),
+            **{key: each[key] for key in ("one", "other")},
+            **{key: _chosen(each[key]) for key in ("mean", "interval")},
         }
         for each in comparison["differences"]
     ]
@@ -173,11 +152,17 @@ def _figures_of(comparison: Dict[str, Any], errors: Dict[str, List[float]]) -> F
 
 
 def _chosen(values: Dict[str, Any]) -> Dict[str, Any]:
-    return {name: np.round(values[name], DIGITS).tolist() for name in METRICS}
+    return _rounded({name: values[name] for name in METRICS})
 
 
-def _labels_of(test: Path) -> np.ndarray:
-    return read_pairs(test).known_labels
+def _rounded(values: Mapping[str, Any]) -> Dict[str, Any]:
+    return {name: np.round(value, DIGITS).tolist() for name, value in values.items()}
+
+
+def _calibration_error(path: Path, labels: np.ndarray) -> float:
+    """Return the expected calibration error of a file of predictions, as `evaluate` computes it."""
+    bins = equal_mass_bins(*confidences_and_hits(np.exp(_log_probabilities(path)), labels))
+    return round(calibration_error(bins), DIGITS)
 
 
 def _log_probabilities(path: Path) -> np.ndarray:
@@ -187,12 +172,9 @@ def _log_probabilities(path: Path) -> np.ndarray:
         raise CheckpointError(f"{path}: {error}; remove it and run the same group again") from None
 
 
-def _errors_of(files: Sequence[Path], labels: np.ndarray) -> List[float]:
-    """Return the expected calibration error of each file of predictions, as `evaluate` computes it."""
-    return [
-        calibration_error(equal_mass_bins(*confidences_and_hits(np.exp(_log_probabilities(path)), labels)))
-        for path in files
-    ]
+def _versions_in(folder: Path) -> Dict[str, str]:
+    versions = folder / "versions.json"
+    return read_json(versions) if versions.is_file() else {}
 
 
 def read_json(path: Path) -> Dict[str, Any]:
@@ -201,3 +183,87 @@ def read_json(path: Path) -> Dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}; remove it and run the same group again") from None
+
+
+def _events_in(metrics: Path) -> Iterable[Dict[str, Any]]:
+    return map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
+
+
+def read_curve(metrics: Path) -> Dict[str, List[Dict[str, Any]]]:
+    """Return {split: points} of a metrics.jsonl, at most MOST_POINTS for each; {} where there is none."""
+    splits: Dict[str, Dict[int, Dict[str, Any]]] = {}
+    for event in _events_in(metrics) if metrics.is_file() else ():
+        if "step" in event and any(name in event for name in IN_CURVES):  # a resumed run repeats steps
+            splits.setdefault(event.get("split", "train"), {})[event["step"]] = event
+    curve = {}
+    for split, points in splits.items():
+        steps = sorted(points)
+        places = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_POINTS)).round().astype(int))
+        curve[split] = [_point_of(points[steps[place]]) for place in places]
+    return curve
+
+
+def _point_of(event: Dict[str, Any]) -> Dict[str, Any]:
+    numbers = {name: event[name] for name in IN_CURVES if isinstance(event.get(name), (int, float))}
+    return {"step": event["step"], **{name: round(value, CURVE_DIGITS) for name, value in numbers.items()}}
+
+
+def best_of(metrics: Path, metric: str) -> float:
+    """Return the highest value of ``metric`` in all evaluations of a metrics.jsonl."""
+    values = (event[metric] for event in _events_in(metrics) if event.get("split") == "valid")
+    return round(max(values), CURVE_DIGITS)
+
+
+def pairs_in(metrics: Path) -> int:
+    """Return the samples, or pairs, that the seconds of ``seconds_in`` were spent on."""
+    return max((event["consumed_samples"] for event in _timed(metrics)), default=0)
+
+
+def seconds_in(metrics: Path) -> float:
+    """Return the seconds of training in a metrics.jsonl, evaluations excluded."""
+    seconds, before = 0.0, 0
+    for event in _timed(metrics):
+        seconds += max(0, event["consumed_samples"] - before) / event["samples_per_second"]
+        before = event["consumed_samples"]
+    return seconds
+
+
+def _timed(metrics: Path) -> List[Dict[str, Any]]:
+    events = _events_in(metrics)
+    return [event for event in events if event.get("split") == "train" and event.get("samples_per_second")]
+
+
+def read_pairs(path: Path) -> Pairs:
+    """Return the labelled pairs of a file, whose classes are 0 and 1."""
+    return PairSource("test_file", str(path), "test", parse_label_map("0=0,1=1"), Columns()).read()
+
+
+def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[str, float]:
+    """Return accuracy and auc of the share of common characters on ``test``, the baseline of every model.
+
+    Its threshold is the lowest of the most accurate ones on ``train``. chosen: its ``metric``, one of these,
+    on ``choose``, the pairs by which models are chosen.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    def shares_of(path: Path):
+        pairs = read_pairs(path)
+        return np.array([overlap(a, b) for a, b in zip(pairs.left, pairs.right)]), pairs.known_labels == 1
+
+    shares, is_positive = shares_of(train)
+    thresholds = np.unique(shares)
+    best = thresholds[np.argmax([np.mean((shares >= each) == is_positive) for each in thresholds])]
+    figures = []
+    for path in (test, choose):
+        shares, is_positive = shares_of(path)
+        accuracy = float(np.mean((shares >= best) == is_positive))
+        figures.append({"accuracy": accuracy, "auc": float(roc_auc_score(is_positive, shares))})
+    return {**figures[0], "chosen": figures[1][metric]}
+
+
+def seen_figures(train: Path, test: Path) -> Dict[str, float]:
+    """Return the shares of the pairs of ``test`` of which one text or both, or both, occur in ``train``."""
+    trained, tested = read_pairs(train), read_pairs(test)
+    known = {*trained.left, *trained.right}
+    counts = np.array([(a in known) + (b in known) for a, b in zip(tested.left, tested.right)])
+    return {"any": float(np.mean(counts > 0)), "both": float(np.mean(counts == 2))}

@@ -1,4 +1,4 @@
-"""Make the missing runs of a group one after the other, and keep one small JSON for each.
+"""Make the missing runs of a group one after the other, keep one small JSON for each, and say what is left.
 
 RUNS/GROUP/NAME.json         what is committed: recipe, weights, versions, machine, seconds, figures, curve
 WORK/GROUP/NAME/             $RUN: the files of the run
@@ -12,12 +12,12 @@ import logging
 import os
 import platform
 import secrets
-import sys
 import time
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from statistics import mean
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import make_folder, published
@@ -29,14 +29,74 @@ from ernie_pair.runtime.processes.child_command import ChildCommand
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.series.plan import unfinished
 from ernie_pair.version import __version__
-from proof.curves import read_curve
-from proof.experiment import Places, Run, Words
+from proof.figures import Figures, read_curve
 
 ROOT = Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "scripts" / "results" / "runs"  # those that are committed
 LOG, SPENT, STATE = "run.log", "spent.json", "model_state.pdparams"
-VERSIONS = ("paddlepaddle", "paddlenlp", "numpy")
+PEER_PYTHON = "$PEER_PYTHON"
+Words = Tuple[str, ...]
 
 logger = logging.getLogger("ernie_pair.results")
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders: runs write to ``work`` and read ``data``, and ``run`` is that of one run.
+
+    ``peer_python`` has transformers on torch; empty: not needed. Commands name them $WORK, $DATA, $RUN
+    and $PEER_PYTHON, so that no path of a machine is published.
+    """
+
+    work: Path
+    data: Path
+    run: Path
+    peer_python: str = ""
+
+    def expand(self, text: str) -> str:
+        """Return ``text`` with the names replaced by paths."""
+        names = {"$WORK": self.work, "$DATA": self.data, "$RUN": self.run, PEER_PYTHON: self.peer_python}
+        for name, path in names.items():
+            text = text.replace(name, str(path))
+        return text
+
+    def path(self, text: str) -> Path:
+        """Return the path that ``text`` names."""
+        return Path(self.expand(text))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row of the results.
+
+    commands  the words of each, first `ernie-pair` or a script: they resume where they were killed
+    read      returns the figures once all commands have ended
+    seeds     what differs between repetitions within it
+    files     {path: text}, written before the commands, such as the flags of a training
+    needs     outputs of other runs: without them this one is left out
+    curve     a metrics.jsonl whose points are kept, thinned
+    links     {link: its target}, made once all commands have ended
+    """
+
+    name: str
+    title: str
+    commands: Tuple[Words, ...]
+    read: Callable[[Places], Figures]
+    seeds: Tuple[int, ...] = (1234,)
+    files: Mapping[str, str] = field(default_factory=dict)
+    needs: Tuple[str, ...] = ()
+    curve: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> Dict[str, Any]:
+        """Return what determines the figures: a run whose recipe has changed is made again."""
+        return {"commands": [list(words) for words in self.commands], "files": dict(self.files)}
+
+    @property
+    def needs_peer(self) -> bool:
+        """Return whether a command runs the peer's Python."""
+        return any(PEER_PYTHON in word for words in self.commands for word in words)
 
 
 class Runner:
@@ -48,7 +108,7 @@ class Runner:
     def make(self, runs: List[Run]) -> List[str]:
         """Make the missing ones; return the names of those left out, with what they need."""
         left_out: List[str] = []
-        names = [f"{self.group}/{run.name}; see {self.log_of(run)}" for run in runs]
+        names = [f"{self.group}/{run.name}; see {self._folder(run) / LOG}" for run in runs]
         with StopSignals():
             for place in unfinished(names, lambda place: self.is_done(runs[place])):
                 missing = self.missing_for(runs[place])
@@ -65,21 +125,28 @@ class Runner:
         if not path.is_file():
             return False
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return {name: found[name] for name in run.recipe} == run.recipe
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            return {name: stored[name] for name in run.recipe} == run.recipe
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path}: {error!r}, not a result of this script; remove it") from None
 
     def spent_on(self, run: Run) -> float:
         """Return the seconds that attempts at a run with its present commands took; 0: none yet."""
-        found = _read_spent(self._folder(run) / SPENT)
-        return float(found.get("seconds", 0)) if found.get("recipe") == run.recipe else 0.0
+        spent = self._spent(run)
+        return float(spent.get("seconds", 0)) if spent.get("recipe") == run.recipe else 0.0
 
     def missing_for(self, run: Run) -> List[str]:
         """Return what a run needs and does not exist yet."""
         return [need for need in run.needs if not self.places.path(need).exists()]
 
-    def weights_of(self, run: Run) -> Dict[str, str]:
+    def path_of(self, run: Run) -> Path:
+        """Return where the JSON of a run is kept."""
+        return self.results / self.group / f"{run.name}.json"
+
+    def _folder(self, run: Run) -> Path:
+        return self.places.work / self.group / run.name
+
+    def _weights_of(self, run: Run) -> Dict[str, str]:
         """Return {model: the first digits of the SHA-256 of its weights}, of the models of ``run.needs``.
 
         A model that was pretrained again, on another processor for example, has the same name and other
@@ -88,41 +155,29 @@ class Runner:
         files = [self.places.path(need) / STATE for need in run.needs]
         return {file.parent.name: sha256_of_file(file)[:8] for file in files if file.is_file()}
 
-    def path_of(self, run: Run) -> Path:
-        """Return where the JSON of a run is kept."""
-        return self.results / self.group / f"{run.name}.json"
-
-    def log_of(self, run: Run) -> Path:
-        """Return the path of the log of a run."""
-        return self._folder(run) / LOG
-
-    def _folder(self, run: Run) -> Path:
-        return self.places.work / self.group / run.name
-
     def _make(self, run: Run) -> None:
         places = replace(self.places, run=self._folder(run))
         self._set_aside_other(run)
         make_folder(places.run)
-        _write_spent(places.run / SPENT, run, _spent(places.run / SPENT))
+        self._add_seconds(run, 0)
         for name, text in run.files.items():
             with published(places.path(name)) as (draft,):
                 draft.write_text(places.expand(text), encoding="utf-8")
         for words in run.commands:
-            with _timed(places.run / SPENT, run):
-                self._call(words, run, places)
+            self._call(words, run, places)
         for link, target in run.links.items():
             _make_link(places.path(link), places.path(target), places.run)
-        seconds = _spent(places.run / SPENT)
+        packages = {name: version_of(name) for name in ("paddlepaddle", "paddlenlp", "numpy")}
         result = {
             "group": self.group,
             "name": run.name,
             "title": run.title,
             **run.recipe,
-            "weights": self.weights_of(run),
+            "weights": self._weights_of(run),
             "seeds": list(run.seeds),
-            "versions": _versions(),
+            "versions": {"ernie-pair": __version__, "python": platform.python_version(), **packages},
             "machine": {"processor": processor_name() or "unknown", "cores": len(os.sched_getaffinity(0))},
-            "wall_seconds": round(seconds, 1),
+            "wall_seconds": round(float(self._spent(run)["seconds"]), 1),
             "figures": run.read(places),
             "curve": read_curve(places.path(run.curve)) if run.curve else {},
         }
@@ -133,7 +188,7 @@ class Runner:
     def _set_aside_other(self, run: Run) -> None:
         """Rename the folder of a run if its commands have changed: they would refuse what is in it."""
         folder = self._folder(run)
-        if _read_spent(folder / SPENT).get("recipe", run.recipe) == run.recipe:
+        if self._spent(run).get("recipe", run.recipe) == run.recipe:
             return
         ending = f"earlier-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         aside = folder.rename(folder.with_name(f"{folder.name}-{ending}"))
@@ -142,13 +197,31 @@ class Runner:
         )
 
     def _call(self, words: Words, run: Run, places: Places) -> None:
+        """Run a command, and count its seconds however it ends."""
         first, *others = map(places.expand, words)
         program = ["-m", "ernie_pair"] if first == "ernie-pair" else [str(ROOT / first)]
         logger.info("%s: %s", run.name, " ".join(words[:2]))
-        environment = {**os.environ, "PYTHONPATH": _path_of_children()}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        environment = {**os.environ, "PYTHONPATH": path}  # the runs use the code beside them
         name = f"{words[1] if first == 'ernie-pair' else first} of {self.group}/{run.name}"
-        with ChildCommand(others, name, self.log_of(run), environment, program) as child:
-            child.finish()
+        started = time.monotonic()
+        try:
+            with ChildCommand(others, name, places.run / LOG, environment, program) as child:
+                child.finish()
+        finally:
+            self._add_seconds(run, time.monotonic() - started)
+
+    def _add_seconds(self, run: Run, seconds: float) -> None:
+        spent = {"recipe": run.recipe, "seconds": float(self._spent(run).get("seconds", 0)) + seconds}
+        with published(self._folder(run) / SPENT) as (draft,):
+            draft.write_text(json.dumps(spent), encoding="utf-8")
+
+    def _spent(self, run: Run) -> Dict[str, Any]:
+        """Return the recipe and the seconds of earlier attempts; {} where there were none."""
+        try:
+            return json.loads((self._folder(run) / SPENT).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
 
 
 def _make_link(link: Path, target: Path, run: Path) -> None:
@@ -162,50 +235,36 @@ def _make_link(link: Path, target: Path, run: Path) -> None:
         link.symlink_to(target)
 
 
-def _path_of_children() -> str:
-    """Return PYTHONPATH with this source tree: the runs use the code beside them."""
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+def status_lines(groups: Mapping[str, Tuple[Runner, List[Run]]]) -> List[str]:
+    """Return a line for each run of {group: its runner and its runs}, one for each group and one for all.
+
+    A run that is left is estimated by the mean of the finished runs of its group, less what was spent on it;
+    the runs of a group without any are counted apart.
+    """
+    lines, known, unknown = [], 0.0, 0
+    for group, (runner, runs) in groups.items():
+        done = [run for run in runs if runner.is_done(run)]
+        taken = {run.name: json.loads(runner.path_of(run).read_text(encoding="utf-8")) for run in done}
+        seconds = {name: float(result["wall_seconds"]) for name, result in taken.items()}
+        waiting = [run for run in runs if run.name not in seconds]
+        left = [max(0.0, mean(seconds.values()) - runner.spent_on(run)) for run in waiting if seconds]
+        known, unknown = known + sum(left), unknown + len(waiting) - len(left)
+        time_left = f", about {_clock(sum(left))} left" if left else ", with no estimate yet"
+        lines.append(f"{group}: {len(done)} of {len(runs)} runs are done{time_left if waiting else ''}")
+        for run in runs:
+            is_done = run.name in seconds
+            state = f"done, took {_clock(seconds[run.name])}" if is_done else _what_is_left(runner, run)
+            lines.append(f"  {run.name:<24}{state}")
+    more = f"; {unknown} runs have no estimate: their groups have no finished run" if unknown else ""
+    return [*lines, f"left in all: about {_clock(known)}{more}"]
 
 
-@contextmanager
-def _timed(path: Path, run: Run) -> Iterator[None]:
-    """Add the seconds of the context to those in ``path``, however it ends."""
-    before, started = _spent(path), time.monotonic()
-    try:
-        yield
-    finally:
-        _write_spent(path, run, before + time.monotonic() - started)
+def _what_is_left(runner: Runner, run: Run) -> str:
+    spent, missing = runner.spent_on(run), runner.missing_for(run)
+    state = f"cut short after {_clock(spent)}" if spent else "left"
+    changed = "; its commands have changed since its figures" if runner.path_of(run).is_file() else ""
+    return f"{state}{changed}{f'; needs {missing[0]}' if missing else ''}"
 
 
-def _write_spent(path: Path, run: Run, seconds: float) -> None:
-    with published(path) as (draft,):
-        draft.write_text(json.dumps({"recipe": run.recipe, "seconds": seconds}), encoding="utf-8")
-
-
-def _spent(path: Path) -> float:
-    """Return the seconds that earlier attempts took."""
-    return float(_read_spent(path).get("seconds", 0))
-
-
-def _read_spent(path: Path) -> Dict[str, Any]:
-    """Return the recipe and the seconds of earlier attempts; {} where there were none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-
-
-def _versions() -> Dict[str, Any]:
-    found = {name: version_of(name) for name in VERSIONS}
-    return {"ernie-pair": __version__, "python": platform.python_version(), **found}
-
-
-def main_folder() -> Path:
-    """Return where the results are committed."""
-    return ROOT / "scripts" / "results" / "runs"
-
-
-def told(left_out: List[str]) -> None:
-    """Say on stderr what was left out."""
-    for line in left_out:
-        sys.stderr.write(f"left out: {line}\n")
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

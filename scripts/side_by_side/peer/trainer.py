@@ -81,21 +81,15 @@ class TrainingLog:
 
 def newest_checkpoint(folder):
     """Return (path, step) of the newest complete checkpoint; ("", 0) if there is none."""
-    found = []
+    complete = []
     for path in Path(folder).glob("checkpoint-*"):
-        step = path.name.rpartition("-")[2]
-        if step.isdecimal() and _is_json(path / STATE):
-            found.append((int(step), str(path)))
-    step, path = max(found, default=(0, ""))
+        try:
+            json.loads((path / STATE).read_text(encoding="utf-8"))
+            complete.append((int(path.name.rpartition("-")[2]), str(path)))
+        except (OSError, ValueError):
+            continue
+    step, path = max(complete, default=(0, ""))
     return path, step
-
-
-def _is_json(path):
-    try:
-        json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def read_rows(path):
@@ -116,6 +110,8 @@ def rate_share(step, total, warmup):
 
 def train(spec, output):
     """Train, and write the logits of the test rows into ``output``."""
+    import accelerate
+    import numpy
     import torch
     import transformers
 
@@ -123,26 +119,36 @@ def train(spec, output):
     transformers.logging.set_verbosity_error()
     transformers.set_seed(spec["seed"])  # for the head; Trainer sets it again, for order and dropout
     tokenizer = transformers.AutoTokenizer.from_pretrained(spec["model"])
-    rows = {
-        name: _encode(tokenizer, spec, output / "rows" / f"{name}.jsonl") for name in ("train", "dev", "test")
-    }
-    model = _new_classifier(transformers, spec)
-    _write_versions(output, model)
+    parts = ("train", "dev", "test")
+    rows = {name: _encode(tokenizer, spec, output / "rows" / f"{name}.jsonl") for name in parts}
+    rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+    load = transformers.AutoModelForSequenceClassification.from_pretrained
+    model = load(spec["model"], num_labels=2, **dict.fromkeys(rates, spec["dropout"]))
+    versions = {library.__name__: library.__version__ for library in (torch, transformers, accelerate)}
+    versions.update(model=type(model).__name__, attention=model.config._attn_implementation)
+    (output / "versions.json").write_text(json.dumps(versions), encoding="utf-8")
     checkpoint, done = newest_checkpoint(output)
     log = TrainingLog(output / "metrics.jsonl", len(rows["train"]), spec["batch_size"], done)
+
+    def accuracy(predicted):
+        hits = predicted.predictions.argmax(axis=-1) == predicted.label_ids
+        return {"accuracy": float(hits.mean())}
+
     trainer = _trainer_class(transformers, spec)(
         model,
         _arguments(transformers, spec, output),
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
         train_dataset=rows["train"],
         eval_dataset=rows["dev"],
-        compute_metrics=_accuracy,
+        compute_metrics=accuracy,
         callbacks=[_logging_callback(transformers, log)],
     )
     trainer.train(resume_from_checkpoint=checkpoint or None)
     for name, value in _sampling(transformers, by_length=False).items():
         setattr(trainer.args, name, value)  # by length it would shuffle the test rows as well
-    _write_logits(output, trainer.predict(rows["test"]).predictions)
+    draft = output / "logits.draft.npy"
+    numpy.save(draft, numpy.asarray(trainer.predict(rows["test"]).predictions, numpy.float32))
+    os.replace(draft, output / "logits.npy")
 
 
 def _encode(tokenizer, spec, path):
@@ -154,14 +160,6 @@ def _encode(tokenizer, spec, path):
         {**{name: encoded[name][place] for name in encoded}, "label": int(row[2])}
         for place, row in enumerate(rows)
     ]
-
-
-def _new_classifier(transformers, spec):
-    """Return the classifier with the pretrained weights, its head from the seed, dropout from the spec."""
-    rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-    changes = dict.fromkeys(rates, spec["dropout"])
-    loader = transformers.AutoModelForSequenceClassification
-    return loader.from_pretrained(spec["model"], num_labels=2, **changes)
 
 
 def _trainer_class(transformers, spec):
@@ -220,10 +218,6 @@ def _arguments(transformers, spec, output):
     )
 
 
-def _accuracy(predicted):
-    return {"accuracy": float((predicted.predictions.argmax(axis=-1) == predicted.label_ids).mean())}
-
-
 def _logging_callback(transformers, log):
     """Return the callback that writes what Trainer reports into ``log``, and finds the best model again."""
 
@@ -258,30 +252,7 @@ def _logging_callback(transformers, log):
     return Callback()
 
 
-def _write_versions(output, model):
-    import accelerate
-    import torch
-    import transformers
-
-    libraries = {"torch": torch, "transformers": transformers, "accelerate": accelerate}
-    found = {name: library.__version__ for name, library in libraries.items()}
-    found["model"], found["attention"] = type(model).__name__, model.config._attn_implementation
-    (output / "versions.json").write_text(json.dumps(found), encoding="utf-8")
-
-
-def _write_logits(output, logits):
-    import numpy
-
-    draft = output / "logits.draft.npy"
-    numpy.save(draft, numpy.asarray(logits, numpy.float32))
-    os.replace(draft, output / "logits.npy")
-
-
-def main():
+if __name__ == "__main__":
     tune_malloc()  # before torch is loaded
     path = Path(sys.argv[1])
     train(json.loads(path.read_text(encoding="utf-8")), path.parent)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,8 @@
 """Folders of every kind of run, stored by the version before the rooms were put together by subject.
 
-support/stored_jobs.tar.xz holds a folder per kind. Most were killed in the middle: words.json is their command,
-and expected/ what the same version had written at the end. The others are finished models, an index and results.
+support/stored_jobs.tar.xz holds a folder per kind. Most were killed in the middle: words.json is their
+command, and expected/ what the same version had written at the end. The others are finished models, an index
+and results.
 """
 
 import json

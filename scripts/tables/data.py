@@ -1,33 +1,15 @@
-"""Measure the speed and the memory of the data tools on this machine, as a table.
+"""The speed and the memory of the data tools."""
 
-python scripts/bench_data.py --text_path my_texts/ --vocab_file ernie/vocab.txt --megabytes 2000
-
-Each figure is the median of several runs; MB are 10^6 bytes of plain text, without JSON around it. A
-second figure, (by CPU time), is what the first would be on an otherwise idle machine.
-
-python scripts/bench_data.py --vocab_file ernie/vocab.txt --peer_python peer/bin/python --output data.json
-
-With a peer, or a file for the figures, the two tokenizers are measured side by side on pairs of the text.
-"""
-
-import io
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import redirect_stderr
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from statistics import median
-from typing import Callable, Iterable, Iterator, List, NamedTuple
+from typing import Callable, Iterable, Iterator, List, Tuple
 
 import numpy as np
-from side_by_side.cases import case_of_lanes, compare
-from side_by_side.encode_case import encode_lanes
-from side_by_side.flags import SideBySideFlags
 
 from data_tools import dataset_utils
 from data_tools.corpus.format import Corpus
@@ -36,79 +18,25 @@ from data_tools.create_pretraining_data import CreateConfig, create_pretraining_
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
-from data_tools.options.cli import run_command
-from data_tools.options.options import option
 from data_tools.samples import sample_map
 from data_tools.samples.masking import MaskingFlags
 from data_tools.text.text_files import list_inputs
 from data_tools.text.wordpiece import WordPiece
 from data_tools.text.words import segmenter
 from data_tools.trans_to_json import documents_of
+from tables import Row, seconds_of
 
 WORDS = {"chinese": True, "cn_whole_word_segment": True}
 TOKENS_PER_SENTENCE, SENTENCES_PER_DOCUMENT = 25, 10
 CUT = (509, 2**64 // 10, 7, 2)  # arguments of cut_documents: target length, 1 in 10 short, stream, sentences
-MEMORY_MEGABYTES, MEMORY_A_WORKER = 400, 150
-SAMPLE_DOCUMENTS = 20_000
-PAIRS = 20_000
+MEMORY_MEGABYTES, MEMORY_A_WORKER, SAMPLE_DOCUMENTS = 400, 150, 20_000
 PREFIX, JOINED = "out", "joined"  # corpora of the measured text
 MAX_SEQ_LEN, SAMPLES = 512, 5000
-_POLL_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
-@dataclass(frozen=True)
-class BenchConfig(SideBySideFlags):
-    """Measure the data tools; nothing is left on the disk."""
-
-    EXAMPLE = "--text_path my_texts/ --vocab_file ernie/vocab.txt --megabytes 2000"
-    WITHOUT_LANES = ("speed_megabytes", "megabytes", "workers", "million_tokens", "runs")
-
-    vocab_file: str = option(help="the vocab.txt of the model", group="data")
-    text_path: str = option(
-        "", help="text, an empty line between documents; nothing: the built-in sample", group="data"
-    )
-    speed_megabytes: int = option(
-        10, help="MB of text for the speed measurements", group="evaluation", unit="MB", at_least=1
-    )
-    megabytes: int = option(
-        20,
-        help="MB of text for the memory measurement, the text repeated; 0: leave it out",
-        group="data",
-        unit="MB",
-        at_least=0,
-    )
-    workers: int = option(
-        2, help="processes for the memory measurement", group="devices", unit="processes", at_least=1
-    )
-    million_tokens: int = option(
-        100, help="size of the corpus that is opened", group="evaluation", unit="million tokens", at_least=1
-    )
-    runs: int = option(
-        3, help="runs, of which the median is shown; memory is measured once", group="evaluation", at_least=1
-    )
-
-
-class Row(NamedTuple):
-    what: str
-    figure: str
-    at_least: str = ""
-
-
-def bench(config: BenchConfig) -> None:
-    """Print a line as soon as its figure is known."""
-    if config.is_side_by_side:
-        compare(config, [case_of_lanes(config, "encode pairs", f"{PAIRS} pairs of lines", _lanes(config))])
-        return
-    with tempfile.TemporaryDirectory(prefix="bench_data.") as folder:
-        for row in measured(config, Path(folder)):
-            print(f"{row.what:<60}{row.figure:>26}   {row.at_least}", flush=True)
-
-
-def _lanes(config: BenchConfig) -> Callable[[Path], List]:
-    return lambda folder: encode_lanes(config, _texts(config, folder), PAIRS, folder, config.vocab_file)
-
-
-def measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
+def measured(config, folder: Path) -> Iterator[Row]:
+    """Yield the rows of the table."""
     yield Row("what", f"median of {config.runs}", "goal")
     texts = _texts(config, folder)
     yield from _speed_of_ids(config, folder, texts)
@@ -119,7 +47,7 @@ def measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
         yield _peak_memory(config, folder, texts)
 
 
-def _texts(config: BenchConfig, folder: Path) -> List[str]:
+def _texts(config, folder: Path) -> List[str]:
     source = config.text_path
     if not source:
         make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=SAMPLE_DOCUMENTS))
@@ -128,7 +56,7 @@ def _texts(config: BenchConfig, folder: Path) -> List[str]:
     return ["\n".join(lines) for path in files for lines, _ in documents_of(path, "")]
 
 
-def _speed_of_ids(config: BenchConfig, folder: Path, texts: List[str]) -> Iterator[Row]:
+def _speed_of_ids(config, folder: Path, texts: List[str]) -> Iterator[Row]:
     documents = list(_repeated(texts, config.speed_megabytes))
     megabytes = sum(len(text.encode("utf-8")) for text in documents) / 1e6
     cut = segmenter("rjieba")
@@ -138,7 +66,7 @@ def _speed_of_ids(config: BenchConfig, folder: Path, texts: List[str]) -> Iterat
 
     def speed(path: Path, **flags) -> str:
         create = CreateConfig(input_path=str(path), **{**settings, **flags})
-        return _seconds(lambda: create_pretraining_data(create), config.runs).rate(megabytes, ".1f")
+        return seconds_of(lambda: create_pretraining_data(create), config.runs).rate(megabytes, ".1f")
 
     yield Row("sentences, words (rjieba) and ids, end to end: MB/s per worker", speed(plain, **WORDS), "5")
     joined = {"output_prefix": str(folder / JOINED), "join_documents": "short"}
@@ -148,7 +76,7 @@ def _speed_of_ids(config: BenchConfig, folder: Path, texts: List[str]) -> Iterat
     yield Row("ids only, no words: MB/s", speed(plain, chinese=True, **others))
 
 
-def _masked_samples(config: BenchConfig, folder: Path) -> Iterator[Row]:
+def _masked_samples(config, folder: Path) -> Iterator[Row]:
     """Measure whole samples, cut and masked, of the corpus as it is and joined: then nearly all are full."""
     datasets = {prefix: _dataset(config, folder / prefix) for prefix in (PREFIX, JOINED)}
     for prefix, name in ((PREFIX, "as they are"), (JOINED, "joined when short")):
@@ -160,12 +88,12 @@ def _masked_samples(config: BenchConfig, folder: Path) -> Iterator[Row]:
         dataset_utils.compiled_hide_words = hide
         numbers = range(SAMPLES if hide else SAMPLES // 10)
         dataset = datasets[JOINED]
-        seconds = _seconds(lambda d=dataset, ns=numbers: [d[number] for number in ns], config.runs)
+        seconds = seconds_of(lambda d=dataset, ns=numbers: [d[number] for number in ns], config.runs)
         what = f"masked samples at {MAX_SEQ_LEN}, {name}: samples/s"
         yield Row(what, seconds.rate(len(numbers), ",.0f"), "20,000" if hide else "")
 
 
-def _dataset(config: BenchConfig, prefix: Path) -> ErnieDataset:
+def _dataset(config, prefix: Path) -> ErnieDataset:
     """Open the data set at ``prefix`` with every option at its default."""
     corpus, masking = Corpus(prefix), MaskingFlags()
     rows = sample_map.build_sample_map(
@@ -196,37 +124,28 @@ def _write_documents(path: Path, texts: Iterable[str]) -> Path:
     return path
 
 
-def _speed_of_the_index_map(config: BenchConfig) -> Iterator[Row]:
+def _speed_of_the_index_map(config) -> Iterator[Row]:
     lens, docs = _made_up_documents(config.million_tokens * 10**6)
     some = docs[: len(docs) // 20 + 2]
+    settings = {"target_length": CUT[0], "short_seq_prob": 0.1, "seed": 1, "min_sentences": 2}
+
+    def rows_per_second(build: Callable[[], np.ndarray]) -> str:
+        return seconds_of(build, config.runs).rate(len(build()), ",.0f")
+
+    def shuffled() -> np.ndarray:
+        """Build one epoch: every document gives at least one row."""
+        documents = range(len(docs) - 1)
+        return sample_map.build_sample_map(docs, lens, documents, num_samples=len(documents), **settings)
+
     if sample_map._helpers:
-        yield Row("index map, compiled: rows/s", _rows_per_second(_compiled, docs, lens, config), "5,000,000")
-        shuffled = _rows_per_second(_shuffled, docs, lens, config)
-        yield Row("index map, compiled, with the shuffle: rows/s", shuffled, "5,000,000")
-    yield Row("index map, Python: rows/s", _rows_per_second(_twin, some, lens, config))
+        compiled = rows_per_second(lambda: sample_map._helpers.cut_documents(docs, lens, *CUT))
+        yield Row("index map, compiled: rows/s", compiled, "5,000,000")
+        yield Row("index map, compiled, with the shuffle: rows/s", rows_per_second(shuffled), "5,000,000")
+    twin = rows_per_second(lambda: sample_map.cut_documents(some, lens, *CUT))
+    yield Row("index map, Python: rows/s", twin)
 
 
-def _rows_per_second(build: Callable, docs: np.ndarray, lens: np.ndarray, config: BenchConfig) -> str:
-    num_rows = len(build(docs, lens))
-    return _seconds(lambda: build(docs, lens), config.runs).rate(num_rows, ",.0f")
-
-
-def _compiled(docs: np.ndarray, lens: np.ndarray) -> np.ndarray:
-    return sample_map._helpers.cut_documents(docs, lens, *CUT)
-
-
-def _twin(docs: np.ndarray, lens: np.ndarray) -> np.ndarray:
-    return sample_map.cut_documents(docs, lens, *CUT)
-
-
-def _shuffled(docs: np.ndarray, lens: np.ndarray) -> np.ndarray:
-    documents, target_length = range(len(docs) - 1), CUT[0]
-    settings = {"target_length": target_length, "short_seq_prob": 0.1, "seed": 1, "min_sentences": 2}
-    num_samples = len(documents)  # every document gives at least one row, so this is one epoch
-    return sample_map.build_sample_map(docs, lens, documents, num_samples=num_samples, **settings)
-
-
-def _made_up_documents(num_tokens: int) -> tuple:
+def _made_up_documents(num_tokens: int) -> Tuple[np.ndarray, np.ndarray]:
     """Return lens int32 and docs int64 of documents of ten sentences of 1 to 49 tokens."""
     num_documents = max(1, num_tokens // (TOKENS_PER_SENTENCE * SENTENCES_PER_DOCUMENT))
     num_sentences = num_documents * SENTENCES_PER_DOCUMENT
@@ -234,7 +153,7 @@ def _made_up_documents(num_tokens: int) -> tuple:
     return lens, np.arange(0, num_sentences + 1, SENTENCES_PER_DOCUMENT)
 
 
-def _opening(config: BenchConfig, folder: Path) -> Row:
+def _opening(config, folder: Path) -> Row:
     """Measure opening a large corpus, whose files are still in the page cache."""
     prefix, lens = folder / "large", _made_up_documents(config.million_tokens * 10**6)[0]
     tokenizer = WordPiece.from_file(config.vocab_file)
@@ -247,12 +166,12 @@ def _opening(config: BenchConfig, folder: Path) -> Row:
     def first_sample():
         return ErnieDataset(Corpus(prefix), np.array([[0, SENTENCES_PER_DOCUMENT, 509]]), rule, seed=1)[0]
 
-    seconds = _seconds(first_sample, config.runs)
+    seconds = seconds_of(first_sample, config.runs)
     what = f"opening {int(lens.sum()) / 1e6:.0f} million tokens, first sample: s"
     return Row(what, f"{seconds.clock:.2f} ({seconds.processor:.2f})", "0.2 at most")
 
 
-def _peak_memory(config: BenchConfig, folder: Path, texts: List[str]) -> Row:
+def _peak_memory(config, folder: Path, texts: List[str]) -> Row:
     source = _write_documents(folder / "memory.jsonl", _repeated(texts, config.megabytes))
     flags = {"input_path": source, "output_prefix": folder / "memory", "vocab_file": config.vocab_file}
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
@@ -262,7 +181,7 @@ def _peak_memory(config: BenchConfig, folder: Path, texts: List[str]) -> Row:
         peak = 0
         while run.poll() is None:
             peak = max(peak, sum(map(_resident_bytes, [run.pid, *_descendants(run.pid)])))
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
     if run.returncode:
         raise InputError(f"create_pretraining_data ended with code {run.returncode}; see its message above")
     speed = config.megabytes / (time.monotonic() - started)
@@ -284,31 +203,3 @@ def _resident_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0
-
-
-class Seconds(NamedTuple):
-    """Medians over runs: wall-clock time, and CPU time of this process."""
-
-    clock: float
-    processor: float
-
-    def rate(self, amount: float, form: str) -> str:
-        return f"{amount / self.clock:{form}} ({amount / self.processor:{form}})"
-
-
-def _seconds(action: Callable, runs: int) -> Seconds:
-    taken = []
-    for _ in range(runs):
-        started = Seconds(time.perf_counter(), time.process_time())
-        with redirect_stderr(io.StringIO()):  # the tools' closing lines
-            action()
-        taken.append((time.perf_counter() - started.clock, time.process_time() - started.processor))
-    return Seconds(*map(median, zip(*taken)))
-
-
-def main() -> None:
-    run_command(bench, BenchConfig)
-
-
-if __name__ == "__main__":
-    main()
