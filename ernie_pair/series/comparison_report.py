@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -16,7 +17,8 @@ from ernie_pair.report.chart import Draw, draw_chart, draw_picture
 from ernie_pair.report.page import Made, Table
 from ernie_pair.score.evaluation.evaluation import CountedRows
 
-JSON_FILE, PICTURE_FILE, PAGE_FILE = "compare.json", "compare.png", "compare.html"
+FILES = ("compare.json", "compare.png", "compare.html")
+JSON_FILE, PICTURE_FILE, PAGE_FILE = FILES
 SHOWN = ("accuracy", "f1", "auc")
 SEED = 1234  # of the resamples
 AT_CHANCE = ("accuracy", "auc")  # f1 has no value of its own for a guess: it follows these two
@@ -68,23 +70,34 @@ def compare(
     The intervals are a paired bootstrap: a resample draws rows and seeds, and every start is measured on the
     same ones.
     """
-    counted = {name: [CountedRows(each, labels) for each in logits[name]] for name in logits}
+    rows_of = {name: [CountedRows(each, labels) for each in logits[name]] for name in logits}
     whole = np.ones(len(labels), dtype=np.int64)
-    runs = {name: [rows.measure(whole) for rows in counted[name]] for name in counted}
-    values = {name: _table(runs[name]) for name in runs}
-    drawn = _drawn_means(counted, len(labels), len(seeds), samples)
-    names = list(logits)
-    intervals = {name: _intervals(drawn[name]) for name in names}
+    runs = {name: [rows.measure(whole) for rows in each] for name, each in rows_of.items()}
+    values = {name: np.array([[run[m] for m in METRICS] for run in each]) for name, each in runs.items()}
+    drawn = _drawn_means(rows_of, len(labels), len(seeds), samples)
+    names, intervals = list(logits), {name: _intervals(drawn[name]) for name in logits}
     chance = {"accuracy": float(np.bincount(labels).max() / len(labels)), "auc": 0.5}
     at_chance = {name: _at_chance(intervals[name], chance) for name in names}
-    pairs = [(one, other) for place, one in enumerate(names) for other in names[place + 1 :]]
+    differences = []
+    for one, other in combinations(names, 2):
+        spread = drawn[one] - drawn[other]
+        differences.append(
+            Difference(
+                one,
+                other,
+                _named((values[one] - values[other]).mean(axis=0)),
+                _intervals(spread),
+                _named((spread <= 0).mean(axis=0)),
+                {metric: [name for name in (one, other) if metric in at_chance[name]] for metric in SHOWN},
+            )
+        )
     return Comparison(
         len(labels),
         seeds,
         runs,
         {name: _named(table.mean(axis=0)) for name, table in values.items()},
         {n: _named(t.std(axis=0, ddof=1)) for n, t in values.items()} if len(seeds) > 1 else None,
-        [_difference(one, other, values, drawn, at_chance) for one, other in pairs],
+        differences,
         chance,
         intervals,
         at_chance,
@@ -112,29 +125,6 @@ def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[s
             measured = {seed: list(rows[seed].measure(counts).values()) for seed in set(seeds.tolist())}
             means[name].append(np.mean([measured[seed] for seed in seeds.tolist()], axis=0))
     return {name: np.array(each) for name, each in means.items()}
-
-
-def _difference(
-    one: str,
-    other: str,
-    values: Dict[str, np.ndarray],
-    drawn: Dict[str, np.ndarray],
-    at_chance: Dict[str, List[str]],
-) -> Difference:
-    spread = drawn[one] - drawn[other]
-    return Difference(
-        one,
-        other,
-        _named((values[one] - values[other]).mean(axis=0)),
-        _intervals(spread),
-        _named((spread <= 0).mean(axis=0)),
-        {metric: [name for name in (one, other) if metric in at_chance[name]] for metric in SHOWN},
-    )
-
-
-def _table(runs: List[Metrics]) -> np.ndarray:
-    """Return the METRICS of the runs of a start, float64 [seeds, metrics]."""
-    return np.array([[run[name] for name in METRICS] for run in runs])
 
 
 def _named(values: np.ndarray) -> Metrics:
@@ -225,12 +215,9 @@ def panels_of(comparison: Comparison, domain: Domain) -> List[Tuple[str, Draw]]:
 
 
 def _draw_domain(domain: Dict[str, Dict[str, object]], axes) -> None:
-    bars = axes.bar(
-        list(domain), [loss.get("lm_loss", 0.0) for loss in domain.values()], 0.5, color="#94a3b8"
-    )
-    axes.bar_label(
-        bars, [f"{loss['lm_loss']:.3f}" if "lm_loss" in loss else "none" for loss in domain.values()]
-    )
+    losses = [loss.get("lm_loss") for loss in domain.values()]
+    bars = axes.bar(list(domain), [loss or 0.0 for loss in losses], 0.5, color="#94a3b8")
+    axes.bar_label(bars, ["none" if loss is None else f"{loss:.3f}" for loss in losses])
     axes.margins(y=0.1)
     axes.set_xlim(-0.5, len(domain) - 0.5)
     axes.set(ylabel="loss")

@@ -1,4 +1,4 @@
-"""The flags of ernie-pair search-params."""
+"""The flags of ernie-pair search-params, and the values of flags that it draws from."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Dict, Iterator, List, Literal, Tuple, Union, get_args
@@ -99,12 +99,14 @@ EXAMPLE = "write learning_rate=1e-5..1e-4:log or batch_size=16,32"
 YAML_EXAMPLE = "write {low: 1e-5, high: 1e-4, log: true} or [16, 32]"
 KEYS = ("low", "high", "log", "step")
 # What says where a run lies, how it is shown or judged, and not how well it learns.
+# fmt: off
 NOT_SEARCHED = (
-    *("output_dir", "train_file", "dev_file", "text_a", "text_b", "label", "encoding", "on_bad_row"),
-    *("label_map", "cache_dir", "fresh_start", "allow_change", "report_to", "sync_freq", "device", "seed"),
-    *("best_metric", "greater_is_better", "eval_freq", "logging_freq", "checkpoint_steps", "keep_best"),
-    *("save_format", "streaming", "shuffle_buffer", "deterministic", "on_nan", "model_class", "dry_run"),
+    "output_dir", "train_file", "dev_file", "text_a", "text_b", "label", "encoding", "on_bad_row",
+    "label_map", "cache_dir", "fresh_start", "allow_change", "report_to", "sync_freq", "device", "seed",
+    "best_metric", "greater_is_better", "eval_freq", "logging_freq", "checkpoint_steps", "keep_best",
+    "save_format", "streaming", "shuffle_buffer", "deterministic", "on_nan", "model_class", "dry_run",
 )
+# fmt: on
 
 Number = Union[int, float]
 
@@ -119,11 +121,6 @@ class Range:
     log: bool = False
     step: Any = None
 
-    @property
-    def ends(self) -> Tuple[Number, Number]:
-        """Return values that every bound of the flag is to hold for."""
-        return self.low, self.high
-
     def suggest(self, trial) -> Number:
         """Return the value of a trial of Optuna, drawn now or before."""
         if isinstance(self.low, int):
@@ -137,11 +134,6 @@ class Choice:
 
     name: str
     values: Tuple[Any, ...]
-
-    @property
-    def ends(self) -> Tuple[Any, ...]:
-        """Return values that every bound of the flag is to hold for: all of them."""
-        return self.values
 
     def suggest(self, trial) -> Any:
         """Return the value of a trial of Optuna, drawn now or before."""
@@ -167,21 +159,21 @@ def space_of(config: SearchParamsConfig) -> Space:
             raise InputError(f"{part.name} is given twice; name it once in --search and --space")
         space.append(part)
     for part in space:
-        for value in part.ends:
+        for value in (part.low, part.high) if isinstance(part, Range) else part.values:
             config.config_of({part.name: value})  # refused in its own words
     return space
 
 
 def as_plan(space: Space) -> Dict[str, str]:
     """Return the space as the plan of the search keeps it."""
-    return {
-        part.name: ",".join(map(str, part.values)) if isinstance(part, Choice) else _shown(part)
-        for part in space
-    }
-
-
-def _shown(part: Range) -> str:
-    return f"{part.low}..{part.high}" + (":log" if part.log else f":{part.step}" if part.step else "")
+    plan = {}
+    for part in space:
+        if isinstance(part, Choice):
+            plan[part.name] = ",".join(map(str, part.values))
+        else:
+            how = ":log" if part.log else f":{part.step}" if part.step else ""
+            plan[part.name] = f"{part.low}..{part.high}{how}"
+    return plan
 
 
 def _in_words(text: str) -> Iterator[Union[Range, Choice]]:

@@ -337,7 +337,7 @@ def test_every_model_can_be_evaluated_in_both_orders(tmp_path, config, calls):
     assert [word for words in calls for word in words if "symmetric" in word] == ["--symmetric=average"] * 2
     with pytest.raises(InputError, match="symmetric was average and is now none; give another output_dir"):
         compare_starts(replace(asked, symmetric="none"))
-    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())["settings"]
     assert plan["warmup_rate"] == 0.1  # as plans recorded it before there was another flag for it
 
 

@@ -15,6 +15,7 @@ from ernie_pair import CrossValidateConfig, cross_validate
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.targets.metrics import METRICS
+from ernie_pair.score.evaluation.evaluation_report import FILES
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series import cross_validate as module
 from ernie_pair.series.cross_validation_report import (
@@ -24,7 +25,7 @@ from ernie_pair.series.cross_validation_report import (
     table_of_folds,
 )
 from ernie_pair.series.folds import Folds
-from ernie_pair.series.plan import OneRun
+from ernie_pair.series.series import OneRun
 
 FLAGS = {
     **{"model_type": "ernie", "from_scratch": True, "folds": 3, "max_steps": 6, "batch_size": 16},
@@ -166,6 +167,26 @@ def test_the_dev_file_is_read_with_the_flags_of_its_columns(config, tmp_path):
     first = dict(zip(("sentence1", "sentence2", "label"), map(str, next(toy_rows(30, 0)))))
     assert len(rows) == 30 and json.loads(rows[0]) == first
     assert "无" in (tmp_path / "out" / "dev.rejected.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_folder_of_an_earlier_version_continues_as_one_record(config, tmp_path):
+    """It kept its plan in plan.json alone, and what was made beside the predictions."""
+    short, out = replace(config, folds=2, max_steps=2), tmp_path / "out"
+    cross_validate(short)
+    record = json.loads((out / "plan.json").read_text())
+    assert set(record["outputs"]) == {"predictions.tsv", "folds.tsv", *FILES}
+    assert not (out / ".predictions.tsv.made.json").exists()
+    (out / "plan.json").write_text(json.dumps(record["settings"]))
+    older = {"settings": {"folds": 2}, **{key: record[key] for key in ("made_by", "command", "outputs")}}
+    (out / ".predictions.tsv.made.json").write_text(json.dumps(older))
+    with pytest.raises(InputError, match="learning_rate was 0.005 and is now 0.004"):
+        cross_validate(replace(short, learning_rate=0.004))
+    cross_validate(short)
+    assert json.loads((out / "plan.json").read_text()) == record
+    assert not (out / ".predictions.tsv.made.json").exists()
+    (out / "report.json").write_text("mine")
+    with pytest.raises(InputError, match="report.json exists; .*it was changed since it was made"):
+        cross_validate(short)
 
 
 def test_changed_plans_and_damaged_predictions_are_rejected(config, tmp_path):
