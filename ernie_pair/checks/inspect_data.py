@@ -77,13 +77,11 @@ class InspectConfig(MaskingFlags, Inspected):
 
     def refuse_unused(self) -> None:
         """Raise InputError for a flag that is of a corpus where pairs are shown, or the other way round."""
+        of, other = ("a corpus", "a file of pairs") if self.is_of_pairs else ("pairs", "a corpus")
         for item in fields(self):
-            used = item.name not in OF_PAIRS
-            if self.is_of_pairs:
-                used = item.name in (*OF_BOTH, *OF_PAIRS)
+            is_used = item.name in OF_BOTH or (item.name in OF_PAIRS) == self.is_of_pairs
             value = getattr(self, item.name)
-            if not used and value != item.default:
-                of, other = ("a corpus", "a file of pairs") if self.is_of_pairs else ("pairs", "a corpus")
+            if not is_used and value != item.default:
                 raise InputError(
                     f"--{item.name} {value} is for {of}, and {self.prefix} is {other}; leave it out"
                 )
@@ -99,8 +97,8 @@ def inspect_data(config: InspectConfig) -> None:
     if config.is_of_pairs:
         pairs_tokenizer = open_pair_tokenizer(config.vocab_file, config.max_seq_len)
         columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules(config.encoding)
-        told = config.show, config.max_seq_len
-        for lines in shown_pairs(Path(config.prefix), pairs_tokenizer, columns, rules, *told):
+        path, most, length = Path(config.prefix), config.show, config.max_seq_len
+        for lines in shown_pairs(path, pairs_tokenizer, columns, rules, most, length):
             print(lines)
         return
     tokenizer = open_vocabulary(config.vocab_file)
@@ -118,7 +116,11 @@ def inspect_data(config: InspectConfig) -> None:
         print(f"sample {number}: {len(sample.input_ids)} tokens, {order}\n{marked_text(tokenizer, sample)}\n")
     print("\n".join(report_lines(report, corpus, config)))
     if config.output and not are_there:
-        _write(results, report)
+        with results.published() as (text, picture):
+            content = json.dumps(report._asdict(), ensure_ascii=False, indent=1)
+            text.write_text(f"{content}\n", encoding="utf-8")
+            _draw(picture, report)
+        print("wrote {} and {}".format(*results.given))
 
 
 def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: AnyTokenizer) -> ErnieDataset:
@@ -174,13 +176,6 @@ def _results(config: InspectConfig, corpus: Corpus) -> Results:
     settings = settings_of(config, "prefix", "vocab_file", "output", "show", *OF_PAIRS)
     outputs = [folder / JSON_FILE, folder / PICTURE_FILE]
     return Results("inspect-data", outputs, inputs, settings, config.overwrite, positional=["prefix"])
-
-
-def _write(results: Results, report: MaskReport) -> None:
-    with results.published() as (text, picture):
-        text.write_text(json.dumps(report._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        _draw(picture, report)
-    print("wrote {} and {}".format(*results.given))
 
 
 def _draw(path: Path, report: MaskReport) -> None:

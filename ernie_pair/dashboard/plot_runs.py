@@ -55,7 +55,10 @@ def page_of(runs: Sequence[Run], asked: Sequence[str], made: Made, first: First 
         TEMPLATE,
         title=first.title or ("Run" if len(runs) == 1 else "Runs compared"),
         first=first,
-        runs=[_shown(number, run) for number, run in enumerate(runs)],
+        runs=[
+            {"name": run.name, "colour": colour_of(number), "line": CSS_LINES[line_of(number)]}
+            for number, run in enumerate(runs)
+        ],
         results=results_of(runs, metrics[:MOST_RESULTS])._replace(title="Runs" if first.title else "Results"),
         charts=charts_of(runs, metrics),
         machine_charts=charts_of(runs, machine),
@@ -63,10 +66,6 @@ def page_of(runs: Sequence[Run], asked: Sequence[str], made: Made, first: First 
         note=NOTE,
         made=made,
     )
-
-
-def _shown(number: int, run: Run) -> Dict[str, str]:
-    return {"name": run.name, "colour": colour_of(number), "line": CSS_LINES[line_of(number)]}
 
 
 def results_of(runs: Sequence[Run], metrics: Sequence[str]) -> Table:
@@ -154,32 +153,19 @@ def plot(config: PlotConfig) -> None:
     runs = open_runs(config.outs)
     asked = names_in(config.metrics)
     chosen_metrics(runs, asked, 1)  # refuses an unknown one before anything is drawn
-    results = _results(config, runs)
+    inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
+    shown = ", ".join(f"{run.name} ({run.started or run.folder.resolve()})" for run in runs)
+    settings: Dict[str, object] = {"metrics": config.metrics, "outs": shown}
+    # inputs_grow: it is drawn again when its runs have more steps
+    results = Results(
+        "plot", [config.output], inputs, settings, config.overwrite, positional=["outs"], inputs_grow=True
+    )
     if results.are_done():
         return
-    content = _drawn(config, runs, asked)
+    if config.kind == "html":
+        content = page_of(runs, asked, Made()).encode("utf-8")
+    else:
+        content = picture_of(runs, chosen_metrics(runs, asked, MOST_PANELS), config.kind)
     with results.published() as (draft,):
         draft.write_bytes(content)
     print(f"wrote {config.output}: {counted(len(runs), 'run')}, {', '.join(run.name for run in runs)}")
-
-
-def _drawn(config: PlotConfig, runs: Sequence[Run], asked: Sequence[str]) -> bytes:
-    if config.kind == "html":
-        return page_of(runs, asked, Made()).encode("utf-8")
-    return picture_of(runs, chosen_metrics(runs, asked, MOST_PANELS), config.kind)
-
-
-def _results(config: PlotConfig, runs: Sequence[Run]) -> Results:
-    """Return the page or the picture, which is drawn again when its runs have more steps."""
-    inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
-    shown = [f"{run.name} ({run.started or run.folder.resolve()})" for run in runs]
-    settings: Dict[str, object] = {"metrics": config.metrics, "outs": ", ".join(shown)}
-    return Results(
-        "plot",
-        [config.output],
-        inputs,
-        settings,
-        config.overwrite,
-        positional=["outs"],
-        inputs_grow=True,
-    )

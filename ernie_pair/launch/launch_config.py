@@ -191,13 +191,20 @@ def read_launch(
         )
     block, beside = _entries_of(first)
     of_file = {**read_entries(first, block, hints_of(LaunchConfig)), "file": Given(first, "FILE")}
-    launch = build_launch(flags, {**of_file, **_command_of(first)}, *CONFIGS.values())
-    _refuse_two_commands(first, launch.command)
+    if first in CONFIGS:
+        of_file["command"] = Given(first, "FILE")
+    launch = build_launch(flags, of_file, *CONFIGS.values())
+    if first in CONFIGS and launch.command != first:
+        raise InputError(f"{first} and --command {launch.command} are two commands; leave one of them out")
     launch = replace(launch, processes=processes) if processes else launch
     config, given = _read_started(launch, beside, flags, sizes or {})
     usual = os.path.join(getattr(config, "output_dir", ""), "log")
     log_dir = launch.log_dir or (dry_log_dir() if getattr(config, "dry_run", False) else usual)
-    return replace(launch, log_dir=log_dir), [word for name in given for word in _words_of(name, given[name])]
+    words_of = (
+        [f"--{name}={value.text}"] if isinstance(value.text, str) else [f"--{name}", *value.text]
+        for name, value in given.items()
+    )
+    return replace(launch, log_dir=log_dir), [word for words in words_of for word in words]
 
 
 def split_at_target(words: Sequence[str]) -> Tuple[List[str], List[str]]:
@@ -247,7 +254,11 @@ def _read_started(
     given = {**of_file, **given_by(split, started, program)}
     given = without_idle(started, given)  # as words they would count as requested
     given.update({name: Given(str(value), "--processes auto") for name, value in sizes.items()})
-    layout = replace(launch, processes=_fewest(given)) if launch.is_auto else launch
+    layout = launch
+    if launch.is_auto:  # the fewest processes that the degrees of pretraining allow
+        degrees = [given.get(name, Given("1", "")) for name in ("dp_degree", "sharding_degree")]
+        fewest = math.prod(max(1, int(str(read_given(degree, int)))) for degree in degrees)
+        layout = replace(launch, processes=fewest)
     if started is PretrainConfig:
         given.setdefault("dp_degree", _groups(layout, given.get("sharding_degree")))
     config: Any = build_config(started, given, program)
@@ -275,21 +286,6 @@ def _entries_of(first: str) -> Tuple[List[Entry], List[Entry]]:
     return launch_file(first)
 
 
-def _command_of(first: str) -> Dict[str, Given]:
-    return {"command": Given(first, "FILE")} if first in CONFIGS else {}
-
-
-def _refuse_two_commands(first: str, command: str) -> None:
-    if first in CONFIGS and command != first:
-        raise InputError(f"{first} and --command {command} are two commands; leave one of them out")
-
-
-def _fewest(given: Dict[str, Given]) -> int:
-    """Return the fewest processes that the degrees of pretraining allow."""
-    degrees = [given.get(name, Given("1", "")) for name in ("dp_degree", "sharding_degree")]
-    return math.prod(max(1, int(str(read_given(degree, int)))) for degree in degrees)
-
-
 def _groups(launch: LaunchConfig, sharding: Optional[Given]) -> Given:
     """Return --dp_degree if it is left out: the number of groups that the processes form.
 
@@ -304,10 +300,6 @@ def _groups(launch: LaunchConfig, sharding: Optional[Given]) -> Given:
 def shown(words: Sequence[str]) -> str:
     """Return the words as one line that can be pasted into a shell."""
     return " ".join(map(shlex.quote, words))
-
-
-def _words_of(name: str, given: Given) -> List[str]:
-    return [f"--{name}={given.text}"] if isinstance(given.text, str) else [f"--{name}", *given.text]
 
 
 def _split(words: Sequence[str], *config_classes: Type[Options], refuse_unknown: bool = True) -> SplitWords:

@@ -24,22 +24,18 @@ def main() -> None:
     try:
         function, args = pickle.loads((folder / PAYLOAD).read_bytes())
         result = function(*args)
-        answer = _answer({"result": result if rank == 0 else None})
+        try:
+            answer = packed({"result": result if rank == 0 else None})
+        except UNPACKABLE as error:
+            raise InputError(
+                f"what the function returned cannot be sent back ({error}); return numbers, texts or arrays"
+            ) from None
     except BaseException as error:
         _leave(folder, rank, pickle.dumps(_failure(error, rank)))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)  # whatever waits for the others stays behind
     _leave(folder, rank, answer)
-
-
-def _answer(answer: Dict) -> bytes:
-    try:
-        return packed(answer)
-    except UNPACKABLE as error:
-        raise InputError(
-            f"what the function returned cannot be sent back ({error}); return numbers, texts or arrays"
-        ) from None
 
 
 def _failure(error: BaseException, rank: int) -> Dict:
