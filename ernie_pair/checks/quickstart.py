@@ -26,44 +26,25 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals
 
 Words = List[str]
 
+# fmt: off
 # A model of two narrow layers: it learns on a CPU within minutes.
 SMALL_MODEL = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 512,
+    "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512,
     "max_position_embeddings": 130,
 }
 PRETRAINING = {
-    "model_type": "ernie",
-    "from_scratch": "true",
-    "split": "900,50,50",
-    "max_seq_len": 48,
-    "short_seq_prob": 0,
-    "micro_batch_size": 16,
-    "global_batch_size": 16,
-    "warmup_rate": 0.1,
-    "max_lr": 0.002,
-    "min_lr": 0.0001,
-    "adam_beta2": 0.98,
-    "hidden_dropout_prob": 0,
-    "attention_probs_dropout_prob": 0,
-    "logging_freq": 100,
-    "eval_freq": 400,
-    "checkpoint_steps": 400,
-    "save_steps": 1000000,
+    "model_type": "ernie", "from_scratch": "true", "split": "900,50,50",
+    "max_seq_len": 48, "short_seq_prob": 0, "micro_batch_size": 16, "global_batch_size": 16,
+    "warmup_rate": 0.1, "max_lr": 0.002, "min_lr": 0.0001, "adam_beta2": 0.98,
+    "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
+    "logging_freq": 100, "eval_freq": 400, "checkpoint_steps": 400, "save_steps": 1000000,
     "num_workers": 0,
 }
 TRAINING = {
-    "model_type": "ernie",
-    "max_seq_len": 48,
-    "batch_size": 32,
-    "learning_rate": 0.0005,
-    "dropout": 0,
-    "eval_freq": 10000,
-    "logging_freq": 100,
-    "checkpoint_steps": 200,
+    "model_type": "ernie", "max_seq_len": 48, "batch_size": 32, "learning_rate": 0.0005, "dropout": 0,
+    "eval_freq": 10000, "logging_freq": 100, "checkpoint_steps": 200,
 }
+# fmt: on
 
 
 @dataclass(frozen=True)

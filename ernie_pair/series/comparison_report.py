@@ -20,6 +20,7 @@ from ernie_pair.score.evaluation.evaluation import CountedRows
 FILES = ("compare.json", "compare.png", "compare.html")
 JSON_FILE, PICTURE_FILE, PAGE_FILE = FILES
 SHOWN = ("accuracy", "f1", "auc")
+MASKED_WORDS = "masked words: loss (perplexity)"
 SEED = 1234  # of the resamples
 AT_CHANCE = ("accuracy", "auc")  # f1 has no value of its own for a guess: it follows these two
 
@@ -134,14 +135,15 @@ def _named(values: np.ndarray) -> Metrics:
 def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
     """Yield the lines of the comparison for the terminal."""
     width = max(map(len, ["start", *comparison.runs]))
-    yield f"{comparison.rows} rows, {counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
-    heads = "".join(f"  {name:<17}" for name in (*SHOWN, "at chance"))
-    yield f"{'start':<{width}}{heads}{'  masked words: loss (perplexity)' if domain else ''}".rstrip()
+    yield _title(comparison)
+    rows = [["start", *SHOWN, "at chance", MASKED_WORDS]]
     for name in comparison.mean:
-        cells = [with_deviation(comparison, name, metric) for metric in SHOWN]
-        cells.append(", ".join(comparison.at_chance[name]) or "-")
+        at_chance = ", ".join(comparison.at_chance[name]) or "-"
+        metrics = (with_deviation(comparison, name, metric) for metric in SHOWN)
+        rows.append([name, *metrics, at_chance, domain_cell(domain[name]) if domain else ""])
+    for name, *cells, masked in rows:
         line = f"{name:<{width}}" + "".join(f"  {cell:<17}" for cell in cells)
-        yield f"{line}{'  ' + domain_cell(domain[name]) if domain else ''}".rstrip()
+        yield f"{line}  {masked}".rstrip() if domain else line.rstrip()
     share, area = (comparison.chance[metric] for metric in AT_CHANCE)
     yield f"chance: accuracy {share:.4f} (the most common class), auc {area:g}"
     for difference in comparison.differences:
@@ -150,6 +152,10 @@ def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
             moved = f"{metric} {difference.mean[metric]:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}"
             doubt = f"not above 0 in {difference.not_above_0[metric]:.1%} of the resamples"
             yield f"{difference.one} - {difference.other}: {moved}; {verdict_of(difference, metric) or doubt}"
+
+
+def _title(comparison: Comparison) -> str:
+    return f"{comparison.rows} rows, {counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
 
 
 def verdict_of(difference: Difference, metric: str) -> str:
@@ -281,8 +287,7 @@ def table_of_starts(comparison: Comparison, domain: Domain) -> Table:
         rows.append([*cells, domain_cell(domain[name])] if domain else cells)
     spread = "" if comparison.deviation is None else ", +- their standard deviation"
     note = STARTS_NOTE.format(spread, comparison.chance["accuracy"])
-    title = f"{comparison.rows} rows, {counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
-    return Table(title, [*heads, "masked words: loss (perplexity)"] if domain else heads, rows, note)
+    return Table(_title(comparison), [*heads, MASKED_WORDS] if domain else heads, rows, note)
 
 
 def table_of_differences(comparison: Comparison) -> Table:
@@ -290,16 +295,10 @@ def table_of_differences(comparison: Comparison) -> Table:
     heads = ["difference", "metric", "mean", "95 %", "not above 0", "remark"]
     rows = []
     for difference in comparison.differences:
+        name = f"{difference.one} - {difference.other}"
         for metric in SHOWN:
             low, high = difference.interval[metric]
-            rows.append(
-                [
-                    f"{difference.one} - {difference.other}",
-                    metric,
-                    f"{difference.mean[metric]:+.4f}",
-                    f"{low:+.4f} to {high:+.4f}",
-                    f"{difference.not_above_0[metric]:.1%}",
-                    verdict_of(difference, metric),
-                ]
-            )
+            mean, interval = f"{difference.mean[metric]:+.4f}", f"{low:+.4f} to {high:+.4f}"
+            not_above = f"{difference.not_above_0[metric]:.1%}"
+            rows.append([name, metric, mean, interval, not_above, verdict_of(difference, metric)])
     return Table("Differences", heads, rows, DIFFERENCES_NOTE)

@@ -16,13 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from data_tools.files.errors import (
-    ErniePairError,
-    InputError,
-    LostProcessError,
-    MachineError,
-    NumbersError,
-)
+from data_tools.files.errors import ErniePairError, InputError, LostProcessError, MachineError, NumbersError
 from ernie_pair.checks.gpu.lab import Lab, error_in_logs, losses_of, train_events
 from ernie_pair.checks.quickstart import PRETRAINING, TRAINING, SmallLine, Words, words_of
 from ernie_pair.kernels.choice import DTYPES
@@ -49,7 +43,7 @@ PRECISIONS: Dict[str, Tuple[Flags, str]] = {  # name: (flags, type)
     "bf16 O1": (BF16, "bfloat16"),
     "bf16 O2": ({**BF16, **O2}, "bfloat16"),
 }
-ONNX = ("paddle2onnx", "onnxruntime")  # required to export to ONNX, and to run it
+HAS_ONNX = all(map(find_spec, ("paddle2onnx", "onnxruntime")))  # to export to it, and to run that
 
 
 class Planned(NamedTuple):
@@ -169,7 +163,7 @@ class SmallData:
     @made_once
     def exported(self) -> Path:
         """Return the folder of its best model, exported."""
-        folder, kind = self.lab.folder / "models" / "ship", "both" if has_onnx() else "paddle"
+        folder, kind = self.lab.folder / "models" / "ship", "both" if HAS_ONNX else "paddle"
         self.lab.run(words_of("export", model_path=self.trained() / "best", output_dir=folder, format=kind))
         return folder
 
@@ -196,11 +190,6 @@ class SmallData:
 
 
 Answers = List[Tuple[int, List[float]]]  # the class and the probabilities of each pair
-
-
-def has_onnx() -> bool:
-    """Return whether a model can be exported to ONNX here, and run."""
-    return all(map(find_spec, ONNX))
 
 
 # Steps 0 and 1: the environment and the libraries of the GPU, and its kernels against numpy.
@@ -292,6 +281,7 @@ def plan_losses(lab: Lab, data: SmallData) -> List[Planned]:
             raise NumbersError(f"the loss scale stays at {scales[0]:g} for {len(scales)} steps")
         return {"first loss scale": scales[0], "last loss scale": scales[-1]}
 
+    of_cpu = "" if lab.device == "cpu" else "--device cpu"
     return [
         Planned("fp32 as on the CPU", compare_fp32, lab.lacks()),
         *(
@@ -299,11 +289,7 @@ def plan_losses(lab: Lab, data: SmallData) -> List[Planned]:
             for name, (flags, dtype) in PRECISIONS.items()
             if flags
         ),
-        Planned(
-            "kernels of the CPU as Paddle's own",
-            compare_kernels,
-            "" if lab.device == "cpu" else "--device cpu",
-        ),
+        Planned("kernels of the CPU as Paddle's own", compare_kernels, of_cpu),
         Planned("the loss scale moves", watch_loss_scale),
     ]
 
@@ -558,7 +544,7 @@ def plan_models(lab: Lab, data: SmallData) -> List[Planned]:
         ]
 
     paddle, onnx = {"backend": "paddle"}, {"backend": "onnx"}
-    needs = "" if has_onnx() else "the extra [onnx]"
+    needs = "" if HAS_ONNX else "the extra [onnx]"
     return [
         Planned("the converter's proof", convert),
         Planned("training of pairs from converted weights", train),
