@@ -95,7 +95,7 @@ def _extra_here() -> str:
 def _requirements(extra: str) -> List[Requirement]:
     """Return the requirements of the package with ``extra``, and with the extras that it names."""
     listed = [Requirement(text) for text in metadata.requires(PACKAGE) or []]
-    extras, found = [extra], {}
+    extras, needed = [extra], {}
     for name in extras:
         for requirement in listed:
             if requirement.marker and not requirement.marker.evaluate({"extra": name}):
@@ -105,8 +105,8 @@ def _requirements(extra: str) -> List[Requirement]:
             if requirement.name == PACKAGE:
                 extras.extend(requirement.extras)
             else:
-                found[requirement.name] = requirement
-    return list(found.values())
+                needed[requirement.name] = requirement
+    return list(needed.values())
 
 
 def _check_packages(extra: str) -> List[str]:

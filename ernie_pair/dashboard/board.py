@@ -109,10 +109,10 @@ def _parameters_of(run: Run, runs: Sequence[Run]) -> Dict[str, Any]:
     names = dict.fromkeys(name for each in runs for name in each.flags)
     values = {name: [each.flags.get(name) for each in runs] for name in names}
     if len(runs) > 1:
-        values = {name: found for name, found in values.items() if len(set(map(shown_flag, found))) > 1}
+        values = {name: each for name, each in values.items() if len(set(map(shown_flag, each))) > 1}
     shown: Dict[str, Any] = {}
-    for name, found in values.items():
-        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in found)
+    for name, each in values.items():
+        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in each)
         if is_number:
             shown[name] = run.flags[name]
         elif len(runs) > 1:
@@ -122,10 +122,10 @@ def _parameters_of(run: Run, runs: Sequence[Run]) -> Dict[str, Any]:
 
 def _size_of(run: Run) -> Tuple[int, int]:
     try:
-        found = (run.folder / EVENTS).stat()
+        status = (run.folder / EVENTS).stat()
     except OSError:
         return (0, 0)
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 TABS = ("scalar", "histogram", "pr_curve", "text", "hyper_parameters")

@@ -47,10 +47,10 @@ class First(NamedTuple):
 RUNS_ALONE = First()
 
 
-def page_of(runs: Sequence[Run], asked: Sequence[str], made: Made, first: First = RUNS_ALONE) -> str:
-    """Return an HTML page of the runs that needs no other file, with the ``asked`` metrics, if any."""
-    metrics = chosen_metrics(runs, asked, MOST_CHARTS)
-    machine = [] if asked else [name for name in metrics_of(runs) if name in LAST]
+def page_of(runs: Sequence[Run], requested: Sequence[str], made: Made, first: First = RUNS_ALONE) -> str:
+    """Return an HTML page of the runs that needs no other file, with the ``requested`` metrics, if any."""
+    metrics = chosen_metrics(runs, requested, MOST_CHARTS)
+    machine = [] if requested else [name for name in metrics_of(runs) if name in LAST]
     return render_page(
         TEMPLATE,
         title=first.title or ("Run" if len(runs) == 1 else "Runs compared"),
@@ -70,15 +70,15 @@ def page_of(runs: Sequence[Run], asked: Sequence[str], made: Made, first: First 
 
 def results_of(runs: Sequence[Run], metrics: Sequence[str]) -> Table:
     """Return a row for each run: its steps, its metrics on each split, and its speed."""
-    found = {
+    drawn = {
         (curve.split, metric, curve.run): curve for metric in metrics for curve in curves_of(runs, metric)
     }
     columns = dict.fromkeys((split, metric) for split in ("valid", "test", "train") for metric in metrics)
-    columns = {key: None for key in columns if any(name[:2] == key for name in found)}
+    columns = {key: None for key in columns if any(name[:2] == key for name in drawn)}
     heads = ["run", "started", "steps", *(f"{split} {metric}" for split, metric in columns), "samples/s"]
     rows: List[List[object]] = []
     for number, run in enumerate(runs):
-        cells = [_cell(found.get((split, metric, number)), run.flags, metric) for split, metric in columns]
+        cells = [_cell(drawn.get((split, metric, number)), run.flags, metric) for split, metric in columns]
         speed = last_of(run, "train", SPEED)
         rows.append(
             [run.name, run.started[:MINUTES], run.step, *cells, None if speed is None else f"{speed:,.1f}"]
@@ -151,8 +151,8 @@ class PlotConfig(Options):
 def plot(config: PlotConfig) -> None:
     """Write the page or the picture of the runs. Raises InputError if a folder holds no run."""
     runs = open_runs(config.outs)
-    asked = names_in(config.metrics)
-    chosen_metrics(runs, asked, 1)  # refuses an unknown one before anything is drawn
+    requested = names_in(config.metrics)
+    chosen_metrics(runs, requested, 1)  # refuses an unknown one before anything is drawn
     inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
     shown = ", ".join(f"{run.name} ({run.started or run.folder.resolve()})" for run in runs)
     settings: Dict[str, object] = {"metrics": config.metrics, "outs": shown}
@@ -163,9 +163,9 @@ def plot(config: PlotConfig) -> None:
     if results.are_done():
         return
     if config.kind == "html":
-        content = page_of(runs, asked, Made()).encode("utf-8")
+        content = page_of(runs, requested, Made()).encode("utf-8")
     else:
-        content = picture_of(runs, chosen_metrics(runs, asked, MOST_PANELS), config.kind)
+        content = picture_of(runs, chosen_metrics(runs, requested, MOST_PANELS), config.kind)
     with results.published() as (draft,):
         draft.write_bytes(content)
     print(f"wrote {config.output}: {counted(len(runs), 'run')}, {', '.join(run.name for run in runs)}")

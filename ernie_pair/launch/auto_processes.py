@@ -217,10 +217,10 @@ def _candidates(words: Sequence[str], config: Any):
 
 def processes_to_try() -> List[Tuple[int, int]]:
     """Return (processes, threads of each): 1, 2, 4 and so on, up to one for each core."""
-    cores, asked = share_of(0, 1).threads, asked_threads()
-    most = max(1, cores // asked) if asked else cores
+    cores, requested = share_of(0, 1).threads, asked_threads()
+    most = max(1, cores // requested) if requested else cores
     counts = {2**power for power in range(most.bit_length()) if 2**power <= most}
-    return [(count, asked or share_of(0, count).threads) for count in sorted({*counts, most})]
+    return [(count, requested or share_of(0, count).threads) for count in sorted({*counts, most})]
 
 
 def sizes_of(config: Any, processes: int) -> Optional[Dict[str, int]]:

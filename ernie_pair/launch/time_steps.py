@@ -62,11 +62,11 @@ def open_stand_in(config: Union[TrainConfig, PretrainConfig]) -> ModelSource:
     return replace(source, spec=spec, weights=None)
 
 
-def rows_in_pass(asked: int, tokens: int, spec: ModelSpec) -> int:
-    """Return how many samples of ``tokens`` tokens a forward and backward pass takes: ``asked``, or fewer."""
+def rows_in_pass(most: int, tokens: int, spec: ModelSpec) -> int:
+    """Return how many samples of ``tokens`` tokens a forward and backward pass takes: ``most``, or fewer."""
     parameters = 12 * spec.hidden_size**2 * spec.num_layers
     seconds = 6 * parameters * max(tokens, 1) / (THREAD_FLOPS * cpu_threads())
-    return max(1, min(asked, int(PASS_SECONDS / seconds)))
+    return max(1, min(most, int(PASS_SECONDS / seconds)))
 
 
 def open_pair_steps(config: TrainConfig, world: World) -> Tuple[int, TimeStep]:

@@ -89,11 +89,11 @@ def _masked_word_model(source: ModelSource):
         raise InputError(f"{source.name} has no weights yet")
     model = build_ernie(ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     parameters, where = dict(model.state_dict()), str(source.weights)
-    found = as_float32(structured_names(source.read_weights(), parameters, where), where)
-    if not any(name.startswith(LM_HEAD) for name in found):
+    by_structure = as_float32(structured_names(source.read_weights(), parameters, where), where)
+    if not any(name.startswith(LM_HEAD) for name in by_structure):
         raise InputError(f"{where} holds no head for masked words ({LM_HEAD}*)")
     may_miss = (ORDER_HEAD, f"{model.base_model_prefix}.pooler.")
-    arrays = match_parameters(parameters, found, where, may_miss=may_miss, may_have=HEADS)
+    arrays = match_parameters(parameters, by_structure, where, may_miss=may_miss, may_have=HEADS)
     for parameter in parameters.values():
         if parameter.name in arrays:
             parameter.set_value(arrays[parameter.name])

@@ -112,9 +112,9 @@ def _intervals(drawn: np.ndarray) -> Dict[str, List[float]]:
 
 def _at_chance(intervals: Dict[str, List[float]], chance: Metrics) -> List[str]:
     """Return those of SHOWN that are not above chance; a metric without value (nan) is not above it."""
-    found = {name: not intervals[name][0] > chance[name] for name in AT_CHANCE}
-    found["f1"] = all(found.values())
-    return [name for name in SHOWN if found[name]]
+    flags = {name: not intervals[name][0] > chance[name] for name in AT_CHANCE}
+    flags["f1"] = all(flags.values())
+    return [name for name in SHOWN if flags[name]]
 
 
 def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[str, np.ndarray]:
@@ -168,8 +168,8 @@ def verdict_of(difference: Difference, metric: str) -> str:
 
 def warnings_of(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
     """Yield a line per classifier that predicts one class only, and per difference of starts at chance."""
-    for start, found in comparison.single_class.items():
-        for seed, single in zip(comparison.seeds, found):
+    for start, classes in comparison.single_class.items():
+        for seed, single in zip(comparison.seeds, classes):
             if single is not None:
                 yield f"{start}, seed {seed}: {describe_single_class(names[single], comparison.rows)}"
     for difference in comparison.differences:

@@ -115,13 +115,13 @@ class _CrossValidation:
         for number in numbers:
             own = np.flatnonzero(self.folds.fold == number)
             logits[own] = read_logits(self._run(number) / PREDICTIONS, len(own), len(self.names))
-        found = measure_folds(
+        result = measure_folds(
             logits, self.pairs.known_labels, self.folds, self.config, self.output_dir / PREDICTIONS
         )
-        self.ranks.on_first(partial(self._publish, found, logits))
+        self.ranks.on_first(partial(self._publish, result, logits))
         if self.ranks.world.is_first:
-            print("\n".join(lines_of_folds(found)))
-        return found
+            print("\n".join(lines_of_folds(result)))
+        return result
 
     def _begin(self) -> None:
         """Keep the plan, and write what each fold learns from and is asked.
@@ -176,19 +176,19 @@ class _CrossValidation:
         with published(self._run(number) / PREDICTIONS) as (draft,):
             _write_lines(draft, prediction_lines([decide(logits)], self.names, True, deque()))
 
-    def _publish(self, found: CrossValidation, logits: np.ndarray) -> None:
+    def _publish(self, result: CrossValidation, logits: np.ndarray) -> None:
         config, left_out = self.config, [row.place for row in self.pairs.bad]
         answers = answers_of(self.pairs, self.names, logits)
-        evaluation = evaluation_of_folds(found, answers, config)
+        evaluation = evaluation_of_folds(result, answers, config)
         with self.series.published() as (predictions, folds, *report):
             lines = prediction_lines([decide(logits)], self.names, True, deque(left_out))
             _write_lines(predictions, lines)
             _write_lines(folds, _fold_lines(self.folds, set(left_out)))
-            write_report(report, evaluation, answers, config.worst_rows, [table_of_folds(found)])
-        points = points_of("fold", found.folds, "mean", found.mean)
+            write_report(report, evaluation, answers, config.worst_rows, [table_of_folds(result)])
+        points = points_of("fold", result.folds, "mean", result.mean)
         report_series(config.reporters, self.output_dir, asdict(config), points)
         logger.info(
-            "every row predicted once: %s; report: %s", found.predictions, self.output_dir / FILES[-1]
+            "every row predicted once: %s; report: %s", result.predictions, self.output_dir / FILES[-1]
         )
 
 

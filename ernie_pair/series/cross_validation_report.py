@@ -177,8 +177,8 @@ def _intervals(
             means.append([np.mean([each[name] for each in values]) for name in METRICS])
             progress.advance(1)
     columns = np.array(means).T
-    found = {name: column for name, column in zip(METRICS, columns) if not np.isnan(column).all()}
-    return {name: percentile_interval(column) for name, column in found.items()}
+    result = {name: column for name, column in zip(METRICS, columns) if not np.isnan(column).all()}
+    return {name: percentile_interval(column) for name, column in result.items()}
 
 
 def answers_of(pairs: Pairs, names: Tuple[str, ...], logits: np.ndarray) -> Answers:
@@ -188,30 +188,30 @@ def answers_of(pairs: Pairs, names: Tuple[str, ...], logits: np.ndarray) -> Answ
 
 
 def evaluation_of_folds(
-    found: CrossValidation, answers: Answers, config: CrossValidateConfig
+    result: CrossValidation, answers: Answers, config: CrossValidateConfig
 ) -> Dict[str, Any]:
     """Return what the report says: the metrics are means over the folds, the rest is of all rows together."""
     model = f"{config.folds} folds of {config.model_name_or_path}"
-    asked = EvaluateConfig(model, config.train_file, str(found.predictions), bootstrap=0)
-    together = evaluation_of(answers, asked)
+    config_of_report = EvaluateConfig(model, config.train_file, str(result.predictions), bootstrap=0)
+    together = evaluation_of(answers, config_of_report)
     evaluation: Dict[str, Any] = {
         **together,
-        **defined(found.mean),
-        "folds": [{"rows": rows, **defined(metrics)} for rows, metrics in zip(found.rows, found.folds)],
-        "deviation": defined(found.deviation),
+        **defined(result.mean),
+        "folds": [{"rows": rows, **defined(metrics)} for rows, metrics in zip(result.rows, result.folds)],
+        "deviation": defined(result.deviation),
         "all_rows": {name: together[name] for name in METRICS},
     }
-    return {**evaluation, "intervals": found.interval} if found.interval else evaluation
+    return {**evaluation, "intervals": result.interval} if result.interval else evaluation
 
 
-def table_of_folds(found: CrossValidation) -> Table:
+def table_of_folds(result: CrossValidation) -> Table:
     """Return the table of the report: a row per fold, then mean and deviation."""
     rows = [
         [f"fold {number}", size, *defined(metrics).values()]
-        for number, size, metrics in zip(count(1), found.rows, found.folds)
+        for number, size, metrics in zip(count(1), result.rows, result.folds)
     ]
-    rows.append(["mean", sum(found.rows), *defined(found.mean).values()])
-    rows.append(["deviation", None, *defined(found.deviation).values()])
+    rows.append(["mean", sum(result.rows), *defined(result.mean).values()])
+    rows.append(["deviation", None, *defined(result.deviation).values()])
     note = (
         "The metrics at the top are the means over the folds, and their intervals are by bootstrap over "
         "groups of rows that share texts. Curves, slices and worst rows are of all rows together, each "
@@ -220,12 +220,12 @@ def table_of_folds(found: CrossValidation) -> Table:
     return Table("Folds", ["", "rows", *METRICS], rows, note)
 
 
-def lines_of_folds(found: CrossValidation) -> Iterator[str]:
+def lines_of_folds(result: CrossValidation) -> Iterator[str]:
     """Yield the lines of the folds for the terminal."""
-    rows: List[Tuple[object, object, Metrics]] = [*zip(count(1), found.rows, found.folds)]
-    rows += [("mean", sum(found.rows), found.mean), ("deviation", "", found.deviation)]
-    for end, name in enumerate(("95 % from", "95 % to") if found.interval else ()):
-        rows.append((name, "", {metric: ends[end] for metric, ends in found.interval.items()}))
+    rows: List[Tuple[object, object, Metrics]] = [*zip(count(1), result.rows, result.folds)]
+    rows += [("mean", sum(result.rows), result.mean), ("deviation", "", result.deviation)]
+    for end, name in enumerate(("95 % from", "95 % to") if result.interval else ()):
+        rows.append((name, "", {metric: ends[end] for metric, ends in result.interval.items()}))
     yield "  ".join(["fold".ljust(9), "rows".rjust(7), *(name.rjust(8) for name in SHOWN)])
     for head, size, metrics in rows:
         yield f"{head:<9}  {size:>7}  {metric_cells(metrics, 'nan')}"

@@ -197,23 +197,23 @@ def _refuse_other(member: Member, first: Member) -> None:
         )
 
 
-def length_of(members: Sequence[Member], asked: int) -> int:
-    """Return the tokens per pair: ``asked``, or where that is 0 the least that any model was trained with.
+def length_of(members: Sequence[Member], requested: int) -> int:
+    """Return the tokens per pair: ``requested``, or if that is 0 the least that a model was trained with.
 
     Raises InputError for more than a model reads at once.
     """
-    length = asked or min(member.model.spec.inference_length for member in members)
+    length = requested or min(member.model.spec.inference_length for member in members)
     for member in members:
         member.tokenizer(length)
     return length
 
 
-def symmetry_of(members: Sequence[Member], asked: str) -> str:
-    """Return how pairs are scored: as ``asked``, of which auto is as the models were tuned.
+def symmetry_of(members: Sequence[Member], requested: str) -> str:
+    """Return how pairs are scored: as ``requested``, of which auto is as the models were tuned.
 
     Raises InputError if they were not all tuned so.
     """
-    chosen = [member.calibration.chosen_symmetry(asked, str(member.path)) for member in members]
+    chosen = [member.calibration.chosen_symmetry(requested, str(member.path)) for member in members]
     for member, one in zip(members, chosen):
         if one != chosen[0]:
             raise InputError(
@@ -224,7 +224,7 @@ def symmetry_of(members: Sequence[Member], asked: str) -> str:
     return chosen[0]
 
 
-class Found(NamedTuple):
+class Measured(NamedTuple):
     """What the members and the ensemble are on --eval_file: metrics by name, and what a report says."""
 
     members: List[Dict[str, float]]
@@ -245,11 +245,11 @@ def ensemble(config: EnsembleConfig) -> None:
     if not publish_export(config, "ensemble", {"models": folders}, work.open):
         return
     logger.info("exported the ensemble of %d models to %s", len(folders), config.output_dir)
-    if work.found is not None:
+    if work.measured is not None:
         output_dir = Path(f"{config.output_dir}-log")
-        points = points_of("member", work.found.members, "ensemble", work.found.evaluation)
+        points = points_of("member", work.measured.members, "ensemble", work.measured.evaluation)
         report_series(config.reporters, output_dir, asdict(config), points)
-        print("\n".join(_lines(work.found, work.names)))
+        print("\n".join(_lines(work.measured, work.names)))
 
 
 class _Ensemble:
@@ -257,7 +257,7 @@ class _Ensemble:
 
     def __init__(self, config: EnsembleConfig):
         self.config = config
-        self.found: Optional[Found] = None
+        self.measured: Optional[Measured] = None
         self.tuning: Optional[Scored] = None  # what the threshold was chosen on
         self.names: List[str] = []
 
@@ -280,7 +280,7 @@ class _Ensemble:
             )
         )
         if judged is not None:
-            self.found = self._measure(judged, fitted, calibration)
+            self.measured = self._measure(judged, fitted, calibration)
         return Source(
             EnsembleClassifier(self.members),
             self.members[0].vocab_file,
@@ -290,7 +290,7 @@ class _Ensemble:
             judging_of(config, spec.labels, tokenizer, self.max_seq_len),
             f"an ensemble of {', '.join(self.names)}",
             {"ensemble": self._facts(fitted, calibration)},
-            None if self.found is None else partial(_write_report, config, self.found, self.names),
+            None if self.measured is None else partial(_write_report, config, self.measured, self.names),
         )
 
     def _read(self, flag: str) -> Optional[Pairs]:
@@ -351,7 +351,7 @@ class _Ensemble:
         assert thresholds is not None  # of two classes that both occur
         return with_asked_precision(calibration, thresholds, f"--tune_on {pairs.path}")
 
-    def _measure(self, pairs: Pairs, fitted: Optional[Fitted], calibration: Calibration) -> Found:
+    def _measure(self, pairs: Pairs, fitted: Optional[Fitted], calibration: Calibration) -> Measured:
         if fitted is not None and fitted.fitted_on_sha256 == pairs.sha256:
             raise InputError(
                 f"--calibrate_on {fitted.fitted_on} holds the pairs of --eval_file itself; give other "
@@ -372,18 +372,18 @@ class _Ensemble:
             self.tuning,
             saved=calibration,
         )
-        asked = EvaluateConfig(
+        settings = EvaluateConfig(
             f"an ensemble of {', '.join(self.names)}",
             self.config.eval_file,
             str(Path(self.config.output_dir) / REPORT),
             bootstrap=self.config.bootstrap,
             at_precision=self.config.at_precision,
         )
-        return Found([measure(one, labels) for one in logits], evaluation_of(answers, asked), answers)
+        return Measured([measure(one, labels) for one in logits], evaluation_of(answers, settings), answers)
 
     def _facts(self, fitted: Optional[Fitted], calibration: Calibration) -> Dict[str, Any]:
         """Return what export.json says of the members, and of what was fitted, chosen and measured."""
-        found = self.found
+        measured = self.measured
         members: List[Dict[str, Any]] = [
             {"model": name, "family": member.model.family, "temperature": member.calibration.temperature}
             for name, member in zip(self.names, self.members)
@@ -392,13 +392,16 @@ class _Ensemble:
         if fitted is not None:
             facts["calibration"] = {"rows": fitted.rows, "sha256": fitted.fitted_on_sha256}
         if self.tuning is not None:
-            asked, rows = calibration.tuned_for, calibration.tuned_rows
-            facts["tuning"] = {"tuned_for": asked, "rows": rows, "sha256": calibration.tuned_on_sha256}
-        if found is not None:
-            for member_facts, metrics in zip(members, found.members):
+            requested, rows = calibration.tuned_for, calibration.tuned_rows
+            facts["tuning"] = {"tuned_for": requested, "rows": rows, "sha256": calibration.tuned_on_sha256}
+        if measured is not None:
+            for member_facts, metrics in zip(members, measured.members):
                 member_facts["metrics"] = defined(metrics)
-            facts["metrics"] = {name: found.evaluation[name] for name in METRICS}
-            facts["evaluated_on"] = {"rows": found.evaluation["rows"], "sha256": found.answers.pairs.sha256}
+            facts["metrics"] = {name: measured.evaluation[name] for name in METRICS}
+            facts["evaluated_on"] = {
+                "rows": measured.evaluation["rows"],
+                "sha256": measured.answers.pairs.sha256,
+            }
         return facts
 
 
@@ -407,22 +410,22 @@ def mean_of(logits: Sequence[np.ndarray]) -> np.ndarray:
     return np.mean(np.stack(logits).astype(np.float64), axis=0).astype(np.float32)
 
 
-def _rows_of(found: Found, names: Sequence[str]) -> List[List[Any]]:
-    each = [*zip(names, map(defined, found.members)), ("the ensemble", found.evaluation)]
+def _rows_of(measured: Measured, names: Sequence[str]) -> List[List[Any]]:
+    each = [*zip(names, map(defined, measured.members)), ("the ensemble", measured.evaluation)]
     return [[name, *(metrics[metric] for metric in METRICS)] for name, metrics in each]
 
 
-def _write_report(config: EnsembleConfig, found: Found, names: Sequence[str], draft: Path) -> None:
+def _write_report(config: EnsembleConfig, measured: Measured, names: Sequence[str], draft: Path) -> None:
     note = "Each model at its own temperature; the ensemble answers with the mean of their logits."
-    table = Table("Models", ["", *METRICS], _rows_of(found, names), note)
+    table = Table("Models", ["", *METRICS], _rows_of(measured, names), note)
     (draft / REPORT).mkdir()
     files = [draft / REPORT / name for name in FILES]
-    write_report(files, found.evaluation, found.answers, config.worst_rows, [table])
+    write_report(files, measured.evaluation, measured.answers, config.worst_rows, [table])
 
 
-def _lines(found: Found, names: Sequence[str]) -> List[str]:
-    rows = _rows_of(found, names)
+def _lines(measured: Measured, names: Sequence[str]) -> List[str]:
+    rows = _rows_of(measured, names)
     width = max(len(row[0]) for row in rows)
     lines = ["  ".join(["model".ljust(width), *(name.rjust(8) for name in SHOWN)])]
     lines += [f"{name:<{width}}  {metric_cells(dict(zip(METRICS, values)), '-')}" for name, *values in rows]
-    return [*lines, json.dumps({name: found.evaluation[name] for name in (*METRICS, "rows")})]
+    return [*lines, json.dumps({name: measured.evaluation[name] for name in (*METRICS, "rows")})]

@@ -81,11 +81,11 @@ def deal_groups(group: np.ndarray, labels: np.ndarray, count: int, seed: int) ->
     The largest groups come first, those of one size in an order drawn with ``seed``; each goes to the fold
     that has the least of its classes so far, as shares of all rows of a class.
     """
-    held, order, weights = _largest_first(group, labels, [seed, count])
-    so_far, fold_of = np.zeros((count, held.shape[1])), np.zeros(len(held), dtype=np.int64)
+    rows_in, order, weights = _largest_first(group, labels, [seed, count])
+    so_far, fold_of = np.zeros((count, rows_in.shape[1])), np.zeros(len(rows_in), dtype=np.int64)
     for number in order:
         fold_of[number] = fold = int((so_far @ weights[number]).argmin())
-        so_far[fold] += held[number]
+        so_far[fold] += rows_in[number]
     return fold_of[group]
 
 
@@ -95,14 +95,14 @@ def pick_groups(group: np.ndarray, labels: np.ndarray, share: float, seed: int) 
     The groups come as in `deal_groups`; one is picked if its rows fit into the share, and the picked ones
     have no more of its classes so far than the others have, each in proportion to its share.
     """
-    held, order, weights = _largest_first(group, labels, [seed, round(1 / share)])
+    rows_in, order, weights = _largest_first(group, labels, [seed, round(1 / share)])
     most_rows = math.ceil(share * len(group))
-    so_far, is_picked = np.zeros((2, held.shape[1])), np.zeros(len(held), dtype=bool)
+    so_far, is_picked = np.zeros((2, rows_in.shape[1])), np.zeros(len(rows_in), dtype=bool)
     for number in order:
         others, picked = so_far @ weights[number]
-        fits = so_far[1].sum() + held[number].sum() <= most_rows
+        fits = so_far[1].sum() + rows_in[number].sum() <= most_rows
         is_picked[number] = fits and picked / share <= others / (1 - share)
-        so_far[int(is_picked[number])] += held[number]
+        so_far[int(is_picked[number])] += rows_in[number]
     return is_picked[group]
 
 
@@ -114,11 +114,11 @@ def _largest_first(
     Those are [groups, classes]; the largest groups come first, those of one size in an order that is drawn.
     """
     num_groups, classes = int(group.max()) + 1, int(labels.max()) + 1
-    held = np.zeros((num_groups, classes))
-    np.add.at(held, (group, labels), 1)
+    rows_in = np.zeros((num_groups, classes))
+    np.add.at(rows_in, (group, labels), 1)
     drawn = np.random.default_rng(seed).permutation(num_groups)
-    order = drawn[np.argsort(-held[drawn].sum(axis=1), kind="stable")]
-    return held, order.tolist(), held / np.maximum(held.sum(axis=0), 1) ** 2
+    order = drawn[np.argsort(-rows_in[drawn].sum(axis=1), kind="stable")]
+    return rows_in, order.tolist(), rows_in / np.maximum(rows_in.sum(axis=0), 1) ** 2
 
 
 def _refuse_giant(file: Coded, group: np.ndarray) -> None:

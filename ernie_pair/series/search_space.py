@@ -188,12 +188,12 @@ def _in_words(text: str) -> Iterator[Union[Range, Choice]]:
             continue
         low, _, rest = value.partition("..")
         high, _, how = rest.partition(":")
-        given = {"low": Given(low, where), "high": Given(high, where)}
+        words = {"low": Given(low, where), "high": Given(high, where)}
         if how == "log":
-            given["log"] = Given("true", where)
+            words["log"] = Given("true", where)
         elif how:
-            given["step"] = Given(how, where)
-        yield _range(name, given, where)
+            words["step"] = Given(how, where)
+        yield _range(name, words, where)
 
 
 def _in_file(path: str) -> Iterator[Union[Range, Choice]]:
@@ -207,11 +207,11 @@ def _in_file(path: str) -> Iterator[Union[Range, Choice]]:
             yield _choice(name, [_given(Entry(name, one, where)) for one in value.value], where)
         elif isinstance(value, yaml.MappingNode):
             inner = [entry._replace(where=f"{where}: {entry.name}") for entry in entries_of(path, value)]
-            found = {entry.name: _given(entry) for entry in inner}
-            unknown = next((key for key in found if key not in KEYS), None)
+            scalars = {entry.name: _given(entry) for entry in inner}
+            unknown = next((key for key in scalars if key not in KEYS), None)
             if unknown is not None:
                 raise InputError(f"{where}: {unknown[:40]} is not one of {', '.join(KEYS)}; {YAML_EXAMPLE}")
-            yield _range(name, found, where)
+            yield _range(name, scalars, where)
         else:
             raise InputError(f"{where} has one value, and nothing to search; {YAML_EXAMPLE}")
 
@@ -232,8 +232,8 @@ def _refuse_name(name: str, where: str) -> None:
         raise InputError(f"{where}: {name[:40]} is not a flag of train; {nearest([name], known)}")
 
 
-def _choice(name: str, given: List[Given], where: str) -> Choice:
-    values = tuple(read_given(one, hints_of(TrainConfig)[name]) for one in given)
+def _choice(name: str, words: List[Given], where: str) -> Choice:
+    values = tuple(read_given(one, hints_of(TrainConfig)[name]) for one in words)
     if len(set(values)) < 2 or len(set(values)) < len(values):
         raise InputError(
             f"{where}: {counted(len(set(values)), 'different value')} of {len(values)}; {EXAMPLE}"
@@ -241,16 +241,16 @@ def _choice(name: str, given: List[Given], where: str) -> Choice:
     return Choice(name, values)
 
 
-def _range(name: str, given: Dict[str, Given], where: str) -> Range:
+def _range(name: str, words: Dict[str, Given], where: str) -> Range:
     hint = hints_of(TrainConfig)[name]
     kind = next((one for one in (hint, *get_args(hint)) if one in (int, float)), None)
     if kind is None:
         raise InputError(f"{where}: a flag that is no number has no range; list its values")
-    if not {"low", "high"} <= set(given):
+    if not {"low", "high"} <= set(words):
         raise InputError(f"{where}: low or high is missing; {YAML_EXAMPLE}")
-    low, high = (read_given(given[end], kind) for end in ("low", "high"))
-    log = bool(read_given(given["log"], bool)) if "log" in given else False
-    step = read_given(given["step"], kind) if "step" in given else None
+    low, high = (read_given(words[end], kind) for end in ("low", "high"))
+    log = bool(read_given(words["log"], bool)) if "log" in words else False
+    step = read_given(words["step"], kind) if "step" in words else None
     assert isinstance(low, (int, float)) and isinstance(high, (int, float))  # as kind says
     if low >= high:
         raise InputError(f"{where}: low {low} is not below high {high}; swap them, or correct one")

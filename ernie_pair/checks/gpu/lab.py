@@ -177,12 +177,12 @@ def kill_marked(mark: str) -> None:
     """Kill (SIGKILL) processes whose mark has this prefix, until none is left. Raises LostProcessError."""
     deadline = time.monotonic() + KILL_SECONDS
     while True:
-        found = marked_processes(mark)
-        if not found:
+        pids = marked_processes(mark)
+        if not pids:
             return
         if time.monotonic() > deadline:
-            raise LostProcessError(f"processes {', '.join(map(str, found))} do not end; kill them")
-        for pid in found:
+            raise LostProcessError(f"processes {', '.join(map(str, pids))} do not end; kill them")
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(LOOK_SECONDS)
@@ -191,15 +191,15 @@ def kill_marked(mark: str) -> None:
 def marked_processes(mark: str) -> List[int]:
     """Return the processes whose mark has this prefix, whoever their parent is by now."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    pids = []
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's
             environment = Path("/proc", entry, "environ").read_bytes()
             if any(item.startswith(wanted) for item in environment.split(b"\0")):
-                found.append(int(entry))
-    return found
+                pids.append(int(entry))
+    return pids
 
 
 def train_events(output: Path) -> List[Dict[str, Any]]:
@@ -226,7 +226,7 @@ def error_in_logs(output: Path, error: ErniePairError) -> ErniePairError:
     """Return ``error`` of a launched run with the error message of one of its processes, if there is one."""
     for log in sorted((output / "log").glob("workerlog.*")):
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        said = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
-        if said:
-            return type(error)(said[-1])
+        last_errors = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
+        if last_errors:
+            return type(error)(last_errors[-1])
     return error

@@ -140,15 +140,15 @@ def _gpus() -> Tuple[List[Dict[str, Any]], str]:
     """Return the GPUs that Paddle sees, and why there is none."""
     import paddle
 
-    found = []
+    visible = []
     try:
         for number in range(paddle.device.cuda.device_count()):
             of = paddle.device.cuda.get_device_properties(number)
             memory = round(of.total_memory / 1e9, 1)
-            found.append({"name": of.name, "capability": [of.major, of.minor], "memory_gb": memory})
+            visible.append({"name": of.name, "capability": [of.major, of.minor], "memory_gb": memory})
     except (RuntimeError, OSError, ValueError) as error:  # an unsuitable driver, a lost GPU
         return [], (str(error).strip().splitlines() or ["no reason was given"])[-1][:200]
-    return found, "" if found else "Paddle sees no GPU"
+    return visible, "" if visible else "Paddle sees no GPU"
 
 
 def _search(path: Path, pattern: str) -> str:

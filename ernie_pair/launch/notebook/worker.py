@@ -43,10 +43,10 @@ def _failure(error: BaseException, rank: int) -> Dict:
         itself = packed(error)
     except Exception:  # whatever it holds; its text remains
         itself = b""
-    said = traceback.format_exception_only(type(error), error)[-1].strip()
+    message = traceback.format_exception_only(type(error), error)[-1].strip()
     return {
         "error": itself,
-        "said": said,
+        "said": message,
         "rank": rank,
         "traceback": f"rank {rank}:\n{traceback.format_exc()}",
         "is_of_a_peer": isinstance(error, LostProcessError),
