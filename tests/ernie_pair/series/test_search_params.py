@@ -38,32 +38,44 @@ def config(tmp_path):
     )
 
 
+class FakeRun:
+    """A training run whose accuracy is computed from the learning rate."""
+
+    made, reason = [], ""  # the flags of all runs; why each of them fails, if it does
+
+    def __init__(self, config, callbacks):
+        self.made.append(config)
+        self.config, self.callback = config, callbacks[0]
+
+    def train(self):
+        from ernie_pair.pair.train.callbacks import TrainerState
+        from ernie_pair.train.hooks import TrainerControl
+
+        if self.reason:
+            raise NumbersError(self.reason)
+        config, control, value = self.config, TrainerControl(), 0.0
+        for step in range(0, config.max_steps + 1, config.eval_freq):
+            value = config.learning_rate * 10 + step / 1000
+            state = TrainerState(global_step=step, max_steps=config.max_steps)
+            metrics = {"accuracy": value}
+            self.callback.on_evaluate(config, state, control, model=None, metrics=metrics)
+            if control.should_training_stop:
+                break
+        return TrainResult(step, {}, value, None, not control.should_training_stop)
+
+
 @pytest.fixture
 def runs(monkeypatch):
-    """Fake training runs, whose accuracy is computed from the learning rate."""
-    made = []
+    """Fake training runs; returns their flags."""
+    monkeypatch.setattr(FakeRun, "made", [])
+    monkeypatch.setattr(module, "OneRun", FakeRun)
+    return FakeRun.made
 
-    class Run:
-        def __init__(self, config, callbacks):
-            made.append(config)
-            self.config, self.callback = config, callbacks[0]
 
-        def train(self):
-            from ernie_pair.pair.train.callbacks import TrainerState
-            from ernie_pair.train.hooks import TrainerControl
-
-            config, control, value = self.config, TrainerControl(), 0.0
-            for step in range(0, config.max_steps + 1, config.eval_freq):
-                value = config.learning_rate * 10 + step / 1000
-                state = TrainerState(global_step=step, max_steps=config.max_steps)
-                metrics = {"accuracy": value}
-                self.callback.on_evaluate(config, state, control, model=None, metrics=metrics)
-                if control.should_training_stop:
-                    break
-            return TrainResult(step, {}, value, None, not control.should_training_stop)
-
-    monkeypatch.setattr(module, "OneRun", Run)
-    return made
+@pytest.fixture
+def failing_runs(runs, monkeypatch):
+    monkeypatch.setattr(FakeRun, "reason", "the loss is nan")
+    return runs
 
 
 def table_of(folder):
@@ -202,15 +214,7 @@ def test_incompatible_flags_fail_only_their_own_trial(config, runs):
     assert "compares two passes" in failed[0].reason and found.best.state == "complete"
 
 
-def test_a_search_without_a_successful_trial_is_an_error(config, monkeypatch):
-    class Run:
-        def __init__(self, config, callbacks):
-            pass
-
-        def train(self):
-            raise NumbersError("the loss is nan")
-
-    monkeypatch.setattr(module, "OneRun", Run)
+def test_a_search_without_a_successful_trial_is_an_error(config, failing_runs):
     with pytest.raises(NumbersError, match="none of 2 trials has a accuracy .the loss is nan."):
         search_params(replace(config, trials=2))
 
@@ -250,43 +254,26 @@ def test_trials_inherit_the_flags_of_train(config, runs):
     assert [run.output_dir[-10:] for run in runs] == ["trial-0001", "trial-0002"]
 
 
-def eval_freq_of(config, monkeypatch):
-    """The --eval_freq of the first trial, which fails before its first step."""
-    made = []
-
-    class Run:
-        def __init__(self, config, callbacks):
-            made.append(config)
-
-        def train(self):
-            raise NumbersError("the loss is nan")
-
-    monkeypatch.setattr(module, "OneRun", Run)
-    with pytest.raises(NumbersError):
-        search_params(config)
-    return made[0].eval_freq
+SPACED = {
+    **{"max_steps": 0, "epochs": 1, "evaluations": 4, "search": "dropout=0,0.1", "batch_size": 8},
+    "trials": 1,
+}
 
 
-def test_evaluations_are_spaced_over_the_rows_that_are_kept(config, monkeypatch, tmp_path):
+def test_evaluations_are_spaced_over_the_rows_that_are_kept(config, failing_runs, tmp_path):
     """Rows with a bad label are left out: 64 pairs in batches of 8 take 8 steps, whatever else is there."""
     with open(tmp_path / "train.tsv", "a", encoding="utf-8") as file:
         file.writelines("你好\t您好\t5\n" for _ in range(64))
-    asked = {"max_steps": 0, "epochs": 1, "evaluations": 4, "search": "dropout=0,0.1", "batch_size": 8}
-    assert eval_freq_of(replace(config, on_bad_row="skip", **asked), monkeypatch) == 2
+    with pytest.raises(NumbersError):
+        search_params(replace(config, on_bad_row="skip", **SPACED))
+    assert failing_runs[0].eval_freq == 2
 
 
-def test_evaluations_of_a_ranking_are_spaced_over_queries(config, monkeypatch, tmp_path):
+def test_evaluations_of_a_ranking_are_spaced_over_queries(config, failing_runs, tmp_path):
     """A step takes --batch_size queries: 64 of them, of three to five candidates, take 8 steps of 8."""
     header = ("sentence1", "sentence2", "label", "topic")
     for seed, (name, size) in enumerate((("train", 64), ("dev", 16))):
         write_rows(tmp_path / f"{name}.tsv", [header, *((*r, r[0]) for r in candidate_rows(size, seed))])
-    asked = {
-        "max_steps": 0,
-        "epochs": 1,
-        "evaluations": 4,
-        "search": "dropout=0,0.1",
-        "batch_size": 8,
-        "best_metric": "auto",
-    }
-    ranking = replace(config, target="ranking", query="topic", **asked)
-    assert eval_freq_of(ranking, monkeypatch) == 2
+    with pytest.raises(NumbersError):
+        search_params(replace(config, target="ranking", query="topic", best_metric="auto", **SPACED))
+    assert failing_runs[0].eval_freq == 2
