@@ -31,6 +31,7 @@ from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.targets.metrics import refuse_undefined
 from ernie_pair.pretrain.filling.evaluate_mlm import Asking, measure_masked_loss
+from ernie_pair.pretrain.filling.mask_filler import load_pretrained
 from ernie_pair.report.page import Made
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.child_command import ChildCommand
@@ -56,49 +57,29 @@ from ernie_pair.series.series import (
     unfinished,
 )
 from ernie_pair.train.run_log import read_all_events
-from ernie_pair.weights.parameter_names import HEADS, match_parameters, structured_names
-from ernie_pair.weights.weight_files import as_float32
 
 SEED, BATCH = 1234, 32
-LM_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
 
 
 def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int) -> Dict[str, float]:
     """Return lm_loss (mean over the masked tokens), perplexity, lm_accuracy and masked_tokens.
 
     The masks follow from the corpus alone, so every model of its vocabulary is asked the same. Raises
-    InputError for a model that cannot be asked (without a head for masked words, of another vocabulary), and
-    CheckpointError when its weights do not fit.
+    InputError for a model that cannot be asked (of another kind, or vocabulary), and CheckpointError when its
+    weights do not fit, or hold no head for masked words.
     """
     own = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
     tokenizer, flags = vocabulary_of([corpus], own), MaskingFlags()
     sizes: Dict[str, Any] = {"num_samples": num_samples, "seed": SEED, **flags.map_settings(max_seq_len)}
     rows = build_sample_map(corpus.docs, corpus.lens, range(corpus.num_documents), **sizes)
     dataset = ErnieDataset(corpus, rows, masking_rule(tokenizer, **flags.rule_settings()), seed=SEED)
-    asking = Asking(max_seq_len, BATCH)
-    measured = measure_masked_loss(_masked_word_model(source), dataset, tokenizer.pad_id, asking)
-    return {name: measured[name] for name in ("lm_loss", "perplexity", "lm_accuracy", "masked_tokens")}
-
-
-def _masked_word_model(source: ModelSource):
-    from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
-
     if source.spec.family not in ("ernie", "bert", ""):
         raise InputError(f"{source.name}: only an ERNIE or a BERT has a head for masked words here")
     if source.weights is None:
         raise InputError(f"{source.name} has no weights yet")
-    model = build_ernie(ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
-    parameters, where = dict(model.state_dict()), str(source.weights)
-    by_structure = as_float32(structured_names(source.read_weights(), parameters, where), where)
-    if not any(name.startswith(LM_HEAD) for name in by_structure):
-        raise InputError(f"{where} holds no head for masked words ({LM_HEAD}*)")
-    may_miss = (ORDER_HEAD, f"{model.base_model_prefix}.pooler.")
-    arrays = match_parameters(parameters, by_structure, where, may_miss=may_miss, may_have=HEADS)
-    for parameter in parameters.values():
-        if parameter.name in arrays:
-            parameter.set_value(arrays[parameter.name])
-    model.eval()
-    return model
+    model, asking = load_pretrained(source), Asking(max_seq_len, BATCH)
+    measured = measure_masked_loss(model, dataset, tokenizer.pad_id, asking)
+    return {name: measured[name] for name in ("lm_loss", "perplexity", "lm_accuracy", "masked_tokens")}
 
 
 TEST = "test.jsonl"

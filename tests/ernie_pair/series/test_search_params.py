@@ -1,9 +1,12 @@
 """Hyperparameter search: resumed, pruned and failed trials, and the best one as a config file."""
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from places import ROOT
@@ -27,15 +30,28 @@ FLAGS = {
 pytest.importorskip("optuna")
 
 
+def config_in(folder, **changes):
+    return SearchParamsConfig(
+        model_name_or_path=str(write_model(folder / "model")),
+        train_file=str(write_pairs(folder / "train.tsv", 64, seed=0)),
+        dev_file=str(write_pairs(folder / "dev.tsv", 41, seed=1)),
+        output_dir=str(folder / "out"),
+        **{**FLAGS, **changes},
+    )
+
+
 @pytest.fixture
 def config(tmp_path):
-    return SearchParamsConfig(
-        model_name_or_path=str(write_model(tmp_path / "model")),
-        train_file=str(write_pairs(tmp_path / "train.tsv", 64, seed=0)),
-        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
-        output_dir=str(tmp_path / "out"),
-        **FLAGS,
-    )
+    return config_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A search of three trials that are trained: (config, result, output)."""
+    folder, printed = tmp_path_factory.mktemp("finished"), io.StringIO()
+    config = config_in(folder, trials=3, pruner="none", checkpoint_steps=2)
+    with redirect_stdout(printed):
+        return config, search_params(config), printed.getvalue()
 
 
 class FakeRun:
@@ -82,13 +98,13 @@ def table_of(folder):
     return (folder / "trials.tsv").read_text(encoding="utf-8")
 
 
-def test_the_best_trial_is_saved_as_a_config_file_for_train(config, tmp_path, capsys):
+def test_the_best_trial_is_saved_as_a_config_file_for_train(finished, tmp_path):
     """Running `train` with the best trial's flags gives byte-identical weights."""
-    found = search_params(replace(config, trials=3))
-    out = tmp_path / "out"
+    config, found, printed = finished
+    out = Path(config.output_dir)
     assert [each.number for each in found.trials] == [1, 2, 3] and found.best.state == "complete"
-    assert found.best.value == max(each.value for each in found.trials if each.state == "complete")
-    assert all(len(each.curve) == 3 for each in found.trials if each.state == "complete")
+    assert found.best.value == max(each.value for each in found.trials)
+    assert all(len(each.curve) == 3 for each in found.trials)
     run_here(["train", f"--config={out}/best.yaml", f"--output_dir={tmp_path}/again"])
     assert "amp_dtype" not in (out / "best.yaml").read_text()  # it has its default value
     one, other = (folder / "best" / "model_state.pdparams" for folder in (out, tmp_path / "again"))
@@ -97,7 +113,7 @@ def test_the_best_trial_is_saved_as_a_config_file_for_train(config, tmp_path, ca
     page = (out / "search.html").read_text(encoding="utf-8")
     assert "trial 3" in page and page.count("<figure") == 4 and (out / "trials.svg").read_text()[:4] == "<svg"
     assert json.loads((out / "search.json").read_text())["trials"][0]["params"] == found.trials[0].params
-    assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in capsys.readouterr().out
+    assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in printed
 
 
 def test_the_untrained_model_does_not_count_as_a_trial_value(config):
@@ -161,11 +177,9 @@ search_params(SearchParamsConfig(**flags))
 
 
 @pytest.mark.parametrize("place", ["evaluation", "end"])
-def test_a_killed_search_resumes_to_the_same_trials(config, tmp_path, place):
+def test_a_killed_search_resumes_to_the_same_trials(finished, tmp_path, place):
     """Killed during an evaluation of its second trial, or before that trial was recorded as complete."""
-    config = replace(config, trials=3, pruner="none", checkpoint_steps=2)
-    search_params(config)
-    killed = replace(config, output_dir=str(tmp_path / "killed"))
+    whole, killed = Path(finished[0].output_dir), replace(finished[0], output_dir=str(tmp_path / "killed"))
     words = [sys.executable, "-c", DIES, json.dumps(asdict(killed)), place, "2"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 9, done.stderr[-1500:]
@@ -173,8 +187,8 @@ def test_a_killed_search_resumes_to_the_same_trials(config, tmp_path, place):
     events = tmp_path / "killed" / "trials" / "trial-0002" / "metrics.jsonl"
     assert events.is_file()
     search_params(killed)
-    assert table_of(tmp_path / "killed") == table_of(tmp_path / "out")
-    one, other = (tmp_path / n / "best" / "model_state.pdparams" for n in ("out", "killed"))
+    assert table_of(tmp_path / "killed") == table_of(whole)
+    one, other = (folder / "best" / "model_state.pdparams" for folder in (whole, tmp_path / "killed"))
     assert one.read_bytes() == other.read_bytes()
 
 
