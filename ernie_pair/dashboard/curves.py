@@ -179,7 +179,6 @@ def curves_of(runs: Sequence[Run], metric: str) -> List[Curve]:
 
 
 def _numbers(event: Event) -> List[str]:
-    """Return the names of the values of an event that can be drawn: finite numbers."""
     return [name for name, value in event.items() if name not in NOT_CURVES and is_finite(value)]
 
 

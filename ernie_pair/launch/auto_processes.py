@@ -200,7 +200,6 @@ def choose_processes(
 
 
 def _candidates(words: Sequence[str], config: Any):
-    """Yield the ways to start ``words`` that the flags allow."""
     for processes, threads in processes_to_try():
         sizes = sizes_of(config, processes)
         if sizes is None:
@@ -270,7 +269,6 @@ def _choose(config: Any, candidates: List[Candidate]) -> Choice:
 
 
 def _key_of(config: Any, candidates: List[Candidate]) -> Dict[str, object]:
-    """Return what the choice depends on."""
     folder = Path(config.model_name_or_path, "config.json")
     sizes = folder.read_text(encoding="utf-8", errors="replace") if folder.is_file() else ""
     return {

@@ -304,7 +304,6 @@ def shown(words: Sequence[str]) -> str:
 
 
 def _split(words: Sequence[str], *config_classes: Type[Options], refuse_unknown: bool = True) -> SplitWords:
-    """Split words into the flags of several classes. Raises InputError for other flags, if asked to."""
     names = [name for config_class in config_classes for name in flag_names(config_class)]
     several: Dict[str, int] = {}
     for config_class in config_classes:

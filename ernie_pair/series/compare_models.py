@@ -160,7 +160,6 @@ def _folder_of(name: str, path: str) -> Path:
 
 
 def _labels_of_all(sources: Dict[str, ModelSource]) -> Labels:
-    """Return the labels of the models. Raises InputError if they have others."""
     for name, source in sources.items():
         refuse_no_classes(source.spec.labels, f"--models {name}", "compare-models")
     (first, labels), *others = ((name, source.spec.labels) for name, source in sources.items())

@@ -106,7 +106,6 @@ class _CrossValidation:
         return self.output_dir / "folds" / f"fold-{number + 1}-{name}.jsonl"
 
     def make(self) -> CrossValidation:
-        """Make what is missing, and return what all of it shows."""
         self.ranks.on_first(self._begin)
         numbers = range(self.config.folds)
         for number in unfinished([str(self._run(each)) for each in numbers], self._is_done):

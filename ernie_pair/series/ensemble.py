@@ -262,7 +262,6 @@ class _Ensemble:
         self.names: List[str] = []
 
     def open(self) -> Source:
-        """Open, measure and calibrate the models, and return the one to export. Raises InputError."""
         config = self.config
         self.members = open_members(config.models, config.model_class)
         self.names = short_names([member.path for member in self.members])

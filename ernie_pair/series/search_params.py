@@ -90,7 +90,6 @@ class _Search:
         self.ranks.on_first(self._begin)
 
     def _begin(self) -> None:
-        """Keep the plan, and open the study."""
         refuse_locked(self.output_dir / LOCK)
         self.series.keep(self._plan())
         self._lock = RunLock(self.output_dir / LOCK)
@@ -111,7 +110,6 @@ class _Search:
         return json.loads(json.dumps(plan))
 
     def make(self) -> SearchResult:
-        """Run the missing trials, and return all of them."""
         try:
             while True:
                 drawn = self.ranks.on_first(self._draw)
@@ -161,7 +159,6 @@ class _Search:
         return self.output_dir / TRIALS / f"trial-{number:04d}"
 
     def _record(self, number: int, reason: str) -> None:
-        """Note how a trial has ended, with a line on it."""
         assert self.trial is not None  # this is rank 0
         value = self.trial.best_value(self.config.lower_is_better)
         if self.trial.is_pruned:

@@ -239,7 +239,6 @@ def _check(lab: Lab, name: str, number: int) -> Figures:
 
 
 def _run_doctor(lab: Lab) -> Figures:
-    """Run `ernie-pair doctor`. Raises InputError that names its findings."""
     doctor = lab.run(["doctor", f"--output_dir={lab.folder}"], accepted=(0, DEFECTS))
     defects = [line[len(DEFECT) :].strip() for line in doctor.output.splitlines() if line.startswith(DEFECT)]
     if doctor.process.returncode == DEFECTS:

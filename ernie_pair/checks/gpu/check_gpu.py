@@ -117,7 +117,6 @@ def run_step(step: Step, lab: Lab, data: SmallData, show: Callable[[Case], None]
 
 
 def _left_out(planned: Planned, step: Step, lab: Lab) -> Optional[Case]:
-    """Return the case if it cannot be run here, else None."""
     if lab.is_lost and step.number > 0:
         reason = f"there is no GPU to check: {lab.machine.why_no_gpu}"
         return Case(planned.name, NOT_RUN, hide_private(reason))
@@ -272,7 +271,6 @@ def read_machine(lab: Lab) -> Machine:
 def _report(
     config: CheckGpuConfig, machine: Machine, outcomes: List[StepOutcome], seconds: float
 ) -> Dict[str, Any]:
-    """Return the content of the report."""
     counts = {verdict: sum(step.verdict == verdict for step in outcomes) for verdict in SHOWN}
     words = {PASSED: "passed", FAILED: "failed", NEEDS: "cannot run here", NOT_RUN: "were not run"}
     shown = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)

@@ -241,7 +241,6 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _devices_of(gpus: Optional[str], count: int) -> List[str]:
-    """Return a GPU for each process; none: the CPU."""
     if gpus is None:
         if default_device() == "cpu":
             return []
