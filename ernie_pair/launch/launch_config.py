@@ -1,7 +1,7 @@
 """Read the arguments of `ernie-pair launch`: the number of processes, and the flags of their command.
 
 ernie-pair launch pretrain --gpus 0,1 --input_dir data ...       a command, and flags
-ernie-pair launch --gpus 0,1 my_train.py --lr 0.1                a script, and its own flags; see `read_script`
+ernie-pair launch --gpus 0,1 my_train.py --lr 0.1                a script and its own flags; see `read_script`
 ernie-pair launch pair.yaml --max_steps 1000                     a file, and flags that win over it:
 
 launch:

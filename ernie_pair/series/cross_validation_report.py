@@ -156,11 +156,7 @@ def measure_folds(
 
 
 def _intervals(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    folds: Folds,
-    parts: List[np.ndarray],
-    config: CrossValidateConfig,
+    logits: np.ndarray, labels: np.ndarray, folds: Folds, parts: List[np.ndarray], config: CrossValidateConfig
 ) -> Dict[str, List[float]]:
     """Return the percentile bootstrap of each mean over the folds.
 
