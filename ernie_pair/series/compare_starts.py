@@ -250,6 +250,7 @@ def compare_starts(config: CompareConfig) -> None:
     inputs = {"train_config": config.train_config, "test_file": config.test_file}
     inputs.update(train_file=train.train_file, dev_file=train.dev_file)
     series = Series("compare-starts", "comparison", TEST_KEY, config, FILES, inputs)
+    series.refuse_foreign()
     symmetric = "average" if train.scored_as == "average" else config.symmetric
     runs = Runs(series, config.train_config, train, config.seeds, symmetric)
     if not series.is_begun():

@@ -83,6 +83,7 @@ class _CrossValidation:
         inputs = {"train_file": config.train_file, "dev_file": config.dev_file}
         files = (PREDICTIONS, FOLDS, *FILES)
         self.series = Series("cross-validate", "cross-validation", "folds", config, files, inputs)
+        self.ranks.on_first(self.series.refuse_foreign)
         self.output_dir, self.names = self.series.folder, self.labels.names
         self.pairs = self._read("train")
         self.dev = self._read("dev") if config.dev_file else None

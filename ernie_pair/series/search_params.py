@@ -83,6 +83,7 @@ class _Search:
         self.ranks = Ranks(config)
         inputs = {name: getattr(config, name) for name in ("train_file", "dev_file", "space")}
         self.series = Series("search-params", "search", MARK, config, FILES, inputs)
+        self.ranks.on_first(self.series.refuse_foreign)
         self.output_dir = self.series.folder
         self.rows_of_epoch = _rows_of_epoch(config, labels)
         self.study: Any = None

@@ -58,8 +58,7 @@ class Series:
     """The record of the series that ``command`` makes in the ``output_dir`` of ``config``.
 
     ``kind``: what a message calls it; ``mark``: a key that only its plans have. ``files`` in the folder show
-    all runs together, and are made from ``inputs``, {flag: path}. Raises InputError if one of them exists and
-    is not as a series of this command has made it.
+    all runs together, and are made from ``inputs``, {flag: path}.
     """
 
     def __init__(
@@ -71,6 +70,9 @@ class Series:
         self._inputs: Dict[str, Sequence[Path]] = {flag: files_of(path) for flag, path in inputs.items()}
         self._older_record = self.folder / f".{files[0]}.made.json"
         self._results = self._results_of({}, None if self._older_record.exists() else followed(self.path))
+
+    def refuse_foreign(self) -> None:
+        """Raise InputError if one of the files exists and is not as a series of this command has made it."""
         self._results.refuse_foreign()
 
     def _results_of(self, plan: Plan, record: Optional[Path]) -> Results:
