@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 import pytest
-from tiny_pair import train_config, write_model, write_pairs
+from tiny_pair import write_model, write_pairs
 
 from data_tools.corpus.format import Corpus, corpus_paths
 from data_tools.corpus.integrity import open_verified
@@ -47,7 +47,7 @@ from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.series.compare_starts import Runs
+from ernie_pair.series.series import Series
 from ernie_pair.train.run_log import open_log
 from ernie_pair.weights.weight_files import read_weights, to_safetensors
 
@@ -180,13 +180,11 @@ def audit_reader(folder):
 
 def plan_reader(folder):
     folder.mkdir()
-    runs, test = (
-        Runs(folder, "train.yaml", train_config(folder), 1, 2),
-        SimpleNamespace(left=["x"], right=["y"]),
-    )
+    config = SimpleNamespace(output_dir=str(folder), overwrite=False)
+    series = Series("compare-starts", "comparison", "test_file (sha256)", config, ["compare.json"], {})
     plan = {"seed": 1, "flags": ["a", "b"], "test_file (sha256)": "x"}
-    runs._keep_plan(dict(plan), test)
-    return Reader(folder / "plan.json", lambda: runs._keep_plan(dict(plan), test), 2)
+    series.keep(plan)
+    return Reader(folder / "plan.json", lambda: series.keep(dict(plan)), 2)
 
 
 def run_reader(folder):

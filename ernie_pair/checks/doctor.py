@@ -59,13 +59,17 @@ def doctor(config: DoctorConfig) -> None:
     defects = [*_check_python(), *_check_packages(extra), *_check_disk(Path(config.output_dir))]
     if extra != PREDICTS:
         defects += _check_paddle()
-    _show("helper", _helper())
+    from data_tools.samples.sample_map import _helpers
+
+    _show("helper", "compiled" if _helpers else "Python twin (no compiled data_tools._helpers)")
     for defect in defects:
         _show("DEFECT", defect)
     if defects:
         raise InputError(f"{counted(len(defects), 'defect')} found by doctor; fix the lines marked DEFECT")
-    asks = f"runs exported models; to train too: {install_command('cpu')}"
-    _show(*(("use", asks) if extra == PREDICTS else ("launch", _launch_line())))
+    if extra == PREDICTS:
+        _show("use", f"runs exported models; to train too: {install_command('cpu')}")
+    else:
+        _show("launch", _launch_line())
     print("no defects found")
 
 
@@ -91,7 +95,7 @@ def _extra_here() -> str:
 def _requirements(extra: str) -> List[Requirement]:
     """Return the requirements of the package with ``extra``, and with the extras that it names."""
     listed = [Requirement(text) for text in metadata.requires(PACKAGE) or []]
-    extras, found = [extra], {}
+    extras, needed = [extra], {}
     for name in extras:
         for requirement in listed:
             if requirement.marker and not requirement.marker.evaluate({"extra": name}):
@@ -101,8 +105,8 @@ def _requirements(extra: str) -> List[Requirement]:
             if requirement.name == PACKAGE:
                 extras.extend(requirement.extras)
             else:
-                found[requirement.name] = requirement
-    return list(found.values())
+                needed[requirement.name] = requirement
+    return list(needed.values())
 
 
 def _check_packages(extra: str) -> List[str]:
@@ -130,7 +134,7 @@ def _check_paddle() -> List[str]:
         return [f"paddle, paddlenlp or visualdl cannot be imported: {' '.join(str(error).split())}"]
     defects = _check_gpus(installed_build())
     _show("threads", f"{describe_threads()}; {math_path()}")
-    _show("kernels", _kernels())
+    _show("kernels", choose_kernels(KernelFlags(), "cpu").describe())
     if not open_kernels().reason:
         _show("operator", _operator())
     gloo, nccl = ("yes" if has_process_group(backend) else "no" for backend in ("Gloo", "NCCL"))
@@ -146,7 +150,10 @@ def _check_gpus(build: Optional[Build]) -> List[str]:
             return []
         cure = f"{install_command('gpu')}, or pass --device cpu to every command"
         return [f"an NVIDIA driver is loaded, but this Paddle is the CPU build; {cure}"]
-    defects, count = _check_links(build), count_cards()
+    defects, count, unmade = [], count_cards(), unmade_links(build)
+    _show("cuda", f"{build.cuda}; links {'missing' if unmade else 'present'}: {build.libraries}")
+    if unmade:
+        defects.append(f"{len(unmade)} links to CUDA libraries are missing or wrong; {LINK}")
     if not count:
         _show("device", f"cpu: this Paddle is for CUDA {build.cuda}, but {why_no_card()}")
         if default_device() == "cpu":
@@ -161,17 +168,6 @@ def _check_gpus(build: Optional[Build]) -> List[str]:
             without_code.append(error.message)
             cards = [one for one in cards if one is not card]
     return [*defects, *without_code, *(_check_cards(cards) if cards and not defects else [])]
-
-
-def _check_links(build: Build) -> List[str]:
-    """Check that Paddle's folder has the right links to CUDA."""
-    unmade = unmade_links(build)
-    _show(
-        "cuda", f"{build.cuda}; " + ("links missing" if unmade else "links present") + f": {build.libraries}"
-    )
-    if not unmade:
-        return []
-    return [f"{len(unmade)} links to CUDA libraries are missing or wrong; {LINK}"]
 
 
 def _check_cards(cards: List[Card]) -> List[str]:
@@ -199,16 +195,6 @@ def _check_disk(folder: Path) -> List[str]:
     return []
 
 
-def _helper() -> str:
-    from data_tools.samples import sample_map
-
-    return "compiled" if sample_map._helpers else "Python twin (no compiled data_tools._helpers)"
-
-
-def _kernels() -> str:
-    return choose_kernels(KernelFlags(), "cpu").describe()
-
-
 def _operator() -> str:
     """Return whether static graphs have the kernels too; they are compiled for this if needed."""
     from ernie_pair.kernels.operator import OperatorError, find_operator
@@ -222,7 +208,6 @@ def _operator() -> str:
 
 def _launch_line() -> str:
     """Return a command that trains, on a public data set, with this environment's Python and device."""
-    on_gpu = default_device() == "gpu"
-    processes = "--gpus 0,1 --device gpu" if on_gpu else "--processes 2 --device cpu"
+    processes = "--gpus 0,1 --device gpu" if default_device() == "gpu" else "--processes 2 --device cpu"
     flags = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output/lcqmc"
     return f"{shlex.quote(sys.executable)} -m ernie_pair launch train {processes} {flags}"

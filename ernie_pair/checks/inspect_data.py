@@ -29,6 +29,7 @@ from ernie_pair.pair.data.pair_records import (
     RowRules,
 )
 from ernie_pair.pair.data.shown_pairs import open_pair_tokenizer, shown_pairs
+from ernie_pair.report.chart import draw_picture
 
 BAR = 40  # characters of the longest bar
 LEGEND = "{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n"
@@ -77,13 +78,11 @@ class InspectConfig(MaskingFlags, Inspected):
 
     def refuse_unused(self) -> None:
         """Raise InputError for a flag that is of a corpus where pairs are shown, or the other way round."""
+        of, other = ("a corpus", "a file of pairs") if self.is_of_pairs else ("pairs", "a corpus")
         for item in fields(self):
-            used = item.name not in OF_PAIRS
-            if self.is_of_pairs:
-                used = item.name in (*OF_BOTH, *OF_PAIRS)
+            is_used = item.name in OF_BOTH or (item.name in OF_PAIRS) == self.is_of_pairs
             value = getattr(self, item.name)
-            if not used and value != item.default:
-                of, other = ("a corpus", "a file of pairs") if self.is_of_pairs else ("pairs", "a corpus")
+            if not is_used and value != item.default:
                 raise InputError(
                     f"--{item.name} {value} is for {of}, and {self.prefix} is {other}; leave it out"
                 )
@@ -99,8 +98,8 @@ def inspect_data(config: InspectConfig) -> None:
     if config.is_of_pairs:
         pairs_tokenizer = open_pair_tokenizer(config.vocab_file, config.max_seq_len)
         columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules(config.encoding)
-        told = config.show, config.max_seq_len
-        for lines in shown_pairs(Path(config.prefix), pairs_tokenizer, columns, rules, *told):
+        path, most, length = Path(config.prefix), config.show, config.max_seq_len
+        for lines in shown_pairs(path, pairs_tokenizer, columns, rules, most, length):
             print(lines)
         return
     tokenizer = open_vocabulary(config.vocab_file)
@@ -118,7 +117,11 @@ def inspect_data(config: InspectConfig) -> None:
         print(f"sample {number}: {len(sample.input_ids)} tokens, {order}\n{marked_text(tokenizer, sample)}\n")
     print("\n".join(report_lines(report, corpus, config)))
     if config.output and not are_there:
-        _write(results, report)
+        with results.published() as (text, picture):
+            content = json.dumps(report._asdict(), ensure_ascii=False, indent=1)
+            text.write_text(f"{content}\n", encoding="utf-8")
+            picture.write_bytes(_picture(report))
+        print("wrote {} and {}".format(*results.given))
 
 
 def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: AnyTokenizer) -> ErnieDataset:
@@ -176,29 +179,30 @@ def _results(config: InspectConfig, corpus: Corpus) -> Results:
     return Results("inspect-data", outputs, inputs, settings, config.overwrite, positional=["prefix"])
 
 
-def _write(results: Results, report: MaskReport) -> None:
-    with results.published() as (text, picture):
-        text.write_text(json.dumps(report._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        _draw(picture, report)
-    print("wrote {} and {}".format(*results.given))
+def _picture(report: MaskReport) -> bytes:
+    def draw_lengths(axes) -> None:
+        lows = list(report.lengths)
+        width = 0.9 * (lows[1] - lows[0]) if len(lows) > 1 else 1
+        axes.bar(lows, list(report.lengths.values()), width, align="edge")
+        axes.set(xlabel="tokens", ylabel="samples")
 
+    def draw_spans(axes) -> None:
+        axes.bar(list(report.ngrams), list(report.ngrams.values()))
+        axes.set(xlabel="words", ylabel="spans")
 
-def _draw(path: Path, report: MaskReport) -> None:
-    from matplotlib.figure import Figure
+    def draw_rates(axes) -> None:
+        axes.hist(report.mask_rates, bins=40)
+        axes.set(xlabel="share of a sample", ylabel="samples")
 
-    figure = Figure(figsize=(10, 7), layout="constrained")
-    axes = figure.subplots(2, 2).flat
-    lows = list(report.lengths)
-    width = 0.9 * (lows[1] - lows[0]) if len(lows) > 1 else 1
-    axes[0].bar(lows, list(report.lengths.values()), width, align="edge")
-    axes[0].set(title=f"length: {report.padding:.1%} padding", xlabel="tokens", ylabel="samples")
-    axes[1].bar(list(report.ngrams), list(report.ngrams.values()))
-    axes[1].set(title="masked spans", xlabel="words", ylabel="spans")
-    axes[2].hist(report.mask_rates, bins=40)
-    axes[2].set(title=f"mask rate: {report.mask_rate:.2%} of all tokens", xlabel="share of a sample")
-    axes[2].set_ylabel("samples")
-    bars = axes[3].bar(list(report.shown), list(report.shown.values()))
-    axes[3].bar_label(bars, fmt="{:.1%}")
-    axes[3].margins(y=0.1)
-    axes[3].set(title="shown in place of a masked token", ylabel="share")
-    figure.savefig(path, dpi=120, format="png")
+    def draw_shown(axes) -> None:
+        axes.bar_label(axes.bar(list(report.shown), list(report.shown.values())), fmt="{:.1%}")
+        axes.margins(y=0.1)
+        axes.set(ylabel="share")
+
+    panels = {
+        f"length: {report.padding:.1%} padding": draw_lengths,
+        "masked spans": draw_spans,
+        f"mask rate: {report.mask_rate:.2%} of all tokens": draw_rates,
+        "shown in place of a masked token": draw_shown,
+    }
+    return draw_picture(list(panels.items()), 2, "png")

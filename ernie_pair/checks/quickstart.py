@@ -11,7 +11,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Literal, NamedTuple, Optional
 
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.errors import CheckpointError
@@ -26,44 +26,25 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals
 
 Words = List[str]
 
+# fmt: off
 # A model of two narrow layers: it learns on a CPU within minutes.
 SMALL_MODEL = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 512,
+    "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512,
     "max_position_embeddings": 130,
 }
 PRETRAINING = {
-    "model_type": "ernie",
-    "from_scratch": "true",
-    "split": "900,50,50",
-    "max_seq_len": 48,
-    "short_seq_prob": 0,
-    "micro_batch_size": 16,
-    "global_batch_size": 16,
-    "warmup_rate": 0.1,
-    "max_lr": 0.002,
-    "min_lr": 0.0001,
-    "adam_beta2": 0.98,
-    "hidden_dropout_prob": 0,
-    "attention_probs_dropout_prob": 0,
-    "logging_freq": 100,
-    "eval_freq": 400,
-    "checkpoint_steps": 400,
-    "save_steps": 1000000,
+    "model_type": "ernie", "from_scratch": "true", "split": "900,50,50",
+    "max_seq_len": 48, "short_seq_prob": 0, "micro_batch_size": 16, "global_batch_size": 16,
+    "warmup_rate": 0.1, "max_lr": 0.002, "min_lr": 0.0001, "adam_beta2": 0.98,
+    "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
+    "logging_freq": 100, "eval_freq": 400, "checkpoint_steps": 400, "save_steps": 1000000,
     "num_workers": 0,
 }
 TRAINING = {
-    "model_type": "ernie",
-    "max_seq_len": 48,
-    "batch_size": 32,
-    "learning_rate": 0.0005,
-    "dropout": 0,
-    "eval_freq": 10000,
-    "logging_freq": 100,
-    "checkpoint_steps": 200,
+    "model_type": "ernie", "max_seq_len": 48, "batch_size": 32, "learning_rate": 0.0005, "dropout": 0,
+    "eval_freq": 10000, "logging_freq": 100, "checkpoint_steps": 200,
 }
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -141,16 +122,13 @@ class SmallLine:
         return self._ask("predict", run, self.folder / "predictions.tsv")
 
     def _ask(self, command: str, run: str, output: Path) -> Words:
-        test = self.folder / "sample" / "pairs" / "test.tsv"
-        model = _best_of(self.folder / run)
-        return words_of(command, model_path=model, input_file=test, output_file=output, device=self.device)
-
-
-def _best_of(run: Path) -> Path:
-    found = sorted(run.glob("best-accuracy-*"))
-    if not found:
-        raise CheckpointError(f"{run} holds no best-accuracy-* model; remove the folder and start again")
-    return found[-1]
+        models = sorted((self.folder / run).glob("best-accuracy-*"))
+        if not models:
+            raise CheckpointError(
+                f"{self.folder / run} holds no best-accuracy-* model; remove the folder and start again"
+            )
+        paths = {"model_path": models[-1], "input_file": self.folder / "sample" / "pairs" / "test.tsv"}
+        return words_of(command, **paths, output_file=output, device=self.device)
 
 
 def words_of(*command: str, **flags) -> Words:
@@ -165,20 +143,18 @@ Results = Dict[str, Any]
 
 def collect_results(folder: Path) -> Results:
     """Return the figures of a finished quickstart: the losses and the metrics on the test pairs."""
-    corpus = json.loads((folder / "corpus/text.manifest.json").read_text(encoding="utf-8"))
-    run = json.loads((folder / "pretrain/model_last/MANIFEST.json").read_text(encoding="utf-8"))
-    valid = _read_valid_losses(folder / "pretrain/metrics.jsonl")
+    corpus, run = (
+        json.loads((folder / path).read_text(encoding="utf-8"))
+        for path in ("corpus/text.manifest.json", "pretrain/model_last/MANIFEST.json")
+    )
+    lines = (folder / "pretrain/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    valid = [event["lm_loss"] for event in map(json.loads, lines) if event["split"] == "valid"]
     return {
         "seed": run["fingerprint"]["seed"],
         "tokens": corpus["tokens"],
         "valid_lm_loss": [round(valid[place], 4) for place in (0, -1)],
         **{start: _collect_metrics(folder / name) for name, start in STARTS.items()},
     }
-
-
-def _read_valid_losses(path: Path) -> List[float]:
-    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [event["lm_loss"] for event in events if event["split"] == "valid"]
 
 
 def _collect_metrics(run: Path) -> Results:
@@ -202,15 +178,13 @@ def render_table(results: Results, folder: str) -> str:
         ("corpus of token ids", "corpus/text_ids.npy", f"{results['tokens']} tokens"),
         ("static ERNIE", "pretrain/model_last", f"validation lm_loss {first:.3f} -> {last:.3f}"),
         ("dynamic ERNIE", "dynamic/", ""),
-        *(_row_of_classifier(start, results[start]) for start in STARTS.values()),
-        ("predictions", "predictions.tsv", ""),
     ]
+    for start in STARTS.values():
+        measured = results[start]
+        rows.append((f"classifier, {start}", measured["model"], f"test accuracy {measured['accuracy']:.3f}"))
+    rows.append(("predictions", "predictions.tsv", ""))
     width = max(len(where) for _, where, _ in rows) + 2
     return "\n".join(f"{made:<26}{where:<{width}}{result}".rstrip() for made, where, result in rows)
-
-
-def _row_of_classifier(start: str, measured: Results) -> Tuple[str, str, str]:
-    return f"classifier, {start}", measured["model"], f"test accuracy {measured['accuracy']:.3f}"
 
 
 RESULTS = "quickstart.json"

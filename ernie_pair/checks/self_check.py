@@ -5,8 +5,9 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Literal, Optional, Tuple
+from typing import Any, Callable, Dict, List, Literal, Optional
 
 from data_tools.files.errors import ErniePairError, message_of
 from data_tools.options.options import Options, option
@@ -17,8 +18,6 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals
 
 TINY: Dict[str, Any] = {"documents": 60, "pairs": 90, "steps": 4, "epochs": 1, "seed": 1}
 _PLACE = re.compile(r" \([^()]*; see [^()]*\)$")  # of the log, which is gone when this ends
-
-MakeWords = Callable[[], Words]
 
 
 @dataclass(frozen=True)
@@ -36,39 +35,27 @@ def check(config: CheckConfig) -> None:
     What follows a part that failed needs it, and is not run; doctor's findings hold nothing up.
     """
     with tempfile.TemporaryDirectory(prefix="ernie-pair-check-") as folder, StopSignals():
-        log = Path(folder) / "log"
-        failed = _try("doctor", lambda: ["doctor", f"--output_dir={folder}"], log)
-        for number, (name, words) in enumerate(parts := _parts(Path(folder), config.device)):
-            error = _try(name, words, log)
+        line = SmallLine(Path(folder), **TINY, device=config.device)
+        doctor = ["doctor", f"--output_dir={folder}"]
+        commands = [line.sample(), *line.corpus(), line.new_model(), line.pretrain(), line.convert()]
+        commands.append(line.train("dynamic", "pair"))
+        parts: List[Callable[[], Words]] = [partial(list, words) for words in (doctor, *commands)]
+        parts.append(lambda: line.predict("pair"))  # which best model there is, training decides
+        names = [*(words[words[0] == "launch"] for words in (doctor, *commands)), "predict"]
+        failed = None
+        for number, (name, words) in enumerate(zip(names, parts), start=1):
+            error = _try(name, words, Path(folder) / "log")
             failed = failed or error
-            if error is not None:
-                left = ", ".join(name for name, _ in parts[number + 1 :])
-                _say("not run", left or "nothing else")
+            if error is not None and number > 1:
+                _say("not run", ", ".join(names[number:]) or "nothing else")
                 break
     if failed is not None:
         raise failed
-    _say("PASSED", f"all {len(parts) + 1} steps")
+    _say("PASSED", f"all {len(parts)} steps")
 
 
-def _parts(folder: Path, device: str) -> List[Tuple[str, MakeWords]]:
-    """Return the parts in their order, each with what makes the words of its command."""
-    line = SmallLine(folder, **TINY, device=device)
-    text, vocabulary, ids = line.corpus()
-    return [
-        ("make-sample", line.sample),
-        ("text-to-json", lambda: text),
-        ("build-vocab", lambda: vocabulary),
-        ("create-corpus", lambda: ids),
-        ("new-model", line.new_model),
-        ("pretrain", line.pretrain),
-        ("convert", line.convert),
-        ("train", lambda: line.train("dynamic", "pair")),
-        ("predict", lambda: line.predict("pair")),
-    ]
-
-
-def _try(name: str, words: MakeWords, log: Path) -> Optional[ErniePairError]:
-    """Run a command and print its line. Returns its error; what it was told of is doctor's to show."""
+def _try(name: str, words: Callable[[], Words], log: Path) -> Optional[ErniePairError]:
+    """Run a command, print its line, and return its error; the lines on defects are doctor's to show."""
     started, before = time.monotonic(), log.stat().st_size if log.is_file() else 0
     try:
         with ChildCommand(words(), name, log) as child:
@@ -76,19 +63,15 @@ def _try(name: str, words: MakeWords, log: Path) -> Optional[ErniePairError]:
     except ErniePairError as error:
         message = _PLACE.sub("", message_of(error))
         _say("FAILED", f"{name}: {message}")
-        for defect in _defects(log, before):
-            _say("", defect)
+        lines = log.read_bytes()[before:].decode("utf-8", errors="replace").splitlines()
+        shown = [line for line in lines if line.startswith("DEFECT")]
+        if "Traceback (most recent call last):" in lines:
+            shown += lines[-3:]
+        for line in shown:
+            _say("", line)
         return type(error)(f"{name}: {message}")
     _say("OK", f"{name} ({time.monotonic() - started:.1f} s)")
     return None
-
-
-def _defects(log: Path, first_byte: int) -> Iterator[str]:
-    """Yield what a command said of defects, or the last lines of a traceback."""
-    said = log.read_bytes()[first_byte:].decode("utf-8", errors="replace").splitlines()
-    yield from (line for line in said if line.startswith("DEFECT"))
-    if "Traceback (most recent call last):" in said:
-        yield from said[-3:]
 
 
 def _say(verdict: str, what: str) -> None:

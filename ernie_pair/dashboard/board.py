@@ -16,7 +16,7 @@ from data_tools.files.errors import counted
 from data_tools.files.installation import import_optional
 from data_tools.options.options import Options, option
 from ernie_pair.checkpoint.run_folder import EVENTS
-from ernie_pair.dashboard.curves import LAST, Curve, Run, curves_of, metrics_of, open_runs
+from ernie_pair.dashboard.curves import LAST, Run, curves_of, metrics_of, open_runs
 from ernie_pair.dashboard.plot_runs import RUNS_HELP, shown_flag
 from ernie_pair.report import chart as probability_counts
 from ernie_pair.runtime.processes.console import start_console
@@ -58,31 +58,23 @@ class BoardRecords:
             writer.close()
 
     def _draw(self, metrics: Sequence[str]) -> None:
-        for metric in metrics:
-            for curve in curves_of(self.runs, metric):
-                self._add(metric, curve)
-        for number, run in enumerate(self.runs):
-            self._add_counts(number, run)
-        for writer in self._writers.values():
-            writer.flush()
-
-    def _add(self, metric: str, curve: Curve) -> None:
-        key = (curve.run, curve.split, metric)
-        writer, last = self._writer(curve.run, curve.split), self._drawn.get(key, -1)
-        for step, value in zip(curve.steps, curve.values):
-            if step > last:
-                writer.add_scalar(tag_of(metric), value, step)
-                self._drawn[key] = step
-
-    def _add_counts(self, number: int, run: Run) -> None:
-        """Draw the histograms and the precision-recall curve of each evaluation that has counts."""
-        for event in run.events:
+        """Draw the new points of the curves, and the counts of the probabilities of new evaluations."""
+        for metric, curve in ((name, curve) for name in metrics for curve in curves_of(self.runs, name)):
+            key = (curve.run, curve.split, metric)
+            writer, last = self._writer(curve.run, curve.split), self._drawn.get(key, -1)
+            for step, value in zip(curve.steps, curve.values):
+                if step > last:
+                    writer.add_scalar(tag_of(metric), value, step)
+                    self._drawn[key] = step
+        for number, event in ((number, e) for number, run in enumerate(self.runs) for e in run.events):
             split, step = event["split"], event["step"]
             counts = probability_counts.parse_counts(event.get(probability_counts.NAME))
             key = (number, split, probability_counts.NAME)
             if counts is not None and step > self._drawn.get(key, -1):
                 probability_counts.draw_counts(self._writer(number, split), QUALITY, counts, step)
                 self._drawn[key] = step
+        for writer in self._writers.values():
+            writer.flush()
 
     def _show_flags(self, number: int, run: Run) -> None:
         """Write the flags of a run, once: VisualDL shows them beside the metrics of one of its splits."""
@@ -117,10 +109,10 @@ def _parameters_of(run: Run, runs: Sequence[Run]) -> Dict[str, Any]:
     names = dict.fromkeys(name for each in runs for name in each.flags)
     values = {name: [each.flags.get(name) for each in runs] for name in names}
     if len(runs) > 1:
-        values = {name: found for name, found in values.items() if len(set(map(shown_flag, found))) > 1}
+        values = {name: each for name, each in values.items() if len(set(map(shown_flag, each))) > 1}
     shown: Dict[str, Any] = {}
-    for name, found in values.items():
-        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in found)
+    for name, each in values.items():
+        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in each)
         if is_number:
             shown[name] = run.flags[name]
         elif len(runs) > 1:
@@ -130,10 +122,10 @@ def _parameters_of(run: Run, runs: Sequence[Run]) -> Dict[str, Any]:
 
 def _size_of(run: Run) -> Tuple[int, int]:
     try:
-        found = (run.folder / EVENTS).stat()
+        status = (run.folder / EVENTS).stat()
     except OSError:
         return (0, 0)
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 TABS = ("scalar", "histogram", "pr_curve", "text", "hyper_parameters")
@@ -189,7 +181,11 @@ def board(config: BoardConfig) -> None:
             with _standing_in(folder):  # VisualDL shows the paths of its records: these are the names
                 server = _server_of(config, names, listener)
                 follower.start()
-                _tell(listener, config, names)
+                address = address_of(listener)
+                if config.host not in LOOPBACK:
+                    logger.warning("%s can be seen by anyone who reaches it: there is no password", address)
+                logger.info("%s: %s", counted(len(names), "run"), ", ".join(names))
+                logger.info("open %s%s; Ctrl-C ends it", address, FIRST_PAGE)
                 _serve(server)
         finally:
             stopped.set()
@@ -254,14 +250,6 @@ def _serve(server: Any) -> None:
         server.server_close()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _tell(listener: socket.socket, config: BoardConfig, names: List[str]) -> None:
-    address = address_of(listener)
-    if config.host not in LOOPBACK:
-        logger.warning("%s can be seen by anyone who reaches it: there is no password", address)
-    logger.info("%s: %s", counted(len(names), "run"), ", ".join(names))
-    logger.info("open %s%s; Ctrl-C ends it", address, FIRST_PAGE)
 
 
 def _follow(records: BoardRecords, refresh: float, stopped: threading.Event) -> None:

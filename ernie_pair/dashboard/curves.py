@@ -43,9 +43,15 @@ def open_runs(outs: Sequence[str]) -> List[Run]:
 
     Raises InputError for a folder that holds none.
     """
-    folders = {found.resolve(): found for out in outs for found in find_runs(Path(out))}
+    folders = {folder.resolve(): folder for out in outs for folder in find_runs(Path(out))}
     return [
-        Run(name, folder.resolve(), read_all_events(folder / EVENTS), flags_of(folder), _started(folder))
+        Run(
+            name,
+            folder.resolve(),
+            read_all_events(folder / EVENTS),
+            flags_of(folder),
+            str(_note_of(folder).get("started", "")).replace("T", " "),
+        )
         for name, folder in zip(short_names(list(folders)), folders.values())
     ]
 
@@ -54,13 +60,13 @@ def find_runs(out: Path) -> List[Path]:
     """Return ``out`` if it is a run, otherwise the folders below it that are. Raises InputError."""
     if not out.is_dir():
         raise InputError(f"{out} is not a folder; give the --output_dir of a run")
-    found = list(_runs_in(out, DEPTH))
-    if not found:
+    runs = list(_runs_in(out, DEPTH))
+    if not runs:
         raise InputError(
             f"{out} holds no run: there is no {EVENTS} with an event in it or below it; give the "
             "--output_dir of pretrain, train, distill or train-embedding"
         )
-    return found
+    return runs
 
 
 def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
@@ -78,12 +84,9 @@ def short_names(folders: Sequence[Path]) -> List[str]:
     for count in itertools.count(1):
         names = ["/".join(folder.parts[-count:]) for folder in folders]
         if len(set(names)) == len(names):
-            return [_printable(name) for name in names]
-    raise AssertionError("folders are not all different")
-
-
-def _printable(name: str) -> str:
-    return "".join(c if c.isprintable() and c != "%" else "_" for c in name).lstrip("/") or "run"
+            break
+    shown = ("".join(c if c.isprintable() and c != "%" else "_" for c in name) for name in names)
+    return [name.lstrip("/") or "run" for name in shown]
 
 
 def flags_of(folder: Path) -> Dict[str, object]:
@@ -93,34 +96,22 @@ def flags_of(folder: Path) -> Dict[str, object]:
     """
     note = _note_of(folder)
     known_by = {"made_by": MAKER, **({"run_id": note["run_id"]} if note else {})}
-    found = read_own_config(find_config(folder, known_by))
-    if found is not None:
-        return _single_values(latest_of(found)[0])
+    config = read_own_config(find_config(folder, known_by))
+    if config is not None:
+        return _single_values(latest_of(config)[0])
     for manifest in sorted(folder.glob(f"{CHECKPOINTS}/step_*/{MANIFEST}"), reverse=True):
         try:
             content = parse_json_object(read_regular(manifest, LARGEST))
         except (FileRefusedError, OSError, JsonError):
             continue
-        known = [content.get(name) for name in ("fingerprint", "topology")]
-        return {
-            name: value
-            for part in known
-            if isinstance(part, dict)
-            for name, value in _single_values(part).items()
-        }
+        parts = [content.get(name) for name in ("fingerprint", "topology")]
+        return _single_values(*(part for part in parts if isinstance(part, dict)))
     return {}
 
 
-def _single_values(mapping: Dict[Any, Any]) -> Dict[str, object]:
-    return {
-        str(name): value
-        for name, value in mapping.items()
-        if value is None or isinstance(value, (str, int, float, bool))
-    }
-
-
-def _started(folder: Path) -> str:
-    return str(_note_of(folder).get("started", "")).replace("T", " ")
+def _single_values(*mappings: Dict[Any, Any]) -> Dict[str, object]:
+    values = ((str(name), value) for mapping in mappings for name, value in mapping.items())
+    return {n: v for n, v in values if v is None or isinstance(v, (str, int, float, bool))}
 
 
 def _note_of(folder: Path) -> Dict[str, Any]:
@@ -133,10 +124,12 @@ def _note_of(folder: Path) -> Dict[str, Any]:
 
 SPLITS = ("train", "valid", "test")  # in reading order; others follow
 # What people look at first; metrics that are not named here follow in the order of the log.
+# fmt: off
 FIRST = (
-    *("loss", "accuracy", "f1", "auc", "mrr", "ndcg", "map", "recall_at_10", "spearman", "pearson", "mse"),
-    *("lm_loss", "lm_accuracy", "sop_loss", "sop_accuracy", "perplexity"),
+    "loss", "accuracy", "f1", "auc", "mrr", "ndcg", "map", "recall_at_10", "spearman", "pearson", "mse",
+    "lm_loss", "lm_accuracy", "sop_loss", "sop_accuracy", "perplexity",
 )
+# fmt: on
 # About the machine and the steps: after the metrics of the quality of a model.
 LAST = ("learning_rate", "gradient_norm", "loss_scale", "skipped_updates", "padding_share", *MEASURED)
 LOWER_IS_BETTER = ("mse", "mae", "perplexity")  # and every name that ends in "loss"
@@ -153,41 +146,39 @@ class Curve(NamedTuple):
 
 def metrics_of(runs: Sequence[Run]) -> List[str]:
     """Return the names of the metrics that any run logged: the most important first, the machine last."""
-    found = dict.fromkeys(name for run in runs for event in run.events for name in _numbers(event))
-    first = [name for name in FIRST if name in found]
-    last = [name for name in LAST if name in found]
-    return [*first, *(name for name in found if name not in (*FIRST, *LAST)), *last]
+    names = dict.fromkeys(name for run in runs for event in run.events for name in _numbers(event))
+    first = [name for name in FIRST if name in names]
+    last = [name for name in LAST if name in names]
+    return [*first, *(name for name in names if name not in (*FIRST, *LAST)), *last]
 
 
-def chosen_metrics(runs: Sequence[Run], asked: Sequence[str], most: int) -> List[str]:
-    """Return the metrics ``asked``, or the first of all, at most ``most``. Raises InputError."""
+def chosen_metrics(runs: Sequence[Run], requested: Sequence[str], most: int) -> List[str]:
+    """Return the metrics ``requested``, or the first of all, at most ``most``. Raises InputError."""
     known = metrics_of(runs)
-    unknown = next((name for name in asked if name not in known), None)
+    unknown = next((name for name in requested if name not in known), None)
     if unknown is not None:
         raise InputError(
             f"--metrics {unknown} was not logged by any of the runs; use some of {', '.join(known)}"
         )
-    return list(asked) or [name for name in known if name not in LAST][:most] or known[:most]
+    return list(requested) or [name for name in known if name not in LAST][:most] or known[:most]
 
 
 def curves_of(runs: Sequence[Run], metric: str) -> List[Curve]:
     """Return the curves of ``metric``, those of a run together, training first."""
-    return [curve for number, run in enumerate(runs) for curve in _of_run(number, run, metric)]
-
-
-def _of_run(number: int, run: Run, metric: str) -> Iterator[Curve]:
-    points: Dict[str, List[Tuple[int, float]]] = {}
-    for event in run.events:
-        if metric in _numbers(event):
-            points.setdefault(event["split"], []).append((event["step"], float(event[metric])))
-    order = [*(split for split in SPLITS if split in points), *(s for s in points if s not in SPLITS)]
-    for split in order:
-        steps, values = zip(*points[split])
-        yield Curve(number, split, list(steps), list(values))
+    curves = []
+    for number, run in enumerate(runs):
+        points: Dict[str, List[Tuple[int, float]]] = {}
+        for event in run.events:
+            if metric in _numbers(event):
+                points.setdefault(event["split"], []).append((event["step"], float(event[metric])))
+        order = [*(split for split in SPLITS if split in points), *(s for s in points if s not in SPLITS)]
+        for split in order:
+            steps, values = zip(*points[split])
+            curves.append(Curve(number, split, list(steps), list(values)))
+    return curves
 
 
 def _numbers(event: Event) -> List[str]:
-    """Return the names of the values of an event that can be drawn: finite numbers."""
     return [name for name, value in event.items() if name not in NOT_CURVES and is_finite(value)]
 
 
@@ -198,16 +189,12 @@ def is_finite(value: object) -> bool:
 
 def best_of(curve: Curve, metric: str, flags: Mapping[str, object]) -> Tuple[float, int]:
     """Return the best value of a curve and the first step that has it; ``flags``: those of its run."""
-    best = (min if _is_lower_better(metric, flags) else max)(curve.values)
+    greater = flags.get("greater_is_better")
+    is_lower_better = metric.endswith("loss") or metric in LOWER_IS_BETTER
+    if metric == flags.get("best_metric") and isinstance(greater, bool):
+        is_lower_better = not greater
+    best = (min if is_lower_better else max)(curve.values)
     return best, curve.steps[curve.values.index(best)]
-
-
-def _is_lower_better(metric: str, flags: Mapping[str, object]) -> bool:
-    """Return whether a lower value is better: as the run was told for its best_metric, else by the name."""
-    asked = flags.get("greater_is_better")
-    if metric == flags.get("best_metric") and isinstance(asked, bool):
-        return not asked
-    return metric.endswith("loss") or metric in LOWER_IS_BETTER
 
 
 def last_of(run: Run, split: str, metric: str) -> Optional[float]:

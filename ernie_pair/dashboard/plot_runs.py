@@ -47,15 +47,18 @@ class First(NamedTuple):
 RUNS_ALONE = First()
 
 
-def page_of(runs: Sequence[Run], asked: Sequence[str], made: Made, first: First = RUNS_ALONE) -> str:
-    """Return an HTML page of the runs that needs no other file, with the ``asked`` metrics, if any."""
-    metrics = chosen_metrics(runs, asked, MOST_CHARTS)
-    machine = [] if asked else [name for name in metrics_of(runs) if name in LAST]
+def page_of(runs: Sequence[Run], requested: Sequence[str], made: Made, first: First = RUNS_ALONE) -> str:
+    """Return an HTML page of the runs that needs no other file, with the ``requested`` metrics, if any."""
+    metrics = chosen_metrics(runs, requested, MOST_CHARTS)
+    machine = [] if requested else [name for name in metrics_of(runs) if name in LAST]
     return render_page(
         TEMPLATE,
         title=first.title or ("Run" if len(runs) == 1 else "Runs compared"),
         first=first,
-        runs=[_shown(number, run) for number, run in enumerate(runs)],
+        runs=[
+            {"name": run.name, "colour": colour_of(number), "line": CSS_LINES[line_of(number)]}
+            for number, run in enumerate(runs)
+        ],
         results=results_of(runs, metrics[:MOST_RESULTS])._replace(title="Runs" if first.title else "Results"),
         charts=charts_of(runs, metrics),
         machine_charts=charts_of(runs, machine),
@@ -65,21 +68,17 @@ def page_of(runs: Sequence[Run], asked: Sequence[str], made: Made, first: First 
     )
 
 
-def _shown(number: int, run: Run) -> Dict[str, str]:
-    return {"name": run.name, "colour": colour_of(number), "line": CSS_LINES[line_of(number)]}
-
-
 def results_of(runs: Sequence[Run], metrics: Sequence[str]) -> Table:
     """Return a row for each run: its steps, its metrics on each split, and its speed."""
-    found = {
+    drawn = {
         (curve.split, metric, curve.run): curve for metric in metrics for curve in curves_of(runs, metric)
     }
     columns = dict.fromkeys((split, metric) for split in ("valid", "test", "train") for metric in metrics)
-    columns = {key: None for key in columns if any(name[:2] == key for name in found)}
+    columns = {key: None for key in columns if any(name[:2] == key for name in drawn)}
     heads = ["run", "started", "steps", *(f"{split} {metric}" for split, metric in columns), "samples/s"]
     rows: List[List[object]] = []
     for number, run in enumerate(runs):
-        cells = [_cell(found.get((split, metric, number)), run.flags, metric) for split, metric in columns]
+        cells = [_cell(drawn.get((split, metric, number)), run.flags, metric) for split, metric in columns]
         speed = last_of(run, "train", SPEED)
         rows.append(
             [run.name, run.started[:MINUTES], run.step, *cells, None if speed is None else f"{speed:,.1f}"]
@@ -152,34 +151,21 @@ class PlotConfig(Options):
 def plot(config: PlotConfig) -> None:
     """Write the page or the picture of the runs. Raises InputError if a folder holds no run."""
     runs = open_runs(config.outs)
-    asked = names_in(config.metrics)
-    chosen_metrics(runs, asked, 1)  # refuses an unknown one before anything is drawn
-    results = _results(config, runs)
+    requested = names_in(config.metrics)
+    chosen_metrics(runs, requested, 1)  # refuses an unknown one before anything is drawn
+    inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
+    shown = ", ".join(f"{run.name} ({run.started or run.folder.resolve()})" for run in runs)
+    settings: Dict[str, object] = {"metrics": config.metrics, "outs": shown}
+    # inputs_grow: it is drawn again when its runs have more steps
+    results = Results(
+        "plot", [config.output], inputs, settings, config.overwrite, positional=["outs"], inputs_grow=True
+    )
     if results.are_done():
         return
-    content = _drawn(config, runs, asked)
+    if config.kind == "html":
+        content = page_of(runs, requested, Made()).encode("utf-8")
+    else:
+        content = picture_of(runs, chosen_metrics(runs, requested, MOST_PANELS), config.kind)
     with results.published() as (draft,):
         draft.write_bytes(content)
     print(f"wrote {config.output}: {counted(len(runs), 'run')}, {', '.join(run.name for run in runs)}")
-
-
-def _drawn(config: PlotConfig, runs: Sequence[Run], asked: Sequence[str]) -> bytes:
-    if config.kind == "html":
-        return page_of(runs, asked, Made()).encode("utf-8")
-    return picture_of(runs, chosen_metrics(runs, asked, MOST_PANELS), config.kind)
-
-
-def _results(config: PlotConfig, runs: Sequence[Run]) -> Results:
-    """Return the page or the picture, which is drawn again when its runs have more steps."""
-    inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
-    shown = [f"{run.name} ({run.started or run.folder.resolve()})" for run in runs]
-    settings: Dict[str, object] = {"metrics": config.metrics, "outs": ", ".join(shown)}
-    return Results(
-        "plot",
-        [config.output],
-        inputs,
-        settings,
-        config.overwrite,
-        positional=["outs"],
-        inputs_grow=True,
-    )

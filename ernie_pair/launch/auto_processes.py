@@ -122,11 +122,11 @@ def measure(candidates: List[Candidate]) -> Choice:
         if isinstance(times, str):
             _say(f"  {candidate.words}: {times}")
             continue
-        taken[candidate.words] = times.step_seconds(candidate.rows, candidate.passes)
+        taken[candidate.words] = seconds = times.step_seconds(candidate.rows, candidate.passes)
         memory = memory or times.memory
-        _say(f"  {candidate.words}: {_shown(taken[candidate.words])}")
-        best = candidate if taken[candidate.words] == min(taken.values()) else best
-        if taken[candidate.words] > CLEARLY_SLOWER * taken[best.words]:
+        _say(f"  {candidate.words}: {_shown(seconds)}")
+        best = candidate if seconds == min(taken.values()) else best
+        if seconds > CLEARLY_SLOWER * taken[best.words]:
             break
     if not taken:
         raise InputError("--processes auto could not time a step; give a number, 1 for example, to see why")
@@ -151,15 +151,10 @@ def _time(candidate: Candidate) -> Union[StepTimes, str]:
         except subprocess.TimeoutExpired:
             return f"no answer in {SECONDS:.0f} s"
         if code or not answer.is_file():
-            return f"it ended with exit code {code}{_error_in(folder)}"
+            logs = [folder / "said", *sorted((folder / "log").glob("workerlog.*"))]
+            errors = list(filter(None, (last_error(log, 0) for log in logs)))
+            return f"it ended with exit code {code}" + (f": {errors[-1]}" if errors else "")
         return StepTimes(**json.loads(answer.read_text(encoding="utf-8")))
-
-
-def _error_in(folder: Path) -> str:
-    """Return the last error in the output, after a colon."""
-    logs = [folder / "said", *sorted((folder / "log").glob("workerlog.*"))]
-    errors = list(filter(None, (last_error(log, 0) for log in logs)))
-    return f": {errors[-1]}" if errors else ""
 
 
 def _shown(seconds: float) -> str:
@@ -172,11 +167,13 @@ def _say(line: str) -> None:
 
 
 # The flags that affect the cost of a step, in both halves; the sizes are those of the candidates.
+# fmt: off
 OF_COST = (
-    *("max_seq_len", "kernels", "precision", "use_recompute", "use_amp", "amp_dtype", "sharding_degree"),
-    *("dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "binary_head"),
-    *("rdrop_alpha", "fgm_epsilon", "freeze", "freeze_layers", "pooling", "train_file"),
+    "max_seq_len", "kernels", "precision", "use_recompute", "use_amp", "amp_dtype", "sharding_degree",
+    "dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "binary_head",
+    "rdrop_alpha", "fgm_epsilon", "freeze", "freeze_layers", "pooling", "train_file",
 )
+# fmt: on
 
 
 def choose_processes(
@@ -203,7 +200,6 @@ def choose_processes(
 
 
 def _candidates(words: Sequence[str], config: Any):
-    """Yield the ways to start ``words`` that the flags allow."""
     for processes, threads in processes_to_try():
         sizes = sizes_of(config, processes)
         if sizes is None:
@@ -220,10 +216,10 @@ def _candidates(words: Sequence[str], config: Any):
 
 def processes_to_try() -> List[Tuple[int, int]]:
     """Return (processes, threads of each): 1, 2, 4 and so on, up to one for each core."""
-    cores, asked = share_of(0, 1).threads, asked_threads()
-    most = max(1, cores // asked) if asked else cores
+    cores, requested = share_of(0, 1).threads, asked_threads()
+    most = max(1, cores // requested) if requested else cores
     counts = {2**power for power in range(most.bit_length()) if 2**power <= most}
-    return [(count, asked or share_of(0, count).threads) for count in sorted({*counts, most})]
+    return [(count, requested or share_of(0, count).threads) for count in sorted({*counts, most})]
 
 
 def sizes_of(config: Any, processes: int) -> Optional[Dict[str, int]]:
@@ -250,38 +246,29 @@ def _choose(config: Any, candidates: List[Candidate]) -> Choice:
     """Return the fastest of ``candidates``, measured now or at an earlier start."""
     if len(candidates) == 1:
         return Choice(candidates[0].processes, f"{candidates[0].words}, the only way that the flags allow")
-    key = _key_of(config, candidates)
-    try:
-        cache = user_cache()
-    except MachineError as error:
-        return _not_kept(measure(candidates), error)
-    kept: KeyedCache[Choice] = KeyedCache(cache, key, Choice._asdict, _load, kind="processes-")
-    found = kept.read()
-    if found is not None:
-        again = f"measured at an earlier start; to measure again, remove {kept.note}"
-        return Choice(found.processes, f"{found.reason} ({again})")
     measured: List[Choice] = []
 
     def build() -> Choice:
         measured.append(measure(candidates))
         return measured[0]
 
+    def load(note: Dict[str, Any]) -> Choice:
+        return Choice(int(note["processes"]), str(note["reason"]))
+
     try:
-        return kept.get(build, len(candidates) * SECONDS)
-    except (OSError, MachineError) as error:  # a home that is not writable
-        return _not_kept(measured[0] if measured else build(), error)
-
-
-def _not_kept(choice: Choice, error: Exception) -> Choice:
-    return Choice(choice.processes, f"{choice.reason} (not kept: {message_of(error)})")
-
-
-def _load(note: Dict[str, Any]) -> Choice:
-    return Choice(int(note["processes"]), str(note["reason"]))
+        key = _key_of(config, candidates)
+        kept: KeyedCache[Choice] = KeyedCache(user_cache(), key, Choice._asdict, load, kind="processes-")
+        choice = kept.read()
+        if choice is None:
+            return kept.get(build, len(candidates) * SECONDS)
+    except (OSError, MachineError) as error:  # no home, or one that is not writable
+        choice = measured[0] if measured else build()
+        return Choice(choice.processes, f"{choice.reason} (not kept: {message_of(error)})")
+    again = f"measured at an earlier start; to measure again, remove {kept.note}"
+    return Choice(choice.processes, f"{choice.reason} ({again})")
 
 
 def _key_of(config: Any, candidates: List[Candidate]) -> Dict[str, object]:
-    """Return what the choice depends on."""
     folder = Path(config.model_name_or_path, "config.json")
     sizes = folder.read_text(encoding="utf-8", errors="replace") if folder.is_file() else ""
     return {

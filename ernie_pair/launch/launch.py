@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
@@ -56,30 +57,17 @@ def is_script(path: Path) -> bool:
         return False
     if SHEBANG.match(text):
         return True
-    if _is_mapping(text):
-        return False
-    if _is_python(text):
+    with suppress(yaml.YAMLError, RecursionError):
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is None or isinstance(node, yaml.MappingNode):
+            return False
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        ast.parse(text)
         return True
     raise InputError(
         f"{path} is neither a Python script nor a YAML file of flags; name a script my_train.py, or write "
         "lines like max_steps: 1000"
     )
-
-
-def _is_mapping(text: bytes) -> bool:
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError):
-        return False
-    return node is None or isinstance(node, yaml.MappingNode)
-
-
-def _is_python(text: bytes) -> bool:
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
 
 
 def launch(words: Sequence[str]) -> None:

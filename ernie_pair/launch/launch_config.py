@@ -1,7 +1,7 @@
 """Read the arguments of `ernie-pair launch`: the number of processes, and the flags of their command.
 
 ernie-pair launch pretrain --gpus 0,1 --input_dir data ...       a command, and flags
-ernie-pair launch --gpus 0,1 my_train.py --lr 0.1                a script, and its own flags; see `own_script`
+ernie-pair launch --gpus 0,1 my_train.py --lr 0.1                a script and its own flags; see `read_script`
 ernie-pair launch pair.yaml --max_steps 1000                     a file, and flags that win over it:
 
 launch:
@@ -191,13 +191,20 @@ def read_launch(
         )
     block, beside = _entries_of(first)
     of_file = {**read_entries(first, block, hints_of(LaunchConfig)), "file": Given(first, "FILE")}
-    launch = build_launch(flags, {**of_file, **_command_of(first)}, *CONFIGS.values())
-    _refuse_two_commands(first, launch.command)
+    if first in CONFIGS:
+        of_file["command"] = Given(first, "FILE")
+    launch = build_launch(flags, of_file, *CONFIGS.values())
+    if first in CONFIGS and launch.command != first:
+        raise InputError(f"{first} and --command {launch.command} are two commands; leave one of them out")
     launch = replace(launch, processes=processes) if processes else launch
-    config, given = _read_started(launch, beside, flags, sizes or {})
+    config, flag_values = _read_started(launch, beside, flags, sizes or {})
     usual = os.path.join(getattr(config, "output_dir", ""), "log")
     log_dir = launch.log_dir or (dry_log_dir() if getattr(config, "dry_run", False) else usual)
-    return replace(launch, log_dir=log_dir), [word for name in given for word in _words_of(name, given[name])]
+    words_of = (
+        [f"--{name}={value.text}"] if isinstance(value.text, str) else [f"--{name}", *value.text]
+        for name, value in flag_values.items()
+    )
+    return replace(launch, log_dir=log_dir), [word for words in words_of for word in words]
 
 
 def split_at_target(words: Sequence[str]) -> Tuple[List[str], List[str]]:
@@ -224,15 +231,16 @@ def _named_as_here(words: Sequence[str]) -> List[str]:
 
 
 def build_launch(
-    words: Sequence[str], given: Dict[str, Given], *config_classes: Type[Options]
+    words: Sequence[str], flag_values: Dict[str, Given], *config_classes: Type[Options]
 ) -> LaunchConfig:
-    """Return how to start, by flags among ``words`` over what is ``given``.
+    """Return how to start, by flags among ``words`` over ``flag_values``.
 
     ``config_classes``: whose flags may be among them; which of these is started is not known yet, so that
     other words are left alone. Without any, an unknown flag raises InputError.
     """
     split = _split(_named_as_here(words), LaunchConfig, *config_classes, refuse_unknown=not config_classes)
-    return build_config(LaunchConfig, {**given, **flags_given(split, LaunchConfig)}, "ernie-pair launch")
+    flag_values = {**flag_values, **flags_given(split, LaunchConfig)}
+    return build_config(LaunchConfig, flag_values, "ernie-pair launch")
 
 
 def _read_started(
@@ -244,17 +252,21 @@ def _read_started(
     how = launch.command if launch.file in CONFIGS else f"--command {launch.command}"
     program = f"ernie-pair launch {how}"
     of_file = read_entries(launch.file, beside, hints_of(started), program)
-    given = {**of_file, **given_by(split, started, program)}
-    given = without_idle(started, given)  # as words they would count as requested
-    given.update({name: Given(str(value), "--processes auto") for name, value in sizes.items()})
-    layout = replace(launch, processes=_fewest(given)) if launch.is_auto else launch
+    flag_values = {**of_file, **given_by(split, started, program)}
+    flag_values = without_idle(started, flag_values)  # as words they would count as requested
+    flag_values.update({name: Given(str(value), "--processes auto") for name, value in sizes.items()})
+    layout = launch
+    if launch.is_auto:  # the fewest processes that the degrees of pretraining allow
+        degrees = [flag_values.get(name, Given("1", "")) for name in ("dp_degree", "sharding_degree")]
+        fewest = math.prod(max(1, int(str(read_given(degree, int)))) for degree in degrees)
+        layout = replace(launch, processes=fewest)
     if started is PretrainConfig:
-        given.setdefault("dp_degree", _groups(layout, given.get("sharding_degree")))
-    config: Any = build_config(started, given, program)
-    launch.refuse_device(config.device, "device" in given)
+        flag_values.setdefault("dp_degree", _groups(layout, flag_values.get("sharding_degree")))
+    config: Any = build_config(started, flag_values, program)
+    launch.refuse_device(config.device, "device" in flag_values)
     if started is PretrainConfig:
         refuse_unready(config, World(0, layout.on_all_machines), World(0, layout.on_each_machine))
-    return config, given
+    return config, flag_values
 
 
 def _entries_of(first: str) -> Tuple[List[Entry], List[Entry]]:
@@ -275,21 +287,6 @@ def _entries_of(first: str) -> Tuple[List[Entry], List[Entry]]:
     return launch_file(first)
 
 
-def _command_of(first: str) -> Dict[str, Given]:
-    return {"command": Given(first, "FILE")} if first in CONFIGS else {}
-
-
-def _refuse_two_commands(first: str, command: str) -> None:
-    if first in CONFIGS and command != first:
-        raise InputError(f"{first} and --command {command} are two commands; leave one of them out")
-
-
-def _fewest(given: Dict[str, Given]) -> int:
-    """Return the fewest processes that the degrees of pretraining allow."""
-    degrees = [given.get(name, Given("1", "")) for name in ("dp_degree", "sharding_degree")]
-    return math.prod(max(1, int(str(read_given(degree, int)))) for degree in degrees)
-
-
 def _groups(launch: LaunchConfig, sharding: Optional[Given]) -> Given:
     """Return --dp_degree if it is left out: the number of groups that the processes form.
 
@@ -306,12 +303,7 @@ def shown(words: Sequence[str]) -> str:
     return " ".join(map(shlex.quote, words))
 
 
-def _words_of(name: str, given: Given) -> List[str]:
-    return [f"--{name}={given.text}"] if isinstance(given.text, str) else [f"--{name}", *given.text]
-
-
 def _split(words: Sequence[str], *config_classes: Type[Options], refuse_unknown: bool = True) -> SplitWords:
-    """Split words into the flags of several classes. Raises InputError for other flags, if asked to."""
     names = [name for config_class in config_classes for name in flag_names(config_class)]
     several: Dict[str, int] = {}
     for config_class in config_classes:

@@ -5,7 +5,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 import yaml
 
@@ -43,12 +43,13 @@ class QuestionsConfig(Options):
 class Question(NamedTuple):
     """A question whose answer is the option ``name``; asked where it ``applies`` to the answers before it.
 
-    ``default`` is that of the answers before, None: there is none. ``others``: options that follow from it.
+    ``default``: an answer, or a function of those before; None: there is none. ``others``: options that
+    follow from it.
     """
 
     name: str
     text: str
-    default: Callable[[Answers], Optional[str]]
+    default: Union[str, None, Callable[[Answers], Optional[str]]]
     understand: Understand
     applies: Callable[[Answers], bool] = lambda answers: True
     others: Tuple[str, ...] = ()
@@ -62,26 +63,22 @@ def write_launch_file(config: QuestionsConfig) -> None:
     path = Path(config.output_file)
     refuse_existing([path], config.overwrite)
     refuse_closed_input("the questions", "run this on a terminal, or give the answers through a pipe")
+    ask = Asker()
+    answers: Answers = {}
     try:
-        _ask_until_they_agree(path)
+        while True:
+            ask_missing(ask, answers)
+            try:
+                _write(path, answers)
+                break
+            except InputError as error:  # of answers that contradict each other
+                concerned = question_of(error, answers)
+                ask.again(concerned, error)
+                del answers[concerned]
     except KeyboardInterrupt:
         sys.stdout.write("\n")  # behind the question
         raise
     sys.stdout.write(f"{path} is written; start it: ernie-pair launch {shlex.quote(str(path))}\n")
-
-
-def _ask_until_they_agree(path: Path) -> None:
-    """Ask all questions, and again those that the answers contradict each other in; write the file."""
-    ask = Asker()
-    answers: Answers = {}
-    while True:
-        ask_missing(ask, answers)
-        try:
-            return _write(path, answers)
-        except InputError as error:
-            concerned = question_of(error, answers)
-            ask.again(concerned, error)
-            del answers[concerned]
 
 
 def ask_missing(ask: "Asker", answers: Answers) -> None:
@@ -90,8 +87,9 @@ def ask_missing(ask: "Asker", answers: Answers) -> None:
         if not question.applies(answers):
             answers.pop(question.name, None)
         elif question.name not in answers:
-            default = question.default(answers)
-            answers[question.name] = ask(question.text, default, question.understand)
+            default = question.default
+            shown = default(answers) if callable(default) else default
+            answers[question.name] = ask(question.text, shown, question.understand)
 
 
 def question_of(error: InputError, answers: Answers) -> str:
@@ -234,9 +232,12 @@ def _on_gpus(answers: Answers) -> bool:
     return answers["device"] == "gpu"
 
 
+def _has_several_machines(answers: Answers) -> bool:
+    return answers["nnodes"] != 1
+
+
 def _shards(answers: Answers) -> bool:
-    several = "," in str(answers.get("gpus", "")) or answers["nnodes"] != 1
-    return _on_gpus(answers) and several
+    return _on_gpus(answers) and ("," in str(answers.get("gpus", "")) or _has_several_machines(answers))
 
 
 def _can_offload(answers: Answers) -> bool:
@@ -245,49 +246,35 @@ def _can_offload(answers: Answers) -> bool:
     return all(answers.get(name) == value for name, value in wanted.items())
 
 
-def _always(default: Optional[str]) -> Callable[[Answers], Optional[str]]:
-    return lambda answers: default
-
-
 QUESTIONS = (
     Question("device", "Run on cpu or gpu?", lambda answers: default_device(), one_of("cpu", "gpu")),
-    Question("gpus", "Which GPUs of each machine, 0,1 for example?", _always("0"), _gpus, _on_gpus),
+    Question("gpus", "Which GPUs of each machine, 0,1 for example?", "0", _gpus, _on_gpus),
+    Question("processes", "How many processes on each machine?", "1", at_least(1), lambda a: not _on_gpus(a)),
+    Question("nnodes", "How many machines?", "1", at_least(1)),
     Question(
-        "processes",
-        "How many processes on each machine?",
-        _always("1"),
-        at_least(1),
-        lambda answers: not _on_gpus(answers),
-    ),
-    Question("nnodes", "How many machines?", _always("1"), at_least(1)),
-    Question(
-        "master",
-        "Address of the first machine, host:port?",
-        _always(None),
-        _address,
-        lambda answers: answers["nnodes"] != 1,
+        "master", "Address of the first machine, host:port?", None, _address, lambda a: a["nnodes"] != 1
     ),
     Question(
         "amp_dtype",
         "Mixed precision: no, float16 or bfloat16?",
-        _always("no"),
+        "no",
         one_of("no", "float16", "bfloat16"),
         _on_gpus,
         ("use_amp",),
     ),
-    Question("batch_size", "How many pairs in one forward pass of a process?", _always("64"), at_least(1)),
-    Question("gradient_accumulation_steps", "How many micro-batches in one step?", _always("1"), at_least(1)),
+    Question("batch_size", "How many pairs in one forward pass of a process?", "64", at_least(1)),
+    Question("gradient_accumulation_steps", "How many micro-batches in one step?", "1", at_least(1)),
     Question(
         "sharding",
         "Split the optimizer state over the GPUs: none or stage2?",
-        _always("none"),
+        "none",
         one_of("none", "stage2"),
         _shards,
     ),
     Question(
         "sharding_offload",
         "Keep it in the CPU's memory, with float16 weights (O2): yes or no?",
-        _always("no"),
+        "no",
         one_of("yes", "no"),
         _can_offload,
         ("amp_level",),
@@ -295,7 +282,7 @@ QUESTIONS = (
     Question(
         "model_name_or_path",
         "Which model: a folder, or a name such as ernie-gram-zh?",
-        _always("ernie-gram-zh"),
+        "ernie-gram-zh",
         _model,
     ),
     Question(
@@ -304,8 +291,8 @@ QUESTIONS = (
         lambda answers: _family_of(str(answers["model_name_or_path"])),
         one_of(*FAMILIES),
     ),
-    Question("train_file", "Training pairs: a file, or a set such as lcqmc?", _always(None), _pairs("train")),
+    Question("train_file", "Training pairs: a file, or a set such as lcqmc?", None, _pairs("train")),
     Question("dev_file", "Pairs that choose the best model?", _train_set, _pairs("dev")),
-    Question("output_dir", "Folder for the results?", _always("output"), _folder),
+    Question("output_dir", "Folder for the results?", "output", _folder),
 )
 OF_LAUNCH = ("gpus", "processes", "nnodes", "master")

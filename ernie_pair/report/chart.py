@@ -12,12 +12,14 @@ BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#16a34a", "#94a3b8"
 SVG_START = "data:image/svg+xml;base64,"
 LONGEST_TEXT = 40  # characters of a name in a chart
 PANEL = (4.2, 3.3)  # inches
+# fmt: off
 STYLE = {
-    **{"svg.hashsalt": "ernie-pair", "svg.fonttype": "path", "font.size": 9, "lines.linewidth": 1.8},
-    **{"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY, "axes.grid": True},
-    **{"grid.color": "#e2e8f0", "grid.linewidth": 0.7, "axes.axisbelow": True},
-    **{"legend.frameon": False, "legend.fontsize": 8},
+    "svg.hashsalt": "ernie-pair", "svg.fonttype": "path", "font.size": 9, "lines.linewidth": 1.8,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY, "axes.grid": True,
+    "grid.color": "#e2e8f0", "grid.linewidth": 0.7, "axes.axisbelow": True,
+    "legend.frameon": False, "legend.fontsize": 8,
 }
+# fmt: on
 CHINESE_FONTS = ("Noto Sans CJK SC", "Noto Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "SimHei")
 
 Draw = Callable[..., None]
@@ -63,7 +65,9 @@ def draw_picture(panels: Sequence[Tuple[str, Draw]], columns: int, kind: str) ->
         _add_legend(figure, columns)
         empty = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
         figure.savefig(drawn, format=kind, dpi=150, metadata=empty)
-    return _bare(drawn.getvalue()) if kind == "svg" else drawn.getvalue()
+    picture = drawn.getvalue()
+    # Without the first lines of an SVG, which refer to an external document.
+    return picture[picture.index(b"<svg") :] if kind == "svg" else picture
 
 
 def svg_in(chart: Chart) -> bytes:
@@ -99,11 +103,6 @@ def _add_legend(figure, columns: int) -> None:
         figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), fitting))
 
 
-def _bare(svg: bytes) -> bytes:
-    """Return the SVG without its first lines, which refer to an external document."""
-    return svg[svg.index(b"<svg") :]
-
-
 NAME = "probability_counts"
 PARTS, BARS = 100, 20  # thresholds of a curve, at most 127 in VisualDL; bars of a histogram
 MOST_ROWS = 1_000_000  # of a histogram; of more, every second, third, ... is drawn
@@ -118,15 +117,15 @@ def count_probabilities(probabilities: np.ndarray, labels: np.ndarray) -> List[L
     return [np.bincount(parts[known == label], minlength=PARTS).tolist() for label in (0, 1)]
 
 
-def parse_counts(found: object) -> Optional[np.ndarray]:
+def parse_counts(content: object) -> Optional[np.ndarray]:
     """Return the counts of an event, int64 [2, PARTS]; None if it has no valid ones."""
-    if not (isinstance(found, list) and len(found) == 2):
+    if not (isinstance(content, list) and len(content) == 2):
         return None
-    if not all(isinstance(row, list) and len(row) == PARTS for row in found):
+    if not all(isinstance(row, list) and len(row) == PARTS for row in content):
         return None
-    if not all(type(count) is int and 0 <= count < LARGEST for row in found for count in row):
+    if not all(type(count) is int and 0 <= count < LARGEST for row in content for count in row):
         return None
-    return np.array(found, dtype=np.int64)
+    return np.array(content, dtype=np.int64)
 
 
 def curve_of(counts: np.ndarray) -> Dict[str, List]:
@@ -138,8 +137,8 @@ def curve_of(counts: np.ndarray) -> Dict[str, List]:
     tn, fn = fp[0] - fp, tp[0] - tp
     precision = np.where(tp + fp, tp / np.maximum(tp + fp, 1), 1.0)
     recall = tp / max(int(tp[0]), 1)
-    found = {"tp": tp, "fp": fp, "tn": tn, "fn": fn, "precision": precision, "recall": recall}
-    return {name: values.tolist() for name, values in found.items()}
+    content = {"tp": tp, "fp": fp, "tn": tn, "fn": fn, "precision": precision, "recall": recall}
+    return {name: values.tolist() for name, values in content.items()}
 
 
 def draw_counts(writer: Any, group: str, counts: np.ndarray, step: int) -> None:

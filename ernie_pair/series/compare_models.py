@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Literal, NamedTuple, Sequence
+from typing import Any, Dict, List, Literal, Sequence
 
 import numpy as np
 
@@ -100,65 +100,148 @@ class CompareModelsConfig(Options):
 
 
 FILES = ("models.json", "models.md", "models.html")
-TEMPLATE = Path(__file__).with_name("models.html")
+TEMPLATE, EXPORTED = Path(__file__).with_name("models.html"), "exported"
 WARM_UP = 8  # pairs that are asked alone before the clock runs
-HEADS = (
-    *("model", "layers", "precision", "accuracy", "95 %"),
-    *("difference (points)", "95 %", "same class", "pairs/s"),
-)
 NOTE = "Difference, same class and speedup: against the first model. Intervals: bootstrap over the pairs."
-MORE_HEADS = ("speedup", "one pair p50", "p95", "size")
 
 
-class Column(NamedTuple):
-    """A model of the table; ``size``: its layers and their width, in words."""
+@with_standard_streams
+def compare_models(config: CompareModelsConfig) -> None:
+    """Export every model, measure them in turn on the same pairs, write and print the table.
 
-    name: str
-    size: str
-    predictor: PairPredictor
+    What was exported stays, and is not made again. Raises InputError for models that do not answer the same
+    question, and for pairs without labels.
+    """
+    start_console(World())
+    import_optional("onnxruntime", "onnx")
+    folders = {name: _folder_of(name, path) for name, path in models_in(config.models).items()}
+    sources = {name: open_model(str(folder), model_type="") for name, folder in folders.items()}
+    labels = _labels_of_all(sources)
+    results = _results(config, folders, sources)
+    if results.are_done():
+        print((Path(config.output_dir) / FILES[1]).read_text(encoding="utf-8"), end="")
+        return
+    columns = Columns(config.text_a, config.text_b, config.label)
+    rules = RowRules(config.encoding)
+    pairs = PairSource("input_file", config.input_file, "dev", labels, columns, rules).read()
+    for folder in folders.values():  # all of them, before the first is exported
+        read_calibration(folder, load_classifier(str(folder))[0].num_classes)
+    predictors: Dict[str, PairPredictor] = {}
+    sizes: Dict[str, str] = {}
+    for number, (name, folder) in enumerate(folders.items(), start=1):
+        has_int8 = config.int8 == "all" or (config.int8 == "last" and number == len(folders))
+        exported, spec = _export(config, name, folder, has_int8), sources[name].spec
+        for shown, backend in ((name, FLOAT), (f"{name} int8", INT8))[: 1 + has_int8]:
+            predictors[shown] = PairPredictor(exported, backend, config.threads)
+            sizes[shown] = f"{spec.num_layers} x {spec.hidden_size}"
+    table = compare(predictors, sizes, pairs, config)
+    content = {"input_file": as_asked(config.input_file), "sha256": pairs.sha256, "rows": len(pairs)}
+    content.update(threads=config.threads or cpu_threads(), models=table)
+    with results.published() as drafts:
+        text = write_table(drafts, content)
+    replace_config(Path(config.output_dir), "compare-models", config)
+    print(text, end="")
+
+
+def models_in(text: str) -> Dict[str, str]:
+    """Return {name: path} of --models. Raises InputError naming the word that is wrong."""
+    models = parse_named_models("models", text, MODELS_EXAMPLE)
+    if not models:
+        raise InputError(f"--models names no model; {MODELS_EXAMPLE}")
+    return models
+
+
+def _folder_of(name: str, path: str) -> Path:
+    if not Path(path).is_dir():
+        raise InputError(
+            f"--models {name}={path} is not a folder; give the OUT of a training run, or OUT/best"
+        )
+    return model_folder_of(Path(path))
+
+
+def _labels_of_all(sources: Dict[str, ModelSource]) -> Labels:
+    for name, source in sources.items():
+        refuse_no_classes(source.spec.labels, f"--models {name}", "compare-models")
+    (first, labels), *others = ((name, source.spec.labels) for name, source in sources.items())
+    for name, theirs in others:
+        if theirs.names != labels.names:
+            raise InputError(
+                f"--models: {first} tells {', '.join(labels.names)} apart and {name} "
+                f"{', '.join(theirs.names)}; compare models of the same classes"
+            )
+    return labels
+
+
+def _results(
+    config: CompareModelsConfig, folders: Dict[str, Path], sources: Dict[str, ModelSource]
+) -> Results:
+    inputs: Dict[str, Sequence[Path]] = {"input_file": files_of(config.input_file)}
+    for name, folder in folders.items():
+        beside = (folder / CALIBRATION, folder / "config.json")
+        inputs[f"models ({name})"] = [*sources[name].weight_files, *filter(Path.is_file, beside)]
+    outputs = [Path(config.output_dir, name) for name in FILES]
+    settings = settings_of(config, "output_dir", "models", *(["input_file"] if inputs["input_file"] else []))
+    return Results("compare-models", outputs, inputs, settings, config.overwrite)
+
+
+def _export(config: CompareModelsConfig, name: str, folder: Path, has_int8: bool) -> Path:
+    """Export a model, also in int8 where that is measured, and return the folder."""
+    exported = Path(config.output_dir) / EXPORTED / name
+    flags: Dict[str, Any] = {}
+    if has_int8:
+        flags = {flag: getattr(config, flag) for flag in ("text_a", "text_b", "label", "encoding")}
+        flags.update(quantize="int8", quantize_file=config.input_file)
+    export_pair(
+        ExportConfig(
+            model_path=str(folder),
+            output_dir=str(exported),
+            format="onnx",
+            max_accuracy_drop=1.0,  # how much is lost is what the table shows
+            overwrite=config.overwrite,
+            **flags,
+        )
+    )
+    return exported
 
 
 def compare(
-    columns: Sequence[Column], pairs: Pairs, alone: int, samples: int, seed: int
+    predictors: Dict[str, PairPredictor], sizes: Dict[str, str], pairs: Pairs, config: CompareModelsConfig
 ) -> List[Dict[str, Any]]:
     """Return what models.json says of every model, the first of which is the measure of the others.
 
-    ``alone``: so many pairs are asked one by one as well. The accuracy is that of the likeliest class; the
-    intervals are a bootstrap of ``samples`` resamples, of the same rows for all.
+    ``sizes``: the layers of each and their width, in words. The accuracy is that of the likeliest class; the
+    intervals are a bootstrap over the same rows for all.
     """
     texts = list(zip(pairs.left, pairs.right))
-    predictors = {column.name: column.predictor for column in columns}
-    with CountProgress(len(texts) * len(columns), "pair") as progress:
+    with CountProgress(len(texts) * len(predictors), "pair") as progress:
         logits, seconds = answer_in_turn(predictors, texts, progress.advance)
-    latencies = _latencies(predictors, texts[:alone])
+    latencies = _latencies(predictors, texts[: config.alone])
     classes = {name: each.argmax(axis=1) for name, each in logits.items()}
     hits = {name: (each == pairs.known_labels).astype(np.float64) for name, each in classes.items()}
-    drawn = list(resamples(len(pairs), samples, seed))
-    first = columns[0].name
-    found = []
-    for name, size, predictor in columns:
-        files = FILES_OF[predictor.backend]
-        found.append(
-            {
-                "name": name,
-                "size": size,
-                "precision": predictor.precision,
-                **_with_interval("accuracy", hits[name], drawn),
-                **_with_interval("difference", hits[name] - hits[first], drawn),
-                "agreement": float(np.mean(classes[name] == classes[first])),
-                "pairs_per_second": round(len(texts) / seconds[name], 1),
-                "times_as_fast": round(seconds[first] / seconds[name], 2),
-                "latency_ms": latencies[name],
-                "bytes": sum((predictor.exported.folder / file).stat().st_size for file in files),
-            }
-        )
-    return found
+    drawn = list(resamples(len(pairs), config.bootstrap, config.seed))
 
+    def with_interval(name: str, values: np.ndarray) -> Dict[str, Any]:
+        means = np.array([values @ counts / len(values) for counts in drawn])
+        return {name: float(values.mean()), f"{name}_interval": percentile_interval(means)}
 
-def _with_interval(name: str, values: np.ndarray, drawn: Sequence[np.ndarray]) -> Dict[str, Any]:
-    """Return the mean of ``values`` float64 [N], and the interval of that of the resampled rows."""
-    means = np.array([values @ counts / len(values) for counts in drawn])
-    return {name: float(values.mean()), f"{name}_interval": percentile_interval(means)}
+    first = next(iter(predictors))
+    return [
+        {
+            "name": name,
+            "size": sizes[name],
+            "precision": predictor.precision,
+            **with_interval("accuracy", hits[name]),
+            **with_interval("difference", hits[name] - hits[first]),
+            "agreement": float(np.mean(classes[name] == classes[first])),
+            "pairs_per_second": round(len(texts) / seconds[name], 1),
+            "times_as_fast": round(seconds[first] / seconds[name], 2),
+            "latency_ms": latencies[name],
+            "bytes": sum(
+                (predictor.exported.folder / file).stat().st_size for file in FILES_OF[predictor.backend]
+            ),
+        }
+        for name, predictor in predictors.items()
+    ]
 
 
 def _latencies(
@@ -174,144 +257,45 @@ def _latencies(
             started = time.perf_counter()
             predictor.logits([pair])
             taken[name].append(1000 * (time.perf_counter() - started))
-    shares = {name: np.percentile(each, [50, 95]) for name, each in taken.items()}
-    return {n: dict(zip(("p50", "p95"), (round(float(v), 3) for v in both))) for n, both in shares.items()}
+    return {
+        name: {f"p{share}": round(float(np.percentile(each, share)), 3) for share in (50, 95)}
+        for name, each in taken.items()
+    }
 
 
 def write_table(files: Sequence[Path], content: Dict[str, Any]) -> str:
     """Write ``content`` to ``files``, which become FILES, and return the Markdown. Raises OSError."""
     numbers, text, page = files
     write_json(numbers, content)
-    heads, rows = [*HEADS, *MORE_HEADS], list(map(_cells, content["models"]))
+    rows = [_cells(model) for model in content["models"]]
+    heads, cells = list(rows[0]), [list(row.values()) for row in rows]
     threads = counted(content["threads"], "thread")
-    told = f"{content['rows']} pairs of {content['input_file']}, ONNX Runtime, {threads}"
-    markdown = f"{told}\n\n{markdown_table(heads, rows)}\n"
+    title = f"{content['rows']} pairs of {content['input_file']}, ONNX Runtime, {threads}"
+    # The two intervals have the same head.
+    heads = ["95 %" if head.startswith("95 %") else head for head in heads]
+    markdown = f"{title}\n\n{markdown_table(heads, cells)}\n"
     text.write_text(markdown, encoding="utf-8")
-    table = Table(told, heads, rows, NOTE)
+    table = Table(title, heads, cells, NOTE)
     page.write_text(render_page(TEMPLATE, table=table, made=Made()), encoding="utf-8")
     return markdown
 
 
-def _cells(model: Dict[str, Any]) -> List[str]:
-    """Return the cells of a row as a reader sees them; a point is a hundredth of the accuracy."""
+def _cells(model: Dict[str, Any]) -> Dict[str, str]:
+    """Return {head: cell} as a reader sees a model; a point is a hundredth of the accuracy."""
     low, high = model["accuracy_interval"]
     lower, higher = (100 * value for value in model["difference_interval"])
-    latency = model["latency_ms"]
-    return [
-        *(model["name"], model["size"], model["precision"]),
-        *(f"{model['accuracy']:.4f}", f"{low:.4f} to {high:.4f}"),
-        *(f"{100 * model['difference']:+.2f}", f"{lower:+.2f} to {higher:+.2f}"),
-        *(f"{model['agreement']:.4f}", f"{model['pairs_per_second']:,.0f}", f"{model['times_as_fast']:.2f}"),
-        *(f"{latency['p50']:.2f} ms", f"{latency['p95']:.2f} ms", f"{model['bytes'] / 1e6:.1f} MB"),
-    ]
-
-
-EXPORTED = "exported"
-
-
-class Compared(NamedTuple):
-    """A trained model of the comparison: its name, its folder, and what it is."""
-
-    name: str
-    folder: Path
-    source: ModelSource
-
-
-@with_standard_streams
-def compare_models(config: CompareModelsConfig) -> None:
-    """Export every model, measure them in turn on the same pairs, write and print the table.
-
-    What was exported stays, and is not made again. Raises InputError for models that do not answer the same
-    question, and for pairs without labels.
-    """
-    start_console(World())
-    import_optional("onnxruntime", "onnx")
-    models = [_open(name, path) for name, path in models_in(config.models).items()]
-    labels = _labels_of_all(models)
-    results = _results(config, models)
-    if results.are_done():
-        print((Path(config.output_dir) / FILES[1]).read_text(encoding="utf-8"), end="")
-        return
-    pairs = _pairs_of(config, labels)
-    for model in models:  # all of them, before the first is exported
-        read_calibration(model.folder, load_classifier(str(model.folder))[0].num_classes)
-    columns = [column for model in models for column in _columns_of(config, model, model is models[-1])]
-    threads = config.threads or cpu_threads()
-    table = compare(columns, pairs, config.alone, config.bootstrap, config.seed)
-    about = {"input_file": as_asked(config.input_file), "sha256": pairs.sha256, "rows": len(pairs)}
-    with results.published() as drafts:
-        text = write_table(drafts, {**about, "threads": threads, "models": table})
-    replace_config(Path(config.output_dir), "compare-models", config)
-    print(text, end="")
-
-
-def models_in(text: str) -> Dict[str, str]:
-    """Return {name: path} of --models. Raises InputError naming the word that is wrong."""
-    found = parse_named_models("models", text, MODELS_EXAMPLE)
-    if not found:
-        raise InputError(f"--models names no model; {MODELS_EXAMPLE}")
-    return found
-
-
-def _open(name: str, path: str) -> Compared:
-    if not Path(path).is_dir():
-        raise InputError(
-            f"--models {name}={path} is not a folder; give the OUT of a training run, or OUT/best"
-        )
-    folder = model_folder_of(Path(path))
-    return Compared(name, folder, open_model(str(folder), model_type=""))
-
-
-def _labels_of_all(models: Sequence[Compared]) -> Labels:
-    """Return the labels of the models. Raises InputError if they have others."""
-    first, labels = models[0], models[0].source.spec.labels
-    for model in models:
-        refuse_no_classes(model.source.spec.labels, f"--models {model.name}", "compare-models")
-    for other in models[1:]:
-        theirs = other.source.spec.labels.names
-        if theirs != labels.names:
-            raise InputError(
-                f"--models: {first.name} tells {', '.join(labels.names)} apart and {other.name} "
-                f"{', '.join(theirs)}; compare models of the same classes"
-            )
-    return labels
-
-
-def _results(config: CompareModelsConfig, models: Sequence[Compared]) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {"input_file": files_of(config.input_file)}
-    for model in models:
-        beside = (model.folder / CALIBRATION, model.folder / "config.json")
-        inputs[f"models ({model.name})"] = [*model.source.weight_files, *filter(Path.is_file, beside)]
-    outputs = [Path(config.output_dir, name) for name in FILES]
-    settings = settings_of(config, "output_dir", "models", *(["input_file"] if inputs["input_file"] else []))
-    return Results("compare-models", outputs, inputs, settings, config.overwrite)
-
-
-def _pairs_of(config: CompareModelsConfig, labels: Labels) -> Pairs:
-    columns = Columns(config.text_a, config.text_b, config.label)
-    rules = RowRules(config.encoding)
-    return PairSource("input_file", config.input_file, "dev", labels, columns, rules).read()
-
-
-def _columns_of(config: CompareModelsConfig, model: Compared, is_last: bool) -> List[Column]:
-    """Export a model, and return what is to be asked of it."""
-    has_int8 = config.int8 == "all" or (config.int8 == "last" and is_last)
-    folder = Path(config.output_dir) / EXPORTED / model.name
-    columns = {name: getattr(config, name) for name in ("text_a", "text_b", "label", "encoding")}
-    judged = {"quantize": "int8", "quantize_file": config.input_file, **columns} if has_int8 else {}
-    export_pair(
-        ExportConfig(
-            model_path=str(model.folder),
-            output_dir=str(folder),
-            format="onnx",
-            max_accuracy_drop=1.0,  # how much is lost is what the table tells
-            overwrite=config.overwrite,
-            **judged,
-        )
-    )
-    spec, named = model.source.spec, {FLOAT: model.name, INT8: f"{model.name} int8"}
-    size = f"{spec.num_layers} x {spec.hidden_size}"
-    return [
-        Column(named[backend], size, PairPredictor(folder, backend, config.threads))
-        for backend in ((FLOAT, INT8) if has_int8 else (FLOAT,))
-    ]
+    return {
+        "model": model["name"],
+        "layers": model["size"],
+        "precision": model["precision"],
+        "accuracy": f"{model['accuracy']:.4f}",
+        "95 %": f"{low:.4f} to {high:.4f}",
+        "difference (points)": f"{100 * model['difference']:+.2f}",
+        "95 % of the difference": f"{lower:+.2f} to {higher:+.2f}",
+        "same class": f"{model['agreement']:.4f}",
+        "pairs/s": f"{model['pairs_per_second']:,.0f}",
+        "speedup": f"{model['times_as_fast']:.2f}",
+        "one pair p50": f"{model['latency_ms']['p50']:.2f} ms",
+        "p95": f"{model['latency_ms']['p95']:.2f} ms",
+        "size": f"{model['bytes'] / 1e6:.1f} MB",
+    }

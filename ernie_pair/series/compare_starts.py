@@ -4,9 +4,7 @@ import json
 import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Dict, List, Literal, NamedTuple, Sequence
-
-import numpy as np
+from typing import Any, Dict, List, Literal, NamedTuple
 
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
@@ -14,14 +12,14 @@ from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.results import Results, files_of, refuse_existing, settings_of
+from data_tools.files.results import refuse_existing
 from data_tools.options.cli import parse_config
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS, best_of
-from ernie_pair.dashboard.curves import Run, open_runs
+from ernie_pair.dashboard.curves import open_runs
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.models.tokenizer_files import read_tokenizer
@@ -33,94 +31,60 @@ from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.targets.metrics import refuse_undefined
 from ernie_pair.pretrain.filling.evaluate_mlm import Asking, measure_masked_loss
+from ernie_pair.pretrain.filling.mask_filler import load_pretrained
 from ernie_pair.report.page import Made
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.child_command import ChildCommand
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series.comparison_report import (
-    JSON_FILE,
+    FILES,
     PAGE_FILE,
-    PICTURE_FILE,
     compare,
     page_of_comparison,
     table_lines,
     warnings_of,
     write_comparison,
 )
-from ernie_pair.series.plan import (
-    PLAN,
+from ernie_pair.series.series import (
     PREDICTIONS,
     Plan,
+    Series,
+    no_best_model,
+    read_logits,
     sha256_of_weights,
     unfinished,
-    with_older_plan,
-    write_plan,
 )
 from ernie_pair.train.run_log import read_all_events
-from ernie_pair.weights.parameter_names import HEADS, match_parameters, structured_names
-from ernie_pair.weights.weight_files import as_float32
 
 SEED, BATCH = 1234, 32
-LM_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
 
 
 def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int) -> Dict[str, float]:
     """Return lm_loss (mean over the masked tokens), perplexity, lm_accuracy and masked_tokens.
 
     The masks follow from the corpus alone, so every model of its vocabulary is asked the same. Raises
-    InputError for a model that cannot be asked (without a head for masked words, of another vocabulary), and
-    CheckpointError when its weights do not fit.
+    InputError for a model that cannot be asked (of another kind, or vocabulary), and CheckpointError when its
+    weights do not fit, or hold no head for masked words.
     """
-    dataset, pad_id = _dataset_of(source, corpus, num_samples, max_seq_len)
-    measured = measure_masked_loss(_masked_word_model(source), dataset, pad_id, Asking(max_seq_len, BATCH))
-    return {name: measured[name] for name in ("lm_loss", "perplexity", "lm_accuracy", "masked_tokens")}
-
-
-def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int):
-    """Return the samples, and the id of their padding."""
-    tokenizer = vocabulary_of(
-        [corpus], read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
-    )
-    flags = MaskingFlags()
-    rows = build_sample_map(
-        corpus.docs,
-        corpus.lens,
-        range(corpus.num_documents),
-        num_samples=num_samples,
-        seed=SEED,
-        **flags.map_settings(max_seq_len),
-    )
-    rule = masking_rule(tokenizer, **flags.rule_settings())
-    return ErnieDataset(corpus, rows, rule, seed=SEED), tokenizer.pad_id
-
-
-def _masked_word_model(source: ModelSource):
-    from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
-
+    own = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
+    tokenizer, flags = vocabulary_of([corpus], own), MaskingFlags()
+    sizes: Dict[str, Any] = {"num_samples": num_samples, "seed": SEED, **flags.map_settings(max_seq_len)}
+    rows = build_sample_map(corpus.docs, corpus.lens, range(corpus.num_documents), **sizes)
+    dataset = ErnieDataset(corpus, rows, masking_rule(tokenizer, **flags.rule_settings()), seed=SEED)
     if source.spec.family not in ("ernie", "bert", ""):
         raise InputError(f"{source.name}: only an ERNIE or a BERT has a head for masked words here")
     if source.weights is None:
         raise InputError(f"{source.name} has no weights yet")
-    model = build_ernie(ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
-    parameters, where = dict(model.state_dict()), str(source.weights)
-    found = as_float32(structured_names(source.read_weights(), parameters, where), where)
-    if not any(name.startswith(LM_HEAD) for name in found):
-        raise InputError(f"{where} holds no head for masked words ({LM_HEAD}*)")
-    may_miss = (ORDER_HEAD, f"{model.base_model_prefix}.pooler.")
-    arrays = match_parameters(parameters, found, where, may_miss=may_miss, may_have=HEADS)
-    for parameter in parameters.values():
-        if parameter.name in arrays:
-            parameter.set_value(arrays[parameter.name])
-    model.eval()
-    return model
+    model, asking = load_pretrained(source), Asking(max_seq_len, BATCH)
+    measured = measure_masked_loss(model, dataset, tokenizer.pad_id, asking)
+    return {name: measured[name] for name in ("lm_loss", "perplexity", "lm_accuracy", "masked_tokens")}
 
 
 TEST = "test.jsonl"
 TEST_KEY = "test_file (sha256)"
-OF_ASKING = ("batch_size", "max_seq_len", "device", "model_class", "kernels", "precision")
+OF_PREDICTION = ("batch_size", "max_seq_len", "device", "model_class", "kernels", "precision")
 OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
 
 
@@ -139,84 +103,53 @@ class Runs:
     model has to predict the test pairs.
     """
 
-    def __init__(
-        self,
-        output_dir: Path,
-        train_config: str,
-        train: TrainConfig,
-        seeds: int,
-        num_classes: int,
-        symmetric: str = "none",
-    ):
-        self.output_dir, self.train_config, self.train = output_dir, train_config, train
-        self.num_classes, self.symmetric = num_classes, symmetric
-        self.seeds = range(train.seed, train.seed + seeds)
+    def __init__(self, series: Series, train_config: str, train: TrainConfig, seeds: int, symmetric: str):
+        self.series, self.train_config, self.train = series, train_config, train
+        self.symmetric, self.seeds = symmetric, range(train.seed, train.seed + seeds)
 
-    def plan(self, starts: List[Candidate], test: Pairs) -> None:
-        """Keep what is to be made. Raises InputError when the folder holds other runs, or another's files."""
-        self._keep_plan(self._plan(starts, test), test)
+    def keep_plan(self, starts: List[Candidate], test: Pairs) -> None:
+        """Write the plan and the test pairs. Raises InputError when the folder holds other runs."""
+        train = self.train
+        plan: Plan = {name: value for name, value in asdict(train).items() if name not in OF_A_RUN}
+        plan["symmetric of training"] = plan.pop("symmetric")
+        if train.warmup_steps is None:
+            plan["warmup_rate"] = train.warmup_share  # as older plans say it
+        for split in ("train", "dev"):
+            source = PairSource(f"{split}_file", getattr(train, f"{split}_file"), split, None)
+            plan[f"{split}_file (sha256)"] = source.sha256()
+        plan.update({TEST_KEY: test.sha256, "symmetric": self.symmetric})
+        plan.update((f"start {start.name} (sha256)", sha256_of_weights(start.source)) for start in starts)
+        self.series.keep(plan, {"symmetric": "none"})
+        rows = [{"sentence1": left, "sentence2": right} for left, right in zip(test.left, test.right)]
+        with published(self.series.folder / TEST) as (draft,):
+            draft.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
     def make(self, starts: List[Candidate]) -> None:
         """Train and predict what is not there yet. Raises an ErniePairError as a run that fails does."""
         wanted = [(start, seed) for seed in self.seeds for start in starts]
         folders = [self.folder(*run) for run in wanted]
-        named = [f"{folder}; see {_log_of(folder)}" for folder in folders]
+        names = [f"{folder}; see {_log_of(folder)}" for folder in folders]
         with StopSignals():
-            for place in unfinished(named, lambda place: (folders[place] / PREDICTIONS).is_file()):
+            for place in unfinished(names, lambda place: (folders[place] / PREDICTIONS).is_file()):
                 self._make(*wanted[place], folders[place])
-
-    def is_begun(self) -> bool:
-        """Return whether a plan has been kept in the folder."""
-        return (self.output_dir / PLAN).is_file()
 
     def folder(self, start: Candidate, seed: int) -> Path:
         """Return the output_dir of the run from ``start`` with ``seed``."""
-        return self.output_dir / f"{start.name}-seed-{seed}"
-
-    def logits(self, start: Candidate, seed: int, num_rows: int) -> np.ndarray:
-        """Return log p of every row of a run, float64 [N, C], which serve as logits.
-
-        Raises CheckpointError when its predictions are damaged.
-        """
-        path = self.folder(start, seed) / PREDICTIONS
-        try:
-            logs = read_log_probabilities(path, self.num_classes)
-        except ValueError:
-            logs = np.empty((0, self.num_classes))
-        if len(logs) != num_rows:
-            raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
-        return logs
+        return self.series.folder / f"{start.name}-seed-{seed}"
 
     def _make(self, start: Candidate, seed: int, folder: Path) -> None:
         log = _log_of(folder)
         log.parent.mkdir(parents=True, exist_ok=True)
-        run = {"model_name_or_path": start.path, "seed": seed, "output_dir": folder}
+        run: Dict[str, Any] = {"model_name_or_path": start.path, "seed": seed, "output_dir": folder}
         run["from_scratch"] = "true" if start.source.weights is None else "false"
         _call(["train", f"--config={self.train_config}", *_flags(run)], log)
-        best = _best_of(folder)
-        asked = {name: getattr(self.train, name) for name in OF_ASKING}
-        asked["symmetric"] = self.symmetric
-        asked.update(model_path=best, input_file=self.output_dir / TEST, output_file=folder / PREDICTIONS)
-        _call(["predict", *_flags({**asked, "scores": "true"})], log)
-
-    def _keep_plan(self, plan: Plan, test: Pairs) -> None:
-        """Write the plan and the test pairs. Raises InputError when the folder holds other runs."""
-        path = self.output_dir / PLAN
-        plan = with_older_plan(path, plan, TEST_KEY, "comparison", {"symmetric": "none"})
-        rows = [{"sentence1": left, "sentence2": right} for left, right in zip(test.left, test.right)]
-        with published(path, self.output_dir / TEST) as (draft, pairs):
-            pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-            write_plan(draft, plan)
-
-    def _plan(self, starts: List[Candidate], test: Pairs) -> Plan:
-        flags = {name: value for name, value in asdict(self.train).items() if name not in OF_A_RUN}
-        flags["symmetric of training"] = flags.pop("symmetric")
-        if self.train.warmup_steps is None:
-            flags["warmup_rate"] = self.train.warmup_share  # as older plans say it
-        files = [PairSource(f"{s}_file", getattr(self.train, f"{s}_file"), s, None) for s in ("train", "dev")]
-        hashes = {f"{file.flag} (sha256)": file.sha256() for file in files}
-        weights = {f"start {start.name} (sha256)": sha256_of_weights(start.source) for start in starts}
-        return {**flags, **hashes, TEST_KEY: test.sha256, **weights, "symmetric": self.symmetric}
+        best = best_of(folder)
+        if best is None:
+            raise no_best_model(folder)
+        flags = {name: getattr(self.train, name) for name in OF_PREDICTION}
+        flags.update(symmetric=self.symmetric, scores="true", model_path=best)
+        flags.update(input_file=self.series.folder / TEST, output_file=folder / PREDICTIONS)
+        _call(["predict", *_flags(flags)], log)
 
 
 def _flags(values: Dict[str, object]) -> List[str]:
@@ -225,14 +158,6 @@ def _flags(values: Dict[str, object]) -> List[str]:
 
 def _log_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.log")
-
-
-def _best_of(folder: Path) -> Path:
-    """Return the best model of a run. Raises CheckpointError when there is none."""
-    best = best_of(folder)
-    if best is None:
-        raise CheckpointError(f"{folder} holds no best model; remove it and run the same command again")
-    return best
 
 
 def _call(words: List[str], log: Path) -> None:
@@ -321,46 +246,35 @@ def compare_starts(config: CompareConfig) -> None:
     if config.domain_data:
         corpus = open_corpus(find_corpus(config.domain_data, "--domain_data"))
     labels = _labels_of_all(starts, train)
-    pairs = _test_pairs(config, train, labels)
-    output_dir, names = Path(config.output_dir), labels.names
-    results = _results(config, train)
-    results.refuse_foreign()
+    pairs, names = _test_pairs(config, train, labels), labels.names
+    inputs = {"train_config": config.train_config, "test_file": config.test_file}
+    inputs.update(train_file=train.train_file, dev_file=train.dev_file)
+    series = Series("compare-starts", "comparison", TEST_KEY, config, FILES, inputs)
+    series.refuse_foreign()
     symmetric = "average" if train.scored_as == "average" else config.symmetric
-    runs = Runs(output_dir, config.train_config, train, config.seeds, len(names), symmetric)
-    if not runs.is_begun():
-        refuse_existing([output_dir / TEST], config.overwrite)
-    runs.plan(starts, pairs)
-    keep_config(output_dir, "compare-starts", config)
+    runs = Runs(series, config.train_config, train, config.seeds, symmetric)
+    if not series.is_begun():
+        refuse_existing([series.folder / TEST], config.overwrite)
+    runs.keep_plan(starts, pairs)
+    keep_config(series.folder, "compare-starts", config)
     runs.make(starts)
-    logits = {start.name: [runs.logits(start, seed, len(pairs)) for seed in runs.seeds] for start in starts}
+    folders = {start.name: [runs.folder(start, seed) for seed in runs.seeds] for start in starts}
+    logits = {
+        name: [read_logits(folder / PREDICTIONS, len(pairs), len(names)) for folder in each]
+        for name, each in folders.items()
+    }
     comparison = compare(logits, pairs.known_labels, list(runs.seeds), config.bootstrap)
     domain = None if corpus is None else _domain_losses(starts, corpus, config, train)
     for line in warnings_of(comparison, names):
         logger.warning("%s", line)
-    page = page_of_comparison(comparison, domain, _opened(runs, starts), Made(asdict(config)))
-    with results.published() as (*drafts, page_draft):
+    # For the page; somebody may have removed a log, and only the predictions are needed.
+    logged = [str(folder) for each in folders.values() for folder in each if read_all_events(folder / EVENTS)]
+    page = page_of_comparison(comparison, domain, open_runs(logged), Made(asdict(config)))
+    with series.published() as (*drafts, page_draft):
         write_comparison(drafts, comparison, domain, {start.name: start.path for start in starts})
         page_draft.write_text(page, encoding="utf-8")
     print("\n".join(table_lines(comparison, domain)))
-    logger.info("report: %s", output_dir / PAGE_FILE)
-
-
-def _opened(runs: Runs, starts: List[Candidate]) -> List[Run]:
-    """Return the runs for the page, but those whose log somebody has removed: their predictions are there."""
-    folders = [runs.folder(start, seed) for start in starts for seed in runs.seeds]
-    return open_runs([str(folder) for folder in folders if read_all_events(folder / EVENTS)])
-
-
-def _results(config: CompareConfig, train: TrainConfig) -> Results:
-    """Return the result files, which are replaced whenever more runs have been made."""
-    outputs = [Path(config.output_dir, name) for name in (JSON_FILE, PICTURE_FILE, PAGE_FILE)]
-    inputs: Dict[str, Sequence[Path]] = {
-        "train_config": [Path(config.train_config)],
-        "test_file": files_of(config.test_file),
-    }
-    inputs.update({name: files_of(getattr(train, name)) for name in ("train_file", "dev_file")})
-    settings = settings_of(config, "train_config", "output_dir")
-    return Results("compare-starts", outputs, inputs, settings, config.overwrite)
+    logger.info("report: %s", series.folder / PAGE_FILE)
 
 
 def _train_config(path: str) -> TrainConfig:
@@ -400,13 +314,12 @@ def _open_starts(text: str, train: TrainConfig) -> List[Candidate]:
     paths = parse_named_models("starts", text, STARTS_EXAMPLE)
     if len(paths) < 2:
         raise InputError(f"--starts {text}: one start has nothing to be compared with; {STARTS_EXAMPLE}")
-    return [_open_start(name, path, train.from_scratch) for name, path in paths.items()]
-
-
-def _open_start(name: str, path: str, from_scratch: bool) -> Candidate:
-    from_scratch = from_scratch or path.startswith(RANDOM)
-    path = path[len(RANDOM) :] if path.startswith(RANDOM) else path
-    return Candidate(name, path, open_model(path, model_type="", from_scratch=from_scratch))
+    starts = []
+    for name, path in paths.items():
+        from_scratch = train.from_scratch or path.startswith(RANDOM)
+        path = path[len(RANDOM) :] if path.startswith(RANDOM) else path
+        starts.append(Candidate(name, path, open_model(path, model_type="", from_scratch=from_scratch)))
+    return starts
 
 
 def _domain_losses(
@@ -418,8 +331,7 @@ def _domain_losses(
     losses: Dict[str, Dict[str, object]] = {}
     for start in starts:
         try:
-            found = domain_loss(start.source, corpus, config.domain_samples, length)
-            losses[start.name] = {**found}
+            losses[start.name] = {**domain_loss(start.source, corpus, config.domain_samples, length)}
         except (CheckpointError, InputError) as error:
             logger.warning("no masked-word loss for %s on %s: %s", start.name, corpus.prefix, error.message)
             losses[start.name] = {"reason": error.message}

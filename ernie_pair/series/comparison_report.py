@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -16,8 +17,10 @@ from ernie_pair.report.chart import Draw, draw_chart, draw_picture
 from ernie_pair.report.page import Made, Table
 from ernie_pair.score.evaluation.evaluation import CountedRows
 
-JSON_FILE, PICTURE_FILE, PAGE_FILE = "compare.json", "compare.png", "compare.html"
+FILES = ("compare.json", "compare.png", "compare.html")
+JSON_FILE, PICTURE_FILE, PAGE_FILE = FILES
 SHOWN = ("accuracy", "f1", "auc")
+MASKED_WORDS = "masked words: loss (perplexity)"
 SEED = 1234  # of the resamples
 AT_CHANCE = ("accuracy", "auc")  # f1 has no value of its own for a guess: it follows these two
 
@@ -68,23 +71,34 @@ def compare(
     The intervals are a paired bootstrap: a resample draws rows and seeds, and every start is measured on the
     same ones.
     """
-    counted = {name: [CountedRows(each, labels) for each in logits[name]] for name in logits}
+    rows_of = {name: [CountedRows(each, labels) for each in logits[name]] for name in logits}
     whole = np.ones(len(labels), dtype=np.int64)
-    runs = {name: [rows.measure(whole) for rows in counted[name]] for name in counted}
-    values = {name: _table(runs[name]) for name in runs}
-    drawn = _drawn_means(counted, len(labels), len(seeds), samples)
-    names = list(logits)
-    intervals = {name: _intervals(drawn[name]) for name in names}
+    runs = {name: [rows.measure(whole) for rows in each] for name, each in rows_of.items()}
+    values = {name: np.array([[run[m] for m in METRICS] for run in each]) for name, each in runs.items()}
+    drawn = _drawn_means(rows_of, len(labels), len(seeds), samples)
+    names, intervals = list(logits), {name: _intervals(drawn[name]) for name in logits}
     chance = {"accuracy": float(np.bincount(labels).max() / len(labels)), "auc": 0.5}
     at_chance = {name: _at_chance(intervals[name], chance) for name in names}
-    pairs = [(one, other) for place, one in enumerate(names) for other in names[place + 1 :]]
+    differences = []
+    for one, other in combinations(names, 2):
+        spread = drawn[one] - drawn[other]
+        differences.append(
+            Difference(
+                one,
+                other,
+                _named((values[one] - values[other]).mean(axis=0)),
+                _intervals(spread),
+                _named((spread <= 0).mean(axis=0)),
+                {metric: [name for name in (one, other) if metric in at_chance[name]] for metric in SHOWN},
+            )
+        )
     return Comparison(
         len(labels),
         seeds,
         runs,
         {name: _named(table.mean(axis=0)) for name, table in values.items()},
         {n: _named(t.std(axis=0, ddof=1)) for n, t in values.items()} if len(seeds) > 1 else None,
-        [_difference(one, other, values, drawn, at_chance) for one, other in pairs],
+        differences,
         chance,
         intervals,
         at_chance,
@@ -98,9 +112,9 @@ def _intervals(drawn: np.ndarray) -> Dict[str, List[float]]:
 
 def _at_chance(intervals: Dict[str, List[float]], chance: Metrics) -> List[str]:
     """Return those of SHOWN that are not above chance; a metric without value (nan) is not above it."""
-    found = {name: not intervals[name][0] > chance[name] for name in AT_CHANCE}
-    found["f1"] = all(found.values())
-    return [name for name in SHOWN if found[name]]
+    flags = {name: not intervals[name][0] > chance[name] for name in AT_CHANCE}
+    flags["f1"] = all(flags.values())
+    return [name for name in SHOWN if flags[name]]
 
 
 def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[str, np.ndarray]:
@@ -114,29 +128,6 @@ def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[s
     return {name: np.array(each) for name, each in means.items()}
 
 
-def _difference(
-    one: str,
-    other: str,
-    values: Dict[str, np.ndarray],
-    drawn: Dict[str, np.ndarray],
-    at_chance: Dict[str, List[str]],
-) -> Difference:
-    spread = drawn[one] - drawn[other]
-    return Difference(
-        one,
-        other,
-        _named((values[one] - values[other]).mean(axis=0)),
-        _intervals(spread),
-        _named((spread <= 0).mean(axis=0)),
-        {metric: [name for name in (one, other) if metric in at_chance[name]] for metric in SHOWN},
-    )
-
-
-def _table(runs: List[Metrics]) -> np.ndarray:
-    """Return the METRICS of the runs of a start, float64 [seeds, metrics]."""
-    return np.array([[run[name] for name in METRICS] for run in runs])
-
-
 def _named(values: np.ndarray) -> Metrics:
     return dict(zip(METRICS, values.tolist()))
 
@@ -144,14 +135,15 @@ def _named(values: np.ndarray) -> Metrics:
 def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
     """Yield the lines of the comparison for the terminal."""
     width = max(map(len, ["start", *comparison.runs]))
-    yield f"{comparison.rows} rows, {counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
-    heads = "".join(f"  {name:<17}" for name in (*SHOWN, "at chance"))
-    yield f"{'start':<{width}}{heads}{'  masked words: loss (perplexity)' if domain else ''}".rstrip()
+    yield _title(comparison)
+    rows = [["start", *SHOWN, "at chance", MASKED_WORDS]]
     for name in comparison.mean:
-        cells = [with_deviation(comparison, name, metric) for metric in SHOWN]
-        cells.append(", ".join(comparison.at_chance[name]) or "-")
+        at_chance = ", ".join(comparison.at_chance[name]) or "-"
+        metrics = (with_deviation(comparison, name, metric) for metric in SHOWN)
+        rows.append([name, *metrics, at_chance, domain_cell(domain[name]) if domain else ""])
+    for name, *cells, masked in rows:
         line = f"{name:<{width}}" + "".join(f"  {cell:<17}" for cell in cells)
-        yield f"{line}{'  ' + domain_cell(domain[name]) if domain else ''}".rstrip()
+        yield f"{line}  {masked}".rstrip() if domain else line.rstrip()
     share, area = (comparison.chance[metric] for metric in AT_CHANCE)
     yield f"chance: accuracy {share:.4f} (the most common class), auc {area:g}"
     for difference in comparison.differences:
@@ -160,6 +152,10 @@ def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
             moved = f"{metric} {difference.mean[metric]:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}"
             doubt = f"not above 0 in {difference.not_above_0[metric]:.1%} of the resamples"
             yield f"{difference.one} - {difference.other}: {moved}; {verdict_of(difference, metric) or doubt}"
+
+
+def _title(comparison: Comparison) -> str:
+    return f"{comparison.rows} rows, {counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
 
 
 def verdict_of(difference: Difference, metric: str) -> str:
@@ -172,8 +168,8 @@ def verdict_of(difference: Difference, metric: str) -> str:
 
 def warnings_of(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
     """Yield a line per classifier that predicts one class only, and per difference of starts at chance."""
-    for start, found in comparison.single_class.items():
-        for seed, single in zip(comparison.seeds, found):
+    for start, classes in comparison.single_class.items():
+        for seed, single in zip(comparison.seeds, classes):
             if single is not None:
                 yield f"{start}, seed {seed}: {describe_single_class(names[single], comparison.rows)}"
     for difference in comparison.differences:
@@ -225,12 +221,9 @@ def panels_of(comparison: Comparison, domain: Domain) -> List[Tuple[str, Draw]]:
 
 
 def _draw_domain(domain: Dict[str, Dict[str, object]], axes) -> None:
-    bars = axes.bar(
-        list(domain), [loss.get("lm_loss", 0.0) for loss in domain.values()], 0.5, color="#94a3b8"
-    )
-    axes.bar_label(
-        bars, [f"{loss['lm_loss']:.3f}" if "lm_loss" in loss else "none" for loss in domain.values()]
-    )
+    losses = [loss.get("lm_loss") for loss in domain.values()]
+    bars = axes.bar(list(domain), [loss or 0.0 for loss in losses], 0.5, color="#94a3b8")
+    axes.bar_label(bars, ["none" if loss is None else f"{loss:.3f}" for loss in losses])
     axes.margins(y=0.1)
     axes.set_xlim(-0.5, len(domain) - 0.5)
     axes.set(ylabel="loss")
@@ -294,8 +287,7 @@ def table_of_starts(comparison: Comparison, domain: Domain) -> Table:
         rows.append([*cells, domain_cell(domain[name])] if domain else cells)
     spread = "" if comparison.deviation is None else ", +- their standard deviation"
     note = STARTS_NOTE.format(spread, comparison.chance["accuracy"])
-    title = f"{comparison.rows} rows, {counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
-    return Table(title, [*heads, "masked words: loss (perplexity)"] if domain else heads, rows, note)
+    return Table(_title(comparison), [*heads, MASKED_WORDS] if domain else heads, rows, note)
 
 
 def table_of_differences(comparison: Comparison) -> Table:
@@ -303,16 +295,10 @@ def table_of_differences(comparison: Comparison) -> Table:
     heads = ["difference", "metric", "mean", "95 %", "not above 0", "remark"]
     rows = []
     for difference in comparison.differences:
+        name = f"{difference.one} - {difference.other}"
         for metric in SHOWN:
             low, high = difference.interval[metric]
-            rows.append(
-                [
-                    f"{difference.one} - {difference.other}",
-                    metric,
-                    f"{difference.mean[metric]:+.4f}",
-                    f"{low:+.4f} to {high:+.4f}",
-                    f"{difference.not_above_0[metric]:.1%}",
-                    verdict_of(difference, metric),
-                ]
-            )
+            mean, interval = f"{difference.mean[metric]:+.4f}", f"{low:+.4f} to {high:+.4f}"
+            not_above = f"{difference.not_above_0[metric]:.1%}"
+            rows.append([name, metric, mean, interval, not_above, verdict_of(difference, metric)])
     return Table("Differences", heads, rows, DIFFERENCES_NOTE)

@@ -1,9 +1,9 @@
-"""The flags of ernie-pair cross-validate."""
+"""The flags of ernie-pair cross-validate, and what its folds show together."""
 
-import math
 from dataclasses import dataclass, fields
+from itertools import count
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
@@ -20,12 +20,15 @@ from ernie_pair.report.page import Table
 from ernie_pair.score.evaluation.calibration import fit_temperature
 from ernie_pair.score.evaluation.evaluation import Answers, CountedRows, Fitted, evaluation_of
 from ernie_pair.series.folds import Folds
+from ernie_pair.series.metric_table import SHOWN, Metrics, defined, metric_cells
 
 # What the files of the folds, which this package writes, have no need of.
+# fmt: off
 AS_WRITTEN: Dict[str, object] = {
-    **{"text_a": "", "text_b": "", "label": "", "encoding": "utf-8", "on_bad_row": "stop"},
-    **{"streaming": False, "fresh_start": False, "cache_dir": ""},
+    "text_a": "", "text_b": "", "label": "", "encoding": "utf-8", "on_bad_row": "stop",
+    "streaming": False, "fresh_start": False, "cache_dir": "",
 }
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -124,10 +127,6 @@ class CrossValidateConfig(PairConfig):
         return TrainConfig(**{**own, **AS_WRITTEN, **places})
 
 
-Metrics = Dict[str, float]
-SHOWN = ("accuracy", "f1", "auc", "loss")
-
-
 class CrossValidation(NamedTuple):
     """What the folds show together.
 
@@ -150,31 +149,20 @@ def measure_folds(
     """Measure each fold of logits [N, C] on labels int64 [N] on its own, and all of them together."""
     parts = [np.flatnonzero(folds.fold == number) for number in range(config.folds)]
     measured = [measure(logits[rows], labels[rows]) for rows in parts]
-    table = np.array([[found[name] for name in METRICS] for found in measured])
-    return CrossValidation(
-        measured,
-        list(map(len, parts)),
-        dict(zip(METRICS, table.mean(axis=0).tolist())),
-        dict(zip(METRICS, table.std(axis=0, ddof=1).tolist())),
-        _intervals(logits, labels, folds, parts, config),
-        predictions,
-    )
+    table = np.array([[metrics[name] for name in METRICS] for metrics in measured])
+    mean, deviation = (dict(zip(METRICS, row.tolist())) for row in (table.mean(0), table.std(0, ddof=1)))
+    intervals = _intervals(logits, labels, folds, parts, config) if config.bootstrap else {}
+    return CrossValidation(measured, list(map(len, parts)), mean, deviation, intervals, predictions)
 
 
 def _intervals(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    folds: Folds,
-    parts: List[np.ndarray],
-    config: CrossValidateConfig,
+    logits: np.ndarray, labels: np.ndarray, folds: Folds, parts: List[np.ndarray], config: CrossValidateConfig
 ) -> Dict[str, List[float]]:
     """Return the percentile bootstrap of each mean over the folds.
 
     Rows that share texts are no independent ones: in each fold whole groups are drawn with replacement, as
     many as it has.
     """
-    if not config.bootstrap:
-        return {}
     counted = [CountedRows(logits[rows], labels[rows]) for rows in parts]
     groups = [np.unique(folds.group[rows], return_inverse=True)[1] for rows in parts]
     drawn = [resamples(int(g.max()) + 1, config.bootstrap, config.seed + n) for n, g in enumerate(groups)]
@@ -185,8 +173,8 @@ def _intervals(
             means.append([np.mean([each[name] for each in values]) for name in METRICS])
             progress.advance(1)
     columns = np.array(means).T
-    found = {name: column for name, column in zip(METRICS, columns) if not np.isnan(column).all()}
-    return {name: percentile_interval(column) for name, column in found.items()}
+    result = {name: column for name, column in zip(METRICS, columns) if not np.isnan(column).all()}
+    return {name: percentile_interval(column) for name, column in result.items()}
 
 
 def answers_of(pairs: Pairs, names: Tuple[str, ...], logits: np.ndarray) -> Answers:
@@ -196,35 +184,30 @@ def answers_of(pairs: Pairs, names: Tuple[str, ...], logits: np.ndarray) -> Answ
 
 
 def evaluation_of_folds(
-    found: CrossValidation, answers: Answers, config: CrossValidateConfig
+    result: CrossValidation, answers: Answers, config: CrossValidateConfig
 ) -> Dict[str, Any]:
     """Return what the report says: the metrics are means over the folds, the rest is of all rows together."""
     model = f"{config.folds} folds of {config.model_name_or_path}"
-    asked = EvaluateConfig(model, config.train_file, str(found.predictions), bootstrap=0)
-    together = evaluation_of(answers, asked)
+    config_of_report = EvaluateConfig(model, config.train_file, str(result.predictions), bootstrap=0)
+    together = evaluation_of(answers, config_of_report)
     evaluation: Dict[str, Any] = {
         **together,
-        **_defined(found.mean),
-        "folds": [{"rows": rows, **_defined(metrics)} for rows, metrics in zip(found.rows, found.folds)],
-        "deviation": _defined(found.deviation),
+        **defined(result.mean),
+        "folds": [{"rows": rows, **defined(metrics)} for rows, metrics in zip(result.rows, result.folds)],
+        "deviation": defined(result.deviation),
         "all_rows": {name: together[name] for name in METRICS},
     }
-    return {**evaluation, "intervals": found.interval} if found.interval else evaluation
+    return {**evaluation, "intervals": result.interval} if result.interval else evaluation
 
 
-def _defined(metrics: Metrics) -> Dict[str, Optional[float]]:
-    """Return ``metrics`` as JSON can hold them: what is undefined, as auc of one class is, is None."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-
-
-def table_of_folds(found: CrossValidation) -> Table:
+def table_of_folds(result: CrossValidation) -> Table:
     """Return the table of the report: a row per fold, then mean and deviation."""
     rows = [
-        [f"fold {number}", count, *_defined(metrics).values()]
-        for number, (count, metrics) in enumerate(zip(found.rows, found.folds), start=1)
+        [f"fold {number}", size, *defined(metrics).values()]
+        for number, size, metrics in zip(count(1), result.rows, result.folds)
     ]
-    rows.append(["mean", sum(found.rows), *_defined(found.mean).values()])
-    rows.append(["deviation", None, *_defined(found.deviation).values()])
+    rows.append(["mean", sum(result.rows), *defined(result.mean).values()])
+    rows.append(["deviation", None, *defined(result.deviation).values()])
     note = (
         "The metrics at the top are the means over the folds, and their intervals are by bootstrap over "
         "groups of rows that share texts. Curves, slices and worst rows are of all rows together, each "
@@ -233,17 +216,12 @@ def table_of_folds(found: CrossValidation) -> Table:
     return Table("Folds", ["", "rows", *METRICS], rows, note)
 
 
-def lines_of_folds(found: CrossValidation) -> Iterator[str]:
+def lines_of_folds(result: CrossValidation) -> Iterator[str]:
     """Yield the lines of the folds for the terminal."""
+    rows: List[Tuple[object, object, Metrics]] = [*zip(count(1), result.rows, result.folds)]
+    rows += [("mean", sum(result.rows), result.mean), ("deviation", "", result.deviation)]
+    for end, name in enumerate(("95 % from", "95 % to") if result.interval else ()):
+        rows.append((name, "", {metric: ends[end] for metric, ends in result.interval.items()}))
     yield "  ".join(["fold".ljust(9), "rows".rjust(7), *(name.rjust(8) for name in SHOWN)])
-    for number, (rows, metrics) in enumerate(zip(found.rows, found.folds), start=1):
-        yield _line(str(number), rows, metrics)
-    yield _line("mean", sum(found.rows), found.mean)
-    yield _line("deviation", None, found.deviation)
-    for end, name in enumerate(("95 % from", "95 % to") if found.interval else ()):
-        yield _line(name, None, {metric: ends[end] for metric, ends in found.interval.items()})
-
-
-def _line(name: str, rows: Optional[int], metrics: Metrics) -> str:
-    shown: Sequence[str] = [f"{metrics.get(metric, math.nan):8.4f}" for metric in SHOWN]
-    return "  ".join([name.ljust(9), ("" if rows is None else str(rows)).rjust(7), *shown])
+    for head, size, metrics in rows:
+        yield f"{head:<9}  {size:>7}  {metric_cells(metrics, 'nan')}"

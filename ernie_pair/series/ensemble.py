@@ -1,21 +1,35 @@
-"""Several trained classifiers measured, calibrated and exported as one."""
+"""Several trained classifiers measured, calibrated and exported as one: the mean of their logits.
+
+The logits of each model are divided by its temperature. B batch, S sequence, C classes.
+"""
 
 import json
 import logging
-import math
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
+import paddle
+from paddle import nn
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import Options, option
+from data_tools.text.folder_tokenizer import AnyTokenizer
+from ernie_pair.dashboard.curves import short_names
 from ernie_pair.inference.scores import refuse_threshold
+from ernie_pair.inference.token_rows import open_tokenizer
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.labels import refuse_no_classes
+from ernie_pair.models.networks.classifier import PairClassifier
+from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.networks.row_answers import logits_of
 from ernie_pair.models.source import model_folder_of
-from ernie_pair.models.temperature import Calibration, score_pairs
+from ernie_pair.models.temperature import Calibration, read_calibration, score_pairs
 from ernie_pair.pair.config.ask_config import EvaluateConfig
+from ernie_pair.pair.data.encoded_pairs import encode_texts
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
@@ -27,15 +41,9 @@ from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.score.evaluation.tuning import refuse_one_class, with_asked_precision
 from ernie_pair.score.export.export_config import ExportFlags
 from ernie_pair.score.export.export_pair import Source, judging_of, publish_export
-from ernie_pair.series.ensemble_model import (
-    EnsembleClassifier,
-    Member,
-    length_of,
-    member_logits,
-    open_members,
-    symmetry_of,
-)
-from ernie_pair.series.plan import Point, report_series
+from ernie_pair.series.metric_table import SHOWN, defined, metric_cells, points_of
+from ernie_pair.series.series import report_series
+from ernie_pair.train.process_group import SingleProcess
 from ernie_pair.train.reporters import refuse_missing
 from ernie_pair.train.run_flags import ReportToFlags
 
@@ -118,12 +126,105 @@ class EnsembleConfig(ExportFlags, ReportToFlags, Members):
 
 
 REPORT = "report"
-SHOWN = ("accuracy", "f1", "auc", "loss")
 
 logger = logging.getLogger(__name__)
 
 
-class Found(NamedTuple):
+class Member(NamedTuple):
+    """A model of the ensemble, from the folder ``path``, and how its own logits were calibrated."""
+
+    path: Path
+    model: PairClassifier
+    vocab_file: Path
+    calibration: Calibration
+
+    def tokenizer(self, max_seq_len: int) -> AnyTokenizer:
+        """Return its tokenizer. Raises InputError when it reads no ``max_seq_len`` tokens at once."""
+        return open_tokenizer(self.vocab_file, self.model.spec, max_seq_len)
+
+
+class EnsembleClassifier(nn.Layer):
+    """A classifier of several; it can be exported as each of them can."""
+
+    def __init__(self, members: Sequence[Member]):
+        super().__init__()
+        self.models = nn.LayerList([member.model for member in members])
+        shares = [1 / (member.calibration.temperature * len(members)) for member in members]
+        # Of a scale by a number behind a sum Paddle Inference 2.6.2 makes another answer, in its pass
+        # operator_scale_onednn_fuse_pass; a product with a tensor it leaves alone.
+        self.register_buffer("shares", paddle.to_tensor(shares, dtype="float32"))
+        first = members[0].model
+        self.spec, self.num_classes = first.spec, first.num_classes
+        self.family = ", ".join(dict.fromkeys(member.model.family for member in members))
+        ways = [member.model.way for member in members]
+        self.way = next((way for way in ways if way.takes_types), ways[0])
+
+    def forward(self, input_ids, token_type_ids):
+        """Return the logits [B, C] of ids and token types int64 [B, S]."""
+        logits_BC = self.models[0](input_ids, token_type_ids) * self.shares[0]
+        for number in range(1, len(self.models)):
+            logits_BC = logits_BC + self.models[number](input_ids, token_type_ids) * self.shares[number]
+        return logits_BC
+
+
+def open_members(paths: Sequence[str], model_class: str) -> List[Member]:
+    """Open the models. Raises InputError if they are not of the same classes and the same vocabulary."""
+    members: List[Member] = []
+    for folder in [model_folder_of(Path(path)) for path in paths]:
+        model, vocab_file = load_classifier(str(folder), model_class)
+        refuse_no_classes(model.spec.labels, str(folder), "ensemble")
+        members.append(Member(folder, model, vocab_file, read_calibration(folder, model.num_classes)))
+    for number, member in enumerate(members):
+        if any(member.path.samefile(other.path) for other in members[:number]):
+            raise InputError(f"{member.path} is named twice; name each model once")
+        _refuse_other(member, members[0])
+    return members
+
+
+def _refuse_other(member: Member, first: Member) -> None:
+    """Raise InputError when the logits, or the ids, of two models mean different things."""
+    names, others = member.model.spec.labels.names, first.model.spec.labels.names
+    if names != others:
+        raise InputError(
+            f"{member.path} has the classes {', '.join(names)}, and {first.path} {', '.join(others)}; give "
+            "models of the same classes in the same order"
+        )
+    one, other = member.tokenizer(0), first.tokenizer(0)
+    if one.sha256 != other.sha256 or member.model.spec.lower_case != first.model.spec.lower_case:
+        raise InputError(
+            f"{member.vocab_file} gives a text other ids than {first.vocab_file}: one exported model has "
+            "one vocabulary; give models of the same one, or export each by itself"
+        )
+
+
+def length_of(members: Sequence[Member], requested: int) -> int:
+    """Return the tokens per pair: ``requested``, or if that is 0 the least that a model was trained with.
+
+    Raises InputError for more than a model reads at once.
+    """
+    length = requested or min(member.model.spec.inference_length for member in members)
+    for member in members:
+        member.tokenizer(length)
+    return length
+
+
+def symmetry_of(members: Sequence[Member], requested: str) -> str:
+    """Return how pairs are scored: as ``requested``, of which auto is as the models were tuned.
+
+    Raises InputError if they were not all tuned so.
+    """
+    chosen = [member.calibration.chosen_symmetry(requested, str(member.path)) for member in members]
+    for member, one in zip(members, chosen):
+        if one != chosen[0]:
+            raise InputError(
+                f"{member.path} is scored with --symmetric {one}, and {members[0].path} with {chosen[0]}; "
+                "pass --symmetric average or none, a model tuned the other way first: ernie-pair evaluate "
+                "--symmetric average --calibrate_on FILE --save_temperature true"
+            )
+    return chosen[0]
+
+
+class Measured(NamedTuple):
     """What the members and the ensemble are on --eval_file: metrics by name, and what a report says."""
 
     members: List[Dict[str, float]]
@@ -144,10 +245,11 @@ def ensemble(config: EnsembleConfig) -> None:
     if not publish_export(config, "ensemble", {"models": folders}, work.open):
         return
     logger.info("exported the ensemble of %d models to %s", len(folders), config.output_dir)
-    if work.found is not None:
+    if work.measured is not None:
         output_dir = Path(f"{config.output_dir}-log")
-        report_series(config.reporters, output_dir, asdict(config), _points(work.found))
-        print("\n".join(_lines(work.found, work.names)))
+        points = points_of("member", work.measured.members, "ensemble", work.measured.evaluation)
+        report_series(config.reporters, output_dir, asdict(config), points)
+        print("\n".join(_lines(work.measured, work.names)))
 
 
 class _Ensemble:
@@ -155,15 +257,14 @@ class _Ensemble:
 
     def __init__(self, config: EnsembleConfig):
         self.config = config
-        self.found: Optional[Found] = None
+        self.measured: Optional[Measured] = None
         self.tuning: Optional[Scored] = None  # what the threshold was chosen on
         self.names: List[str] = []
 
     def open(self) -> Source:
-        """Open, measure and calibrate the models, and return the one to export. Raises InputError."""
         config = self.config
         self.members = open_members(config.models, config.model_class)
-        self.names = _names_of([member.path for member in self.members])
+        self.names = short_names([member.path for member in self.members])
         self.max_seq_len = length_of(self.members, config.max_seq_len)
         self.symmetric = symmetry_of(self.members, config.symmetric)
         spec = self.members[0].model.spec
@@ -178,7 +279,7 @@ class _Ensemble:
             )
         )
         if judged is not None:
-            self.found = self._measure(judged, fitted, calibration)
+            self.measured = self._measure(judged, fitted, calibration)
         return Source(
             EnsembleClassifier(self.members),
             self.members[0].vocab_file,
@@ -188,7 +289,7 @@ class _Ensemble:
             judging_of(config, spec.labels, tokenizer, self.max_seq_len),
             f"an ensemble of {', '.join(self.names)}",
             {"ensemble": self._facts(fitted, calibration)},
-            None if self.found is None else partial(_write_report, config, self.found, self.names),
+            None if self.measured is None else partial(_write_report, config, self.measured, self.names),
         )
 
     def _read(self, flag: str) -> Optional[Pairs]:
@@ -201,14 +302,19 @@ class _Ensemble:
 
     def _logits(self, pairs: Pairs) -> List[np.ndarray]:
         """Return the logits of each model at its temperature, float32 [N, C]."""
+
+        def logits_by(member: Member, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+            rows = encode_texts(left, right, None, member.tokenizer(self.max_seq_len), self.max_seq_len)
+            choose_path(member.model, KernelFlags(), "cpu")
+            logits = logits_of(member.model, rows, self.config.batch_size, SingleProcess())
+            choose_path(member.model, KernelFlags(kernels="plain"), "cpu")  # which alone can be exported
+            return logits / np.float32(member.calibration.temperature)
+
         scored = []
         for member in self.members:
-            scored.append(score_pairs(partial(self._ask, member), pairs.left, pairs.right, self.symmetric))
+            scored.append(score_pairs(partial(logits_by, member), pairs.left, pairs.right, self.symmetric))
             logger.info("%s has scored %d pairs", member.path, len(pairs))
         return scored
-
-    def _ask(self, member: Member, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-        return member_logits(member, (left, right), self.max_seq_len, self.config.batch_size)
 
     def _fitted(self) -> Optional[Fitted]:
         """Return the temperature of the ensemble, fitted on --calibrate_on; None without it."""
@@ -244,7 +350,7 @@ class _Ensemble:
         assert thresholds is not None  # of two classes that both occur
         return with_asked_precision(calibration, thresholds, f"--tune_on {pairs.path}")
 
-    def _measure(self, pairs: Pairs, fitted: Optional[Fitted], calibration: Calibration) -> Found:
+    def _measure(self, pairs: Pairs, fitted: Optional[Fitted], calibration: Calibration) -> Measured:
         if fitted is not None and fitted.fitted_on_sha256 == pairs.sha256:
             raise InputError(
                 f"--calibrate_on {fitted.fitted_on} holds the pairs of --eval_file itself; give other "
@@ -255,21 +361,28 @@ class _Ensemble:
         judged = fitted or Fitted(fit_temperature(mean, labels), pairs.path, len(pairs), pairs.sha256)
         names = self.members[0].model.spec.labels.names
         answers = Answers(
-            *(pairs, names, mean, None, calibration.temperature, judged, self.symmetric, self.tuning),
+            pairs,
+            names,
+            mean,
+            None,
+            calibration.temperature,
+            judged,
+            self.symmetric,
+            self.tuning,
             saved=calibration,
         )
-        asked = EvaluateConfig(
+        settings = EvaluateConfig(
             f"an ensemble of {', '.join(self.names)}",
             self.config.eval_file,
             str(Path(self.config.output_dir) / REPORT),
             bootstrap=self.config.bootstrap,
             at_precision=self.config.at_precision,
         )
-        return Found([measure(one, labels) for one in logits], evaluation_of(answers, asked), answers)
+        return Measured([measure(one, labels) for one in logits], evaluation_of(answers, settings), answers)
 
     def _facts(self, fitted: Optional[Fitted], calibration: Calibration) -> Dict[str, Any]:
         """Return what export.json says of the members, and of what was fitted, chosen and measured."""
-        found = self.found
+        measured = self.measured
         members: List[Dict[str, Any]] = [
             {"model": name, "family": member.model.family, "temperature": member.calibration.temperature}
             for name, member in zip(self.names, self.members)
@@ -278,13 +391,16 @@ class _Ensemble:
         if fitted is not None:
             facts["calibration"] = {"rows": fitted.rows, "sha256": fitted.fitted_on_sha256}
         if self.tuning is not None:
-            asked, rows = calibration.tuned_for, calibration.tuned_rows
-            facts["tuning"] = {"tuned_for": asked, "rows": rows, "sha256": calibration.tuned_on_sha256}
-        if found is not None:
-            for member_facts, metrics in zip(members, found.members):
-                member_facts["metrics"] = _finite(metrics)
-            facts["metrics"] = {name: found.evaluation[name] for name in METRICS}
-            facts["evaluated_on"] = {"rows": found.evaluation["rows"], "sha256": found.answers.pairs.sha256}
+            requested, rows = calibration.tuned_for, calibration.tuned_rows
+            facts["tuning"] = {"tuned_for": requested, "rows": rows, "sha256": calibration.tuned_on_sha256}
+        if measured is not None:
+            for member_facts, metrics in zip(members, measured.members):
+                member_facts["metrics"] = defined(metrics)
+            facts["metrics"] = {name: measured.evaluation[name] for name in METRICS}
+            facts["evaluated_on"] = {
+                "rows": measured.evaluation["rows"],
+                "sha256": measured.answers.pairs.sha256,
+            }
         return facts
 
 
@@ -293,49 +409,22 @@ def mean_of(logits: Sequence[np.ndarray]) -> np.ndarray:
     return np.mean(np.stack(logits).astype(np.float64), axis=0).astype(np.float32)
 
 
-def _names_of(folders: Sequence[Path]) -> List[str]:
-    """Return what the models are called: the last words of their paths, as many as tell them apart."""
-    most = max(len(folder.parts) for folder in folders)
-    for count in range(1, most + 1):
-        names = ["/".join(folder.parts[-count:]) for folder in folders]
-        if len(set(names)) == len(names):
-            break
-    return names
-
-
-def _finite(metrics: Dict[str, float]) -> Dict[str, Optional[float]]:
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-
-
-def _rows_of(found: Found, names: Sequence[str]) -> List[List[Any]]:
-    together = {name: found.evaluation[name] for name in METRICS}
-    each = [*zip(names, map(_finite, found.members)), ("the ensemble", together)]
+def _rows_of(measured: Measured, names: Sequence[str]) -> List[List[Any]]:
+    each = [*zip(names, map(defined, measured.members)), ("the ensemble", measured.evaluation)]
     return [[name, *(metrics[metric] for metric in METRICS)] for name, metrics in each]
 
 
-def _write_report(config: EnsembleConfig, found: Found, names: Sequence[str], draft: Path) -> None:
+def _write_report(config: EnsembleConfig, measured: Measured, names: Sequence[str], draft: Path) -> None:
     note = "Each model at its own temperature; the ensemble answers with the mean of their logits."
-    table = Table("Models", ["", *METRICS], _rows_of(found, names), note)
+    table = Table("Models", ["", *METRICS], _rows_of(measured, names), note)
     (draft / REPORT).mkdir()
     files = [draft / REPORT / name for name in FILES]
-    write_report(files, found.evaluation, found.answers, config.worst_rows, [table])
+    write_report(files, measured.evaluation, measured.answers, config.worst_rows, [table])
 
 
-def _points(found: Found) -> List[Point]:
-    each = [
-        (number, {f"member/{name}": value for name, value in metrics.items()})
-        for number, metrics in enumerate(found.members, start=1)
-    ]
-    together = {f"ensemble/{n}": found.evaluation[n] for n in METRICS if found.evaluation[n] is not None}
-    return [*each, (len(each), together)]
-
-
-def _lines(found: Found, names: Sequence[str]) -> List[str]:
-    rows = _rows_of(found, names)
+def _lines(measured: Measured, names: Sequence[str]) -> List[str]:
+    rows = _rows_of(measured, names)
     width = max(len(row[0]) for row in rows)
     lines = ["  ".join(["model".ljust(width), *(name.rjust(8) for name in SHOWN)])]
-    for name, *values in rows:
-        metrics = dict(zip(METRICS, values))
-        told = ["-".rjust(8) if metrics[m] is None else f"{metrics[m]:8.4f}" for m in SHOWN]
-        lines.append("  ".join([name.ljust(width), *told]))
-    return [*lines, json.dumps({name: found.evaluation[name] for name in (*METRICS, "rows")})]
+    lines += [f"{name:<{width}}  {metric_cells(dict(zip(METRICS, values)), '-')}" for name, *values in rows]
+    return [*lines, json.dumps({name: measured.evaluation[name] for name in (*METRICS, "rows")})]

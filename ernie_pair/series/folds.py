@@ -5,22 +5,15 @@ are equal when they are so normalised, as in the audit. Groups are dealt to the 
 spread evenly.
 """
 
-import json
 import math
-from collections import deque
-from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Literal, NamedTuple, Sequence, Tuple
+from typing import List, Literal, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from data_tools.audit.text_quality import quote
-from data_tools.files.atomic_files import published
-from data_tools.files.errors import CheckpointError, InputError, counted
-from ernie_pair.inference.scores import decide
+from data_tools.files.errors import InputError, counted
 from ernie_pair.pair.audit.findings import Coded, coded
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.score.evaluation.predict_pair import prediction_lines, read_log_probabilities
-from ernie_pair.series.plan import PREDICTIONS
 
 GroupBy = Literal["text", "pair"]
 MOST_OF_ROWS = 0.5  # of one group: with more, the folds without it have too little to learn from
@@ -39,7 +32,12 @@ def make_folds(pairs: Pairs, names: Sequence[str], count: int, group_by: GroupBy
     ``group_by``: text joins rows that share a text, pair only those of the same two texts, in either order.
     Raises InputError if the groups leave no ``count`` folds of all classes.
     """
-    _refuse_no_rows(pairs, names)
+    rows = np.bincount(pairs.known_labels, minlength=len(names))
+    if not rows.all():  # a model of such rows cannot be measured
+        raise InputError(
+            f"{pairs.path} has no pair of class {names[int(rows.argmin())]}; give pairs of all classes: "
+            f"{', '.join(names)}"
+        )
     file = coded({"train": pairs})["train"]
     group = group_rows(file, group_by)
     _refuse_giant(file, group)
@@ -49,7 +47,13 @@ def make_folds(pairs: Pairs, names: Sequence[str], count: int, group_by: GroupBy
             f"for --folds {count}; take fewer folds, or --group_by pair"
         )
     fold = deal_groups(group, pairs.known_labels, count, seed)
-    _refuse_absent_class(pairs, names, fold, count)
+    for number in range(count):
+        absent = np.setdiff1d(pairs.known_labels, pairs.known_labels[fold == number])
+        if len(absent):
+            raise InputError(
+                f"{pairs.path}: fold {number + 1} of {count} has no pair of class {names[absent[0]]}; take "
+                "fewer --folds, give more pairs of that class, or take --group_by pair"
+            )
     return Folds(group, fold)
 
 
@@ -77,11 +81,11 @@ def deal_groups(group: np.ndarray, labels: np.ndarray, count: int, seed: int) ->
     The largest groups come first, those of one size in an order drawn with ``seed``; each goes to the fold
     that has the least of its classes so far, as shares of all rows of a class.
     """
-    held, order, weights = _largest_first(group, labels, [seed, count])
-    so_far, fold_of = np.zeros((count, held.shape[1])), np.zeros(len(held), dtype=np.int64)
+    rows_in, order, weights = _largest_first(group, labels, [seed, count])
+    so_far, fold_of = np.zeros((count, rows_in.shape[1])), np.zeros(len(rows_in), dtype=np.int64)
     for number in order:
         fold_of[number] = fold = int((so_far @ weights[number]).argmin())
-        so_far[fold] += held[number]
+        so_far[fold] += rows_in[number]
     return fold_of[group]
 
 
@@ -91,14 +95,14 @@ def pick_groups(group: np.ndarray, labels: np.ndarray, share: float, seed: int) 
     The groups come as in `deal_groups`; one is picked if its rows fit into the share, and the picked ones
     have no more of its classes so far than the others have, each in proportion to its share.
     """
-    held, order, weights = _largest_first(group, labels, [seed, round(1 / share)])
+    rows_in, order, weights = _largest_first(group, labels, [seed, round(1 / share)])
     most_rows = math.ceil(share * len(group))
-    so_far, is_picked = np.zeros((2, held.shape[1])), np.zeros(len(held), dtype=bool)
+    so_far, is_picked = np.zeros((2, rows_in.shape[1])), np.zeros(len(rows_in), dtype=bool)
     for number in order:
         others, picked = so_far @ weights[number]
-        fits = so_far[1].sum() + held[number].sum() <= most_rows
+        fits = so_far[1].sum() + rows_in[number].sum() <= most_rows
         is_picked[number] = fits and picked / share <= others / (1 - share)
-        so_far[int(is_picked[number])] += held[number]
+        so_far[int(is_picked[number])] += rows_in[number]
     return is_picked[group]
 
 
@@ -110,11 +114,11 @@ def _largest_first(
     Those are [groups, classes]; the largest groups come first, those of one size in an order that is drawn.
     """
     num_groups, classes = int(group.max()) + 1, int(labels.max()) + 1
-    held = np.zeros((num_groups, classes))
-    np.add.at(held, (group, labels), 1)
+    rows_in = np.zeros((num_groups, classes))
+    np.add.at(rows_in, (group, labels), 1)
     drawn = np.random.default_rng(seed).permutation(num_groups)
-    order = drawn[np.argsort(-held[drawn].sum(axis=1), kind="stable")]
-    return held, order.tolist(), held / np.maximum(held.sum(axis=0), 1) ** 2
+    order = drawn[np.argsort(-rows_in[drawn].sum(axis=1), kind="stable")]
+    return rows_in, order.tolist(), rows_in / np.maximum(rows_in.sum(axis=0), 1) ** 2
 
 
 def _refuse_giant(file: Coded, group: np.ndarray) -> None:
@@ -122,64 +126,34 @@ def _refuse_giant(file: Coded, group: np.ndarray) -> None:
     rows, largest = len(group), np.bincount(group)
     if largest.max() <= MOST_OF_ROWS * rows:
         return
-    text, times = _commonest_text(file)
+    times = np.zeros(max(file.left.max(), file.right.max()) + 1, dtype=np.int64)
+    np.add.at(times, file.left, 1)
+    np.add.at(times, file.right[file.right != file.left], 1)
+    number = int(times.argmax())
+    row = int(np.argmax((file.left == number) | (file.right == number)))
+    text = (file.pairs.left if file.left[row] == number else file.pairs.right)[row]
     raise InputError(
         f"{file.pairs.path}: shared texts join {largest.max()} of its {rows} rows into one group, which no "
-        f"fold can divide ({quote(text)} alone stands in {times} rows); remove the texts that stand in the "
-        "most rows, or take --group_by pair, which keeps only equal pairs together"
+        f"fold can divide ({quote(text)} alone stands in {times[number]} rows); remove the texts that stand "
+        "in the most rows, or take --group_by pair, which keeps only equal pairs together"
     )
-
-
-def _commonest_text(file: Coded) -> Tuple[str, int]:
-    both = np.zeros(max(file.left.max(), file.right.max()) + 1, dtype=np.int64)
-    np.add.at(both, file.left, 1)
-    np.add.at(both, file.right[file.right != file.left], 1)
-    number = int(both.argmax())
-    rows = np.flatnonzero(file.left == number)
-    text = file.pairs.left[rows[0]] if len(rows) else file.pairs.right[np.argmax(file.right == number)]
-    return text, int(both[number])
-
-
-def _refuse_no_rows(pairs: Pairs, names: Sequence[str]) -> None:
-    """Raise InputError for a class that no row has: a model of such rows cannot be measured."""
-    rows = np.bincount(pairs.known_labels, minlength=len(names))
-    if not rows.all():
-        raise InputError(
-            f"{pairs.path} has no pair of class {names[int(rows.argmin())]}; give pairs of all classes: "
-            f"{', '.join(names)}"
-        )
-
-
-def _refuse_absent_class(pairs: Pairs, names: Sequence[str], fold: np.ndarray, count: int) -> None:
-    labels = pairs.known_labels
-    for number in range(count):
-        absent = np.setdiff1d(labels, labels[fold == number])
-        if len(absent):
-            raise InputError(
-                f"{pairs.path}: fold {number + 1} of {count} has no pair of class {names[absent[0]]}; take "
-                "fewer --folds, give more pairs of that class, or take --group_by pair"
-            )
-
-
-def _span(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
 
 
 def describe_folds(folds: Folds, labels: np.ndarray, names: Sequence[str]) -> str:
     """Return a line on how the rows are divided, of ``labels`` int64 [rows] of the classes ``names``."""
     sizes, largest = np.bincount(folds.fold), np.bincount(folds.group).max()
     shares = [float(np.mean(labels[folds.fold == number] == len(names) - 1)) for number in range(len(sizes))]
-    told = (
+    ends = [(str(min(sizes)), str(max(sizes))), (f"{min(shares):.2%}", f"{max(shares):.2%}")]
+    rows, share = (low if low == high else f"{low} to {high}" for low, high in ends)
+    described = (
         f"{len(labels)} rows in {folds.group.max() + 1} groups, the largest of {counted(largest, 'row')}: "
-        f"folds of {_span(f'{sizes.min()}', f'{sizes.max()}')} rows, "
-        f"{_span(f'{min(shares):.2%}', f'{max(shares):.2%}')} of class {names[-1]}"
+        f"folds of {rows} rows, {share} of class {names[-1]}"
     )
     if largest <= sizes.sum() / len(sizes):
-        return told
-    return f"{told}; the largest group makes one fold larger than the others: take fewer folds to even them"
-
-
-FOLDS = "folds.tsv"
+        return described
+    return (
+        f"{described}; the largest group makes one fold larger than the others: take fewer folds to even them"
+    )
 
 
 class FoldRows(NamedTuple):
@@ -209,96 +183,3 @@ def rows_of_fold(folds: Folds, labels: np.ndarray, number: int, dev_share: float
             f"none for --dev_share {dev_share}; give --dev_file, another share, or take --group_by pair"
         )
     return FoldRows(others[~is_dev], others[is_dev], test)
-
-
-class FoldFiles:
-    """The places of the files of the folds in ``output_dir``."""
-
-    def __init__(self, output_dir: Path, count: int):
-        self.output_dir, self.count = output_dir, count
-
-    def run(self, number: int) -> Path:
-        """Return the output_dir of the run of fold ``number``, from 0."""
-        return self.output_dir / f"fold-{number + 1}"
-
-    def part(self, number: int, name: str) -> Path:
-        """Return the file of the rows of a fold: train, dev or test."""
-        return self.output_dir / "folds" / f"fold-{number + 1}-{name}.jsonl"
-
-    @property
-    def dev(self) -> Path:
-        """Return the file of the pairs of --dev_file, as the parts of the folds are written."""
-        return self.output_dir / "folds" / "dev.jsonl"
-
-    def predictions(self, number: int) -> Path:
-        """Return the file of what fold ``number`` predicts for its own rows."""
-        return self.run(number) / PREDICTIONS
-
-    def write_rows(self, number: int, rows: FoldRows, pairs: Pairs, names: Sequence[str]) -> None:
-        """Write the parts of a fold that are not there yet; ``names`` are those of the classes."""
-        for name, picked in rows._asdict().items():
-            if len(picked):
-                _write_missing(self.part(number, name), pairs, picked.tolist(), names)
-
-    def write_dev(self, pairs: Pairs, names: Sequence[str]) -> None:
-        """Write the pairs of --dev_file if they are not there yet."""
-        _write_missing(self.dev, pairs, range(len(pairs)), names)
-
-    def write_predictions(self, number: int, logits: np.ndarray, names: Sequence[str]) -> None:
-        """Write the predictions of a fold; from then on it is done."""
-        with published(self.predictions(number)) as (draft,):
-            write_lines(draft, lines_of(logits, names, ()))
-
-    def read_logits(self, number: int, num_rows: int, num_classes: int) -> np.ndarray:
-        """Return log p of the rows of a fold, float64 [rows, C], which serve as logits.
-
-        Raises CheckpointError when its predictions are damaged.
-        """
-        path = self.predictions(number)
-        try:
-            logits = read_log_probabilities(path, num_classes)
-        except ValueError:
-            logits = np.empty((0, num_classes))
-        if len(logits) != num_rows:
-            raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
-        return logits
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines that end with a line feed each. Raises OSError."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(lines)
-
-
-def lines_of(logits: np.ndarray, names: Sequence[str], left_out: Iterable[int]) -> Iterator[str]:
-    """Yield the lines of a file of predictions for logits [N, C] at temperature 1.
-
-    ``left_out``: the places of rows of the input that are no pairs.
-    """
-    return prediction_lines([decide(logits)], names, True, deque(left_out))
-
-
-def fold_lines(folds: Folds, places: Sequence[int]) -> Iterator[str]:
-    """Yield a header, then place in the input, fold from 1 and group of each row."""
-    yield "index\tfold\tgroup\n"
-    for place, fold, group in zip(places, folds.fold.tolist(), folds.group.tolist()):
-        yield f"{place}\t{fold + 1}\t{group}\n"
-
-
-def places_in_input(pairs: Pairs) -> List[int]:
-    """Return the place of each good row among all rows of its file, from 0."""
-    bad = {row.place for row in pairs.bad}
-    return [place for place in range(len(pairs) + len(bad)) if place not in bad]
-
-
-def _write_missing(path: Path, pairs: Pairs, rows: Sequence[int], names: Sequence[str]) -> None:
-    if not path.is_file():
-        with published(path) as (draft,):
-            write_lines(draft, _json_lines(pairs, rows, names))
-
-
-def _json_lines(pairs: Pairs, rows: Sequence[int], names: Sequence[str]) -> Iterator[str]:
-    labels = pairs.known_labels
-    for row in rows:
-        said: Dict[str, object] = {"sentence1": pairs.left[row], "sentence2": pairs.right[row]}
-        yield json.dumps({**said, "label": names[labels[row]]}, ensure_ascii=False) + "\n"

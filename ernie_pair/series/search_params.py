@@ -6,53 +6,41 @@ import math
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from data_tools.files.atomic_files import published
 from data_tools.files.atomic_folder import point_link
 from data_tools.files.errors import InputError, NumbersError, message_of
-from data_tools.files.results import Results, files_of, settings_of
 from ernie_pair.checkpoint.run_config import keep_config
-from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of
+from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of, refuse_locked
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.config.target_flags import chosen_labels
-from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.targets.ranking_metrics import training_groups
 from ernie_pair.pair.targets.target_metrics import chosen_metric
 from ernie_pair.pair.train.parts import total_steps
-from ernie_pair.series.plan import (
-    PLAN,
-    OneRun,
-    Plan,
-    Point,
-    Ranks,
-    report_series,
-    sha256_of_weights,
-    with_older_plan,
-    write_plan,
-)
 from ernie_pair.series.search_report import FILES, PAGE, lines_of_search, write_search
 from ernie_pair.series.search_space import SearchParamsConfig, as_plan, space_of
+from ernie_pair.series.series import (
+    OneRun,
+    Plan,
+    Ranks,
+    Series,
+    pair_source,
+    report_series,
+    sha256_of_weights,
+)
 from ernie_pair.series.study import Outcome, Study, Trial, TrialCallback, require_optuna
 from ernie_pair.train.reporters import refuse_missing
 
 LOCK, TRIALS = "search.lock", "trials"
 OWN_BEST = rf"{TRIALS}/trial-\d{{4,}}/best-[A-Za-z0-9_.-]+"  # where OUT/best leads
 MARK = "search space"  # a key that only these plans have
-# What changes no trial, or only how many there are.
-WITHOUT_EFFECT = (
-    "output_dir",
-    "report_to",
-    "cache_dir",
-    "overwrite",
-    "trials",
-    "search",
-    "space",
-    "eval_freq",
+# fmt: off
+WITHOUT_EFFECT = (  # on a trial, or only on how many there are
+    "output_dir", "report_to", "cache_dir", "overwrite", "trials", "search", "space", "eval_freq",
 )
+# fmt: on
 
 logger = logging.getLogger(__name__)
 
@@ -92,20 +80,19 @@ class _Search:
         self.config, self.source = replace(config, best_metric=metric), source
         self.space = space_of(config)
         refuse_missing(config.reporters)
-        self.ranks, self.output_dir = Ranks(config), Path(config.output_dir)
-        self.results = _results(config)
-        self.results.refuse_foreign()
+        self.ranks = Ranks(config)
+        inputs = {name: getattr(config, name) for name in ("train_file", "dev_file", "space")}
+        self.series = Series("search-params", "search", MARK, config, FILES, inputs)
+        self.ranks.on_first(self.series.refuse_foreign)
+        self.output_dir = self.series.folder
         self.rows_of_epoch = _rows_of_epoch(config, labels)
-        self.study: Optional[Study] = None
+        self.study: Any = None
         self.trial: Optional[Trial] = None
-        self.ranks.by_first(self._begin)
+        self.ranks.on_first(self._begin)
 
     def _begin(self) -> None:
-        """Keep the plan, and open the study."""
-        path = self.output_dir / PLAN
-        plan = with_older_plan(path, self._plan(), MARK, "search", {})
-        with published(path) as (draft,):
-            write_plan(draft, plan)
+        refuse_locked(self.output_dir / LOCK)
+        self.series.keep(self._plan())
         self._lock = RunLock(self.output_dir / LOCK)
         try:
             keep_config(self.output_dir, "search-params", self.config)
@@ -115,80 +102,65 @@ class _Search:
             raise
 
     def _plan(self) -> Plan:
-        config = self.config
-        flags = {
-            item.name: getattr(config, item.name)
-            for item in fields(SearchParamsConfig)
-            if item.name not in WITHOUT_EFFECT
-        }
-        hashes = {f"{s}_file (sha256)": _source_of(config, s).sha256() for s in ("train", "dev")}
-        weights = {"model (sha256)": sha256_of_weights(self.source)}
-        return json.loads(json.dumps({MARK: as_plan(self.space), **flags, **hashes, **weights}))
+        plan: Plan = {MARK: as_plan(self.space)}
+        names = (item.name for item in fields(SearchParamsConfig))
+        plan.update((name, getattr(self.config, name)) for name in names if name not in WITHOUT_EFFECT)
+        for split in ("train", "dev"):
+            plan[f"{split}_file (sha256)"] = pair_source(self.config, split, None).sha256()
+        plan["model (sha256)"] = sha256_of_weights(self.source)
+        return json.loads(json.dumps(plan))
 
     def make(self) -> SearchResult:
-        """Run the missing trials, and return all of them."""
         try:
             while True:
-                drawn = self.ranks.by_first(self._draw)
+                drawn = self.ranks.on_first(self._draw)
                 if drawn is None:
                     break
                 self._make(**drawn)
-                self.ranks.by_first(self._publish)
-            return self._result(self.ranks.by_first(self._finish))
+                self.ranks.on_first(self._publish)
+            return self._result(self.ranks.on_first(self._finish))
         finally:
             if self.ranks.world.is_first and self.study is not None:
                 self._lock.release()
 
     def _draw(self) -> Optional[Dict[str, Any]]:
         """Return the next trial: its number, its flags and whether it was pruned; None: all are made."""
-        assert self.study is not None  # this is rank 0
-        self.trial = self.study.next_trial()
-        if self.trial is None:
+        self.trial = trial = self.study.next_trial()
+        if trial is None:
             return None
-        return {
-            "number": self.trial.number,
-            "params": self.trial.params,
-            "is_pruned": self.trial.is_pruned,
-        }
+        return {"number": trial.number, "params": trial.params, "is_pruned": trial.is_pruned}
 
     def _make(self, number: int, params: Dict[str, Any], is_pruned: bool) -> None:
         shown = "  ".join(f"{name} {value}" for name, value in params.items())
         logger.info("trial %d of %d: %s", number, self.config.trials, shown)
-        if is_pruned:
-            self.ranks.by_first(partial(self._tell, number, ""))
-            return
         reason = ""
-        callback = TrialCallback(self.trial, self.config.best_metric)
-        try:
-            config = self._config_of(number, params)
-        except InputError as error:  # flags that are sound by themselves, and exclude each other
-            reason = message_of(error)
-        else:
+        if not is_pruned:
+            callback = TrialCallback(self.trial, self.config.best_metric)
             try:
-                OneRun(config, [callback]).train()
-            except NumbersError as error:
+                config = self._config_of(number, params)
+            except InputError as error:  # flags that are sound by themselves, and exclude each other
                 reason = message_of(error)
-        self.ranks.by_first(partial(self._tell, number, reason))
+            else:
+                try:
+                    OneRun(config, [callback]).train()
+                except NumbersError as error:
+                    reason = message_of(error)
+        self.ranks.on_first(partial(self._record, number, reason))
 
     def _config_of(self, number: int, params: Dict[str, Any]) -> TrainConfig:
         """Return the flags of a trial's run. Raises InputError if they exclude each other."""
-        places = {"output_dir": str(self._folder(number)), "cache_dir": self._cache_dir()}
-        config = self.config.config_of({**params, **places})
+        cache = self.config.cache_dir or str(self.output_dir / "cache")  # of encoded pairs, for all trials
+        changes = {**params, "output_dir": str(self._folder(number)), "cache_dir": cache}
+        config = self.config.config_of(changes)
         steps = total_steps(config, self.rows_of_epoch(config), self.ranks.world)
-        return self.config.config_of(
-            {**params, **places, "eval_freq": max(1, math.ceil(steps / self.config.evaluations))}
-        )
-
-    def _cache_dir(self) -> str:
-        """Return one folder of encoded pairs for all trials."""
-        return self.config.cache_dir or str(self.output_dir / "cache")
+        freq = max(1, math.ceil(steps / self.config.evaluations))
+        return self.config.config_of({**changes, "eval_freq": freq})
 
     def _folder(self, number: int) -> Path:
         return self.output_dir / TRIALS / f"trial-{number:04d}"
 
-    def _tell(self, number: int, reason: str) -> None:
-        """Note how a trial has ended, with a line on it."""
-        assert self.study is not None and self.trial is not None  # this is rank 0
+    def _record(self, number: int, reason: str) -> None:
+        assert self.trial is not None  # this is rank 0
         value = self.trial.best_value(self.config.lower_is_better)
         if self.trial.is_pruned:
             self.study.prune(number)
@@ -201,66 +173,42 @@ class _Search:
             self.study.complete(number, value)
             logger.info("trial %d: %s %.4f", number, self.config.best_metric, value)
 
-    def _publish(self) -> None:
-        """Write what the trials so far show, and point OUT/best to the best model of them."""
-        assert self.study is not None  # this is rank 0
-        best, outcomes = self.study.best(), self.study.outcomes()
-        config = None if best is None else self._best_config(best)
-        with self.results.published() as drafts:
-            write_search(drafts, self.config, self.space, outcomes, config)
+    def _publish(self) -> Optional[Outcome]:
+        """Write what the trials so far show, point OUT/best to the best model of them, return its trial."""
+        best = self.study.best()
+        config = None if best is None else self._config_of(best.number, best.params)
+        with self.series.published() as drafts:
+            write_search(drafts, self.config, self.space, self.study.outcomes(), config)
         folder = None if best is None else best_of(self._folder(best.number))
         if folder is not None:
             point_link(self.output_dir / BEST, folder.relative_to(self.output_dir), OWN_BEST)
-
-    def _best_config(self, best: Outcome) -> TrainConfig:
-        """Return the flags that make the best run again; its pairs are encoded where ``train`` would."""
-        return self._config_of(best.number, best.params)
+        return best
 
     def _finish(self) -> Dict[str, Any]:
         """Show the end, and return all trials as JSON values. Raises NumbersError if none is complete."""
-        assert self.study is not None  # this is rank 0
-        self._publish()
-        best, outcomes = self.study.best(), self.study.outcomes()
+        best, outcomes, metric = self._publish(), self.study.outcomes(), self.config.best_metric
         if best is None:
             reason = next((each.reason for each in reversed(outcomes) if each.reason), "all are pruned")
-            metric = self.config.best_metric
             raise NumbersError(
                 f"none of {len(outcomes)} trials has a {metric} ({reason}); search another space"
             )
-        report_series(self.config.reporters, self.output_dir, asdict(self.config), self._points(outcomes))
+        points = []
+        for each in outcomes:
+            values = {**each.params, **({} if each.value is None else {metric: each.value})}
+            numbers = {f"search/{n}": v for n, v in values.items() if isinstance(v, (int, float))}
+            points.append((each.number, numbers))
+        report_series(self.config.reporters, self.output_dir, asdict(self.config), points)
         logger.info("best model: %s; report: %s", self.output_dir / BEST, self.output_dir / PAGE)
         print("\n".join(lines_of_search(outcomes, best, self.config)))
         return {"outcomes": [list(each) for each in outcomes], "best": best.number}
 
-    def _points(self, outcomes: List[Outcome]) -> List[Point]:
-        points: List[Point] = []
-        for each in outcomes:
-            numbers = {f"search/{n}": v for n, v in each.params.items() if isinstance(v, (int, float))}
-            value = {} if each.value is None else {f"search/{self.config.best_metric}": each.value}
-            points.append((each.number, {**numbers, **value}))
-        return points
-
-    def _result(self, told: Optional[Dict[str, Any]]) -> SearchResult:
-        assert told is not None  # rank 0 has told it
-        trials = [Outcome(*each) for each in told["outcomes"]]
+    def _result(self, end: Optional[Dict[str, Any]]) -> SearchResult:
+        assert end is not None  # rank 0 has sent it to all
+        trials = [Outcome(*each) for each in end["outcomes"]]
         trials = [each._replace(curve={int(n): v for n, v in each.curve.items()}) for each in trials]
-        best = trials[told["best"] - 1]
-        return SearchResult(trials, best, self._folder(best.number), self._best_config(best))
-
-
-def _results(config: SearchParamsConfig) -> Results:
-    """Return the files that show all trials, which are replaced after each of them."""
-    outputs = [Path(config.output_dir, name) for name in FILES]
-    inputs: Dict[str, Sequence[Path]] = {
-        name: files_of(getattr(config, name)) for name in ("train_file", "dev_file", "space")
-    }
-    settings = settings_of(config, "train_file", "dev_file", "space", "output_dir")
-    return Results("search-params", outputs, inputs, settings, config.overwrite)
-
-
-def _source_of(config: SearchParamsConfig, split: str, labels: Optional[Labels] = None) -> PairSource:
-    columns, flag = Columns(config.text_a, config.text_b, config.label, config.query), f"{split}_file"
-    return PairSource(flag, getattr(config, flag), split, labels, columns, RowRules.of(config))
+        best = trials[end["best"] - 1]
+        config = self._config_of(best.number, best.params)
+        return SearchResult(trials, best, self._folder(best.number), config)
 
 
 def _rows_of_epoch(config: SearchParamsConfig, labels: Labels) -> Callable[[TrainConfig], int]:
@@ -270,7 +218,7 @@ def _rows_of_epoch(config: SearchParamsConfig, labels: Labels) -> Callable[[Trai
     """
     if config.streaming:
         return lambda trial: 0
-    train = _source_of(config, "train", labels).read()
+    train = pair_source(config, "train", labels).read()
     num_pairs, groups, known = len(train), train.groups, train.known_labels
     if groups is None:
         return lambda trial: num_pairs

@@ -1,4 +1,4 @@
-"""The flags of ernie-pair search-params."""
+"""The flags of ernie-pair search-params, and the values of flags that it draws from."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Dict, Iterator, List, Literal, Tuple, Union, get_args
@@ -100,12 +100,14 @@ EXAMPLE = "write learning_rate=1e-5..1e-4:log or batch_size=16,32"
 YAML_EXAMPLE = "write {low: 1e-5, high: 1e-4, log: true} or [16, 32]"
 KEYS = ("low", "high", "log", "step")
 # What says where a run lies, how it is shown or judged, and not how well it learns.
+# fmt: off
 NOT_SEARCHED = (
-    *("output_dir", "train_file", "dev_file", "text_a", "text_b", "label", "encoding", "on_bad_row"),
-    *("label_map", "cache_dir", "fresh_start", "allow_change", "report_to", "sync_freq", "device", "seed"),
-    *("best_metric", "greater_is_better", "eval_freq", "logging_freq", "checkpoint_steps", "keep_best"),
-    *("save_format", "streaming", "shuffle_buffer", "deterministic", "on_nan", "model_class", "dry_run"),
+    "output_dir", "train_file", "dev_file", "text_a", "text_b", "label", "encoding", "on_bad_row",
+    "label_map", "cache_dir", "fresh_start", "allow_change", "report_to", "sync_freq", "device", "seed",
+    "best_metric", "greater_is_better", "eval_freq", "logging_freq", "checkpoint_steps", "keep_best",
+    "save_format", "streaming", "shuffle_buffer", "deterministic", "on_nan", "model_class", "dry_run",
 )
+# fmt: on
 
 Number = Union[int, float]
 
@@ -120,11 +122,6 @@ class Range:
     log: bool = False
     step: Any = None
 
-    @property
-    def ends(self) -> Tuple[Number, Number]:
-        """Return values that every bound of the flag is to hold for."""
-        return self.low, self.high
-
     def suggest(self, trial) -> Number:
         """Return the value of a trial of Optuna, drawn now or before."""
         if isinstance(self.low, int):
@@ -138,11 +135,6 @@ class Choice:
 
     name: str
     values: Tuple[Any, ...]
-
-    @property
-    def ends(self) -> Tuple[Any, ...]:
-        """Return values that every bound of the flag is to hold for: all of them."""
-        return self.values
 
     def suggest(self, trial) -> Any:
         """Return the value of a trial of Optuna, drawn now or before."""
@@ -168,21 +160,21 @@ def space_of(config: SearchParamsConfig) -> Space:
             raise InputError(f"{part.name} is given twice; name it once in --search and --space")
         space.append(part)
     for part in space:
-        for value in part.ends:
+        for value in (part.low, part.high) if isinstance(part, Range) else part.values:
             config.config_of({part.name: value})  # refused in its own words
     return space
 
 
 def as_plan(space: Space) -> Dict[str, str]:
     """Return the space as the plan of the search keeps it."""
-    return {
-        part.name: ",".join(map(str, part.values)) if isinstance(part, Choice) else _shown(part)
-        for part in space
-    }
-
-
-def _shown(part: Range) -> str:
-    return f"{part.low}..{part.high}" + (":log" if part.log else f":{part.step}" if part.step else "")
+    plan = {}
+    for part in space:
+        if isinstance(part, Choice):
+            plan[part.name] = ",".join(map(str, part.values))
+        else:
+            how = ":log" if part.log else f":{part.step}" if part.step else ""
+            plan[part.name] = f"{part.low}..{part.high}{how}"
+    return plan
 
 
 def _in_words(text: str) -> Iterator[Union[Range, Choice]]:
@@ -197,12 +189,12 @@ def _in_words(text: str) -> Iterator[Union[Range, Choice]]:
             continue
         low, _, rest = value.partition("..")
         high, _, how = rest.partition(":")
-        given = {"low": Given(low, where), "high": Given(high, where)}
+        words = {"low": Given(low, where), "high": Given(high, where)}
         if how == "log":
-            given["log"] = Given("true", where)
+            words["log"] = Given("true", where)
         elif how:
-            given["step"] = Given(how, where)
-        yield _range(name, given, where)
+            words["step"] = Given(how, where)
+        yield _range(name, words, where)
 
 
 def _in_file(path: str) -> Iterator[Union[Range, Choice]]:
@@ -216,11 +208,11 @@ def _in_file(path: str) -> Iterator[Union[Range, Choice]]:
             yield _choice(name, [_given(Entry(name, one, where)) for one in value.value], where)
         elif isinstance(value, yaml.MappingNode):
             inner = [entry._replace(where=f"{where}: {entry.name}") for entry in entries_of(path, value)]
-            found = {entry.name: _given(entry) for entry in inner}
-            unknown = next((key for key in found if key not in KEYS), None)
+            scalars = {entry.name: _given(entry) for entry in inner}
+            unknown = next((key for key in scalars if key not in KEYS), None)
             if unknown is not None:
                 raise InputError(f"{where}: {unknown[:40]} is not one of {', '.join(KEYS)}; {YAML_EXAMPLE}")
-            yield _range(name, found, where)
+            yield _range(name, scalars, where)
         else:
             raise InputError(f"{where} has one value, and nothing to search; {YAML_EXAMPLE}")
 
@@ -241,8 +233,8 @@ def _refuse_name(name: str, where: str) -> None:
         raise InputError(f"{where}: {name[:40]} is not a flag of train; {nearest([name], known)}")
 
 
-def _choice(name: str, given: List[Given], where: str) -> Choice:
-    values = tuple(read_given(one, hints_of(TrainConfig)[name]) for one in given)
+def _choice(name: str, words: List[Given], where: str) -> Choice:
+    values = tuple(read_given(one, hints_of(TrainConfig)[name]) for one in words)
     if len(set(values)) < 2 or len(set(values)) < len(values):
         raise InputError(
             f"{where}: {counted(len(set(values)), 'different value')} of {len(values)}; {EXAMPLE}"
@@ -250,16 +242,16 @@ def _choice(name: str, given: List[Given], where: str) -> Choice:
     return Choice(name, values)
 
 
-def _range(name: str, given: Dict[str, Given], where: str) -> Range:
+def _range(name: str, words: Dict[str, Given], where: str) -> Range:
     hint = hints_of(TrainConfig)[name]
     kind = next((one for one in (hint, *get_args(hint)) if one in (int, float)), None)
     if kind is None:
         raise InputError(f"{where}: a flag that is no number has no range; list its values")
-    if not {"low", "high"} <= set(given):
+    if not {"low", "high"} <= set(words):
         raise InputError(f"{where}: low or high is missing; {YAML_EXAMPLE}")
-    low, high = (read_given(given[end], kind) for end in ("low", "high"))
-    log = bool(read_given(given["log"], bool)) if "log" in given else False
-    step = read_given(given["step"], kind) if "step" in given else None
+    low, high = (read_given(words[end], kind) for end in ("low", "high"))
+    log = bool(read_given(words["log"], bool)) if "log" in words else False
+    step = read_given(words["step"], kind) if "step" in words else None
     assert isinstance(low, (int, float)) and isinstance(high, (int, float))  # as kind says
     if low >= high:
         raise InputError(f"{where}: low {low} is not below high {high}; swap them, or correct one")

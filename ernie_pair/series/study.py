@@ -5,7 +5,6 @@ and a killed process leaves its file whole. What a trial draws follows from the 
 trials before it have shown alone, so that a search that was killed draws what it would have drawn.
 """
 
-import logging
 import math
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -19,10 +18,8 @@ from ernie_pair.train.hooks import TrainerControl
 
 STUDY, NAME = "study.db", "ernie-pair"
 PRUNED_AT, FAILED = "pruned_at", "failed"  # attributes of a trial
-DONE = ("complete", "pruned", "failed")
 REDUCTION = 3  # of asha: one of so many goes on
-
-logger = logging.getLogger(__name__)
+STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 
 
 class Outcome(NamedTuple):
@@ -115,11 +112,10 @@ class Study:
 
     def outcomes(self) -> List[Outcome]:
         """Return all trials, in the order in which they were begun."""
-        names = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
         return [
             Outcome(
                 trial.number + 1,
-                names.get(trial.state.name, "running"),
+                STATES.get(trial.state.name, "running"),
                 {part.name: trial.params[part.name] for part in self._space if part.name in trial.params},
                 trial.value,
                 dict(sorted(trial.intermediate_values.items())),

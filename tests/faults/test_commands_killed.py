@@ -17,13 +17,14 @@ from tiny_ship import write_trained
 from data_tools.files.atomic_files import CONFIG_YAML
 from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run as run_here
+from ernie_pair.series.series import PLAN
 
 SERIES = (
     "--model_name_or_path bare --model_type ernie --from_scratch true --train_file train.tsv --max_steps 6 "
     "--learning_rate 5e-3 --batch_size 16 --device cpu --seed 3 --checkpoint_steps 2"
 )
-# These contain times; what a run learned is compared by its weights and predictions.
-TIMED = ("metrics.jsonl", "study.db", "MANIFEST.json", "run.json", ".made.json", ".lock", "README.md")
+# These contain times, or hashes of what does; what a run learned is compared by weights and predictions.
+TIMED = ("metrics.jsonl", "study.db", "MANIFEST.json", "run.json", ".made.json", ".lock", "README.md", PLAN)
 
 
 class Case(NamedTuple):
@@ -138,3 +139,5 @@ def test_a_killed_command_resumes_to_the_same_result(world, monkeypatch, command
     assert sorted(whole) == sorted(cut)  # nothing half-written is left
     unlike = {name for name in whole if whole[name] != cut[name]}
     assert not [name for name in unlike if not name.endswith(TIMED)]
+    plans = [json.loads(each[f"OUT/{PLAN}"])["settings"] for each in (whole, cut) if f"OUT/{PLAN}" in each]
+    assert plans == plans[:1] * len(plans)

@@ -12,56 +12,128 @@ A verdict is passed, failed, needs (said: what is missing here) or not run.
 """
 
 import json
+import math
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, List, Literal, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Literal, NamedTuple, Optional, Sequence, Tuple
 
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import ErniePairError, InputError, Stopped, message_of
 from data_tools.files.json_file import write_json
 from data_tools.files.results import refuse_existing
 from data_tools.options.options import Options, names_in, option, refuse_empty, refuse_unknown_names
-from ernie_pair.checks.gpu.kernels_step import plan_kernels, plan_libraries
-from ernie_pair.checks.gpu.layouts_step import plan_layouts, plan_stage2
-from ernie_pair.checks.gpu.losses_step import plan_losses
-from ernie_pair.checks.gpu.models_step import plan_models
-from ernie_pair.checks.gpu.resume_step import plan_resumes
-from ernie_pair.checks.gpu.run_steps import SmallData, Step, run_step
-from ernie_pair.checks.gpu.runs import (
-    FAILED,
-    NEEDS,
-    NOT_RUN,
-    PASSED,
-    Case,
-    Commands,
-    Lab,
-    Machine,
-    StepOutcome,
-    first_failure,
-    hide_private,
-    machine_of,
-    machine_without_paddle,
-)
-from ernie_pair.checks.gpu.speed_step import plan_pair_speed, plan_pretraining_speed
+from ernie_pair.checks.gpu.cases import STEPS, Figures, Planned, SmallData, Step
+from ernie_pair.checks.gpu.lab import Lab
+from ernie_pair.checks.gpu.machine import Machine, hide_private, machine_of, machine_without_paddle
 from ernie_pair.runtime.device import default_device
+from ernie_pair.runtime.processes.child_command import BrokenRunError
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.version import __version__
 
-STEPS = (
-    Step(0, "libraries", 120, plan_libraries),
-    Step(1, "kernels against numpy", 180, plan_kernels),
-    Step(2, "tiny pretraining, losses as on the CPU", 300, plan_losses),
-    Step(3, "resume to the same bits after kill -9", 480, plan_resumes),
-    Step(4, "two processes against one", 360, plan_layouts),
-    Step(5, "stage 2 and offload against plain data parallelism", 180, plan_stage2),
-    Step(6, "converter, export, prediction", 420, plan_models),
-    Step(7, "speed of pretraining", 420, plan_pretraining_speed, is_timed=True),
-    Step(8, "speed of training pairs", 240, plan_pair_speed, is_timed=True),
-)
+PASSED, FAILED, NEEDS, NOT_RUN = "passed", "failed", "needs", "not run"
+
+
+class Case(NamedTuple):
+    """A case and its verdict, one of the four above; ``said``: why it failed, or what it needs."""
+
+    name: str
+    verdict: str
+    said: str
+    seconds: float = 0.0
+    figures: Figures = {}
+    error: Optional[BaseException] = None  # the error of a failed case
+
+    def facts(self) -> Dict[str, Any]:
+        """Return the part of the report about it; a figure that is no finite number is a text."""
+        figures = {
+            name: value if isinstance(value, (int, float)) and math.isfinite(value) else str(value)
+            for name, value in self.figures.items()
+        }
+        facts = {**self._asdict(), "seconds": round(self.seconds, 1), "figures": figures}
+        del facts["error"]
+        return facts
+
+
+class StepOutcome(NamedTuple):
+    """A step of the check: its number in the list, its title, its cases, and how long it took."""
+
+    number: int
+    title: str
+    cases: List[Case]
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        """Return the verdict of the step: the worst of its cases; one that only needs things is 'needs'."""
+        verdicts = {case.verdict for case in self.cases}
+        return next((verdict for verdict in (FAILED, NOT_RUN, PASSED) if verdict in verdicts), NEEDS)
+
+    def facts(self) -> Dict[str, Any]:
+        """Return the part of the report about it."""
+        return {
+            "number": self.number,
+            "title": self.title,
+            "verdict": self.verdict,
+            "seconds": round(self.seconds, 1),
+            "cases": [case.facts() for case in self.cases],
+        }
+
+
+def first_failure(steps: Sequence[StepOutcome]) -> Optional[str]:
+    """Return the first case that failed, in words; None if none did."""
+    for step in steps:
+        for case in step.cases:
+            if case.verdict in (FAILED, NOT_RUN):
+                return f"step {step.number}, {step.title}: {case.name}: {case.said}"
+    return None
+
+
+def run_step(step: Step, lab: Lab, data: SmallData, show: Callable[[Case], None]) -> StepOutcome:
+    """Run the cases of a step, and ``show`` each as it ends. A failed case does not stop the others."""
+    began = time.monotonic()
+    planned = step.plan(lab, data)
+    lab.deadline = began + step.limit
+    cases: Dict[str, Optional[Case]] = {one.name: _left_out(one, step, lab) for one in planned}
+    for case in filter(None, cases.values()):
+        show(case)
+    due = [one for one in planned if cases[one.name] is None]
+    executor = ThreadPoolExecutor(1 if step.is_timed else lab.lanes)
+    try:
+        for future in as_completed([executor.submit(_run, one) for one in due]):
+            ended = future.result()
+            cases[ended.name] = ended
+            show(ended)
+    except BaseException:
+        lab.stop()  # a thread waits for a command, which would have to end first
+        raise
+    finally:
+        executor.shutdown(cancel_futures=True)
+    return StepOutcome(step.number, step.title, list(filter(None, cases.values())), time.monotonic() - began)
+
+
+def _left_out(planned: Planned, step: Step, lab: Lab) -> Optional[Case]:
+    if lab.is_lost and step.number > 0:
+        reason = f"there is no GPU to check: {lab.machine.why_no_gpu}"
+        return Case(planned.name, NOT_RUN, hide_private(reason))
+    return Case(planned.name, NEEDS, f"needs {planned.needs}") if planned.needs else None
+
+
+def _run(planned: Planned) -> Case:
+    began = time.monotonic()
+    try:
+        figures = planned.run()
+    except Exception as error:
+        # An error that is not ours is a bug of the check itself, or of what a run left: the case fails.
+        ours = isinstance(error, ErniePairError)
+        text = message_of(error) if ours else f"{type(error).__name__}: {error}"
+        text, kind = hide_private(" ".join(text.split())), type(error) if ours else BrokenRunError
+        return Case(planned.name, FAILED, text, time.monotonic() - began, {}, kind(text))
+    return Case(planned.name, PASSED, "", time.monotonic() - began, figures)
 
 
 def chosen_steps(numbers: str) -> List[Step]:
@@ -70,9 +142,6 @@ def chosen_steps(numbers: str) -> List[Step]:
     known = {str(step.number): step for step in STEPS}
     refuse_unknown_names("steps", named, known, f" is not a step; use some of {','.join(known)}")
     return [known[number] for number in sorted(named)] if named else list(STEPS)
-
-
-TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def page_of(report: Dict[str, Any]) -> str:
@@ -95,6 +164,7 @@ def show_figure(value: Any) -> str:
     return f"{value:.3g}"
 
 
+TEMPLATE = Path(__file__).with_name("page.html")
 FORMAT, FOLDER = 1, "ernie-pair-check-gpu-"  # of the report; prefix of the temporary folder
 MACHINE_SECONDS = 120.0
 SHOWN = {PASSED: "OK", FAILED: "FAILED", NEEDS: "--", NOT_RUN: "not run"}
@@ -140,7 +210,12 @@ def check_gpu(config: CheckGpuConfig) -> None:
 
     Raises the first error of a case once the report is there; Stopped, with nothing left, after a signal.
     """
-    _refuse_unusable(config)
+    refuse_existing(config.outputs, config.overwrite)
+    for path in config.outputs:  # before any work
+        if path.is_dir():
+            raise InputError(f"--output {path} is a folder; name a FILE.json")
+        if not path.parent.is_dir():
+            raise InputError(f"--output {path}: its folder {path.parent} does not exist; make it first")
     chosen, began = chosen_steps(config.steps), time.monotonic()
     with StopSignals():
         try:
@@ -152,40 +227,43 @@ def check_gpu(config: CheckGpuConfig) -> None:
             write_json(results, report)
             page.write_text(page_of(report), encoding="utf-8")
     _say(f"\n{report['summary']}\nreport: {config.outputs[0]}, and as a page {config.outputs[1]}")
-    _raise_first(outcomes, config.outputs[0])
-
-
-def _refuse_unusable(config: CheckGpuConfig) -> None:
-    """Raise InputError, before any work, if the report cannot be written."""
-    refuse_existing(config.outputs, config.overwrite)
-    for path in config.outputs:
-        if path.is_dir():
-            raise InputError(f"--output {path} is a folder; name a FILE.json")
-        if not path.parent.is_dir():
-            raise InputError(f"--output {path}: its folder {path.parent} does not exist; make it first")
+    errors = (case.error for step in outcomes for case in step.cases if case.verdict in (FAILED, NOT_RUN))
+    error = next((error for error in errors if isinstance(error, ErniePairError)), None)
+    if error is not None:
+        raise type(error)(f"{report['first_failure']}; attach {config.outputs[0]} to a bug report")
 
 
 def _run_check(
     config: CheckGpuConfig, chosen: Sequence[Step], began: float
 ) -> Tuple[List[StepOutcome], Machine]:
     """Run the steps in a folder that is removed afterwards, as is everything that they started."""
-    with tempfile.TemporaryDirectory(prefix=FOLDER) as name, Commands(Path(name)) as commands:
-        machine = _read_machine(config.device, commands)
-        _say(machine.words)
-        lab = Lab(Path(name), config.device, machine, config.quick, commands)
+
+    def clock() -> str:
+        minutes, seconds = divmod(int(time.monotonic() - began), 60)
+        return f"{minutes}:{seconds:02d}"
+
+    def show(case: Case) -> None:
+        why = f": {case.said}" if case.said else ""
+        taken = f" ({case.seconds:.0f} s; {clock()} in all)" if case.seconds else ""
+        _say(f"{SHOWN[case.verdict]:<8} {case.name}{why}{taken}")
+
+    folder = tempfile.TemporaryDirectory(prefix=FOLDER)
+    with folder as name, Lab(Path(name), config.device, config.quick) as lab:
+        lab.machine = read_machine(lab)
+        _say(lab.machine.words)
         data, outcomes = SmallData(lab), []
         for place, step in enumerate(chosen, start=1):
-            _say(f"\n[{place}/{len(chosen)}] step {step.number}: {step.title} ({_clock(began)})")
-            outcomes.append(run_step(step, lab, data, lambda case: _tell(case, began)))
-    return outcomes, machine
+            _say(f"\n[{place}/{len(chosen)}] step {step.number}: {step.title} ({clock()})")
+            outcomes.append(run_step(step, lab, data, show))
+    return outcomes, lab.machine
 
 
-def _read_machine(device: str, commands: Commands) -> Machine:
+def read_machine(lab: Lab) -> Machine:
     """Return the machine; Paddle is queried in a separate process, which a GPU may crash."""
+    lab.deadline = time.monotonic() + MACHINE_SECONDS
     try:
-        deadline = time.monotonic() + MACHINE_SECONDS
-        said = commands.run([device], deadline, module="ernie_pair.checks.gpu.runs").said
-        return machine_of(json.loads(said.strip().splitlines()[-1]))
+        output = lab.run([lab.device], module="ernie_pair.checks.gpu.machine").output
+        return machine_of(json.loads(output.strip().splitlines()[-1]))
     except (ErniePairError, ValueError, IndexError) as error:
         return machine_without_paddle(hide_private(f"Paddle cannot be queried: {message_of(error)}"))
 
@@ -193,7 +271,6 @@ def _read_machine(device: str, commands: Commands) -> Machine:
 def _report(
     config: CheckGpuConfig, machine: Machine, outcomes: List[StepOutcome], seconds: float
 ) -> Dict[str, Any]:
-    """Return the content of the report."""
     counts = {verdict: sum(step.verdict == verdict for step in outcomes) for verdict in SHOWN}
     words = {PASSED: "passed", FAILED: "failed", NEEDS: "cannot run here", NOT_RUN: "were not run"}
     shown = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
@@ -211,25 +288,6 @@ def _report(
         "machine": machine.facts(),
         "steps": [step.facts() for step in outcomes],
     }
-
-
-def _raise_first(outcomes: List[StepOutcome], report: Path) -> None:
-    """Raise the first error of a case, if there is one, as the same kind of error."""
-    errors = (case.error for step in outcomes for case in step.cases if case.verdict in (FAILED, NOT_RUN))
-    error = next((error for error in errors if isinstance(error, ErniePairError)), None)
-    if error is not None:
-        raise type(error)(f"{first_failure(outcomes)}; attach {report} to a bug report")
-
-
-def _tell(case: Case, began: float) -> None:
-    why = f": {case.said}" if case.said else ""
-    taken = f" ({case.seconds:.0f} s; {_clock(began)} in all)" if case.seconds else ""
-    _say(f"{SHOWN[case.verdict]:<8} {case.name}{why}{taken}")
-
-
-def _clock(began: float) -> str:
-    minutes, seconds = divmod(int(time.monotonic() - began), 60)
-    return f"{minutes}:{seconds:02d}"
 
 
 def _say(line: str) -> None:

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -70,7 +70,9 @@ class Ranks:
         except BaseException:
             self._kill()
             raise
-        self._output: IO[bytes] = self._output_of(self.processes[0])
+        output = self.processes[0].stdout
+        assert output is not None  # it was started with a pipe
+        self._output: IO[bytes] = output
         os.set_blocking(self._output.fileno(), False)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._selector = selectors.DefaultSelector()
@@ -79,8 +81,12 @@ class Ranks:
 
     def __exit__(self, kind, *reason) -> None:
         try:
-            if kind is not None and issubclass(kind, (KeyboardInterrupt, SystemExit)):
-                self._let_them_save()
+            if kind is not None and issubclass(
+                kind, (KeyboardInterrupt, SystemExit)
+            ):  # let them save and end
+                for process in self._running():  # a second interrupt ends them at once
+                    os.kill(process.pid, signal.SIGTERM)  # nobody has waited for it: the number is its own
+                self._wait_until(time.monotonic() + SAVE_SECONDS)
         finally:
             self._kill()
             self._selector.close()
@@ -101,19 +107,18 @@ class Ranks:
 
         Raises what a rank raised, or LostProcessError for one that was killed.
         """
-        answers = {rank: self._answer_of(rank) for rank in range(len(self.processes))}
-        errors = [answer for answer in answers.values() if answer and "error" in answer]
+        paths = [self.folder / f"answer.{rank}" for rank in range(len(self.processes))]
+        answers = {n: pickle.loads(path.read_bytes()) for n, path in enumerate(paths) if path.exists()}
+        errors = [answer for answer in answers.values() if "error" in answer]
         if errors:
             _raise(min(errors, key=lambda answer: (answer["is_of_a_peer"], answer["time"])))
-        silent = [rank for rank, answer in answers.items() if answer is None]
-        if silent:
-            rank = min(silent, key=lambda rank: _innocence_of(exit_code_of(self.processes[rank])))
-            raise LostProcessError(
-                f"rank {rank} {_fate_of(exit_code_of(self.processes[rank]))}{self._last_line_of(rank)}"
-            )
-        first = answers[0]
-        assert first is not None  # otherwise rank 0 was silent
-        return first["result"]
+        codes = {n: exit_code_of(each) for n, each in enumerate(self.processes) if n not in answers}
+        if codes:
+            # One that has ended tells more than one that waits for it or that has noticed its end.
+            noticed = LostProcessError.exit_code
+            rank = min(codes, key=lambda n: 2 if codes[n] is None else int(codes[n] == noticed))
+            raise LostProcessError(f"rank {rank} {_fate_of(codes[rank])}{self._last_line_of(rank)}")
+        return answers[0]["result"]
 
     def _start(self, rank: int, environment: Dict[str, str]) -> subprocess.Popen:
         words = [sys.executable, "-u", "-m", "ernie_pair.launch.notebook.worker", str(self.folder), str(rank)]
@@ -123,10 +128,6 @@ class Ranks:
             return start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         with open(self._log_of(rank), "wb") as log:
             return start(words, stdout=log, stderr=log)
-
-    def _output_of(self, process: subprocess.Popen) -> IO[bytes]:
-        assert process.stdout is not None  # it was started with a pipe
-        return process.stdout
 
     def _running(self) -> List[subprocess.Popen]:
         return [process for process in self.processes if exit_code_of(process) is None]
@@ -145,21 +146,11 @@ class Ranks:
         while self._running() and time.monotonic() < deadline:
             self._forward(LOOK_SECONDS)
 
-    def _let_them_save(self) -> None:
-        """Let the processes save and end; a second interrupt ends them at once."""
-        for process in self._running():
-            os.kill(process.pid, signal.SIGTERM)  # nobody has waited for it, so the number is still its own
-        self._wait_until(time.monotonic() + SAVE_SECONDS)
-
     def _kill(self) -> None:
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with whatever it has started
             process.wait()
-
-    def _answer_of(self, rank: int) -> Optional[Dict]:
-        path = self.folder / f"answer.{rank}"
-        return pickle.loads(path.read_bytes()) if path.exists() else None
 
     def _log_of(self, rank: int) -> Path:
         return self.folder / f"rank.{rank}.log"
@@ -169,14 +160,6 @@ class Ranks:
             return "; see what it printed"
         lines = self._log_of(rank).read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
-
-
-def _innocence_of(code: Optional[int]) -> int:
-    """Return 0 for a process to blame, more for others.
-
-    One that has ended tells more than one that waits for it or that has noticed its end.
-    """
-    return 2 if code is None else int(code == LostProcessError.exit_code)
 
 
 def _fate_of(code: Optional[int]) -> str:
@@ -223,7 +206,12 @@ def notebook_launcher(
     devices = _devices_of(gpus, num_processes)
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
         folder = Path(name)
-        (folder / PAYLOAD).write_bytes(_packed(function, args))
+        try:  # with all it refers to: a function of a notebook has no module to be found in
+            (folder / PAYLOAD).write_bytes(packed((function, tuple(args))))
+        except UNPACKABLE as error:
+            raise InputError(
+                f"the function cannot be sent to other processes ({error}); make what it uses inside of it"
+            ) from None
         with Ranks(folder, _environments(num_processes, devices)) as ranks:
             ranks.wait()
             return ranks.answer()
@@ -252,18 +240,7 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _packed(function: Callable, args: Sequence) -> bytes:
-    """Pack ``function`` with all it refers to: one of a notebook has no module to be found in."""
-    try:
-        return packed((function, tuple(args)))
-    except UNPACKABLE as error:
-        raise InputError(
-            f"the function cannot be sent to other processes ({error}); make what it uses inside of it"
-        ) from None
-
-
 def _devices_of(gpus: Optional[str], count: int) -> List[str]:
-    """Return a GPU for each process; none: the CPU."""
     if gpus is None:
         if default_device() == "cpu":
             return []
@@ -279,18 +256,14 @@ def _first_visible(count: int) -> List[str]:
     named = os.environ.get(VISIBLE)
     if named is None:  # how many there are is not known here: a process without one says so
         return list(map(str, range(count)))
-    devices = list(takewhile(_is_device, map(str.strip, named.split(","))))
+    parts = map(str.strip, named.split(","))
+    devices = list(takewhile(lambda name: name and not name.startswith("-"), parts))  # as CUDA reads on
     if devices and len(devices) < count:
         raise InputError(
             f"num_processes {count} is more than the {counted(len(devices), 'GPU')} of {VISIBLE}={named}; "
             "start fewer, or pass gpus='' for the CPU"
         )
     return devices[:count]
-
-
-def _is_device(name: str) -> bool:
-    """Return whether CUDA reads on behind this part of CUDA_VISIBLE_DEVICES: it ends at '' and at -1."""
-    return bool(name) and not name.startswith("-")
 
 
 def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
@@ -324,11 +297,8 @@ def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
 
 
 def _free_ports(count: int) -> List[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind((HERE, 0))
         return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -24,7 +24,12 @@ def main() -> None:
     try:
         function, args = pickle.loads((folder / PAYLOAD).read_bytes())
         result = function(*args)
-        answer = _answer({"result": result if rank == 0 else None})
+        try:
+            answer = packed({"result": result if rank == 0 else None})
+        except UNPACKABLE as error:
+            raise InputError(
+                f"what the function returned cannot be sent back ({error}); return numbers, texts or arrays"
+            ) from None
     except BaseException as error:
         _leave(folder, rank, pickle.dumps(_failure(error, rank)))
         sys.stdout.flush()
@@ -33,24 +38,15 @@ def main() -> None:
     _leave(folder, rank, answer)
 
 
-def _answer(answer: Dict) -> bytes:
-    try:
-        return packed(answer)
-    except UNPACKABLE as error:
-        raise InputError(
-            f"what the function returned cannot be sent back ({error}); return numbers, texts or arrays"
-        ) from None
-
-
 def _failure(error: BaseException, rank: int) -> Dict:
     try:
         itself = packed(error)
     except Exception:  # whatever it holds; its text remains
         itself = b""
-    said = traceback.format_exception_only(type(error), error)[-1].strip()
+    message = traceback.format_exception_only(type(error), error)[-1].strip()
     return {
         "error": itself,
-        "said": said,
+        "said": message,
         "rank": rank,
         "traceback": f"rank {rank}:\n{traceback.format_exc()}",
         "is_of_a_peer": isinstance(error, LostProcessError),

@@ -140,7 +140,7 @@ class Source:
     a report into the folder that it is given, None: there is none.
     """
 
-    model: Any  # a PairClassifier, one of several (see `ensemble_model`), or a PlainModel
+    model: Any  # a PairClassifier, one of several (see `EnsembleClassifier`), or a PlainModel
     vocab_file: Path
     tokenizer: AnyTokenizer
     max_seq_len: int

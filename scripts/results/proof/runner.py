@@ -27,7 +27,7 @@ from data_tools.files.installation import version_of
 from ernie_pair.runtime.cpu import processor_name
 from ernie_pair.runtime.processes.child_command import ChildCommand
 from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.series.plan import unfinished
+from ernie_pair.series.series import unfinished
 from ernie_pair.version import __version__
 from proof.figures import Figures, read_curve
 

@@ -15,7 +15,7 @@ from data_tools.files.errors import InputError
 from data_tools.options.cli import parse_config
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.launch import auto_processes as probe
-from ernie_pair.launch import pair_steps
+from ernie_pair.launch import time_steps
 from ernie_pair.launch.auto_processes import Candidate, StepTimes, measure
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -95,21 +95,21 @@ def test_a_process_that_does_not_answer_is_stopped(monkeypatch):
 @pytest.mark.parametrize("kernels", ["auto", "plain"])
 def test_steps_are_timed_with_the_runs_allocator(monkeypatch, kernels):
     kept = []
-    monkeypatch.setattr(pair_steps, "keep_freed_memory", lambda: kept.append(True))
+    monkeypatch.setattr(time_steps, "keep_freed_memory", lambda: kept.append(True))
     flags = [*PAIRS, "--device=cpu", "--model_type=ernie", f"--kernels={kernels}", "--max_seq_len=24"]
-    pair_steps.open_steps(parse_config(TrainConfig, flags), World())
+    time_steps.open_pair_steps(parse_config(TrainConfig, flags), World())
     assert bool(kept) == (kernels == "auto" and not open_kernels().reason)
 
 
 PRETRAINS = """
 import sys
 from data_tools.options.cli import parse_config
-from ernie_pair.launch import pretrain_steps
+from ernie_pair.launch import time_steps
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime.processes.world import World
 
-pretrain_steps.keep_freed_memory = lambda: print("kept")
-pretrain_steps.open_steps(parse_config(PretrainConfig, sys.argv[1:]), World())
+time_steps.keep_freed_memory = lambda: print("kept")
+time_steps.open_pretrain_steps(parse_config(PretrainConfig, sys.argv[1:]), World())
 """
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from data_tools.files.atomic_files import CONFIG_YAML
 from data_tools.files.errors import InputError
+from data_tools.files.json_file import write_json
 from data_tools.options.cli import parse_config
 from ernie_pair import load_config
 from ernie_pair.launch.launch_config import read_launch
@@ -13,8 +14,8 @@ from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import amp_flags
 from ernie_pair.runtime.gpu import builds as of_gpus
-from ernie_pair.series.plan import with_older_plan, write_plan
 from ernie_pair.series.search_space import SearchParamsConfig
+from ernie_pair.series.series import with_older_plan
 
 PRETRAIN = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
 PAIRS = {name: "unused" for name in ("model_name_or_path", "train_file", "dev_file", "output_dir")}
@@ -65,9 +66,9 @@ def test_unused_amp_flags_of_an_old_checkpoint_are_reset():
 def test_a_series_of_runs_of_an_earlier_version_continues(tmp_path):
     """Its other flags are compared, and the types too if they have an effect."""
     path = tmp_path / "plan.json"
-    write_plan(path, {"mark": 1, **EARLIER})
+    write_json(path, {"mark": 1, **EARLIER})
     assert with_older_plan(path, {"mark": 1, **NOW}, "mark", "comparison", {}) == {"mark": 1, **NOW}
-    write_plan(path, {"mark": 1, **EARLIER, "use_amp": True})
+    write_json(path, {"mark": 1, **EARLIER, "use_amp": True})
     with pytest.raises(InputError, match="amp_dtype was float16 and is now bfloat16"):
         now = {"mark": 1, "use_amp": True, "amp_dtype": "bfloat16", "amp_level": "O2"}
         with_older_plan(path, now, "mark", "comparison", {})

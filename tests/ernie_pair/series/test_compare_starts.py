@@ -1,8 +1,11 @@
 """compare-starts: its runs, its report on them, and the loss on a domain's text."""
 
+import io
 import json
 import math
 import re
+import shutil
+from contextlib import redirect_stdout
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -48,30 +51,39 @@ def write_weights(folder, kind="ErnieForPretraining", seed=1):
     return folder
 
 
-@pytest.fixture
-def config(tmp_path):
+def config_in(folder, **flags):
     """Two starts, one of which has weights, and a YAML file of flags."""
-    write_weights(write_model(tmp_path / "first"))
-    write_model(tmp_path / "second")
+    write_weights(write_model(folder / "first"))
+    write_model(folder / "second")
     flags = {
         "model_type": "ernie",
-        "train_file": str(write_pairs(tmp_path / "train.tsv", 60, seed=0)),
-        "dev_file": str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
+        "train_file": str(write_pairs(folder / "train.tsv", 60, seed=0)),
+        "dev_file": str(write_pairs(folder / "dev.tsv", 41, seed=1)),
         **{"max_steps": 3, "batch_size": 16, "learning_rate": 0.005, "seed": 7, "device": "cpu"},
+        **flags,
     }
-    (tmp_path / "train.yaml").write_text(json.dumps(flags))
+    (folder / "train.yaml").write_text(json.dumps(flags))
     return CompareConfig(
-        starts=f"first={tmp_path}/first random=random:{tmp_path}/second",
-        train_config=str(tmp_path / "train.yaml"),
-        output_dir=str(tmp_path / "out"),
+        starts=f"first={folder}/first random=random:{folder}/second",
+        train_config=str(folder / "train.yaml"),
+        output_dir=str(folder / "out"),
         seeds=2,
         bootstrap=20,
     )
 
 
+def change_flags(config, **flags):
+    path = Path(config.train_config)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **flags}))
+
+
 @pytest.fixture
-def calls(monkeypatch):
-    """Runs the commands in this process; returns the list of them."""
+def config(tmp_path):
+    return config_in(tmp_path)
+
+
+def run_in_process(monkeypatch):
+    """Run the commands in this process; returns the list of them."""
     made = []
 
     def call(words, log):
@@ -82,63 +94,94 @@ def calls(monkeypatch):
     return made
 
 
-def test_every_start_runs_every_seed_and_no_run_is_repeated(tmp_path, config, calls, capsys):
-    compare_starts(config)
-    result = json.loads((tmp_path / "out" / "compare.json").read_text())
+@pytest.fixture
+def calls(monkeypatch):
+    return run_in_process(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A comparison: (config, calls, output); of both orders, Paddle's own kernels and names of classes."""
+    folder, printed = tmp_path_factory.mktemp("finished"), io.StringIO()
+    config = config_in(folder, kernels="plain", label_map="0=different,1=same", symmetric="average")
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        calls = run_in_process(patch)
+        compare_starts(config)
+    return config, calls, printed.getvalue()
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """The same comparison in a folder of this test, with flags of its own."""
+    shutil.copytree(finished[0].output_dir, tmp_path / "out")
+    shutil.copy(finished[0].train_config, tmp_path / "train.yaml")
+    return replace(finished[0], output_dir=str(tmp_path / "out"), train_config=str(tmp_path / "train.yaml"))
+
+
+def test_every_start_runs_every_seed(finished):
+    config, calls, table = finished
+    out = Path(config.output_dir)
+    result = json.loads((out / "compare.json").read_text())
     assert result["seeds"] == [7, 8] and result["rows"] == 41 and list(result["runs"]) == ["first", "random"]
-    assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert [words[0] for words in calls] == ["train", "predict"] * 4
     for name in ("first", "random"):
         assert len({run["loss"] for run in result["runs"][name]}) == 2  # two seeds, two models
         for seed, run in zip(result["seeds"], result["runs"][name]):
-            (best,) = (tmp_path / "out" / f"{name}-seed-{seed}").glob("best-accuracy-*")
+            (best,) = (out / f"{name}-seed-{seed}").glob("best-accuracy-*")
             assert best.name == f"best-accuracy-{run['accuracy']:.4f}"
-    page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    page = (out / "compare.html").read_text(encoding="utf-8")
     for words in ("Starts compared", "first - random", "Flags that differ", "first-seed-7", "random-seed-8"):
         assert words in page
     low, high = result["differences"][0]["interval"]["accuracy"]
     assert f">{low:+.4f} to {high:+.4f}</td>" in page and "src=" in page
     assert not re.search('src="(?!data:)|<link|@import', page)  # the page is self-contained
-    table = capsys.readouterr().out
     assert f"first   {result['mean']['first']['accuracy']:.4f} +- " in table
 
-    (tmp_path / "out" / "first-seed-7" / "metrics.jsonl").unlink()  # only its predictions are needed
-    compare_starts(replace(config, seeds=3))
-    assert [words[0] for words in calls[8:]] == ["train", "predict"] * 2
-    page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+
+def test_prediction_uses_order_kernels_and_names_of_classes(finished):
+    config, calls, _ = finished
+    flags = {"--kernels=plain", "--precision=fp32", "--symmetric=average"}
+    assert all(flags < set(words) for words in calls if words[0] == "predict")
+    header = (Path(config.output_dir) / "first-seed-7" / "predictions.tsv").read_text().splitlines()[0]
+    assert header.split("\t") == ["index", "prediction", "label", "probability_0", "probability_1"]
+
+
+def test_no_run_is_repeated(copied, calls):
+    out = Path(copied.output_dir)
+    (out / "first-seed-7" / "metrics.jsonl").unlink()  # only its predictions are needed
+    compare_starts(replace(copied, seeds=3))
+    assert [words[0] for words in calls] == ["train", "predict"] * 2
+    page = (out / "compare.html").read_text(encoding="utf-8")
     assert "random-seed-9" in page and "first-seed-7" not in page
-    assert json.loads((tmp_path / "out" / "compare.json").read_text())["seeds"] == [7, 8, 9]
+    assert json.loads((out / "compare.json").read_text())["seeds"] == [7, 8, 9]
 
 
-def test_prediction_uses_the_kernels_of_training(config, calls):
-    flags = json.loads(Path(config.train_config).read_text())
-    Path(config.train_config).write_text(json.dumps({**flags, "kernels": "plain"}))
-    compare_starts(replace(config, seeds=1))
-    asked = [words for words in calls if words[0] == "predict"]
-    assert len(asked) == 2
-    assert all({"--kernels=plain", "--precision=fp32"} < set(words) for words in asked)
-
-
-def test_runs_of_a_different_plan_are_rejected(tmp_path, config, calls):
-    compare_starts(replace(config, seeds=1))
-    flags = json.loads(Path(config.train_config).read_text())
-    Path(config.train_config).write_text(json.dumps({**flags, "learning_rate": 0.004}))
+def test_runs_of_a_different_plan_are_rejected(copied, calls):
+    plan = json.loads((Path(copied.output_dir) / "plan.json").read_text())["settings"]
+    assert plan["warmup_rate"] == 0.1  # as plans recorded it before there was another flag for it
+    change_flags(copied, symmetric="none")
+    with pytest.raises(InputError, match="symmetric was average and is now none; give another output_dir"):
+        compare_starts(copied)
+    with pytest.raises(InputError, match="symmetric of training was average and is now none"):
+        compare_starts(replace(copied, symmetric="average"))
+    change_flags(copied, symmetric="average", learning_rate=0.004)
     with pytest.raises(InputError, match="learning_rate was 0.005 and is now 0.004; give another output_dir"):
-        compare_starts(config)
-    Path(config.train_config).write_text(json.dumps(flags))
-    write_weights(tmp_path / "first", seed=2)
-    with pytest.raises(InputError, match=r"start first \(sha256\) was"):
-        compare_starts(config)
+        compare_starts(copied)
+    change_flags(copied, learning_rate=0.005)
     with pytest.raises(InputError, match=r"test_file \(sha256\) was"):
-        compare_starts(replace(config, test_file=flags["train_file"]))
-    assert len(calls) == 4
+        compare_starts(replace(copied, test_file=plan["train_file"]))
+    other = write_start(Path(copied.output_dir).parent / "other", seed=2)
+    with pytest.raises(InputError, match=r"start first \(sha256\) was"):
+        compare_starts(replace(copied, starts=f"first={other} {copied.starts.split()[1]}"))
+    assert not calls
 
 
-def test_damaged_predictions_are_reported(tmp_path, config, calls):
-    compare_starts(replace(config, seeds=1))
-    (tmp_path / "out" / "first-seed-7" / "predictions.tsv").write_text("index\tprediction\n0\t1\n")
+def test_damaged_predictions_are_reported(copied, calls):
+    predictions = Path(copied.output_dir) / "first-seed-7" / "predictions.tsv"
+    predictions.write_text("index\tprediction\n0\t1\n")
     with pytest.raises(CheckpointError, match="predictions.tsv is damaged; remove it"):
-        compare_starts(replace(config, seeds=1))
+        compare_starts(copied)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +200,8 @@ def test_invalid_starts_are_reported_before_anything_runs(tmp_path, config, call
     assert not calls and not (tmp_path / "out").exists()
 
 
-def write_start(folder, **config):
-    return write_weights(write_model(folder, num_labels=config.pop("num_labels", 2), **config))
+def write_start(folder, seed=1, **config):
+    return write_weights(write_model(folder, num_labels=config.pop("num_labels", 2), **config), seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +225,7 @@ def test_a_regression_model_may_be_a_start_for_classes(tmp_path, config, calls):
     asked = replace(config, starts=f"score=random:{tmp_path}/score first={tmp_path}/first", seeds=1)
     with pytest.raises(InputError, match="compares classifiers, and these are models for regression"):
         compare_starts(asked)
-    flags = json.loads(Path(config.train_config).read_text())
-    Path(config.train_config).write_text(json.dumps({**flags, "target": "classification"}))
+    change_flags(config, target="classification")
     compare_starts(asked)
     assert set(json.loads((tmp_path / "out" / "compare.json").read_text())["runs"]) == {"score", "first"}
 
@@ -331,24 +373,6 @@ def logits_of(labels, share):
     return np.eye(2)[np.where(is_right, labels, 1 - labels)]
 
 
-def test_every_model_can_be_evaluated_in_both_orders(tmp_path, config, calls):
-    asked = replace(config, seeds=1, symmetric="average")
-    compare_starts(asked)
-    assert [word for words in calls for word in words if "symmetric" in word] == ["--symmetric=average"] * 2
-    with pytest.raises(InputError, match="symmetric was average and is now none; give another output_dir"):
-        compare_starts(replace(asked, symmetric="none"))
-    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
-    assert plan["warmup_rate"] == 0.1  # as plans recorded it before there was another flag for it
-
-
-def test_classes_may_have_names(tmp_path, config, calls):
-    flags = json.loads(Path(config.train_config).read_text())
-    Path(config.train_config).write_text(json.dumps({**flags, "label_map": "0=different,1=same"}))
-    compare_starts(replace(config, seeds=1))
-    header = (tmp_path / "out" / "first-seed-7" / "predictions.tsv").read_text().splitlines()[0]
-    assert header.split("\t") == ["index", "prediction", "label", "probability_0", "probability_1"]
-
-
 def test_one_seed_has_no_deviation():
     logits = [logits_that_are_right(30, 0.6, 0)]
     found = compare({"a": logits, "b": logits, "c": logits}, np.arange(30) % 2, [1], samples=5)
@@ -402,7 +426,7 @@ def test_a_constant_prediction_has_the_expected_domain_loss(domain, tmp_path):
 def test_models_unfit_for_the_domain_loss_are_rejected(domain, tmp_path):
     corpus, _ = domain
     encoder = write_weights(tiny_pretrain.write_model(tmp_path / "encoder"), "ErnieForSequenceClassification")
-    with pytest.raises(InputError, match="holds no head for masked words"):
+    with pytest.raises(CheckpointError, match="holds no cls.predictions.*, the head that predicts masked"):
         domain_loss(source_of(encoder), corpus, 8, 24)
     stranger = write_weights(write_model(tmp_path / "stranger"))
     with pytest.raises(InputError, match="was made with another vocabulary than that of"):
@@ -415,11 +439,12 @@ def test_models_unfit_for_the_domain_loss_are_rejected(domain, tmp_path):
         domain_loss(gram, corpus, 8, 24)
 
 
-def test_an_incomparable_start_does_not_end_the_comparison(domain, tmp_path, config, calls):
+def test_an_incomparable_start_does_not_end_the_comparison(domain, copied, calls):
     corpus, _ = domain
-    compare_starts(replace(config, seeds=1, domain_data=str(Path(corpus.prefix).parent), domain_samples=8))
-    told = json.loads((tmp_path / "out" / "compare.json").read_text())["domain"]
-    assert set(told) == {"first", "random"} and "another vocabulary" in told["first"]["reason"]
+    compare_starts(replace(copied, domain_data=str(Path(corpus.prefix).parent), domain_samples=8))
+    losses = json.loads((Path(copied.output_dir) / "compare.json").read_text())["domain"]
+    assert set(losses) == {"first", "random"} and "another vocabulary" in losses["first"]["reason"]
+    assert not calls
 
 
 def test_run_specific_flags_are_flags_of_training():

@@ -1,6 +1,7 @@
 """Cross-validation: finished runs are not repeated, every row is predicted once, and folds are summarised."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ernie_pair import CrossValidateConfig, cross_validate
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.targets.metrics import METRICS
+from ernie_pair.score.evaluation.evaluation_report import FILES
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series import cross_validate as module
 from ernie_pair.series.cross_validation_report import (
@@ -24,7 +26,7 @@ from ernie_pair.series.cross_validation_report import (
     table_of_folds,
 )
 from ernie_pair.series.folds import Folds
-from ernie_pair.series.plan import OneRun
+from ernie_pair.series.series import OneRun
 
 FLAGS = {
     **{"model_type": "ernie", "from_scratch": True, "folds": 3, "max_steps": 6, "batch_size": 16},
@@ -32,19 +34,39 @@ FLAGS = {
 }
 
 
-@pytest.fixture
-def config(tmp_path):
+def config_in(folder, **changes):
     """Ninety pairs, of which row 30 (counted from 0) is malformed."""
     rows = ["\t".join(map(str, row)) for row in toy_rows(90, 0)]
     rows[30] = "我\t你\t无"
-    (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (folder / "all.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     return CrossValidateConfig(
-        model_name_or_path=str(write_model(tmp_path / "model")),
-        train_file=str(tmp_path / "all.tsv"),
-        output_dir=str(tmp_path / "out"),
+        model_name_or_path=str(write_model(folder / "model")),
+        train_file=str(folder / "all.tsv"),
+        output_dir=str(folder / "out"),
         on_bad_row="skip",
-        **FLAGS,
+        **{**FLAGS, **changes},
     )
+
+
+@pytest.fixture
+def config(tmp_path):
+    return config_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A short cross-validation of two folds: (config, result, points for reporters)."""
+    config, points = config_in(tmp_path_factory.mktemp("finished"), folds=2, max_steps=3), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "report_series", lambda names, folder, flags, each: points.append(each))
+        return config, cross_validate(config), points[0]
+
+
+@pytest.fixture
+def short(finished, tmp_path):
+    """The same cross-validation in a folder of this test."""
+    shutil.copytree(finished[0].output_dir, tmp_path / "out")
+    return replace(finished[0], output_dir=str(tmp_path / "out"))
 
 
 def cells_of(path):
@@ -112,14 +134,17 @@ def test_a_killed_series_resumes_at_its_unfinished_fold(config, tmp_path, monkey
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
-def test_a_fold_equals_a_train_run_on_its_files(config, tmp_path):
-    cross_validate(replace(config, folds=2, max_steps=3))
+def test_a_fold_equals_a_train_run_on_its_files(finished, tmp_path):
+    config = finished[0]
     own = {name: value for name, value in FLAGS.items() if name not in ("folds", "bootstrap", "max_steps")}
     flags = {**own, "max_steps": 3, "model_name_or_path": config.model_name_or_path}
     for part in ("train", "dev"):
-        flags[f"{part}_file"] = str(tmp_path / "out" / "folds" / f"fold-1-{part}.jsonl")
+        flags[f"{part}_file"] = f"{config.output_dir}/folds/fold-1-{part}.jsonl"
     run_here(["train", *(f"--{k}={str(v)}" for k, v in flags.items()), f"--output_dir={tmp_path}/alone"])
-    one, other = (tmp_path / name / "best" / "model_state.pdparams" for name in ("alone", "out/fold-1"))
+    one, other = (
+        Path(folder) / "best" / "model_state.pdparams"
+        for folder in (tmp_path / "alone", Path(config.output_dir, "fold-1"))
+    )
     assert one.read_bytes() == other.read_bytes()
 
 
@@ -168,9 +193,24 @@ def test_the_dev_file_is_read_with_the_flags_of_its_columns(config, tmp_path):
     assert "无" in (tmp_path / "out" / "dev.rejected.jsonl").read_text(encoding="utf-8")
 
 
-def test_changed_plans_and_damaged_predictions_are_rejected(config, tmp_path):
-    short = replace(config, folds=2, max_steps=2)
+def test_a_folder_of_an_earlier_version_continues_as_one_record(short, tmp_path):
+    """It kept its plan in plan.json alone, and what was made beside the predictions."""
+    out = tmp_path / "out"
+    record = json.loads((out / "plan.json").read_text())
+    assert set(record["outputs"]) == {"predictions.tsv", "folds.tsv", *FILES}
+    assert not (out / ".predictions.tsv.made.json").exists()
+    (out / "plan.json").write_text(json.dumps(record["settings"]))
+    older = {"settings": {"folds": 2}, **{key: record[key] for key in ("made_by", "command", "outputs")}}
+    (out / ".predictions.tsv.made.json").write_text(json.dumps(older))
+    with pytest.raises(InputError, match="learning_rate was 0.005 and is now 0.004"):
+        cross_validate(replace(short, learning_rate=0.004))
     cross_validate(short)
+    again = json.loads((out / "plan.json").read_text())
+    assert again["settings"] == record["settings"] and set(again["outputs"]) == set(record["outputs"])
+    assert not (out / ".predictions.tsv.made.json").exists()
+
+
+def test_changed_plans_and_damaged_predictions_are_rejected(short, tmp_path):
     with pytest.raises(InputError, match="learning_rate was 0.005 and is now 0.004; give another output_dir"):
         cross_validate(replace(short, learning_rate=0.004))
     with pytest.raises(InputError, match="folds was 2 and is now 3"):
@@ -254,12 +294,9 @@ def test_a_fold_without_dev_rows_is_refused_before_any_run(config, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_mean_is_logged_to_the_report_to_tools(config, tmp_path, monkeypatch):
-    shown = []
-    monkeypatch.setattr(module, "report_series", lambda names, folder, flags, points: shown.append(points))
-    found = cross_validate(replace(config, folds=2, max_steps=2))
-    (points,) = shown
+def test_the_mean_is_logged_to_the_report_to_tools(finished):
+    config, result, points = finished
     assert [step for step, _ in points] == [1, 2, 2]
-    assert points[-1][1]["mean/accuracy"] == found.mean["accuracy"]
-    log = read_log_probabilities(tmp_path / "out" / "fold-1" / "predictions.tsv", 2)
-    assert points[0][1]["fold/accuracy"] == found.folds[0]["accuracy"] and len(log) == found.rows[0]
+    assert points[-1][1]["mean/accuracy"] == result.mean["accuracy"]
+    log = read_log_probabilities(Path(config.output_dir) / "fold-1" / "predictions.tsv", 2)
+    assert points[0][1]["fold/accuracy"] == result.folds[0]["accuracy"] and len(log) == result.rows[0]

@@ -17,8 +17,7 @@ from ernie_pair.models.source import open_model
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.targets.metrics import METRICS, measure
 from ernie_pair.score.evaluation.calibration import at_precision, threshold_curve
-from ernie_pair.series.ensemble import mean_of
-from ernie_pair.series.ensemble_model import open_members, symmetry_of
+from ernie_pair.series.ensemble import mean_of, open_members, symmetry_of
 
 LENGTH = 40  # the sequence length of the models of tiny_ship
 PAIRS = random_texts(30)

@@ -1,9 +1,12 @@
 """Hyperparameter search: resumed, pruned and failed trials, and the best one as a config file."""
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from places import ROOT
@@ -27,56 +30,81 @@ FLAGS = {
 pytest.importorskip("optuna")
 
 
-@pytest.fixture
-def config(tmp_path):
+def config_in(folder, **changes):
     return SearchParamsConfig(
-        model_name_or_path=str(write_model(tmp_path / "model")),
-        train_file=str(write_pairs(tmp_path / "train.tsv", 64, seed=0)),
-        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
-        output_dir=str(tmp_path / "out"),
-        **FLAGS,
+        model_name_or_path=str(write_model(folder / "model")),
+        train_file=str(write_pairs(folder / "train.tsv", 64, seed=0)),
+        dev_file=str(write_pairs(folder / "dev.tsv", 41, seed=1)),
+        output_dir=str(folder / "out"),
+        **{**FLAGS, **changes},
     )
 
 
 @pytest.fixture
+def config(tmp_path):
+    return config_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A search of three trials that are trained: (config, result, output)."""
+    folder, printed = tmp_path_factory.mktemp("finished"), io.StringIO()
+    config = config_in(folder, trials=3, pruner="none", checkpoint_steps=2)
+    with redirect_stdout(printed):
+        return config, search_params(config), printed.getvalue()
+
+
+class FakeRun:
+    """A training run whose accuracy is computed from the learning rate."""
+
+    made, reason = [], ""  # the flags of all runs; why each of them fails, if it does
+
+    def __init__(self, config, callbacks):
+        self.made.append(config)
+        self.config, self.callback = config, callbacks[0]
+
+    def train(self):
+        from ernie_pair.pair.train.callbacks import TrainerState
+        from ernie_pair.train.hooks import TrainerControl
+
+        if self.reason:
+            raise NumbersError(self.reason)
+        config, control, value = self.config, TrainerControl(), 0.0
+        for step in range(0, config.max_steps + 1, config.eval_freq):
+            value = config.learning_rate * 10 + step / 1000
+            state = TrainerState(global_step=step, max_steps=config.max_steps)
+            metrics = {"accuracy": value}
+            self.callback.on_evaluate(config, state, control, model=None, metrics=metrics)
+            if control.should_training_stop:
+                break
+        return TrainResult(step, {}, value, None, not control.should_training_stop)
+
+
+@pytest.fixture
 def runs(monkeypatch):
-    """Fake training runs, whose accuracy is computed from the learning rate."""
-    made = []
+    """Fake training runs; returns their flags."""
+    monkeypatch.setattr(FakeRun, "made", [])
+    monkeypatch.setattr(module, "OneRun", FakeRun)
+    return FakeRun.made
 
-    class Run:
-        def __init__(self, config, callbacks):
-            made.append(config)
-            self.config, self.callback = config, callbacks[0]
 
-        def train(self):
-            from ernie_pair.pair.train.callbacks import TrainerState
-            from ernie_pair.train.hooks import TrainerControl
-
-            config, control, value = self.config, TrainerControl(), 0.0
-            for step in range(0, config.max_steps + 1, config.eval_freq):
-                value = config.learning_rate * 10 + step / 1000
-                state = TrainerState(global_step=step, max_steps=config.max_steps)
-                metrics = {"accuracy": value}
-                self.callback.on_evaluate(config, state, control, model=None, metrics=metrics)
-                if control.should_training_stop:
-                    break
-            return TrainResult(step, {}, value, None, not control.should_training_stop)
-
-    monkeypatch.setattr(module, "OneRun", Run)
-    return made
+@pytest.fixture
+def failing_runs(runs, monkeypatch):
+    monkeypatch.setattr(FakeRun, "reason", "the loss is nan")
+    return runs
 
 
 def table_of(folder):
     return (folder / "trials.tsv").read_text(encoding="utf-8")
 
 
-def test_the_best_trial_is_saved_as_a_config_file_for_train(config, tmp_path, capsys):
+def test_the_best_trial_is_saved_as_a_config_file_for_train(finished, tmp_path):
     """Running `train` with the best trial's flags gives byte-identical weights."""
-    found = search_params(replace(config, trials=3))
-    out = tmp_path / "out"
+    config, found, printed = finished
+    out = Path(config.output_dir)
     assert [each.number for each in found.trials] == [1, 2, 3] and found.best.state == "complete"
-    assert found.best.value == max(each.value for each in found.trials if each.state == "complete")
-    assert all(len(each.curve) == 3 for each in found.trials if each.state == "complete")
+    assert found.best.value == max(each.value for each in found.trials)
+    assert all(len(each.curve) == 3 for each in found.trials)
     run_here(["train", f"--config={out}/best.yaml", f"--output_dir={tmp_path}/again"])
     assert "amp_dtype" not in (out / "best.yaml").read_text()  # it has its default value
     one, other = (folder / "best" / "model_state.pdparams" for folder in (out, tmp_path / "again"))
@@ -85,7 +113,7 @@ def test_the_best_trial_is_saved_as_a_config_file_for_train(config, tmp_path, ca
     page = (out / "search.html").read_text(encoding="utf-8")
     assert "trial 3" in page and page.count("<figure") == 4 and (out / "trials.svg").read_text()[:4] == "<svg"
     assert json.loads((out / "search.json").read_text())["trials"][0]["params"] == found.trials[0].params
-    assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in capsys.readouterr().out
+    assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in printed
 
 
 def test_the_untrained_model_does_not_count_as_a_trial_value(config):
@@ -149,11 +177,9 @@ search_params(SearchParamsConfig(**flags))
 
 
 @pytest.mark.parametrize("place", ["evaluation", "end"])
-def test_a_killed_search_resumes_to_the_same_trials(config, tmp_path, place):
+def test_a_killed_search_resumes_to_the_same_trials(finished, tmp_path, place):
     """Killed during an evaluation of its second trial, or before that trial was recorded as complete."""
-    config = replace(config, trials=3, pruner="none", checkpoint_steps=2)
-    search_params(config)
-    killed = replace(config, output_dir=str(tmp_path / "killed"))
+    whole, killed = Path(finished[0].output_dir), replace(finished[0], output_dir=str(tmp_path / "killed"))
     words = [sys.executable, "-c", DIES, json.dumps(asdict(killed)), place, "2"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 9, done.stderr[-1500:]
@@ -161,8 +187,8 @@ def test_a_killed_search_resumes_to_the_same_trials(config, tmp_path, place):
     events = tmp_path / "killed" / "trials" / "trial-0002" / "metrics.jsonl"
     assert events.is_file()
     search_params(killed)
-    assert table_of(tmp_path / "killed") == table_of(tmp_path / "out")
-    one, other = (tmp_path / n / "best" / "model_state.pdparams" for n in ("out", "killed"))
+    assert table_of(tmp_path / "killed") == table_of(whole)
+    one, other = (folder / "best" / "model_state.pdparams" for folder in (whole, tmp_path / "killed"))
     assert one.read_bytes() == other.read_bytes()
 
 
@@ -202,15 +228,7 @@ def test_incompatible_flags_fail_only_their_own_trial(config, runs):
     assert "compares two passes" in failed[0].reason and found.best.state == "complete"
 
 
-def test_a_search_without_a_successful_trial_is_an_error(config, monkeypatch):
-    class Run:
-        def __init__(self, config, callbacks):
-            pass
-
-        def train(self):
-            raise NumbersError("the loss is nan")
-
-    monkeypatch.setattr(module, "OneRun", Run)
+def test_a_search_without_a_successful_trial_is_an_error(config, failing_runs):
     with pytest.raises(NumbersError, match="none of 2 trials has a accuracy .the loss is nan."):
         search_params(replace(config, trials=2))
 
@@ -250,43 +268,26 @@ def test_trials_inherit_the_flags_of_train(config, runs):
     assert [run.output_dir[-10:] for run in runs] == ["trial-0001", "trial-0002"]
 
 
-def eval_freq_of(config, monkeypatch):
-    """The --eval_freq of the first trial, which fails before its first step."""
-    made = []
-
-    class Run:
-        def __init__(self, config, callbacks):
-            made.append(config)
-
-        def train(self):
-            raise NumbersError("the loss is nan")
-
-    monkeypatch.setattr(module, "OneRun", Run)
-    with pytest.raises(NumbersError):
-        search_params(config)
-    return made[0].eval_freq
+SPACED = {
+    **{"max_steps": 0, "epochs": 1, "evaluations": 4, "search": "dropout=0,0.1", "batch_size": 8},
+    "trials": 1,
+}
 
 
-def test_evaluations_are_spaced_over_the_rows_that_are_kept(config, monkeypatch, tmp_path):
+def test_evaluations_are_spaced_over_the_rows_that_are_kept(config, failing_runs, tmp_path):
     """Rows with a bad label are left out: 64 pairs in batches of 8 take 8 steps, whatever else is there."""
     with open(tmp_path / "train.tsv", "a", encoding="utf-8") as file:
         file.writelines("你好\t您好\t5\n" for _ in range(64))
-    asked = {"max_steps": 0, "epochs": 1, "evaluations": 4, "search": "dropout=0,0.1", "batch_size": 8}
-    assert eval_freq_of(replace(config, on_bad_row="skip", **asked), monkeypatch) == 2
+    with pytest.raises(NumbersError):
+        search_params(replace(config, on_bad_row="skip", **SPACED))
+    assert failing_runs[0].eval_freq == 2
 
 
-def test_evaluations_of_a_ranking_are_spaced_over_queries(config, monkeypatch, tmp_path):
+def test_evaluations_of_a_ranking_are_spaced_over_queries(config, failing_runs, tmp_path):
     """A step takes --batch_size queries: 64 of them, of three to five candidates, take 8 steps of 8."""
     header = ("sentence1", "sentence2", "label", "topic")
     for seed, (name, size) in enumerate((("train", 64), ("dev", 16))):
         write_rows(tmp_path / f"{name}.tsv", [header, *((*r, r[0]) for r in candidate_rows(size, seed))])
-    asked = {
-        "max_steps": 0,
-        "epochs": 1,
-        "evaluations": 4,
-        "search": "dropout=0,0.1",
-        "batch_size": 8,
-        "best_metric": "auto",
-    }
-    ranking = replace(config, target="ranking", query="topic", **asked)
-    assert eval_freq_of(ranking, monkeypatch) == 2
+    with pytest.raises(NumbersError):
+        search_params(replace(config, target="ranking", query="topic", best_metric="auto", **SPACED))
+    assert failing_runs[0].eval_freq == 2

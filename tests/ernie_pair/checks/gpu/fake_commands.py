@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 from data_tools.options.cli import parse_config
 from ernie_pair.__main__ import COMMANDS
-from ernie_pair.checks.gpu.runs import Commands, Gpu, Machine
+from ernie_pair.checks.gpu.lab import Lab
+from ernie_pair.checks.gpu.machine import Gpu, Machine
 from ernie_pair.commands import config_class_of
 from ernie_pair.launch.launch_config import read_launch
 
@@ -17,7 +18,7 @@ PAIRS = ["0\t1\t0.25\t0.75\n", "1\t0\t0.625\t0.375\n"]
 
 
 def machine(*gpus, cores=8):
-    """A machine whose GPUs are told by (capability, memory in GB)."""
+    """A machine whose GPUs are given by (capability, memory in GB)."""
     return Machine(
         gpus=tuple(Gpu("A card", capability, memory) for capability, memory in gpus),
         driver="535.1",
@@ -43,48 +44,48 @@ def read(words):
 class FakeRunning:
     """What a command is, or was, to the check."""
 
-    name, deadline = "fake", 0.0
+    was_reached = False  # whether the last wait ended before the command
 
-    def __init__(self, said="", code=0):
-        self.said, self.process = said, SimpleNamespace(returncode=code)
+    def __init__(self, output="", code=0):
+        self.output, self.process = output, SimpleNamespace(returncode=code)
 
     def wait(self, until=lambda: False):
-        return until()
+        self.was_reached = until()
+        return self.was_reached
 
     def refuse_failure(self, accepted=(0,)):
         pass
 
-    def kill(self):
-        self.process.returncode = -9
 
-
-class FakeCommands(Commands):
-    """Writes what a command of those flags would leave; ``asked`` holds (words, options) of each."""
+class FakeLab(Lab):
+    """Writes what a command of those flags would leave; ``calls`` holds (words, options) of each."""
 
     loss = 7.0  # of the first step of every run
 
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.asked = []
+    def __init__(self, folder, device, quick):
+        super().__init__(folder, device, quick)
+        self.calls = []
 
-    def run(self, words, deadline, environment=None, module="ernie_pair", accepted=(0,)):
+    def run(self, words, module="ernie_pair", accepted=(0,)):
         words = list(map(str, words))
         if module != "ernie_pair":
             assert import_module(module).main
-            self.asked.append((words, None))
+            self.calls.append((words, None))
             facts = (
                 {"errors": {"matmul float32": 1e-7}} if words[0] == "kernels" else {"loaded": ["libnccl.so"]}
             )
-            return FakeRunning("said before" + json.dumps({"faults": [], "facts": facts}))
+            return FakeRunning("printed before" + json.dumps({"faults": [], "facts": facts}))
         launch, config = read(words)
-        self.asked.append((words, config))
+        self.calls.append((words, config))
         self.leave(words, launch, config)
         return FakeRunning()
 
     @contextmanager
-    def started(self, words, deadline, environment=None, module="ernie_pair"):
-        running = self.run(words, deadline)
+    def started(self, words, alone=False, module="ernie_pair"):
+        running = self.run(words)
         yield running
+        if running.was_reached:
+            running.process.returncode = -9
 
     def leave(self, words, launch, config):
         """Write what the command would; a subclass of it may write otherwise."""

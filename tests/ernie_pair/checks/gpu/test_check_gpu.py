@@ -14,9 +14,10 @@ from fake_commands import machine
 from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.checks.gpu import check_gpu as checking
+from ernie_pair.checks.gpu.cases import Planned, Step
 from ernie_pair.checks.gpu.check_gpu import FORMAT, CheckGpuConfig, check_gpu, show_figure
-from ernie_pair.checks.gpu.run_steps import Step
-from ernie_pair.checks.gpu.runs import Commands, Planned, ask_paddle, hide_private, machine_of
+from ernie_pair.checks.gpu.lab import Lab
+from ernie_pair.checks.gpu.machine import ask_paddle, hide_private, machine_of
 
 
 def fails():
@@ -33,7 +34,7 @@ FIGURES = {"tokens/s": 123456.7, "share": 0.5, "GPU": "A card", "pairs": 1200}
 @pytest.fixture
 def steps(monkeypatch):
     """Replace the steps of the check; each is a list of (name, run, needs)."""
-    monkeypatch.setattr(checking, "_read_machine", lambda device, commands: machine(((8, 0), 80.0)))
+    monkeypatch.setattr(checking, "read_machine", lambda lab: machine(((8, 0), 80.0)))
 
     def put(*plans):
         made = [
@@ -188,11 +189,11 @@ def test_the_report_name_must_end_in_json(name):
 
 
 def test_a_crash_while_querying_paddle_is_a_finding(tmp_path, monkeypatch):
-    class Crashes(Commands):
+    class Crashes(Lab):
         def run(self, *words, **more):
             raise CheckpointError("the machine module ended with signal 6")
 
-    found = checking._read_machine("gpu", Crashes(tmp_path))
+    found = checking.read_machine(Crashes(tmp_path, "gpu", False))
     assert found.gpus == () and found.why_no_gpu.startswith(
         "Paddle cannot be queried: the machine module ended"
     )

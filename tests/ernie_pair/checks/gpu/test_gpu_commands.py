@@ -12,7 +12,7 @@ from places import ROOT
 from waiting import until
 
 from data_tools.files.errors import CheckpointError, LostProcessError
-from ernie_pair.checks.gpu.runs import MARK, Commands, marked_processes
+from ernie_pair.checks.gpu.lab import MARK, Lab, marked_processes
 from ernie_pair.runtime.processes.child_command import BrokenRunError
 
 # A program whose argument decides what it prints and how it ends.
@@ -31,25 +31,25 @@ elif kind == "killed":
     print("RuntimeError: the card is gone", flush=True)
     print("and more", flush=True)
     os.kill(os.getpid(), 6)
-print("done", os.environ.get("TMPDIR", "") != "", os.environ.get("MINE"))
+print("done", os.environ.get("TMPDIR", "") != "", "OMP_NUM_THREADS" in os.environ)
 """
 
 
 @pytest.fixture
-def commands(tmp_path, monkeypatch):
+def lab(tmp_path, monkeypatch):
     (tmp_path / "program_of_check.py").write_text(PROGRAM)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
-    with Commands(tmp_path / "place") as commands:
-        yield commands
+    with Lab(tmp_path / "place", "cpu", False) as lab:
+        lab.deadline = time.monotonic() + 60
+        yield lab
 
 
-def run(commands, tmp_path, kind, seconds=60.0, **more):
-    given = {"module": "program_of_check", **more}
-    return commands.run([kind, str(tmp_path / "note")], time.monotonic() + seconds, **given)
+def run(lab, tmp_path, kind, accepted=(0,)):
+    return lab.run([kind, str(tmp_path / "note")], module="program_of_check", accepted=accepted)
 
 
-def test_the_output_of_a_command_is_returned(commands, tmp_path):
-    assert run(commands, tmp_path, "", environment={"MINE": "yes"}).said == "done True yes\n"
+def test_the_output_of_a_command_is_returned(lab, tmp_path):
+    assert run(lab, tmp_path, "").output == "done True True\n"
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,19 @@ def test_the_output_of_a_command_is_returned(commands, tmp_path):
         ("killed", BrokenRunError, "ended with signal 6: RuntimeError: the card is gone"),
     ],
 )
-def test_a_failure_keeps_its_kind_and_its_message(commands, tmp_path, kind, error, words):
+def test_a_failure_keeps_its_kind_and_its_message(lab, tmp_path, kind, error, words):
     with pytest.raises(error) as caught:
-        run(commands, tmp_path, kind)
+        run(lab, tmp_path, kind)
     assert words in caught.value.message and "\n" not in caught.value.message
 
 
-def test_a_nonzero_exit_code_may_be_accepted(commands, tmp_path):
-    assert run(commands, tmp_path, "refused", accepted=(0, 3)).process.returncode == 3
+def test_a_nonzero_exit_code_may_be_accepted(lab, tmp_path):
+    assert run(lab, tmp_path, "refused", accepted=(0, 3)).process.returncode == 3
 
 
-def of_family(commands, tmp_path):
+def of_family(lab, tmp_path):
     """Start a command with a child of its own, and return the processes of both."""
-    started = commands.started(
-        ["family", str(tmp_path / "note")], time.monotonic() + 60, module="program_of_check"
-    )
+    started = lab.started(["family", str(tmp_path / "note")], module="program_of_check")
     running = started.__enter__()
     until((tmp_path / "note").exists)
     found = [pid for pid in marked_processes("") if _names(pid, running)]
@@ -103,29 +101,30 @@ def is_gone(pid):
         return True
 
 
-def test_leaving_a_command_kills_all_that_it_started(commands, tmp_path):
-    started, found = of_family(commands, tmp_path)
+def test_leaving_a_command_kills_all_that_it_started(lab, tmp_path):
+    started, found = of_family(lab, tmp_path)
     started.__exit__(None, None, None)
     assert all(map(is_gone, found))
 
 
-def test_stopping_kills_everything_and_prevents_new_commands(commands, tmp_path):
-    started, found = of_family(commands, tmp_path)
-    commands.stop()
+def test_stopping_kills_everything_and_prevents_new_lab(lab, tmp_path):
+    started, found = of_family(lab, tmp_path)
+    lab.stop()
     assert all(map(is_gone, found))
     with pytest.raises(LostProcessError, match="the check is over"):
-        run(commands, tmp_path, "")
+        run(lab, tmp_path, "")
     started.__exit__(None, None, None)
 
 
-def test_a_command_beyond_its_time_limit_is_killed(commands, tmp_path):
+def test_a_command_beyond_its_time_limit_is_killed(lab, tmp_path):
+    lab.deadline = time.monotonic()
     with pytest.raises(LostProcessError, match="family .*: the time of its step was over"):
-        run(commands, tmp_path, "family", seconds=0.0)
+        run(lab, tmp_path, "family")
 
 
-def test_waiting_ends_when_the_condition_is_met(commands, tmp_path):
+def test_waiting_ends_when_the_condition_is_met(lab, tmp_path):
     words = ["family", str(tmp_path / "note")]
-    with commands.started(words, time.monotonic() + 60, module="program_of_check") as running:
+    with lab.started(words, module="program_of_check") as running:
         assert running.wait((tmp_path / "note").exists)
     assert running.process.returncode == -signal.SIGKILL
 

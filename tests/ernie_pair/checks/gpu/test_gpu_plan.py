@@ -5,13 +5,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fake_commands import FakeCommands, machine
+from fake_commands import FakeLab, machine
 
 from data_tools.files.errors import InputError
-from ernie_pair.checks.gpu import layouts_step
-from ernie_pair.checks.gpu.check_gpu import STEPS, chosen_steps
-from ernie_pair.checks.gpu.run_steps import BASE_VOCABULARY, SmallData, run_step
-from ernie_pair.checks.gpu.runs import FAILED, NEEDS, NOT_RUN, PASSED, Lab, first_failure
+from ernie_pair.checks.gpu import cases
+from ernie_pair.checks.gpu.cases import BASE_VOCABULARY, STEPS, SmallData
+from ernie_pair.checks.gpu.check_gpu import (
+    FAILED,
+    NEEDS,
+    NOT_RUN,
+    PASSED,
+    chosen_steps,
+    first_failure,
+    run_step,
+)
 
 AMPERE, VOLTA, PASCAL = ((8, 0), 80.0), ((7, 0), 16.0), ((6, 1), 8.0)
 
@@ -20,15 +27,14 @@ AMPERE, VOLTA, PASCAL = ((8, 0), 80.0), ((7, 0), 16.0), ((6, 1), 8.0)
 def check(tmp_path, monkeypatch):
     """Run all steps with fake commands; returns the outcomes, the commands and the processes killed."""
     killed = []
-    monkeypatch.setattr(layouts_step.os, "kill", lambda pid, number: killed.append((pid, number)))
-    monkeypatch.setattr(layouts_step, "LOSS_SECONDS", float("inf"))
+    monkeypatch.setattr(cases.os, "kill", lambda pid, number: killed.append((pid, number)))
+    monkeypatch.setattr(cases, "LOSS_SECONDS", float("inf"))
 
-    def run(of, device="gpu", quick=False, commands=FakeCommands):
-        fake = commands(tmp_path)
-        lab = Lab(tmp_path, device, of, quick, fake)
-        data = SmallData(lab)
+    def run(of, device="gpu", quick=False, lab_class=FakeLab):
+        lab = lab_class(tmp_path, device, quick)
+        lab.machine, data = of, SmallData(lab)
         outcomes = [run_step(step, lab, data, lambda case: None) for step in STEPS]
-        return outcomes, fake.asked, killed
+        return outcomes, lab.calls, killed
 
     return run
 
@@ -46,7 +52,7 @@ def of_run(asked, **wanted):
     return [config for _, config in asked if all(getattr(config, n, None) == v for n, v in wanted.items())]
 
 
-class LosesOne(FakeCommands):
+class LosesOne(FakeLab):
     """A run that loses a process ends with an error."""
 
     def run(self, words, *given, **more):
@@ -57,7 +63,7 @@ class LosesOne(FakeCommands):
 
 
 def test_two_good_gpus_run_every_case(check):
-    outcomes, asked, killed = check(machine(AMPERE, AMPERE), commands=LosesOne)
+    outcomes, asked, killed = check(machine(AMPERE, AMPERE), lab_class=LosesOne)
     assert [case.said for case in said(outcomes).values() if case.verdict == FAILED] == []
     needing = {name for name, case in said(outcomes).items() if case.verdict == NEEDS}
     assert needing <= {"2 kernels of the CPU as Paddle's own", "6 run by ONNX Runtime, CPU"}
@@ -72,7 +78,7 @@ def of_base(words):
 
 
 def test_every_precision_is_tested(check):
-    _, asked, _ = check(machine(AMPERE, AMPERE), commands=LosesOne)
+    _, asked, _ = check(machine(AMPERE, AMPERE), lab_class=LosesOne)
     runs = [config for words, config in asked if words[0] == "pretrain" and config.device == "gpu"]
     found = Counter((c.use_amp, c.amp_dtype, c.amp_level, c.tf32) for c in runs if "losses" in c.output_dir)
     assert found == {
@@ -92,14 +98,14 @@ def test_every_precision_is_tested(check):
 
 
 def test_parallel_layouts_use_both_gpus(check):
-    _, asked, _ = check(machine(AMPERE, AMPERE), commands=LosesOne)
+    _, asked, _ = check(machine(AMPERE, AMPERE), lab_class=LosesOne)
     assert all("--gpus=0,1" in words for words, _ in asked if words[0] == "launch")
     assert of_run(asked, sharding="stage2", sharding_offload=True, amp_level="O2")
     assert of_run(asked, sharding_degree=2, global_batch_size=16)
 
 
 def test_with_one_gpu_parallel_layouts_run_on_the_cpu(check):
-    outcomes, asked, _ = check(machine(AMPERE), commands=LosesOne)
+    outcomes, asked, _ = check(machine(AMPERE), lab_class=LosesOne)
     launched = [(words, config) for words, config in asked if words[0] == "launch"]
     assert launched and all("--processes=2" in words and c.device == "cpu" for words, c in launched)
     assert verdicts(outcomes)[4] == PASSED and verdicts(outcomes)[5] == NEEDS
@@ -108,7 +114,7 @@ def test_with_one_gpu_parallel_layouts_run_on_the_cpu(check):
 
 @pytest.mark.parametrize("card, without", [(VOLTA, {"bf16", "TF32"}), (PASCAL, {"bf16", "TF32", "fp16"})])
 def test_an_older_gpu_is_tested_only_for_what_it_supports(check, card, without):
-    outcomes, asked, _ = check(machine(card), commands=LosesOne)
+    outcomes, asked, _ = check(machine(card), lab_class=LosesOne)
     assert not [case for case in said(outcomes).values() if case.verdict == FAILED]
     for name, case in said(outcomes).items():
         if case.verdict == NEEDS and "needs a GPU of" in case.said:
@@ -119,7 +125,7 @@ def test_an_older_gpu_is_tested_only_for_what_it_supports(check, card, without):
 
 
 def test_on_a_cpu_the_check_reports_what_needs_a_gpu(check):
-    outcomes, asked, _ = check(machine(), device="cpu", commands=LosesOne)
+    outcomes, asked, _ = check(machine(), device="cpu", lab_class=LosesOne)
     assert verdicts(outcomes) == {**dict.fromkeys(range(9), PASSED), 5: NEEDS}
     assert all(config.device == "cpu" for _, config in asked if hasattr(config, "device"))
     assert said(outcomes)["2 bf16 O2"].said == "needs a GPU"
@@ -127,7 +133,7 @@ def test_on_a_cpu_the_check_reports_what_needs_a_gpu(check):
 
 
 def test_quick_runs_fewer_cases(check):
-    outcomes, _, _ = check(machine(AMPERE, AMPERE), quick=True, commands=LosesOne)
+    outcomes, _, _ = check(machine(AMPERE, AMPERE), quick=True, lab_class=LosesOne)
     assert 25 < len(said(outcomes)) < 45 and set(verdicts(outcomes).values()) == {PASSED}
 
 
@@ -138,7 +144,7 @@ def test_without_a_gpu_the_remaining_steps_are_not_run(check):
     assert first_failure(outcomes).startswith("step 0, libraries: Paddle sees the GPUs: there is no GPU")
 
 
-class OtherLosses(FakeCommands):
+class OtherLosses(FakeLab):
     """A GPU whose losses differ from those of the CPU, most of all in half precision."""
 
     def event(self, step, config, command):
@@ -149,7 +155,7 @@ class OtherLosses(FakeCommands):
 
 
 def test_differing_losses_fail_and_later_steps_still_run(check):
-    outcomes, _, _ = check(machine(AMPERE), commands=OtherLosses)
+    outcomes, _, _ = check(machine(AMPERE), lab_class=OtherLosses)
     failed = {name for name, case in said(outcomes).items() if case.verdict == FAILED and name[0] == "2"}
     assert failed == {
         "2 fp32 as on the CPU",
@@ -160,13 +166,13 @@ def test_differing_losses_fail_and_later_steps_still_run(check):
     assert verdicts(outcomes)[6] == PASSED and verdicts(outcomes)[8] == PASSED
 
 
-class OtherBits(FakeCommands):
+class OtherBits(FakeLab):
     """A resumed run that ends with different weights, and one that cannot be killed in time."""
 
     def run(self, words, *given, **more):
         running = super().run(words, *given, **more)
         if words[0] == "diff-checkpoints" and "dropout" in words[1]:
-            running.process.returncode, running.said = (
+            running.process.returncode, running.output = (
                 1,
                 "differs\nlargest difference 1e-09; 1 of 4 arrays differ\n",
             )
@@ -176,7 +182,7 @@ class OtherBits(FakeCommands):
 
 
 def test_differing_weights_fail_with_their_difference(check):
-    outcomes, asked, _ = check(machine(AMPERE), commands=OtherBits)
+    outcomes, asked, _ = check(machine(AMPERE), lab_class=OtherBits)
     found = said(outcomes)
     dropout, merge = found["3 pretraining, dropout"], found["3 pretraining, gradient merge"]
     assert (dropout.verdict, dropout.said) == (
@@ -188,7 +194,7 @@ def test_differing_weights_fail_with_their_difference(check):
     assert {c.max_steps for c in of_run(asked, use_recompute=True, device="gpu")} == {20, 80, 320}
 
 
-class OtherAnswers(FakeCommands):
+class OtherAnswers(FakeLab):
     """An exported model whose answers on a GPU are different."""
 
     def leave(self, words, launch, config):
@@ -199,7 +205,7 @@ class OtherAnswers(FakeCommands):
 
 
 def test_differing_answers_fail_beyond_their_tolerance(check):
-    found = said(check(machine(AMPERE), commands=OtherAnswers)[0])
+    found = said(check(machine(AMPERE), lab_class=OtherAnswers)[0])
     case = found["6 run by Paddle Inference, GPU"]
     assert case.verdict == FAILED and "a probability differs by 0.35 from that of the CPU" in case.said
     assert found["6 predict, GPU in fp16"].verdict == PASSED
@@ -212,11 +218,11 @@ def test_a_run_that_survives_a_lost_process_fails(check):
 
 
 def test_an_unexpected_exception_fails_its_case(check):
-    class Empty(FakeCommands):
+    class Empty(FakeLab):
         def leave(self, words, launch, config):
             pass
 
-    found = said(check(machine(AMPERE), commands=Empty)[0])
+    found = said(check(machine(AMPERE), lab_class=Empty)[0])
     assert found["6 the converter's proof"].said.startswith("FileNotFoundError: ")
 
 

@@ -18,10 +18,10 @@ EXAMPLE = 'write it as in --models "a=x b=y"'
 def test_a_path_with_spaces_can_be_quoted_or_escaped(text, monkeypatch):
     expected = {"a": "my models/one", "b": "two"}
     assert parse_named_models("models", text, EXAMPLE) == expected == models_in(text)
-    monkeypatch.setattr(compare_starts, "_open_start", lambda name, path, scratch: (name, path))
+    monkeypatch.setattr(compare_starts, "open_model", lambda path, **more: None)
     files = {"train_file": "t.tsv", "dev_file": "d.tsv"}
     train = TrainConfig(model_name_or_path="m", output_dir="out", **files)
-    assert dict(compare_starts._open_starts(text, train)) == expected
+    assert {start.name: start.path for start in compare_starts._open_starts(text, train)} == expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,13 @@
-"""What all runs of a series share, kept in OUT/plan.json: a folder with another plan is refused.
+"""A series of runs: the plan that they share, what they have made, and the files that show all of them.
+
+OUT/plan.json is its record:
+
+    {"made_by": "ernie-pair", "command": "cross-validate", "settings": {"folds": 5, ...},
+     "inputs": {"train_file": [["all.tsv", "sha256"]], ...}, "outputs": {"report.json": "sha256", ...}}
+
+``settings`` is the plan: a folder with another one is refused. ``outputs`` are the files that show all runs
+together; they are replaced as long as nobody else has changed them. Folders of earlier versions have the bare
+plan in plan.json, and what was made in .FILE.made.json: both are read, and go on as one record.
 
 A run is a folder. So a series that was killed goes on with the run that it was at, and no run is repeated.
 """
@@ -6,19 +15,25 @@ A run is a folder. So a series that was killed goes on with the run that it was 
 import gc
 import logging
 import math
+import os
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, TypeVar
 
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
+from data_tools.files.atomic_files import published
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import read_json_object, write_json
+from data_tools.files.results import MAKER, Results, files_of, followed
 from ernie_pair.checkpoint.run_folder import run_id_of
+from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import ModelSource
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pair.data.pair_records import Columns, RowRules
+from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.train.callbacks import PairCallback
 from ernie_pair.pair.train.trainer import PairTrainer, TrainResult
 from ernie_pair.runtime.amp_flags import without_idle_amp
@@ -27,13 +42,62 @@ from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
+from ernie_pair.series.metric_table import Point
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.reporters import open_reporters
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
 Plan = Dict[str, object]
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
+
+
+class Series:
+    """The record of the series that ``command`` makes in the ``output_dir`` of ``config``.
+
+    ``kind``: what a message calls it; ``mark``: a key that only its plans have. ``files`` in the folder show
+    all runs together, and are made from ``inputs``, {flag: path}.
+    """
+
+    def __init__(
+        self, command: str, kind: str, mark: str, config: Any, files: Sequence[str], inputs: Dict[str, str]
+    ):
+        self.folder, self.path = Path(config.output_dir), Path(config.output_dir) / PLAN
+        self._command, self._kind, self._mark, self._overwrite = command, kind, mark, config.overwrite
+        self._outputs = [self.folder / name for name in files]
+        self._inputs: Dict[str, Sequence[Path]] = {flag: files_of(path) for flag, path in inputs.items()}
+        self._older_record = self.folder / f".{files[0]}.made.json"
+        self._results = self._results_of({}, None if self._older_record.exists() else followed(self.path))
+
+    def refuse_foreign(self) -> None:
+        """Raise InputError if one of the files exists and is not as a series of this command has made it."""
+        self._results.refuse_foreign()
+
+    def _results_of(self, plan: Plan, record: Optional[Path]) -> Results:
+        return Results(self._command, self._outputs, self._inputs, plan, self._overwrite, record=record)
+
+    def is_begun(self) -> bool:
+        """Return whether the folder has a plan."""
+        return self.path.is_file()
+
+    def keep(self, plan: Plan, of_older: Optional[Plan] = None) -> None:
+        """Write the record, with the files that are there as its outputs.
+
+        ``of_older``: what plans of before a key was there mean. Raises InputError, and writes nothing, when
+        the folder holds runs of another plan.
+        """
+        plan = with_older_plan(self.path, plan, self._mark, self._kind, of_older or {})
+        self._results = results = self._results_of(plan, followed(self.path))
+        there = {os.path.relpath(path, followed(self.path).parent): path for path in results.outputs}
+        with published(self.path) as (draft,):
+            write_json(draft, results.about({name: path for name, path in there.items() if path.is_file()}))
+        self._older_record.unlink(missing_ok=True)
+
+    def published(self):
+        """Return the context that yields drafts of the ``files``, in their order, and records them."""
+        return self._results.published()
 
 
 def with_older_plan(path: Path, plan: Plan, mark: str, kind: str, of_older: Plan) -> Plan:
@@ -45,6 +109,9 @@ def with_older_plan(path: Path, plan: Plan, mark: str, kind: str, of_older: Plan
     if not path.exists():
         return plan
     before = read_json_object(path, "give another --output_dir, or remove the file")
+    settings = before.get("settings")
+    if before.get("made_by") == MAKER and isinstance(settings, dict):
+        before = settings
     if mark not in before:
         raise InputError(f"{path} is not a plan of a {kind}; give another --output_dir")
     plan = dict(plan)
@@ -54,14 +121,16 @@ def with_older_plan(path: Path, plan: Plan, mark: str, kind: str, of_older: Plan
     return plan
 
 
-def write_plan(draft: Path, plan: Plan) -> None:
-    """Write ``plan`` as JSON."""
-    write_json(draft, plan)
-
-
 def sha256_of_weights(source: ModelSource) -> str:
     """Return the SHA-256 of the weights, of each file that holds some, in hex."""
     return " ".join(map(sha256_of_file, source.weight_files)) or "random weights"
+
+
+def pair_source(config: PairConfig, split: str, labels: Optional[Labels]) -> PairSource:
+    """Return the pairs of --train_file or --dev_file, read by the flags of their columns."""
+    columns = Columns(config.text_a, config.text_b, config.label, config.query)
+    flag = f"{split}_file"
+    return PairSource(flag, getattr(config, flag), split, labels, columns, RowRules.of(config))
 
 
 def unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[int]:
@@ -75,14 +144,11 @@ def unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[
             logger.info("run %d of %d is done: %s", place + 1, len(runs), run)
             continue
         left = sum(not is_done(later) for later in range(place, len(runs))) if seconds else 0
-        told = f"; about {timedelta(seconds=round(left * sum(seconds) / len(seconds)))} left" if left else ""
-        logger.info("run %d of %d: %s%s", place + 1, len(runs), run, told)
+        rest = f"; about {timedelta(seconds=round(left * sum(seconds) / len(seconds)))} left" if left else ""
+        logger.info("run %d of %d: %s%s", place + 1, len(runs), run, rest)
         started = time.monotonic()
         yield place
         seconds.append(time.monotonic() - started)
-
-
-Result = TypeVar("Result")
 
 
 class Ranks:
@@ -94,7 +160,7 @@ class Ranks:
         start_device(config.device, self.world, config)
         self._group = join_process_group(self.world)
 
-    def by_first(self, action: Callable[[], Result]) -> Optional[Result]:
+    def on_first(self, action: Callable[[], Result]) -> Optional[Result]:
         """Run ``action`` on rank 0, and return what it returns there, a JSON value, on every rank.
 
         Raises on all ranks what rank 0 raises.
@@ -127,16 +193,28 @@ class OneRun:
         They are scored as the model says, in one order or both: as it will answer once it is shipped.
         Raises CheckpointError when the run has published none.
         """
-        result = self._trainer.state.best_model_checkpoint
-        if result is None:
-            raise CheckpointError(
-                f"{self._trainer.config.output_dir} holds no best model; remove it and run the same command "
-                "again"
-            )
+        if self._trainer.state.best_model_checkpoint is None:
+            raise no_best_model(self._trainer.config.output_dir)
         return self._trainer.predict(file).predictions
 
 
-Point = Tuple[int, Dict[str, float]]
+def no_best_model(folder: object) -> CheckpointError:
+    """Return the error of a run in ``folder`` that has published no model."""
+    return CheckpointError(f"{folder} holds no best model; remove it and run the same command again")
+
+
+def read_logits(path: Path, num_rows: int, num_classes: int) -> np.ndarray:
+    """Return log p in the predictions of a run, float64 [rows, C], which serve as logits.
+
+    Raises CheckpointError when they are damaged.
+    """
+    try:
+        logits = read_log_probabilities(path, num_classes)
+    except ValueError:
+        logits = np.empty((0, num_classes))
+    if len(logits) != num_rows:
+        raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
+    return logits
 
 
 def report_series(
