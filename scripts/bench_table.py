@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Callable, Iterable, NamedTuple
 
-from ernie_pair.models.new_model import NewModelConfig, new_model
+from ernie_pair.models.commands import NewModelConfig, new_model
 
 
 class Row(NamedTuple):

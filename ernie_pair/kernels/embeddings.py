@@ -2,10 +2,13 @@
 
 `FusedEmbeddings` replaces the forward pass of the embeddings of PaddleNLP's ERNIE, ErnieGram, BERT and
 RoBERTa. B batch, S sequence, D hidden, V vocabulary.
+
+Give the encoder of a model the fused kernels, or take them away; its parameters stay where they are.
 """
 
 import sys
 from ctypes import byref, c_int64
+from types import MethodType
 from typing import List, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -14,15 +17,22 @@ from paddle import nn
 from paddle.autograd import PyLayer
 
 from data_tools.files.errors import InputError
-from ernie_pair.kernels.c_interface import EmbeddingCall
-from ernie_pair.kernels.encoder_layer import CheckedTensors, ModelState, dense, refuse_second_derivatives
-from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.workspaces import POOL, Workspace
+from ernie_pair.kernels.encoder_layer import (
+    CheckedTensors,
+    FusedLayer,
+    ModelState,
+    dense,
+    refuse_second_derivatives,
+    why_unfit,
+)
+from ernie_pair.kernels.library import POOL, EmbeddingCall, Workspace, open_kernels
 from ernie_pair.runtime.paddle_patches.layers import (
     epsilon_of,
+    own_forward,
     padding_id_of,
     parameter_of,
     runs_its_class,
+    set_forward,
     sublayer_of,
 )
 
@@ -273,3 +283,38 @@ def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
         if least < 0 or most >= size:
             wrong = least if least < 0 else most
             raise InputError(f"the {name} {wrong} is not one of the model's {size}; correct the input")
+
+
+def why_layers_unfit(layers: Sequence) -> str:
+    """Return why the kernels cannot compute these layers of an encoder, in words, or ''."""
+    return next(filter(None, map(why_unfit, layers)), "")
+
+
+def describe_unfit(embeddings: Sequence) -> str:
+    """Return which of these parts the kernels leave to Paddle, in words, or ''."""
+    return "" if all(map(are_fit, embeddings)) else "embeddings by Paddle"
+
+
+def attach_kernels(layers: Sequence, embeddings: Sequence, state: ModelState) -> None:
+    """Let the kernels compute ``layers``, and the ``embeddings`` before them if they can."""
+    begins = True
+    for part in embeddings:
+        if are_fit(part):
+            part.fused = FusedEmbeddings(part, state)
+            set_forward(part, MethodType(run_fused, part))
+            begins = False
+    for number, layer in enumerate(layers):
+        fused = FusedLayer(layer, number, state)
+        fused.begins_pass = begins and number == 0
+        set_forward(layer, fused)
+
+
+def detach_kernels(layers: Sequence, embeddings: Sequence) -> None:
+    """Let Paddle compute these parts again."""
+    for layer in layers:
+        if isinstance(own_forward(layer), FusedLayer):
+            set_forward(layer, None)
+    for part in embeddings:
+        if isinstance(getattr(part, "fused", None), FusedEmbeddings):
+            set_forward(part, None)
+            del part.fused

@@ -18,9 +18,16 @@ from paddle import nn
 from paddle.autograd import PyLayer
 
 from data_tools.files.errors import MachineError
-from ernie_pair.kernels.c_interface import ACTIVATIONS, PRECISIONS, LayerCall, pointers_of
-from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.workspaces import POOL, DropoutSeed, Workspace
+from ernie_pair.kernels.library import (
+    ACTIVATIONS,
+    POOL,
+    PRECISIONS,
+    DropoutSeed,
+    LayerCall,
+    Workspace,
+    open_kernels,
+    pointers_of,
+)
 from ernie_pair.runtime.paddle_patches.layers import (
     Forward,
     activation_of,

@@ -28,9 +28,8 @@ from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import make_folder, something_kept
 from data_tools.files.errors import MachineError, message_of
 from data_tools.files.keyed_cache import KeyedCache
-from ernie_pair.kernels.c_interface import ACTIVATIONS, PRECISIONS
 from ernie_pair.kernels.encoder_layer import parameters_of
-from ernie_pair.kernels.library import Kernels
+from ernie_pair.kernels.library import ACTIVATIONS, PRECISIONS, Kernels
 from ernie_pair.runtime.paddle_patches.core_settings import core_library, register_operators
 from ernie_pair.runtime.paddle_patches.layers import activation_of, epsilon_of
 

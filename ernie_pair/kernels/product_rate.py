@@ -8,10 +8,8 @@ from typing import Any, Callable, Iterator, NamedTuple, Tuple
 import numpy as np
 
 from data_tools.files.errors import MachineError
-from ernie_pair.kernels.c_interface import PRECISIONS
 from ernie_pair.kernels.choice import DTYPES
-from ernie_pair.kernels.library import Kernels, open_kernels
-from ernie_pair.kernels.workspaces import WorkspacePool
+from ernie_pair.kernels.library import PRECISIONS, Kernels, WorkspacePool, open_kernels
 
 SHAPES = {
     "cpu": ((1024, 768, 3072), (2048, 1024, 2048)),  # m, k, n

@@ -11,7 +11,7 @@ from data_tools.corpus.mixture import Blend
 from data_tools.ernie_dataset import Sample
 from data_tools.samples.collate import collate
 from ernie_pair.launch.time_steps import open_stand_in, rows_in_pass
-from ernie_pair.models.tokenizer_files import read_tokenizer
+from ernie_pair.models.source import read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import PretrainData
 from ernie_pair.pretrain.pretrain import build_job

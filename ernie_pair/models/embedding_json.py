@@ -30,8 +30,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object, shown
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
-from ernie_pair.models.config_json import CONFIG, EMBEDDING, VOCAB
-from ernie_pair.models.spec import TOKENIZER
+from ernie_pair.models.spec import CONFIG, EMBEDDING, TOKENIZER, VOCAB
 
 EMBEDDING_FORMAT, WITH_STEPS = 1, 2
 EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)

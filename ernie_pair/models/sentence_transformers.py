@@ -26,7 +26,6 @@ from data_tools.files.json_file import (
     shown,
     write_json,
 )
-from ernie_pair.models.config_json import CONFIG, EMBEDDING, find_config
 from ernie_pair.models.embedding_json import (
     LONGEST_TEXT,
     NORMALIZE,
@@ -40,7 +39,7 @@ from ernie_pair.models.embedding_json import (
     width_after,
 )
 from ernie_pair.models.hugging_face.folders import read_torch_pickle
-from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.spec import CONFIG, EMBEDDING, ModelSpec, find_config
 from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, safetensors_parts
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"

@@ -23,8 +23,7 @@ from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS, best_of
 from ernie_pair.dashboard.curves import Run, open_runs
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.source import ModelSource, open_model
-from ernie_pair.models.tokenizer_files import read_tokenizer
+from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pair.config.named_models import parse_named_models
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.config.target_flags import chosen_labels

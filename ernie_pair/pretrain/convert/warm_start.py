@@ -9,9 +9,8 @@ from typing import Iterable, Mapping, NamedTuple, Optional, Tuple
 from data_tools.files.errors import CheckpointError
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS
-from ernie_pair.models.config_json import architecture_in
 from ernie_pair.models.source import ModelSource
-from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.spec import ModelSpec, architecture_in
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.weights.parameter_names import (

@@ -19,10 +19,9 @@ from data_tools.options.options import option, refuse_empty
 from data_tools.samples.collate import NO_LABEL, collate
 from data_tools.samples.masking import MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
-from ernie_pair.models.source import ModelSource, open_model
-from ernie_pair.models.tokenizer_files import read_tokenizer
+from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.config.flags import refuse_unfit_model
-from ernie_pair.pretrain.filling.mask_filler import has_order_head, load_pretrained
+from ernie_pair.pretrain.filling.fill_mask import has_order_head, load_pretrained
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.world import World

@@ -10,9 +10,8 @@ from paddle import nn
 
 from data_tools.files.errors import InputError
 from data_tools.samples.collate import NO_LABEL
-from ernie_pair.models.config_json import CONFIG, NO_MODEL
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
-from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
 from ernie_pair.pretrain.config.flags import refuse_other_family
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon

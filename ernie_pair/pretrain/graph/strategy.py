@@ -10,7 +10,7 @@ import paddle.distributed.fleet as fleet
 from ernie_pair.pretrain.config.flags import HALF_OPS
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.fusion import NOTHING_FUSED, FusedOps
-from ernie_pair.pretrain.graph.gloo import needs_gloo, start_gloo
+from ernie_pair.pretrain.graph.step_monitors import needs_gloo, start_gloo
 from ernie_pair.runtime.paddle_patches.static_programs import amp_by, sums_in_float32
 
 # Kept in float32: a sum over many terms loses the small ones in half precision.

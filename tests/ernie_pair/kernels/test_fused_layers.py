@@ -17,8 +17,7 @@ from data_tools.files.errors import InputError
 from ernie_pair.kernels import embeddings, encoder_layer, workspaces
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.kernels.encoder_layer import FusedLayer
-from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.workspaces import POOL, WorkspacePool, rounded_size
+from ernie_pair.kernels.library import POOL, WorkspacePool, open_kernels, rounded_size
 from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, seed_dropout
 from ernie_pair.runtime.cpu import LEVEL_ASKED
 from ernie_pair.runtime.paddle_patches.layers import own_forward

@@ -18,19 +18,17 @@ from ernie_pair.checkpoint.run_folder import ranked_models
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import open_tokenizer
-from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, from_their_names, to_their_names
-from ernie_pair.models.hugging_face.fast_tokenizer import build_fast_tokenizer
-from ernie_pair.models.hugging_face.folders import metadata_of
-from ernie_pair.models.hugging_face.settings import from_their_config, refuse_other_model, to_their_config
-from ernie_pair.models.interchange import (
+from ernie_pair.models.commands import (
     FromHuggingFaceConfig,
     ToHuggingFaceConfig,
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
+from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, from_their_names, to_their_names
+from ernie_pair.models.hugging_face.folders import build_fast_tokenizer, metadata_of
+from ernie_pair.models.hugging_face.settings import from_their_config, refuse_other_model, to_their_config
 from ernie_pair.models.labels import labels_in
-from ernie_pair.models.networks.classifier import build_classifier
-from ernie_pair.models.networks.classifier_weights import load_classifier, load_initial_weights
+from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
 from ernie_pair.models.networks.text_encoder import build_text_encoder
 from ernie_pair.models.source import open_model
 from ernie_pair.pair.train.train_pair import train_pair

@@ -17,13 +17,14 @@ import pytest
 from safetensors.numpy import save as save_safetensors
 
 from data_tools.files.errors import CheckpointError
-from ernie_pair.weights.paddle_variables import read_variable
-from ernie_pair.weights.pickles import ALLOWED, PlainUnpickler
 from ernie_pair.weights.weight_files import (
+    ALLOWED,
     NAMES_OF_TYPES,
+    PlainUnpickler,
     as_float32,
     from_safetensors,
     is_state,
+    read_variable,
     read_weights,
     refuse_mismatch,
     to_safetensors,

@@ -13,12 +13,11 @@ from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.models import source as model_folder
-from ernie_pair.models.config_json import FAMILIES
 from ernie_pair.models.networks.classifier import build_classifier as new_classifier
-from ernie_pair.models.networks.classifier_weights import load_classifier, load_initial_weights
+from ernie_pair.models.networks.classifier import load_classifier, load_initial_weights
 from ernie_pair.models.networks.encoders import ENCODERS
 from ernie_pair.models.source import open_model, tokenizer_class
-from ernie_pair.models.spec import parse_spec, read_spec
+from ernie_pair.models.spec import FAMILIES, parse_spec, read_spec
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pretrain.graph.model import ernie_config

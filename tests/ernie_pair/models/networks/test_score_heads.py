@@ -8,13 +8,11 @@ import pytest
 from tiny_pair import write_new
 
 from data_tools.files.errors import InputError
-from ernie_pair.models.config_json import FAMILIES
 from ernie_pair.models.hugging_face.settings import from_their_config, to_their_config
 from ernie_pair.models.labels import Labels, Relevance, Scores, labels_in
-from ernie_pair.models.networks.classifier import build_classifier
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.classifier import build_classifier, load_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.models.spec import parse_spec
+from ernie_pair.models.spec import FAMILIES, parse_spec
 
 SCORED = Scores.within((1.0, 4.0))
 

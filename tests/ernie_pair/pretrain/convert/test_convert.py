@@ -18,8 +18,7 @@ from data_tools.files.atomic_folder import MADE
 from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.convert import convert as convert_module
-from ernie_pair.pretrain.convert.convert import ConvertConfig, convert, find_static_weights
-from ernie_pair.pretrain.convert.parity import parity_batches
+from ernie_pair.pretrain.convert.convert import ConvertConfig, convert, find_static_weights, parity_batches
 from ernie_pair.weights.parameter_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
 from ernie_pair.weights.weight_files import read_weights
 

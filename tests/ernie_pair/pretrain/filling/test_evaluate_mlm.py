@@ -15,8 +15,7 @@ from tiny_pretrain import write_corpus, write_model
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import EvaluateMlmConfig, evaluate_mlm
-from ernie_pair.models.model_folder import write_model_folder
-from ernie_pair.models.source import open_model
+from ernie_pair.models.source import open_model, write_model_folder
 from ernie_pair.pretrain.filling import evaluate_mlm as masked_loss
 from ernie_pair.pretrain.filling.evaluate_mlm import Asking, measure_masked_loss
 from ernie_pair.series.compare_starts import domain_loss
