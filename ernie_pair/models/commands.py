@@ -1,13 +1,9 @@
-"""A model folder to start from scratch: config.json for a size of your choice, beside a vocabulary.
+"""The commands that make a model folder without training, in numpy alone.
 
-Model folders between PaddleNLP and Hugging Face's transformers, both ways, in numpy alone.
-
-ernie-pair convert --to hf --model_path output/best --output_dir for_transformers
-ernie-pair convert --from hf --model_path from_transformers --output_dir for_paddlenlp
-
-The mean of the weights of several checkpoints or model folders, as a model folder.
-
-After https://arxiv.org/abs/1803.05407: the mean of models of one run often does better than the last.
+ernie-pair new-model            config.json for a size of your choice, beside a vocabulary
+ernie-pair convert --to hf      for Hugging Face's transformers; --from hf: for PaddleNLP
+ernie-pair average-checkpoints  the mean of the weights of several, which often does better than the last of a
+                                run, see https://arxiv.org/abs/1803.05407
 """
 
 import json
@@ -39,6 +35,7 @@ from ernie_pair.models.hugging_face.folders import (
     split_heads,
     write_own_folder,
     write_their_folder,
+    write_weights,
 )
 from ernie_pair.models.sentence_transformers import (
     DENSE,
@@ -57,7 +54,6 @@ from ernie_pair.models.source import (
     their_tokenizer_files,
     tokenizer_files,
     write_model_folder,
-    write_weights,
 )
 from ernie_pair.models.spec import (
     CONFIG,
@@ -75,10 +71,11 @@ from ernie_pair.weights.parameter_names import is_numbered, without_ngram_head
 from ernie_pair.weights.weight_files import Arrays, as_float32, refuse_mismatch
 
 BASE_RANGE, BASE_WIDTH = 0.02, 768
+# fmt: off
 SIZES = (
-    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
-    "max_position_embeddings",
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
 )
+# fmt: on
 WITH_RELU = ("ernie", "skep", "mobilebert", "roformerv2")
 
 
@@ -141,7 +138,16 @@ def new_model(config: NewModelConfig) -> None:
     if results.are_done():
         return
     tokenizer = WordPiece.from_file(config.vocab_file, config.do_lower_case)
-    settings = _settings_of(config, tokenizer)
+    default_act = "relu" if config.model_type in WITH_RELU else "gelu"
+    settings = {
+        "model_type": config.model_type,
+        "vocab_size": tokenizer.vocab_size,
+        **{name: getattr(config, name) for name in SIZES},
+        "hidden_act": default_act if config.hidden_act == "auto" else config.hidden_act,
+        "type_vocab_size": 2,
+        "pad_token_id": tokenizer.pad_id,
+        **settings_of_width(config.model_type, config.hidden_size),
+    }
     check_config(settings, "the new model")  # or no command could open it
     tokenizer_settings = tokenizer_json(config.model_type, config.do_lower_case, max_seq_len=0)
     with results.published() as (vocab, *drafts):
@@ -155,49 +161,22 @@ def new_model(config: NewModelConfig) -> None:
     print(f"{folder}: {FAMILIES[config.model_type]}, {size}")
 
 
-def _settings_of(config: NewModelConfig, tokenizer: WordPiece) -> Dict[str, object]:
-    """Return the content of config.json."""
-    sizes = {name: getattr(config, name) for name in SIZES}
-    return {
-        "model_type": config.model_type,
-        # 0.02 is for a width of 768; a narrow model that starts with it learns nothing for a long time.
-        "initializer_range": initial_range(config.hidden_size),
-        "vocab_size": tokenizer.vocab_size,
-        **sizes,
-        "hidden_act": _activation_of(config),
-        "type_vocab_size": 2,
-        "pad_token_id": tokenizer.pad_id,
-        **_more_settings(config.model_type, config.hidden_size),
-    }
-
-
-def _activation_of(config: NewModelConfig) -> str:
-    if config.hidden_act != "auto":
-        return config.hidden_act
-    return "relu" if config.model_type in WITH_RELU else "gelu"
-
-
 def settings_of_width(family: str, width: int) -> Dict[str, object]:
-    """Return the keys of config.json that follow from another hidden_size, beside itself."""
-    return {"initializer_range": initial_range(width), **_more_settings(family, width)}
+    """Return the keys of config.json that follow from another hidden_size, beside itself.
 
-
-def initial_range(width: int) -> float:
-    """Return the deviation of the random weights of a model of this width."""
-    return round(BASE_RANGE * math.sqrt(BASE_WIDTH / width), 4)
-
-
-def _more_settings(family: str, width: int) -> Dict[str, object]:
-    """Return sizes that PaddleNLP would otherwise take from the family's published models."""
-    if family in ("ernie_gram", "electra", "roformer", "albert", "squeezebert"):
-        return {"embedding_size": width}
+    The sizes among them are those that PaddleNLP would otherwise take from the family's published models.
+    """
+    # 0.02 is for a width of 768; a narrow model that starts with it learns nothing for a long time.
+    settings: Dict[str, object] = {"initializer_range": round(BASE_RANGE * math.sqrt(BASE_WIDTH / width), 4)}
+    if family in ("ernie_gram", "electra", "roformer", "albert", "squeezebert", "mobilebert"):
+        settings["embedding_size"] = width
     if family == "nezha":
-        return {"use_relative_position": True}
+        settings["use_relative_position"] = True
     if family == "tinybert":
-        return {"fit_size": width}
+        settings["fit_size"] = width
     if family == "mobilebert":  # without its bottlenecks, which are for a published size
-        return {"embedding_size": width, "true_hidden_size": width, "use_bottleneck": False}
-    return {}
+        settings.update(true_hidden_size=width, use_bottleneck=False)
+    return settings
 
 
 PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
@@ -237,7 +216,7 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
     Raises InputError for a family or a setting that transformers lacks, CheckpointError for weights that
     are damaged or not a whole model.
     """
-    source = _open_folder(config.model_path)
+    source = open_model(_existing(config.model_path), model_type="")
     if source.is_hugging_face:
         raise InputError(f"--model_path {config.model_path} is a folder of transformers already; copy it")
     settings = read_embedding(source.vocab_file.parent)
@@ -267,14 +246,21 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
     sentence-transformers says goes into embedding.json. Raises InputError for a
     model that no family here computes the same, CheckpointError for weights that are damaged or incomplete.
     """
-    source = _open_folder(config.model_path)
+    source = open_model(_existing(config.model_path), model_type="")
     if not source.is_hugging_face:
         raise InputError(
             f"--model_path {config.model_path} is a folder of PaddleNLP already; use it as it is"
         )
 
     if source.spec.own_epsilon is not None:
-        source = _as_bert(source)
+        # An ERNIE without task embedding is a BERT, and PaddleNLP's class of that computes with any epsilon.
+        if source.spec.family != "ernie" or source.spec.config.get("use_task_id"):
+            raise InputError(
+                f"{source.name}/config.json: layer_norm_eps is {source.spec.own_epsilon:g}, and PaddleNLP's "
+                f"class of {source.spec.family} computes with another, whatever config.json says; use the "
+                "folder as it is here"
+            )
+        source = open_model(source.name, model_type="bert")
     folder = model_folder_of(Path(config.model_path))
     sentence, settings = read_sentence_folder(folder), settings_of_folder(folder, source.spec)
 
@@ -295,24 +281,10 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
     _publish(config, source, [*OWN_FILES, *([EMBEDDING] if settings else [])], fill)
 
 
-def _open_folder(model_path: str) -> ModelSource:
+def _existing(model_path: str) -> str:
     if not Path(model_path).is_dir():
         raise InputError(f"--model_path {model_path} is not a folder; give that of a model")
-    return open_model(model_path, model_type="")
-
-
-def _as_bert(source: ModelSource) -> ModelSource:
-    """Return an ERNIE without task embedding as a BERT: PaddleNLP's class of that computes with any epsilon.
-
-    Raises InputError for a model that is none.
-    """
-    spec = source.spec
-    if spec.family != "ernie" or spec.config.get("use_task_id"):
-        raise InputError(
-            f"{source.name}/config.json: layer_norm_eps is {spec.own_epsilon:g}, and PaddleNLP's class of "
-            f"{spec.family} computes with another, whatever config.json says; use the folder as it is here"
-        )
-    return open_model(source.name, model_type="bert")
+    return model_path
 
 
 def _parts_of(source: ModelSource) -> ModelParts:
@@ -332,36 +304,33 @@ def _publish(
 ) -> None:
     """Let ``fill`` write the files ``names`` into ``output_dir``; it returns the number of weights."""
     output_dir = Path(os.path.realpath(config.output_dir))
-    _refuse_loss(output_dir, source, names)
+    if output_dir == Path(os.path.realpath(source.vocab_file.parent)):
+        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
+    refuse_loss(output_dir, {*names, CONFIG_YAML})
     folder = model_folder_of(Path(config.model_path))
     beside = [find_config(source.vocab_file.parent), *files_of_modules(folder)]
     beside += [folder / name for name in (EMBEDDING, MODULES) if (folder / name).is_file()]
+    is_to = isinstance(config, ToHuggingFaceConfig)
     results = Results(
         command="convert",
         outputs=[output_dir / name for name in sorted(names) if not name.endswith(PLACES)],
         inputs={"model_path": [*source.weight_files, source.vocab_file, *filter(None, beside)]},
-        settings={"to": "hf" if isinstance(config, ToHuggingFaceConfig) else "paddle"},
+        settings={"to": "hf" if is_to else "paddle"},
         overwrite=config.overwrite,
         record=output_dir / MADE,
     )
     if results.are_done():
         return
-    command = f"convert --{'to' if isinstance(config, ToHuggingFaceConfig) else 'from'} hf"
     counts = []
     publish_folder(
         output_dir,
-        with_config(lambda draft: counts.append(fill(draft)), command, config),
+        with_config(
+            lambda draft: counts.append(fill(draft)), f"convert --{'to' if is_to else 'from'} hf", config
+        ),
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
     print(f"wrote {config.output_dir}: {counts[0]} weights of {source.weights}")
-
-
-def _refuse_loss(output_dir: Path, source: ModelSource, names: Collection[str]) -> None:
-    """Raise InputError when what would be replaced is an input, or not what this command writes."""
-    if output_dir == Path(os.path.realpath(source.vocab_file.parent)):
-        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    refuse_loss(output_dir, {*names, CONFIG_YAML})
 
 
 STATIC_WEIGHTS = "static_vars"
@@ -400,7 +369,15 @@ def average_checkpoints(config: AverageConfig) -> None:
         _refuse_other_model(source, sources[0])
     output_dir = Path(os.path.realpath(config.output_dir))
     refuse_loss(output_dir, (*MODEL_FILES, CONFIG_YAML))
-    results = _results(config, output_dir, sources)
+    results = Results(
+        "average-checkpoints",
+        [output_dir / name for name in MODEL_FILES],
+        {"checkpoints": [path for each in sources for path in (each.vocab_file, *each.weight_files)]},
+        {**settings_of(config, "checkpoints", "output_dir"), "config.json": sources[0].spec.to_config()},
+        config.overwrite,
+        record=output_dir / MADE,
+        positional=["checkpoints"],
+    )
     if results.are_done():
         return
     weights = mean_of(sources)
@@ -482,24 +459,6 @@ def _meaning_of(source: ModelSource) -> Dict[str, object]:
     }
 
 
-def _results(config: AverageConfig, output_dir: Path, sources: Sequence[ModelSource]) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {
-        "checkpoints": [path for source in sources for path in (source.vocab_file, *source.weight_files)],
-    }
-    settings: Dict[str, object] = settings_of(config, "checkpoints", "output_dir")
-    settings["config.json"] = sources[0].spec.to_config()
-    outputs = [output_dir / name for name in MODEL_FILES]
-    return Results(
-        "average-checkpoints",
-        outputs,
-        inputs,
-        settings,
-        config.overwrite,
-        record=output_dir / MADE,
-        positional=["checkpoints"],
-    )
-
-
 def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
     first = sources[0]
     if first.weights is not None and first.weights.stem == STATIC_WEIGHTS:  # a checkpoint of pretraining
@@ -515,11 +474,6 @@ def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
         write_weights(draft, weights)
     if (beside / EMBEDDING).is_file():
         shutil.copyfile(beside / EMBEDDING, draft / EMBEDDING)
-    if all(_is_symmetric(source) for source in sources):
+    asked = [read_calibration(each.vocab_file.parent, each.spec.num_labels).symmetric for each in sources]
+    if set(asked) == {"average"}:  # in both orders; a temperature and a threshold are a model's own
         write_calibration(draft, Calibration(symmetric="average"))
-
-
-def _is_symmetric(source: ModelSource) -> bool:
-    """Return whether the model is asked in both orders; its temperature and threshold are its own."""
-    folder = source.vocab_file.parent
-    return read_calibration(folder, source.spec.num_labels).symmetric == "average"

@@ -1,28 +1,19 @@
-"""The files of a model's tokenizer: opened, and written beside the weights.
+"""Where a model comes from: a folder (config.json, tokenizer, weights), a run, or a name of PaddleNLP.
+
+A path that is given and cannot be read is an error, never a fresh start. The files of a tokenizer are
 
 vocab.txt, tokenizer_config.json                                   cut by ERNIE's rule, `WordPiece`
 tokenizer.json, tokenizer_config.json, vocab.txt of word pieces    of a published folder: its own rule
-
-Check that the files of a tokenizer agree: that ids are those of the library that the folder is for.
-
-Where a model comes from: a folder (config.json, vocab.txt, weights), a run, or a name of PaddleNLP.
-
-A path that is given and cannot be read is an error, never a fresh start.
-
-A folder that PaddleNLP's models and tokenizers load with from_pretrained.
 """
 
-import json
 import logging
 import os
-import pickle
 import shutil
 import unicodedata
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Dict, Iterable, List, Mapping, Optional
+from typing import Dict, Iterable, List, Optional
 
 import numpy as np
 import yaml
@@ -48,13 +39,13 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.checkpoint.run_folder import best_of
 from ernie_pair.models.hugging_face.counterparts import unsupported_type
 from ernie_pair.models.hugging_face.folders import (
-    MODEL_STATE,
     UNUSED,
     build_fast_tokenizer,
     find_their_weights,
     is_their_file,
     read_their_weights,
     weight_files,
+    write_weights,
 )
 from ernie_pair.models.hugging_face.settings import from_their_config, with_cross_encoder
 from ernie_pair.models.sentence_transformers import encoder_folder_of, files_of_modules
@@ -65,6 +56,7 @@ from ernie_pair.models.spec import (
     VOCAB,
     ModelSpec,
     find_config,
+    json_bytes,
     layer_class_in,
     parse_spec,
     parse_tokenizer,
@@ -96,7 +88,7 @@ def tokenizer_files(vocab_file: Path, spec: ModelSpec, max_seq_len: int = 0) -> 
     """
     if not spec.tokenizer.is_folders:
         settings = tokenizer_json(spec.family, spec.lower_case, max_seq_len)
-        return {VOCAB: own_vocabulary(vocab_file, spec), TOKENIZER: _encoded(settings)}
+        return {VOCAB: own_vocabulary(vocab_file, spec), TOKENIZER: json_bytes(settings)}
     tokenizer = open_folder_tokenizer(vocab_file, spec.family)
     found = read_settings(vocab_file.parent, spec.family)
     kept = {key: found[key] for key in KEPT if key in found}
@@ -104,7 +96,7 @@ def tokenizer_files(vocab_file: Path, spec: ModelSpec, max_seq_len: int = 0) -> 
     is_json = vocab_file.name == FAST_TOKENIZER
     files = {
         FAST_TOKENIZER: vocab_file.read_bytes() if is_json else tokenizer.to_json().encode(),
-        TOKENIZER: _encoded(settings),
+        TOKENIZER: json_bytes(settings),
     }
     if tokenizer.is_word_piece:
         files[VOCAB] = "".join(f"{token}\n" for token in tokenizer.tokens).encode()
@@ -132,16 +124,13 @@ def their_tokenizer_files(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -
     return {
         VOCAB: own_vocabulary(vocab_file, spec),
         FAST_TOKENIZER: build_fast_tokenizer(tokenizer).to_str(pretty=True).encode(),
-        TOKENIZER: _encoded(settings),
-        SPECIAL_TOKENS: _encoded(special),
+        TOKENIZER: json_bytes(settings),
+        SPECIAL_TOKENS: json_bytes(special),
     }
 
 
 def own_vocabulary(vocab_file: Path, spec: ModelSpec) -> bytes:
-    """Return the lines of a vocab.txt that the model has rows for.
-
-    Twins of characters beyond them mark the words of a corpus.
-    """
+    """Return the lines of a vocab.txt that the model has rows for; twins beyond them mark corpus words."""
     return b"".join(vocab_file.read_bytes().splitlines(keepends=True)[: spec.vocab_size])
 
 
@@ -155,10 +144,6 @@ def copy_tokenizer(vocab_file: Path, spec: ModelSpec, folder: Path) -> None:
         beside = vocab_file if name == VOCAB else vocab_file.parent / name
         if beside.is_file():
             shutil.copyfile(beside, folder / name)
-
-
-def _encoded(settings: Mapping[str, object]) -> bytes:
-    return f"{json.dumps(settings, indent=2, ensure_ascii=False)}\n".encode()
 
 
 CURE = "copy the model's folder again"
@@ -188,7 +173,11 @@ def refuse_other_cutting(folder: Path, lower_case: bool) -> None:
     theirs = open_folder_tokenizer(path).without_control_tokens()
     if theirs.to_json() == build_fast_tokenizer(ours).to_str(pretty=True):
         return
-    texts = probing_texts()
+    points = (point for point in range(0x110000) if not 0xD800 <= point < 0xE000)
+    letters = [chr(point) for point in points if unicodedata.category(chr(point)) not in ("Cn", "Co")]
+    rng, picked = np.random.default_rng(0), np.array(letters)
+    texts = [f"a{letter}b" for letter in letters]
+    texts += ["".join(rng.choice(picked, size)) for size in rng.integers(1, 20, NUM_STRINGS).tolist()]
     for text, mine, other in zip(texts, ours.encode_batch(texts), theirs.encode_batch(texts)):
         if mine != other:
             raise InputError(
@@ -196,21 +185,12 @@ def refuse_other_cutting(folder: Path, lower_case: bool) -> None:
             )
 
 
-@lru_cache(maxsize=1)
-def probing_texts() -> List[str]:
-    """Return texts on which two tokenizers are compared: all assigned characters, and random strings."""
-    points = (point for point in range(0x110000) if not 0xD800 <= point < 0xE000)
-    letters = [chr(point) for point in points if unicodedata.category(chr(point)) not in ("Cn", "Co")]
-    rng = np.random.default_rng(0)
-    picked = np.array(letters)
-    strings = ["".join(rng.choice(picked, size)) for size in rng.integers(1, 20, NUM_STRINGS).tolist()]
-    return [f"a{letter}b" for letter in letters] + strings
-
-
+# fmt: off
 WEIGHT_FILES = (
-    *("model_state.pdparams", "model.safetensors", "static_vars.safetensors"),
-    *("static_vars.pdparams", "static_vars", "params"),  # the recipe's, and ERNIE's own releases
+    "model_state.pdparams", "model.safetensors", "static_vars.safetensors",
+    "static_vars.pdparams", "static_vars", "params",  # the recipe's, and ERNIE's own releases
 )
+# fmt: on
 OF_EXPORTED = ("export.json", "model.onnx")  # every exported model has one of them
 RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
 # The recipe's spelling of the name that PaddleNLP knows.
@@ -315,22 +295,25 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
         raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
     weights = find_weights(folder) or find_their_weights(folder)
     if weights is None and not from_scratch:
-        _refuse_exported(folder)
-        other = (
-            "give another model" if from_scratch is None else "start from random weights: --from_scratch true"
-        )
+        if any((folder / name).is_file() for name in OF_EXPORTED):
+            raise InputError(
+                f"{folder} holds an exported model, which has no weights to load; give the trained one that "
+                "it was made from: the OUT of a training run, or OUT/best"
+            )
+        is_training = from_scratch is not None
+        other = "start from random weights: --from_scratch true" if is_training else "give another model"
         raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or {other}")
-    is_theirs = _is_hugging_face(config, weights)
+    is_theirs = is_their_config(read_config(config))  # decides where there are no weights
+    is_theirs = is_theirs if weights is None else is_their_file(weights, is_theirs)
     weights = None if from_scratch else weights
     is_own = cuts_by_own_rule(folder, read_config(config), is_theirs)
     vocab_file = folder / VOCAB if is_own else vocab_file
     _refuse_damage(folder, config, vocab_file, weights)
-    spec = read_spec(
-        config,
-        vocab_file,
-        lambda found: _translated(found, config, family) if is_theirs else found,
-        is_folders=not is_own,
-    )
+
+    def translate(found: Dict) -> Dict:
+        return from_their_config(with_cross_encoder(found, folder), str(config), family)
+
+    spec = read_spec(config, vocab_file, translate if is_theirs else None, is_folders=not is_own)
     if vocab_file.name == FAST_TOKENIZER and (folder / VOCAB).is_file():
         refuse_other_vocabulary(vocab_file, folder / VOCAB, spec)
     if is_own and is_theirs:
@@ -358,27 +341,8 @@ def open_layer_folder(given: Path, class_name: str) -> ModelSource:
             "one of the other"
         )
     _refuse_damage(folder, config, vocab_file, weights)
-    is_own = cuts_by_own_rule(folder, {}, is_theirs=False)
-    spec = read_spec(config, vocab_file, is_folders=not is_own)
+    spec = read_spec(config, vocab_file, is_folders=not cuts_by_own_rule(folder, {}, is_theirs=False))
     return ModelSource(str(folder), spec, vocab_file, weights)
-
-
-def _translated(found: Dict, config: Path, family: str) -> Dict:
-    return from_their_config(with_cross_encoder(found, config.parent), str(config), family)
-
-
-def _refuse_exported(folder: Path) -> None:
-    if any((folder / name).is_file() for name in OF_EXPORTED):
-        raise InputError(
-            f"{folder} holds an exported model, which has no weights to load; give the trained one that it "
-            "was made from: the OUT of a training run, or OUT/best"
-        )
-
-
-def _is_hugging_face(config: Path, weights: Optional[Path]) -> bool:
-    """Return whether transformers saved a model: by its weights or, if there are none, by config.json."""
-    named = is_their_config(read_config(config))
-    return named if weights is None else is_their_file(weights, named)
 
 
 def model_folder_of(given: Path) -> Path:
@@ -511,12 +475,7 @@ def _download(name: str, address: str) -> Path:
 
 TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
 GELU_NEW = "gelu_new"  # of transformers; PaddleNLP has it under no name
-# PaddleNLP misses a tied parameter that stands under one of its names alone.
 DECODER = "cls.predictions.decoder"
-TIED = (
-    (f"{DECODER}_bias", f"{DECODER}.bias"),
-    ("{family}.embeddings.word_embeddings.weight", f"{DECODER}.weight"),
-)
 
 
 def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> None:
@@ -535,7 +494,14 @@ def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> No
         tokenizer = {"do_lower_case": True, "tokenizer_class": f"{FAMILIES[family]}Tokenizer"}
         write_json(folder / "tokenizer_config.json", tokenizer)
         (folder / VOCAB).write_bytes(own_vocabulary(source.vocab_file, source.spec))
-    write_weights(folder, _with_tied_names(weights, family))
+    arrays = dict(weights)
+    if any(name.startswith(DECODER) for name in arrays):
+        # PaddleNLP misses a tied parameter that stands under one of its names alone; a pickle holds one copy.
+        words = f"{family}.embeddings.word_embeddings.weight"
+        for names in ((f"{DECODER}_bias", f"{DECODER}.bias"), (words, f"{DECODER}.weight")):
+            array = next(arrays[name] for name in names if name in arrays)
+            arrays.update(dict.fromkeys(names, array))
+    write_weights(folder, arrays)
 
 
 def class_of(spec: ModelSpec, weights: Iterable[str]) -> str:
@@ -551,23 +517,3 @@ def class_of(spec: ModelSpec, weights: Iterable[str]) -> str:
     if TOKEN_HEAD in heads and family != "ernie_gram":
         ending = "ForPretraining" if ORDER_HEAD in heads else "ForMaskedLM"
     return ("Own" if is_own else "") + FAMILIES[family] + ending
-
-
-def write_weights(folder: Path, weights: Arrays) -> None:
-    """Write model_state.pdparams, a pickle of {name: array} as `paddle.save` writes a state dict."""
-    with open(folder / MODEL_STATE, "wb") as file:
-        pickle.dump(weights, file, protocol=4)
-
-
-def _with_tied_names(weights: Arrays, family: str) -> Arrays:
-    """Return ``weights`` in the order of names, tied parameters under both of theirs.
-
-    A tied array is one object, of which a pickle holds one copy.
-    """
-    arrays = {name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}
-    has_decoder = any(name.startswith(DECODER) for name in arrays)
-    for tied in TIED if has_decoder else ():
-        names = [name.format(family=family) for name in tied]
-        array = next(arrays[name] for name in names if name in arrays)
-        arrays.update(dict.fromkeys(names, array))
-    return {name: arrays[name] for name in sorted(arrays)}

@@ -293,6 +293,12 @@ def to_safetensors(arrays: Arrays) -> bytes:
     return b"".join(safetensors_parts(arrays))
 
 
+def write_for_torch(path: Path, arrays: Arrays) -> None:
+    """Write a safetensors file whose header says, as transformers asks, that its arrays are torch's."""
+    with open(path, "wb") as file:
+        file.writelines(safetensors_parts(arrays, {"format": "pt"}))
+
+
 def from_safetensors(data: bytes, where: str) -> Arrays:
     """Read {name: array} from the bytes of a safetensors file; bfloat16 is returned as uint16.
 

@@ -18,8 +18,8 @@ from ernie_pair.models.commands import (
     average_checkpoints,
     convert_to_hugging_face,
 )
+from ernie_pair.models.hugging_face.folders import write_weights
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.source import write_weights
 from ernie_pair.models.temperature import Calibration, read_calibration, write_calibration
 from ernie_pair.weights.weight_files import read_weights, to_safetensors
 
