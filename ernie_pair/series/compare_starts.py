@@ -31,7 +31,7 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.targets.metrics import refuse_undefined
-from ernie_pair.pretrain.filling.evaluate_mlm import Asking, measure_masked_loss
+from ernie_pair.pretrain.filling.evaluate_mlm import measure_masked_loss
 from ernie_pair.report.page import Made
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.child_command import ChildCommand
@@ -74,7 +74,7 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
     CheckpointError when its weights do not fit.
     """
     dataset, pad_id = _dataset_of(source, corpus, num_samples, max_seq_len)
-    measured = measure_masked_loss(_masked_word_model(source), dataset, pad_id, Asking(max_seq_len, BATCH))
+    measured = measure_masked_loss(_masked_word_model(source), dataset, pad_id, max_seq_len, BATCH)
     return {name: measured[name] for name in ("lm_loss", "perplexity", "lm_accuracy", "masked_tokens")}
 
 

@@ -3,18 +3,18 @@
 Convert static weights to a dynamic model folder, and check that both compute the same.
 """
 
-import json
 import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Dict, List
 
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, files_of
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, find_tokenizer
@@ -32,6 +32,8 @@ from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.parameter_names import (
     NGRAM_HEAD,
+    ORDER_HEAD,
+    TOKEN_HEAD,
     match_parameters,
     structured_names,
     without_ngram_head,
@@ -41,11 +43,7 @@ from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
 FEEDS = ("input_ids", "token_type_ids")
 PADDED_LENGTH = 64
 # The outputs that a model may lack, and what the names of their weights begin with, within the model.
-HEAD_OUTPUTS = {
-    "pooled_output": "pooler.",
-    "lm_logits": "cls.predictions.",
-    "sop_logits": "cls.seq_relationship.",
-}
+HEAD_OUTPUTS = {"pooled_output": "pooler.", "lm_logits": TOKEN_HEAD, "sop_logits": ORDER_HEAD}
 
 
 def parity_batches(spec: ModelSpec) -> Dict[str, Arrays]:
@@ -189,33 +187,6 @@ CONVERSION, CONVERSION_FORMAT = "conversion.json", 1
 LARGEST_DIFFERENCE = 1e-5  # in float32
 
 
-def write_conversion(
-    folder: Path,
-    record: Mapping[str, object],
-    source: ModelSource,
-    batches: Dict[str, Arrays],
-    differences: Dict[str, Dict[str, float]],
-) -> None:
-    """Write conversion.json into ``folder``. Raises OSError.
-
-    ``record``: the "inputs" and "outputs" of `Results.about_folder`; ``differences``: {output: {batch: the
-    largest absolute difference}}.
-    """
-    content = {
-        "format": CONVERSION_FORMAT,
-        "largest_difference": differences,
-        "most_allowed": LARGEST_DIFFERENCE,
-        "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
-        "config_sha256": source.spec.sha256,
-        "inputs": record["inputs"],
-        "outputs": record["outputs"],
-        "versions": installed_versions(),
-    }
-    (folder / CONVERSION).write_text(
-        json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-
-
 COMMANDS = """\
 ernie-pair train --model_name_or_path . --train_file train.tsv --dev_file dev.tsv --output_dir output \\
     --max_seq_len {length}"""
@@ -235,58 +206,37 @@ def card_of_converted(
     If the weights are in a checkpoint, the card has the flags and the corpus that its manifest records.
     ``differences``: {output: {batch: the largest difference from the static model}}.
     """
-    run = _run_of(weights_file)
+    checkpoint = weights_file.parent
+    run = Checkpoint(checkpoint).manifest if (checkpoint / MANIFEST).is_file() else {}
+    recorded = run.get("fingerprint", {})  # all flags, and hashes of the corpora
+    corpora = [str(value) for key, value in recorded.items() if flags_of(key) == ["input_dir"]]
     family = source.spec.family or "ernie"
     largest = {name: max(of_batches.values()) for name, of_batches in differences.items()}
-    sha256 = f"{sha256_of_file(weights_file)}" if weights_file.is_file() else "see conversion.json"
+    sha256 = sha256_of_file(weights_file) if weights_file.is_file() else "see conversion.json"
     return ModelCard(
         title=f"A pretrained {FAMILIES[family]} model",
         facts={
             "converted from": str(weights_file),
             "config and vocabulary of": source.name,
-            **_trained(run),
+            **({"trained": f"{run['step']} steps of pretraining"} if run else {}),
             "largest difference from it": ", ".join(f"{name} {value:.3g}" for name, value in largest.items()),
         },
-        data=[DataFile("static weights", weights_file.name, sha256, None), *_corpora(run)],
-        flags=_flags(run),
+        data=[
+            DataFile("static weights", weights_file.name, sha256, None),
+            *(DataFile("corpus", "of the pretraining", corpus, None) for corpus in corpora),
+        ],
+        flags={key: value for key, value in recorded.items() if key.isidentifier()},
         commands=COMMANDS.format(length=source.spec.inference_length),
         python=PYTHON.format(name=FAMILIES[family]),
     )
 
 
-def _run_of(weights_file: Path) -> Dict[str, Any]:
-    """Return the manifest of the checkpoint that holds the weights, {} if none does."""
-    folder = weights_file.parent
-    return Checkpoint(folder).manifest if (folder / MANIFEST).is_file() else {}
-
-
-def _trained(run: Dict[str, Any]) -> Dict[str, str]:
-    return {"trained": f"{run['step']} steps of pretraining"} if run else {}
-
-
-def _corpora(run: Dict[str, Any]) -> List[DataFile]:
-    """Return the corpora, identified by their hashes: the manifest records no folder."""
-    known = run.get("fingerprint", {})
-    corpora = [str(value) for key, value in known.items() if flags_of(key) == ["input_dir"]]
-    return [DataFile("corpus", "of the pretraining", sha256, None) for sha256 in corpora]
-
-
-def _flags(run: Dict[str, Any]) -> Dict[str, object]:
-    """Return the flags in the fingerprint of the run, also those with default values."""
-    return {key: value for key, value in run.get("fingerprint", {}).items() if key.isidentifier()}
-
-
 SUFFIXES = (".safetensors", ".pdparams")
+# fmt: off
 WRITTEN = {
-    CONFIG,
-    VOCAB,
-    FAST_TOKENIZER,
-    "tokenizer_config.json",
-    "model_state.pdparams",
-    CONVERSION,
-    README,
-    MADE,
+    CONFIG, VOCAB, FAST_TOKENIZER, "tokenizer_config.json", "model_state.pdparams", CONVERSION, README, MADE,
 }
+# fmt: on
 
 logger = logging.getLogger(__name__)
 
@@ -328,10 +278,23 @@ def convert(config: ConvertConfig) -> None:
     refuse_without_programs("the converter")
     weights_file = find_static_weights(Path(config.static_model_path))
     source = _source_of(config, weights_file)
-    _refuse_other_than_paddlenlps(source)
+    if class_of(source.spec, ()).startswith("Own"):
+        raise InputError(
+            f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
+            "use the checkpoint as it is, or for transformers: ernie-pair convert --to hf"
+        )
     output_dir = Path(os.path.realpath(config.output_dir))
-    _refuse_loss(output_dir, source)
-    results = _results(config, output_dir, weights_file, source)
+    if output_dir == source.vocab_file.parent.resolve():
+        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
+    refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
+    results = Results(
+        "convert",
+        [output_dir / name for name in sorted(WRITTEN - {MADE})],
+        {"static_model_path": files_of(str(weights_file)), "model_name_or_path": [source.vocab_file]},
+        {"config.json": source.spec.to_config()},
+        config.overwrite,
+        record=output_dir / MADE,
+    )
     if results.are_done():
         return
     batches = parity_batches(source.spec)
@@ -347,7 +310,18 @@ def convert(config: ConvertConfig) -> None:
     def fill(draft: Path) -> None:
         write_model_folder(draft, source, weights)
         differences = _prove(draft, config, source, batches, outputs)
-        write_conversion(draft, results.about_folder(draft), source, batches, differences)
+        record = results.about_folder(draft)
+        content = {
+            "format": CONVERSION_FORMAT,
+            "largest_difference": differences,
+            "most_allowed": LARGEST_DIFFERENCE,
+            "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
+            "config_sha256": source.spec.sha256,
+            "inputs": record["inputs"],
+            "outputs": record["outputs"],
+            "versions": installed_versions(),
+        }
+        write_json(draft / CONVERSION, content)
         write_card(draft, card_of_converted(source, weights_file, differences))
 
     publish_folder(
@@ -357,25 +331,6 @@ def convert(config: ConvertConfig) -> None:
         may_be_lost=lambda folder: config.overwrite,
     )
     logger.info("wrote %s: %d parameters of %s", config.output_dir, len(weights), weights_file)
-
-
-def _refuse_other_than_paddlenlps(source: ModelSource) -> None:
-    """Raise InputError when PaddleNLP's class would compute something else."""
-    if class_of(source.spec, ()).startswith("Own"):
-        raise InputError(
-            f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
-            "use the checkpoint as it is, or for transformers: ernie-pair convert --to hf"
-        )
-
-
-def _results(config: ConvertConfig, output_dir: Path, weights_file: Path, source: ModelSource) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {
-        "static_model_path": files_of(str(weights_file)),
-        "model_name_or_path": [source.vocab_file],
-    }
-    outputs = [output_dir / name for name in sorted(WRITTEN - {MADE})]
-    settings: Dict[str, object] = {"config.json": source.spec.to_config()}
-    return Results("convert", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
 def find_static_weights(given: Path) -> Path:
@@ -389,19 +344,15 @@ def find_static_weights(given: Path) -> Path:
     prefixes = (place, place / "static_vars") if place.is_dir() else (place,)
     files = [Path(f"{prefix}{suffix}") for prefix in prefixes for suffix in SUFFIXES]
     for path in (*files, *prefixes):
-        if (path.is_file() and path.suffix in SUFFIXES) or (path.is_dir() and _holds_single_files(path)):
+        names = [each.name for each in path.iterdir()] if path.is_dir() else []
+        of_single_files = any(name.startswith(("embedding_", "word_embedding")) for name in names)
+        if of_single_files or (path.is_file() and path.suffix in SUFFIXES):
             if (path.parent / MANIFEST).is_file():
                 Checkpoint(path.parent).verify()
             return path
     raise InputError(
         f"--static_model_path {given}: neither {place.name}.safetensors nor {place.name}.pdparams is in "
         f"{place.parent}, and it is not a folder of parameters; give for example OUT/model_last/static_vars"
-    )
-
-
-def _holds_single_files(folder: Path) -> bool:
-    return any(
-        name.startswith(("embedding_", "word_embedding")) for name in (p.name for p in folder.iterdir())
     )
 
 
@@ -416,13 +367,6 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     if settings is None or missing:
         raise InputError(f"{folder} has no {' and no '.join(missing)}; give --model_name_or_path")
     return ModelSource(str(folder), read_spec(settings, vocab_file), vocab_file, weights_file)
-
-
-def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
-    """Raise InputError if what would be replaced is an input, or was not written by this command."""
-    if output_dir.resolve() == source.vocab_file.parent.resolve():
-        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
 
 
 def _prove(

@@ -1,6 +1,6 @@
 """The most probable words behind [MASK], by a pretrained model.
 
-ernie-pair fill-mask --model_name_or_path output --text '今天[MASK][MASK]很好': look at a model.
+ernie-pair fill-mask --model_name_or_path output --text '今天[MASK][MASK]很好'
 """
 
 import json
@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Literal, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
@@ -48,10 +48,6 @@ class MaskedText(NamedTuple):
     text: str
     ids: List[int]
     slots: List[Slot]
-
-    def filled(self, slot: Slot, word: str) -> str:
-        """Return the text with ``word`` in place of ``slot``; other masks stay."""
-        return f"{self.text[: slot.start]}{word}{self.text[slot.end :]}"
 
 
 def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, where: str = "") -> MaskedText:
@@ -216,17 +212,20 @@ class MaskFiller:
             rows = np.array([masked.ids] * len(beams), np.int64)
             rows[:, slot.positions[:number]] = [beam.ids for beam in beams]
             width = top_k if number == len(slot.positions) - 1 else beam_size
-            beams = self._extend(beams, self._log_probabilities(rows, position), width)
-        fillings = [self._filling(masked, slot, beam) for beam in beams]
+            totals = self._log_probabilities(rows, position)
+            totals += np.array([[beam.log_probability] for beam in beams])
+            order = np.argsort(-totals, axis=None, kind="stable")[:width]  # ties in the order of ids
+            chosen = zip(*np.unravel_index(order, totals.shape))
+            beams = [_Beam((*beams[row].ids, int(token)), float(totals[row, token])) for row, token in chosen]
+            beams = [beam for beam in beams if np.isfinite(beam.log_probability)]
+        fillings = []
+        for beam in beams:
+            tokens = [self.tokenizer.tokens[token] for token in beam.ids]
+            word = join_tokens(tokens)
+            filled = f"{masked.text[: slot.start]}{word}{masked.text[slot.end :]}"  # other masks stay
+            probability = float(np.exp(beam.log_probability))
+            fillings.append(Filling(word, tokens, list(beam.ids), probability, filled))
         return FilledSlot(slot.start, slot.end, len(slot.positions), fillings)
-
-    def _extend(self, beams: Sequence[_Beam], log_probabilities: np.ndarray, width: int) -> List[_Beam]:
-        """Extend all beams by one token and return the ``width`` most probable; ties in the order of ids."""
-        totals = log_probabilities + np.array([[beam.log_probability] for beam in beams])
-        order = np.argsort(-totals, axis=None, kind="stable")[:width]
-        chosen = zip(*np.unravel_index(order, totals.shape))
-        kept = [_Beam((*beams[row].ids, int(token)), float(totals[row, token])) for row, token in chosen]
-        return [beam for beam in kept if np.isfinite(beam.log_probability)]
 
     def _log_probabilities(self, rows: np.ndarray, position: int) -> np.ndarray:
         """Return the log probabilities of the tokens at ``position`` of ``rows`` [N, S], float64 [N, K]."""
@@ -242,12 +241,6 @@ class MaskFiller:
         values = values[:, : self._known]
         values[:, self._never] = -np.inf
         return values
-
-    def _filling(self, masked: MaskedText, slot: Slot, beam: _Beam) -> Filling:
-        tokens = [self.tokenizer.tokens[token] for token in beam.ids]
-        word = join_tokens(tokens)
-        filled = masked.filled(slot, word)
-        return Filling(word, tokens, list(beam.ids), float(np.exp(beam.log_probability)), filled)
 
 
 STANDARD_INPUT = "-"
@@ -311,46 +304,42 @@ def fill_mask(config: FillMaskConfig) -> None:
         )
     if config.text_file == STANDARD_INPUT:
         refuse_closed_input("--text_file -")
-    show = _json_line if config.format == "json" else _table
     if not config.output:
         filler = MaskFiller(config.model_name_or_path, config.device)
-        for line in _answers(config, filler, show, lambda count: None):
+        for line in _answers(config, filler, lambda count: None):
             sys.stdout.write(line)
             sys.stdout.flush()
         return
-    results = _results(config)
-    if results.are_done():
-        return
-    filler = MaskFiller(config.model_name_or_path, config.device)
-    with results.published() as (draft,), Progress(files_of(config.text_file), log_interval=0) as progress:
-        lines = _answers(config, filler, show, progress.read)
-        draft.write_text("".join(lines), encoding="utf-8")
-    print(f"wrote {config.output}")
-
-
-def _results(config: FillMaskConfig) -> Results:
     if config.text_file == STANDARD_INPUT:
         raise InputError(
             "--text_file -: standard input cannot be read again to check --output; name a file, or use "
             "> FILE instead"
         )
-    source = open_model(config.model_name_or_path, model_type="")
-    inputs: Dict[str, Sequence[Path]] = {
-        "text_file": files_of(config.text_file),
-        "model_name_or_path": [*source.weight_files, source.vocab_file],
-    }
-    settings = settings_of(config, *PLACES)
-    return Results("fill-mask", [Path(config.output)], inputs, settings, config.overwrite)
+    source, files = open_model(config.model_name_or_path, model_type=""), files_of(config.text_file)
+    results = Results(
+        "fill-mask",
+        [Path(config.output)],
+        {"text_file": files, "model_name_or_path": [*source.weight_files, source.vocab_file]},
+        settings_of(config, *PLACES),
+        config.overwrite,
+    )
+    if results.are_done():
+        return
+    filler = MaskFiller(config.model_name_or_path, config.device)
+    with results.published() as (draft,), Progress(files, log_interval=0) as progress:
+        lines = _answers(config, filler, progress.read)
+        draft.write_text("".join(lines), encoding="utf-8")
+    print(f"wrote {config.output}")
 
 
-def _answers(
-    config: FillMaskConfig,
-    filler: MaskFiller,
-    show: Callable[[str, List[FilledSlot]], str],
-    advance: Callable[[int], None],
-) -> Iterator[str]:
+def _answers(config: FillMaskConfig, filler: MaskFiller, advance: Callable[[int], None]) -> Iterator[str]:
     for where, text in _texts(config, advance):
-        yield show(text, filler.fill(text, config.top_k, config.beam_size, where))
+        slots = filler.fill(text, config.top_k, config.beam_size, where)
+        if config.format == "table":
+            yield _table(text, slots)
+            continue
+        named = [{**each._asdict(), "fillings": [one._asdict() for one in each.fillings]} for each in slots]
+        yield json.dumps({"text": text, "slots": named}, ensure_ascii=False) + "\n"
 
 
 def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[Tuple[str, str]]:
@@ -363,7 +352,10 @@ def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[T
         name = "<stdin>"
         lines: Iterable[bytes] = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)  # as each arrives
     else:
-        name, lines = config.text_file, read_lines(_file_of(config.text_file), advance)
+        path = Path(config.text_file)
+        if not path.exists() or path.is_dir():
+            raise InputError(f"{path}: no such file; fix --text_file")
+        name, lines = config.text_file, read_lines(path, advance)
     for number, line in enumerate(lines, start=1):
         text = decoded(name, number, line, rules)
         text = text.removeprefix("\ufeff") if number == 1 else text  # as read_lines does with a file's
@@ -371,29 +363,12 @@ def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[T
             yield f"{name}:{number}", text
 
 
-def _file_of(given: str) -> Path:
-    path = Path(given)
-    if not path.exists() or path.is_dir():
-        raise InputError(f"{given}: no such file; fix --text_file")
-    return path
-
-
-def _json_line(text: str, slots: List[FilledSlot]) -> str:
-    named = [{**slot._asdict(), "fillings": [each._asdict() for each in slot.fillings]} for slot in slots]
-    return json.dumps({"text": text, "slots": named}, ensure_ascii=False) + "\n"
-
-
 def _table(text: str, slots: List[FilledSlot]) -> str:
     lines = [text]
     for number, slot in enumerate(slots, start=1):
         masks = f"{slot.masks} masks" if slot.masks > 1 else "1 mask"
         lines.append(f"  word {number} ({masks})")
-        lines += [
-            f"  {_percent(each.probability):>8} %  {each.word}  {each.filled}" for each in slot.fillings
-        ]
+        for each in slot.fillings:  # two decimals, or two digits where these would show 0.00
+            percent = f"{100 * each.probability:.{'2f' if each.probability >= 1e-4 else '2g'}}"
+            lines.append(f"  {percent:>8} %  {each.word}  {each.filled}")
     return "\n".join(lines) + "\n\n"
-
-
-def _percent(share: float) -> str:
-    """Return a probability in percent: two decimals, or two digits of one that these would show as 0.00."""
-    return f"{100 * share:.2f}" if share >= 1e-4 else f"{100 * share:.2g}"

@@ -7,6 +7,7 @@ plain ops and still computes in float32.
 """
 
 from collections import defaultdict
+from functools import partial
 from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -60,21 +61,19 @@ def choose_path(flags: KernelFlags, device: str, num_processes: int) -> KernelCh
 
     def choose() -> KernelChoice:
         choice = choose_kernels(flags, device)
-        return _with_operator(flags, device, choice) if choice.is_fused else choice
+        if not choice.is_fused:
+            return choice
+        try:
+            load_operator(open_kernels(), cpu_threads(), user_cache())
+        except (OperatorError, MachineError) as error:
+            reason = f"the operator for the static graph is not available: {message_of(error)}"
+            return choose_plain(flags, reason, device)
+        return choice.with_note("embeddings by Paddle")
 
     def all_reduce(values: np.ndarray) -> np.ndarray:
         return RankSums(num_processes, paddle.static.Executor(paddle.CPUPlace()), cpu=True)(values)
 
     return agree_on_path(choose, flags, device, num_processes, all_reduce)
-
-
-def _with_operator(flags: KernelFlags, device: str, choice: KernelChoice) -> KernelChoice:
-    try:
-        load_operator(open_kernels(), cpu_threads(), user_cache())
-    except (OperatorError, MachineError) as error:
-        reason = f"the operator for the static graph is not available: {message_of(error)}"
-        return choose_plain(flags, reason, device)
-    return choice.with_note("embeddings by Paddle")
 
 
 def fuse_layers(
@@ -90,19 +89,13 @@ def fuse_layers(
     if choice.is_fused:
         for number, layer in enumerate(layers):
             settings = LayerSettings(number, choice.precision, is_last=number == len(layers) - 1)
-            set_forward(layer, _FusedLayer(layer, settings, inputs))
+            set_forward(layer, partial(_run_fused, layer, settings, inputs))
     return choice
 
 
-class _FusedLayer:
-    """Replaces the forward pass of ``layer``."""
-
-    def __init__(self, layer: nn.Layer, settings: LayerSettings, inputs: GraphInputs):
-        self.layer, self.settings, self.inputs = layer, settings, inputs
-
-    def __call__(self, src, src_mask=None, cache=None, output_attentions=False):
-        assert cache is None and not output_attentions  # pretraining uses neither
-        return add_encoder_layer(self.layer, self.settings, src, src_mask, self.inputs)
+def _run_fused(layer, settings, inputs, src, src_mask=None, cache=None, output_attentions=False):
+    assert cache is None and not output_attentions  # pretraining uses neither
+    return add_encoder_layer(layer, settings, src, src_mask, inputs)
 
 
 class OpChains:
@@ -345,7 +338,11 @@ def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Ca
     if config.fused_ops == AUTO and config.device == "cpu":
         return NOTHING_FUSED
     wanted = set(FUSED_OPS) if config.fused_ops == AUTO else config.asked_ops
-    attention, why_plain = _attention_of(config, head_size, capability)
+    attention, why_plain = FLASH, _why_plain(config) or _why_no_flash(head_size, capability)
+    if why_plain:
+        why_no_softmax = _why_no_fused_softmax(config)
+        attention = SOFTMAX_MASK
+        why_plain = f"{why_plain}, and {why_no_softmax}" if why_no_softmax else ""
     reasons = {
         ATTENTION: why_plain,
         GEMM_EPILOGUE: _why_plain(config),
@@ -359,15 +356,6 @@ def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Ca
     return FusedOps(
         attention if ATTENTION in able else "", GEMM_EPILOGUE in able, COLLECTIVES in able, reasons
     )
-
-
-def _attention_of(config: PretrainConfig, head_size: int, capability: Optional[Capability]):
-    """Return (kind, '') or ('', why there is none)."""
-    why_plain = _why_plain(config) or _why_no_flash(head_size, capability)
-    if not why_plain:
-        return FLASH, ""
-    why_no_softmax = _why_no_fused_softmax(config)
-    return (SOFTMAX_MASK, "") if not why_no_softmax else ("", f"{why_plain}, and {why_no_softmax}")
 
 
 def _why_no_flash(head_size: int, capability: Optional[Capability]) -> str:
@@ -411,22 +399,17 @@ def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
     """
     for is_wanted in (is_sum, is_broadcast):
         groups: DefaultDict[tuple, List] = defaultdict(list)
+        grouped = {
+            name for op in block.ops if op.type == "coalesce_tensor" for name in op.output("FusedOutput")
+        }
         for op in block.ops:
-            if is_wanted(op) and _is_single(block, op):
+            if is_wanted(op) and op.output_arg_names[0] not in grouped:
                 variable = find_variable(block, op.output_arg_names[0])
                 groups[(op.attr("root") if is_broadcast(op) else -1, variable.dtype)].append(op)
         for (root, _), ops in groups.items():
             for piece in _pieces(block, ops):
                 _fuse(block, piece, copies=root in (-1, rank))
     sync(main)
-
-
-def _is_single(block, op) -> bool:
-    """Return whether ``op`` handles a single parameter or gradient, not a group."""
-    return not any(
-        other.type == "coalesce_tensor" and op.output_arg_names[0] in other.output("FusedOutput")
-        for other in block.ops
-    )
 
 
 def _pieces(block, ops: List) -> Iterator[List]:
@@ -449,7 +432,9 @@ def _fuse(block, ops: List, copies: bool) -> None:
     names = [op.output_arg_names[0] for op in ops]
     first = find_variable(block, names[0])
     fused = block.create_var(name=f"{names[0]}.fused", dtype=first.dtype, stop_gradient=True)
-    kind, attrs = ops[0].type, _attributes_of(ops[0])
+    known = ("ring_id", "root", "reduce_type", "use_calc_stream", "op_role")
+    kind = ops[0].type
+    attrs = {name: value for name, value in ops[0].all_attrs().items() if name in known}
     (target,) = ops[0].output_names
     (source,) = (slot for slot in ops[0].input_names if ops[0].input(slot))
     place = next(index for index, op in enumerate(block.ops) if op is ops[0])
@@ -463,8 +448,3 @@ def _fuse(block, ops: List, copies: bool) -> None:
     }
     outputs = {"Output": names, "FusedOutput": [fused.name]}
     insert_described(block, place, "coalesce_tensor", {"Input": names}, outputs, settings)
-
-
-def _attributes_of(op) -> Dict:
-    known = ("ring_id", "root", "reduce_type", "use_calc_stream", "op_role")
-    return {name: value for name, value in op.all_attrs().items() if name in known}

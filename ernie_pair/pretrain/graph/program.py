@@ -283,12 +283,25 @@ def build_program(
         forward = _add_forward(config, model_config, kernels)
         test = main.clone(for_test=True)
         if fused.attention:
-            _fuse_attention(fused.attention, main, forward)
-        rate = _minimize(config, forward.model, forward.outputs, _loss_of(config, forward), fused)
+            num_layers, is_flash = len(forward.outputs.layers), fused.attention == FLASH
+            found = fuse_attention(main, forward.inputs.seed) if is_flash else fuse_softmax(main)
+            if found != num_layers:
+                raise InputError(
+                    f"--fused_ops attention recognizes {found} of the {num_layers} attentions of this model, "
+                    "in this Paddle; leave it out, or pass --fused_ops none"
+                )
+        loss = forward.sums.masked_loss * forward.weights[0]
+        if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
+            loss = loss + forward.sums.sop_loss * forward.weights[1]
+        rate = _minimize(config, forward.model, forward.outputs, loss, fused)
     cut_normals(startup)
     replace_seed_ops(main, forward.inputs.seed)
     block, updates = updates_of(main)
-    slots = _slots_of(main, updates)
+    variable = main.global_block().var
+    slots = {
+        update.input("Param")[0]: {name: variable(name).shape for name in state_of(update)}
+        for update in updates
+    }
     monitors = add_monitors(main, startup, block, updates[0])
     if config.sharding_degree > 1:
         shard_optimizer(main, startup, rank % config.sharding_degree, config.sharding_degree)
@@ -302,6 +315,12 @@ def build_program(
         divide_by_labelled(main, LOSS_WEIGHTS, DIVIDED_WEIGHTS)
     if needs_gloo(config.device, config.processes):
         drop_stream_syncs(main, startup)
+    fleets = fleet.fleet  # the one that ``minimize`` went through
+
+    def narrow(place, scope) -> None:
+        """Cast the weights in the scope, and the evaluation program, to half precision."""
+        fleets.amp_init(place, scope=scope, test_program=test)
+
     return PretrainProgram(
         main,
         startup,
@@ -314,7 +333,7 @@ def build_program(
         config.device,
         recorded_passes,
         forward.kernels,
-        narrow=_narrowing(config, test),
+        narrow=narrow if config.narrows_weights else None,
         file_rows=model_config.vocab_size if config.optimizer == "lamb" else None,  # they enter its norms
     )
 
@@ -338,32 +357,6 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) ->
     return _Forward(model, inputs, weights, outputs, sum_losses(outputs, feeds), kernels)
 
 
-def _loss_of(config: PretrainConfig, forward: _Forward):
-    """Add the loss, float32 [1], that the step minimises."""
-    loss = forward.sums.masked_loss * forward.weights[0]
-    if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
-        loss = loss + forward.sums.sop_loss * forward.weights[1]
-    return loss
-
-
-def _slots_of(main: paddle.static.Program, updates) -> Dict[str, Dict[str, tuple]]:
-    """Return {parameter: {variable of its optimizer state: shape}} of the ops that update the parameters."""
-    return {
-        update.input("Param")[0]: {name: main.global_block().var(name).shape for name in state_of(update)}
-        for update in updates
-    }
-
-
-def _fuse_attention(kind: str, main: paddle.static.Program, forward: _Forward) -> None:
-    num_layers = len(forward.outputs.layers)
-    found = fuse_attention(main, forward.inputs.seed) if kind == FLASH else fuse_softmax(main)
-    if found != num_layers:
-        raise InputError(
-            f"--fused_ops attention recognizes {found} of the {num_layers} attentions of this model, in this "
-            "Paddle; leave it out, or pass --fused_ops none"
-        )
-
-
 def _minimize(
     config: PretrainConfig, model, outputs: Outputs, loss, fused: FusedOps
 ) -> Callable[[float], None]:
@@ -378,17 +371,6 @@ def _minimize(
     with decorates, meets, quiet:
         fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
     return schedule.set
-
-
-def _narrowing(config: PretrainConfig, test: paddle.static.Program) -> Optional[Callable]:
-    """Return the function that casts the weights in the scope, and the evaluation program, to half precision.
-
-    It is fleet's; None below O2.
-    """
-    if not config.narrows_weights:
-        return None
-    optimizer = fleet.fleet  # the one that ``minimize`` went through
-    return lambda place, scope: optimizer.amp_init(place, scope=scope, test_program=test)
 
 
 class _GivenRate(paddle.optimizer.lr.LRScheduler):

@@ -137,7 +137,13 @@ def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, bl
 
     ``block`` holds ``update``, one of the ops that update a parameter. Call it before any of them is removed.
     """
-    norm = _norm_in(block)
+    norms = (
+        op.output("Out")[0]  # that clipping computes
+        for op in block.ops
+        if op.type == "sqrt" and "gradient_clip" in op.all_attrs().get("op_namescope", "")
+    )
+    norm = next(norms, None)
+    scales = (op.output("LossScaling") for op in block.ops if op.type == "update_loss_scaling")
     skips = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
     role = {"op_role": update.all_attrs()["op_role"]}
     if norm:
@@ -156,7 +162,7 @@ def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, bl
             attrs={"axis": -1, **role},
         )
     return Monitors(
-        GRADIENT_NORM if norm else None, SKIPPED_UPDATES if skips else None, _loss_scale_in(block)
+        GRADIENT_NORM if norm else None, SKIPPED_UPDATES if skips else None, next(scales, [None])[0]
     )
 
 
@@ -176,9 +182,13 @@ def add_records(
     block = program.global_block()
     records = block.create_var(**about)
     with paddle.static.program_guard(program), paddle.utils.unique_name.guard("records/"):
-        row = paddle.stack([_in_float32(block.var(each.name)) for each in sums])
+        recorded = [block.var(each.name) for each in sums]
+        row = paddle.stack([v if v.dtype == paddle.float32 else paddle.cast(v, "float32") for v in recorded])
         kept = paddle.slice(records, axes=[0], starts=[width], ends=[rows * width])
-    norms = [_variable(block, norm)] if norm else []
+    norms = []
+    if norm:  # which the evaluation program finds in the scope
+        of_norm = {"name": norm, "shape": [1], "dtype": "float32", "persistable": True}
+        norms = [block.var(norm) if block.has_var(norm) else block.create_var(**of_norm)]
     inputs = {"X": [kept, row, *norms]}
     block.append_op(type="concat", inputs=inputs, outputs={"Out": [records]}, attrs={"axis": 0})
 
@@ -186,30 +196,6 @@ def add_records(
 def record_width(sums: Sequence, norm: Optional[str]) -> int:
     """Return how many numbers a row of the records has: the ``sums``, and the norm if there is one."""
     return len(sums) + bool(norm)
-
-
-def _variable(block, name: str):
-    """Return the variable of a norm; the evaluation program finds it in the scope."""
-    about = {"name": name, "shape": [1], "dtype": "float32", "persistable": True}
-    return block.var(name) if block.has_var(name) else block.create_var(**about)
-
-
-def _in_float32(variable):
-    return variable if variable.dtype == paddle.float32 else paddle.cast(variable, "float32")
-
-
-def _norm_in(block) -> Optional[str]:
-    """Return the variable of the global norm that clipping computes."""
-    for op in block.ops:
-        if op.type == "sqrt" and "gradient_clip" in op.all_attrs().get("op_namescope", ""):
-            return op.output("Out")[0]
-    return None
-
-
-def _loss_scale_in(block) -> Optional[str]:
-    """Return the variable of the loss scale, if the loss is scaled dynamically."""
-    scales = (op.output("LossScaling") for op in block.ops if op.type == "update_loss_scaling")
-    return next(scales, [None])[0]
 
 
 def _create(main: paddle.static.Program, startup: paddle.static.Program, name: str):

@@ -48,10 +48,14 @@ SKIP_ALONE = AmpPlan("float32", "O1", 1.0, NEVER, 2.0, 1, 0.5)
 def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
     """Return what the flags ask for; None is float32 without a loss scaler."""
     if config.use_amp:
+        scale = config.first_loss_scale
+        if config.amp_dtype == "bfloat16":
+            # It needs none, but Paddle checks for infinities only if the scale is not 1.
+            scale = 2.0 if config.on_nan == "skip" else 1.0
         return AmpPlan(
             config.amp_dtype,
             config.amp_level,
-            _first_scale(config),
+            scale,
             config.incr_every_n_steps,
             config.incr_ratio,
             config.decr_every_n_nan_or_inf,
@@ -60,16 +64,6 @@ def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
             config.reduce_dtype == "float32",
         )
     return SKIP_ALONE if config.on_nan == "skip" else None
-
-
-def _first_scale(config: PretrainConfig) -> float:
-    """Return the first loss scale.
-
-    bfloat16 needs none, but Paddle checks for infinities only if the scale is not 1.
-    """
-    if config.amp_dtype == "bfloat16":
-        return 2.0 if config.on_nan == "skip" else 1.0
-    return config.first_loss_scale
 
 
 @contextmanager
