@@ -156,10 +156,16 @@ def _open(folder: Path, most: str) -> Kernels:
         return _none(f"{LEVEL_ASKED}=none is set")
     if platform.machine() != PROCESSOR:
         return _none(f"the fused kernels are for x86-64 processors, and this one is {platform.machine()}")
-    found = _compiled_in(folder)
+    of_this = [
+        folder / f"_fused{suffix}" for suffix in EXTENSION_SUFFIXES
+    ]  # of this Python; others may be stale
+    candidates = (*of_this, *sorted(folder.glob("_fused*.so")))
+    found = next((path for path in candidates if path.is_file()), None)
     if found is None:
         return _none("the package was built without its compiled kernels")
-    libraries = _paddle_libraries()
+    import paddle
+
+    libraries = Path(paddle.__file__).parent / "libs"
     for name in (OPENMP, ONEDNN):
         if not (libraries / name).is_file():
             return _none(f"this Paddle has no {name}")
@@ -179,20 +185,8 @@ def _open(folder: Path, most: str) -> Kernels:
     return Kernels(library, LEVELS[level])
 
 
-def _compiled_in(folder: Path) -> Optional[Path]:
-    """Return the compiled file, or None; that of this Python first, because others may be stale."""
-    of_this = [folder / f"_fused{suffix}" for suffix in EXTENSION_SUFFIXES]
-    return next((path for path in (*of_this, *sorted(folder.glob("_fused*.so"))) if path.is_file()), None)
-
-
 def _none(reason: str) -> Kernels:
     return Kernels(None, "none", reason)
-
-
-def _paddle_libraries() -> Path:
-    import paddle
-
-    return Path(paddle.__file__).parent / "libs"
 
 
 ALIGNMENT = 64
@@ -248,7 +242,9 @@ class WorkspacePool:
             self._collect()
             index = next((i for i in reversed(range(len(self._free))) if self._free[i].size == rounded), None)
             if index is None:
-                buffer = _aligned(rounded)
+                whole = np.empty(rounded + ALIGNMENT, dtype=np.uint8)
+                start = -whole.ctypes.data % ALIGNMENT
+                buffer = whole[start : start + rounded]
             else:
                 buffer = self._free.pop(index)
                 self.free_bytes -= rounded
@@ -285,12 +281,6 @@ def rounded_size(size: int) -> int:
     """Return ``size`` rounded up to 4, 5, 6 or 7 times a power of two."""
     quarter = max(SMALLEST, 1 << max(size - 1, 1).bit_length() - 1) // 4
     return max(SMALLEST, -(-size // quarter) * quarter)
-
-
-def _aligned(size: int) -> np.ndarray:
-    whole = np.empty(size + ALIGNMENT, dtype=np.uint8)
-    start = -whole.ctypes.data % ALIGNMENT
-    return whole[start : start + size]
 
 
 POOL = WorkspacePool()

@@ -54,8 +54,20 @@ def find_operator(cache: Path) -> Path:
     Any number of processes may call this at once: one compiles. Raises OperatorError.
     """
     folder = cache / FOLDER
+    key: Dict[str, object] = {
+        "paddle": [paddle.__version__, paddle.version.commit, paddle.is_compiled_with_cuda()],
+        "flags": list(FLAGS),
+        "machine": [platform.machine(), *platform.libc_ver()],
+        "sources": {path.name: sha256_of_file(path) for path in (SOURCE, PART, HEADER)},
+    }
+
+    def write(compiled: bytes, draft: Path) -> Dict[str, object]:
+        draft.write_bytes(compiled)
+        draft.chmod(0o600)
+        return {"sha256": sha256_of_file(draft)}
+
     kept: KeyedCache[Any] = KeyedCache(
-        folder, _key(), _write, lambda note, path: path, kind="operator-", ending=".so"
+        folder, key, write, lambda note, path: path, kind="operator-", ending=".so"
     )
     try:
         make_folder(cache)
@@ -90,15 +102,6 @@ def _refuse_of_others(path: Path) -> None:
         )
 
 
-def _key() -> Dict[str, object]:
-    return {
-        "paddle": [paddle.__version__, paddle.version.commit, paddle.is_compiled_with_cuda()],
-        "flags": list(FLAGS),
-        "machine": [platform.machine(), *platform.libc_ver()],
-        "sources": {path.name: sha256_of_file(path) for path in (SOURCE, PART, HEADER)},
-    }
-
-
 def _compile() -> bytes:
     """Compile the sources with g++, or the compiler that CXX names. Raises OperatorError."""
     command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
@@ -131,19 +134,15 @@ def _run(command: List[str]) -> str:
     return done.stdout
 
 
-def _write(compiled: bytes, draft: Path) -> Dict[str, object]:
-    draft.write_bytes(compiled)
-    draft.chmod(0o600)
-    return {"sha256": sha256_of_file(draft)}
-
-
 OPERATOR = "ernie_pair_encoder_layer"
 PARAMETERS = "WQ BQ WK BK WV BV WO BO W1 B1 W2 B2 G1 E1 G2 E2".split()  # in the order of fused.h
 # The functions that the operator calls, in the order of its `Library`.
+# fmt: off
 FUNCTIONS = (
-    *("fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes"),
-    *("fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step"),
+    "fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes",
+    "fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step",
 )
+# fmt: on
 _registered: Dict[str, ctypes.CDLL] = {}  # one for the life of the process: Paddle registers an operator once
 
 
@@ -178,18 +177,6 @@ def _load(path: Path) -> ctypes.CDLL:
         raise OperatorError(f"Paddle cannot load it ({' '.join(str(error).split())[:200]})") from None
 
 
-class LayerSettings(NamedTuple):
-    """The settings of a layer's op.
-
-    ``number``: of the layer in its model, so that no two drop the same. ``precision``: fp32 or bf16.
-    ``is_last``: only the first token of each sequence and the chosen ones are read; the others come out as 0.
-    """
-
-    number: int
-    precision: str
-    is_last: bool
-
-
 class GraphInputs(NamedTuple):
     """The inputs that all layers of a program share.
 
@@ -203,13 +190,17 @@ class GraphInputs(NamedTuple):
 
 def add_encoder_layer(
     layer: nn.TransformerEncoderLayer,
-    settings: LayerSettings,
+    number: int,
+    precision: str,
+    is_last: bool,
+    inputs: GraphInputs,
     x: paddle.Tensor,
     mask: paddle.Tensor,
-    inputs: GraphInputs,
 ) -> paddle.Tensor:
     """Add ``layer`` to the program as one op and return its output, float32 [B, S, D].
 
+    ``number``: of the layer in its model, so that no two drop the same. ``precision``: fp32 or bf16.
+    ``is_last``: only the first token of each sequence and the chosen ones are read; the others come out as 0.
     ``x`` float32 [B, S, D]; ``mask`` float32 [B, 1, 1, S], added to the scores. Evaluation programs,
     which are clones for tests, have no dropout.
     """
@@ -225,13 +216,13 @@ def add_encoder_layer(
         outputs={"Y": [y], "Saved": [saved]},
         attrs={
             "heads": layer.self_attn.num_heads,
-            "layer": settings.number,
+            "layer": number,
             "activation": ACTIVATIONS[activation_of(layer)],
-            "precision": PRECISIONS[settings.precision],
+            "precision": PRECISIONS[precision],
             "hidden_dropout": float(layer.dropout1.p),
             "attention_dropout": float(layer.self_attn.dropout),
             "epsilon": epsilon_of(layer.norm1),
-            "read_rows_alone": settings.is_last,
+            "read_rows_alone": is_last,
             "is_test": False,
         },
     )

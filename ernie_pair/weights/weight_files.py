@@ -26,7 +26,7 @@ import stat
 import struct
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 from safetensors import SafetensorError  # type: ignore[attr-defined]  # its stub lacks it
@@ -193,20 +193,15 @@ def _description(message: bytes) -> Tuple[int, Tuple[int, ...]]:
         elif tag == 0x10:
             shape.append(value)
         elif tag == 0x12 and place + value <= len(message):
-            shape += _varints(message[place : place + value])
-            place += value
+            end = place + value
+            while place < end:
+                size, place = _varint(message[:end], place)
+                shape.append(size)
         else:
             raise ValueError(f"field {tag} in the description")
     if len(shape) > MOST_DIMENSIONS or any(size >= 1 << 63 for size in shape):
         raise ValueError("a shape that no tensor has")
     return kind, tuple(shape)
-
-
-def _varints(message: bytes) -> Iterator[int]:
-    place = 0
-    while place < len(message):
-        value, place = _varint(message, place)
-        yield value
 
 
 def _varint(message: bytes, place: int) -> Tuple[int, int]:
@@ -384,38 +379,31 @@ def refuse_mismatch(wanted: Dict[str, tuple], found: Arrays, where: str) -> None
 
     ``wanted``: {name: shape}. The error lists up to five names of each kind.
     """
-    problems = [
-        _list_names("missing", [name for name in wanted if name not in found]),
-        _list_names("unknown", [name for name in found if name not in wanted]),
-        _list_names(
-            "of another shape",
-            [
-                f"{name} {found[name].shape} instead of {tuple(shape)}"
-                for name, shape in wanted.items()
-                if name in found and tuple(found[name].shape) != tuple(shape)
-            ],
-        ),
-    ]
-    problems = [problem for problem in problems if problem]
+    kinds = {
+        "missing": [name for name in wanted if name not in found],
+        "unknown": [name for name in found if name not in wanted],
+        "of another shape": [
+            f"{name} {found[name].shape} instead of {tuple(shape)}"
+            for name, shape in wanted.items()
+            if name in found and tuple(found[name].shape) != tuple(shape)
+        ],
+    }
+    problems = []
+    for kind, names in kinds.items():
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        problems += [f"{len(names)} {kind}: {', '.join(names[:5])}{more}"] if names else []
     if problems:
         raise CheckpointError(
             f"{where} holds another model: {'; '.join(problems)}; give weights of this config"
         )
 
 
-def _list_names(kind: str, names: list) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"{len(names)} {kind}: {', '.join(names[:5])}{more}"
-
-
 def first_not_finite(arrays: Dict[str, np.ndarray]) -> Optional[str]:
     """Return the name of an array that holds NaN or infinity; arrays of uint16 are bfloat16."""
-    return next((name for name, array in arrays.items() if not _all_finite(array)), None)
-
-
-def _all_finite(array: np.ndarray) -> bool:
-    if array.dtype == BFLOAT16:
-        return is_bfloat16_finite(array)
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    for name, array in arrays.items():
+        is_half = array.dtype == BFLOAT16
+        if is_half and not is_bfloat16_finite(array):
+            return name
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return name
+    return None

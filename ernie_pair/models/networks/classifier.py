@@ -176,7 +176,8 @@ class PairClassifier(EncoderModel):
         super().__init__(_classifier_spec(family, spec, dropout, pooling or spec.pooling, type(self)))
         self.pooling, self.num_classes = self.spec.pooling, self.spec.num_labels
         self.head = self.way.head if self.pooling == "cls" else "mean"
-        self.dropout = nn.Dropout(_head_dropout(self.spec, self.encoder.config))
+        rate, usual = self.spec.classifier_dropout, self.encoder.config.hidden_dropout_prob
+        self.dropout = nn.Dropout(usual if rate is None else rate)
         self._add_head()
         self.reads_all_tokens = False  # somebody reads the last hidden states, by a hook
         self._centre_scores()
@@ -339,10 +340,6 @@ def _classifier_spec(
         rates += ["classifier_dropout_prob"] if family == "albert" else []
         settings.update(dict.fromkeys(rates, dropout))
     return encoder_spec(spec.with_config(settings))
-
-
-def _head_dropout(spec: ModelSpec, made_of) -> float:
-    return made_of.hidden_dropout_prob if spec.classifier_dropout is None else spec.classifier_dropout
 
 
 HEADS = ("classifier.", "pre_classifier.")

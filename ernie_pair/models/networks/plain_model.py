@@ -24,7 +24,7 @@ from paddle import nn
 
 from data_tools.files.atomic_folder import is_as_made, publish_folder, read_made
 from data_tools.files.errors import CheckpointError, InputError
-from ernie_pair.inference.token_rows import Batch, encode_texts, open_tokenizer
+from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.encoders import SavedLayer
 from ernie_pair.models.source import ModelSource
@@ -180,8 +180,10 @@ def width_of(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: in
     Nothing is changed: neither modes nor Paddle's random numbers. Raises InputError if it fails, or answers
     anything else.
     """
-    name, batch = type(layer).__name__, _trial_batch(vocab_file, spec, max_seq_len)
-    inputs = inputs_of(layer)
+    name, inputs = type(layer).__name__, inputs_of(layer)
+    tokenizer = open_tokenizer(vocab_file, spec, max_seq_len)
+    rows = encode_texts(["今天天气好", "我"], ["天气", "你"], None, tokenizer, min(max_seq_len, SHORT))
+    batch = rows.batch(np.arange(2))
     with _unchanged(layer), paddle.no_grad():
         try:
             given = paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)
@@ -196,12 +198,6 @@ def width_of(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: in
     if not (isinstance(shape, list) and len(shape) == 2 and shape[0] == 2):
         raise InputError(f"{name} returns {shape} of 2 pairs; return logits, [2, number of classes]")
     return int(shape[1])
-
-
-def _trial_batch(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> Batch:
-    tokenizer = open_tokenizer(vocab_file, spec, max_seq_len)
-    rows = encode_texts(["今天天气好", "我"], ["天气", "你"], None, tokenizer, min(max_seq_len, SHORT))
-    return rows.batch(np.arange(2))
 
 
 @contextmanager
@@ -269,7 +265,9 @@ def save_classifier(
     where something lies that this did not write or that was added to since, OSError when the disk refuses.
     """
     folder = Path(os.path.realpath(folder))
-    if os.path.lexists(folder) and not (_is_saved_model(folder) or _is_empty(folder)):
+    is_ours = is_as_made(folder) and SAVED_MODEL.items() <= (read_made(folder) or {}).items()
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if os.path.lexists(folder) and not (is_ours or is_empty):
         raise InputError(
             f"save_model: {folder} holds what save_model did not write, which would be lost; give another "
             "folder"
@@ -283,13 +281,3 @@ def save_classifier(
             shutil.copyfile(calibration, draft / CALIBRATION)
 
     publish_folder(folder, fill, lambda draft: SAVED_MODEL)
-
-
-def _is_saved_model(folder: Path) -> bool:
-    """Return whether ``folder`` is one of `save_classifier`, and holds nothing that came later."""
-    note = read_made(folder) or {}
-    return is_as_made(folder) and SAVED_MODEL.items() <= note.items()
-
-
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())

@@ -21,7 +21,6 @@ from ernie_pair.kernels.embeddings import why_layers_unfit
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.kernels.operator import (
     GraphInputs,
-    LayerSettings,
     OperatorError,
     add_encoder_layer,
     load_operator,
@@ -88,14 +87,15 @@ def fuse_layers(
         return choose_plain(flags, unfit, "cpu")
     if choice.is_fused:
         for number, layer in enumerate(layers):
-            settings = LayerSettings(number, choice.precision, is_last=number == len(layers) - 1)
-            set_forward(layer, partial(_run_fused, layer, settings, inputs))
+            is_last = number == len(layers) - 1
+            fused = partial(add_encoder_layer, layer, number, choice.precision, is_last, inputs)
+            set_forward(layer, partial(_run_fused, fused))
     return choice
 
 
-def _run_fused(layer, settings, inputs, src, src_mask=None, cache=None, output_attentions=False):
+def _run_fused(fused, src, src_mask=None, cache=None, output_attentions=False):
     assert cache is None and not output_attentions  # pretraining uses neither
-    return add_encoder_layer(layer, settings, src, src_mask, inputs)
+    return fused(src, src_mask)
 
 
 class OpChains:
