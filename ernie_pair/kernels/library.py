@@ -156,9 +156,8 @@ def _open(folder: Path, most: str) -> Kernels:
         return _none(f"{LEVEL_ASKED}=none is set")
     if platform.machine() != PROCESSOR:
         return _none(f"the fused kernels are for x86-64 processors, and this one is {platform.machine()}")
-    of_this = [
-        folder / f"_fused{suffix}" for suffix in EXTENSION_SUFFIXES
-    ]  # of this Python; others may be stale
+    # That of this Python first, because others may be stale.
+    of_this = [folder / f"_fused{suffix}" for suffix in EXTENSION_SUFFIXES]
     candidates = (*of_this, *sorted(folder.glob("_fused*.so")))
     found = next((path for path in candidates if path.is_file()), None)
     if found is None:

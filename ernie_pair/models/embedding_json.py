@@ -206,7 +206,10 @@ def _checked(path: Path, found: Dict[str, Any]) -> EmbeddingSettings:
     is_sound = {
         "pooling": isinstance(found.get("pooling"), str) and not bad_poolings(found["pooling"].split("+")),
         "dim": is_whole_number(dim, 1, 10**5),
-        "dims": isinstance(dims, list) and dims[-1:] == [dim] and _ascends(dims),
+        "dims": isinstance(dims, list)
+        and dims[-1:] == [dim]
+        and all(is_whole_number(one, 1) for one in dims)
+        and sorted(set(dims)) == dims,
         "max_seq_len": is_whole_number(found.get("max_seq_len"), SHORTEST_TEXT, LONGEST_TEXT),
         "temperature": is_number(found.get("temperature"), 0) and found["temperature"] > 0,
         "model_sha256": isinstance(found.get("model_sha256") or "", str),
@@ -243,10 +246,6 @@ def _is_step(found: Any) -> bool:
         and found.get("activation", ACTIVATIONS[0]) in ACTIVATIONS
         and all(isinstance(found.get(key, True), bool) for key in ("bias", "residual"))
     )
-
-
-def _ascends(dims: list) -> bool:
-    return all(is_whole_number(one, 1) for one in dims) and sorted(set(dims)) == dims
 
 
 def width_after(pooling: str, hidden_size: int, steps: Tuple[Step, ...]) -> int:

@@ -44,17 +44,16 @@ from data_tools.options.options import import_named
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, SIGMOID
 from ernie_pair.models.networks.encoders import (
     EncoderModel,
+    build_seeded,
     can_run_first_token,
     encoder_spec,
     hidden_states,
-    own_head,
     own_head_class,
 )
 from ernie_pair.models.source import ModelSource, open_model, refuse_no_family
 from ernie_pair.models.spec import (
     CONFIG,
     FAMILIES,
-    NO_MODEL,
     ModelSpec,
     TokenizerSettings,
     architecture_in,
@@ -62,7 +61,6 @@ from ernie_pair.models.spec import (
 )
 from ernie_pair.runtime.paddle_patches.layers import init_like
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
-from ernie_pair.runtime.processes.world import seed_of
 from ernie_pair.weights.parameter_names import match_parameters
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
@@ -196,14 +194,11 @@ class PairClassifier(EncoderModel):
         if self.head == "dense":
             self.pre_classifier = nn.Linear(made_of.hidden_size, made_of.hidden_size)
             init_like(self.encoder, self.pre_classifier)
-        is_own = self.head == "own"
-        linear = (
-            own_head(self.family, self.encoder)
-            if is_own
-            else nn.Linear(made_of.hidden_size, self.num_classes)
-        )
-        init_like(self.encoder, linear)
-        self.classifier = linear
+        if self.head == "own":
+            self.classifier = own_head_class(self.family, self.encoder)(made_of)
+        else:
+            self.classifier = nn.Linear(made_of.hidden_size, self.num_classes)
+        init_like(self.encoder, self.classifier)
 
     def _centre_scores(self) -> None:
         """Start a new regression model in the middle of its range instead of at 0."""
@@ -296,21 +291,12 @@ def build_classifier(
     pooling: str = "",
     model_class: Type[PairClassifier] = PairClassifier,
 ) -> PairClassifier:
-    """Return a classifier of the family of ``source`` with random weights, the same for the same ``seed``.
+    """Return a classifier of the family of ``source``; see `build_seeded`, whose errors it raises."""
 
-    Raises InputError if ``source`` does not describe a valid model, and what a user's ``model_class`` raises.
-    """
-    family = source.spec.family
-    paddle.seed(seed_of(seed))
-    try:
-        return model_class(family, source.spec, dropout, pooling)
-    except NO_MODEL as error:
-        if model_class is not PairClassifier:
-            raise
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{source.name}: {CONFIG} describes no valid {family} model ({reason}); correct it"
-        ) from None
+    def build() -> PairClassifier:
+        return model_class(source.spec.family, source.spec, dropout, pooling)
+
+    return build_seeded(source, seed, build, is_ours=model_class is PairClassifier)
 
 
 def _classifier_spec(

@@ -1,28 +1,27 @@
-"""Compute the last encoder layer for the first token of each sequence only, if the head reads nothing else.
+"""The encoders of PaddleNLP, how each family of them is called, and the folder that a model on one is saved in.
 
-Its keys and values are those of all tokens, as ever; its queries, its norms and its feed-forward are of one
-token per sequence. The answer is the same within the rounding of float32, and so are the gradients, for what
-is left out had no part in them. B batch, S sequence, D hidden.
-
-A layer with the files of a model's folder: weights, config.json, tokenizer.
+The last layer may be computed for the first token of each sequence only, if the head reads nothing else. Its
+keys and values are those of all tokens, as ever; its queries, its norms and its feed-forward are of one token
+per sequence. The answer is the same within the rounding of float32, and so are the gradients, for what is
+left out had no part in them. B batch, S sequence, D hidden.
 """
 
-import json
 import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple, Type
+from typing import Callable, Dict, List, Optional, Tuple, Type, TypeVar
 
 import paddle
 from paddle import nn
 
+from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import SEPARATOR
 from ernie_pair.kernels.encoder_layer import ModelState
 from ernie_pair.models.hugging_face.folders import MODEL_STATE, ModelParts, write_their_folder
 from ernie_pair.models.hugging_face.settings import refuse_other_model
-from ernie_pair.models.source import their_tokenizer_files, tokenizer_files
-from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec
+from ernie_pair.models.source import ModelSource, their_tokenizer_files, tokenizer_files
+from ernie_pair.models.spec import CONFIG, FAMILIES, NO_MODEL, ModelSpec, json_bytes
 from ernie_pair.runtime.paddle_patches.layers import (
     make_gelu_new,
     own_forward,
@@ -31,8 +30,11 @@ from ernie_pair.runtime.paddle_patches.layers import (
     share_positions,
 )
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
+from ernie_pair.runtime.processes.world import seed_of
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import Arrays
+
+Model = TypeVar("Model")
 
 
 class FirstTokenAlone:
@@ -155,13 +157,25 @@ def new_encoder(spec: ModelSpec) -> nn.Layer:
     return encoder
 
 
-def own_head(family: str, encoder: nn.Layer) -> nn.Layer:
-    """Return PaddleNLP's layer that makes logits of hidden states, with random weights."""
-    return own_head_class(family, encoder)(encoder.config)
+def build_seeded(source: ModelSource, seed: int, build: Callable[[], Model], is_ours: bool = True) -> Model:
+    """Return what ``build`` makes of ``source``, with random weights that are the same for the same ``seed``.
+
+    Raises InputError if ``source`` does not describe a valid model, and what code that is not ours raises.
+    """
+    paddle.seed(seed_of(seed))
+    try:
+        return build()
+    except NO_MODEL as error:
+        if not is_ours:
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{source.name}: {CONFIG} describes no valid {source.spec.family} model ({reason}); correct it"
+        ) from None
 
 
 def own_head_class(family: str, encoder: nn.Layer) -> Type[nn.Layer]:
-    """Return the class of `own_head`, which reads the state of the first token alone."""
+    """Return PaddleNLP's class that makes logits of hidden states; it reads that of the first token alone."""
     modeling = sys.modules[type(encoder).__module__]
     return getattr(modeling, f"{FAMILIES[family]}ClassificationHead")
 
@@ -225,8 +239,8 @@ class SavedLayer(nn.Layer):
 
         ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
         """
-        config = json.dumps(self.spec.to_config(), indent=2, ensure_ascii=False)
-        return {**tokenizer_files(vocab_file, self.spec, max_seq_len), CONFIG: f"{config}\n".encode()}
+        config = json_bytes(self.spec.to_config())
+        return {**tokenizer_files(vocab_file, self.spec, max_seq_len), CONFIG: config}
 
     def write_paddle(self, folder: Path, vocab_file: Path, max_seq_len: int) -> None:
         """Fill ``folder`` with the weights for Paddle, and `files_beside`."""
@@ -249,9 +263,7 @@ class EncoderModel(SavedLayer):
         self.pad_id = spec.pad_id
         self.attribute = self.way.attribute or spec.family
         self.add_sublayer(self.attribute, new_encoder(spec))
-        self.written_apart: Tuple[
-            str, ...
-        ] = ()  # begins names of weights that are none of transformers' model
+        self.written_apart: Tuple[str, ...] = ()  # begins names of weights that transformers' model has not
         self.fused_state: Optional[ModelState] = None  # of the fused kernels, where they compute the encoder
 
     @property
@@ -318,11 +330,11 @@ class EncoderModel(SavedLayer):
         if save_format != "paddle":
             theirs = folder / THEIRS if save_format == "both" else folder
             theirs.mkdir(exist_ok=True)
-            spec, arrays = self.spec, widen_tensors(self.own_weights())
-            apart = self.written_apart
-            arrays = {name: array for name, array in arrays.items() if not name.startswith(apart)}
-            tokenizer = their_tokenizer_files(vocab_file, spec, max_seq_len)
-            write_their_folder(theirs, ModelParts(self.family, spec.config, arrays, tokenizer, "the model"))
+            arrays = widen_tensors(self.own_weights())
+            arrays = {name: arrays[name] for name in arrays if not name.startswith(self.written_apart)}
+            tokenizer = their_tokenizer_files(vocab_file, self.spec, max_seq_len)
+            parts = ModelParts(self.family, self.spec.config, arrays, tokenizer, "the model")
+            write_their_folder(theirs, parts)
 
     def refuse_other_than_theirs(self) -> None:
         """Raise InputError when transformers has no model that computes the same."""

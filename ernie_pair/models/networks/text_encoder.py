@@ -1,11 +1,9 @@
-"""From hidden states to a vector: the poolings, and the steps after them, as sentence-transformers has them.
+"""One encoder for any text: an encoder of PaddleNLP, and one vector of its hidden states.
 
-B batch, S sequence, D numbers. ``is_text_BS1`` is 1 for a token and 0 for padding, of the dtype of states.
-
-One encoder for any text: an encoder of PaddleNLP, and one vector of its hidden states.
-
-A folder of it is one of the encoder alone, ErnieModel for example, which PaddleNLP and every command here
-take, with an embedding.json beside it. B batch, S sequence, D hidden.
+The poolings, and the steps after them, are those of sentence-transformers. A folder of it is one of the
+encoder alone, ErnieModel for example, which PaddleNLP and every command here take, with an embedding.json
+beside it. B batch, S sequence, D hidden; ``is_text_BS1`` is 1 for a token and 0 for padding, of the dtype of
+states.
 """
 
 import hashlib
@@ -17,14 +15,18 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from data_tools.files.errors import InputError
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, Step
 from ernie_pair.models.networks.classifier import HEADS, set_matching, unused_parts, with_prefix
-from ernie_pair.models.networks.encoders import THEIRS, EncoderModel, can_run_first_token, hidden_states
+from ernie_pair.models.networks.encoders import (
+    THEIRS,
+    EncoderModel,
+    build_seeded,
+    can_run_first_token,
+    hidden_states,
+)
 from ernie_pair.models.sentence_transformers import DENSE, read_sentence_folder, write_sentence_files
 from ernie_pair.models.source import ModelSource
-from ernie_pair.models.spec import CONFIG, FAMILIES, NO_MODEL, ModelSpec
-from ernie_pair.runtime.processes.world import seed_of
+from ernie_pair.models.spec import FAMILIES, ModelSpec
 from ernie_pair.weights.half_tensors import widen_tensors
 
 FAR_BELOW = 6e4  # below any hidden state, and within float16
@@ -214,18 +216,8 @@ def build_text_encoder(
     pooling: str = "mean",
     steps: Sequence[Step] = (),
 ) -> TextEncoder:
-    """Return an encoder of the family of ``source`` with random weights, the same for the same ``seed``.
-
-    Raises InputError if ``source`` does not describe a valid model.
-    """
-    paddle.seed(seed_of(seed))
-    try:
-        return TextEncoder(source.spec, dropout, pooling, steps)
-    except NO_MODEL as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{source.name}: {CONFIG} describes no valid {source.spec.family} model ({reason}); correct it"
-        ) from None
+    """Return an encoder of the family of ``source``; see `build_seeded`, whose errors it raises."""
+    return build_seeded(source, seed, lambda: TextEncoder(source.spec, dropout, pooling, steps))
 
 
 def load_text_weights(model: TextEncoder, source: ModelSource, folder: Path) -> str:
