@@ -1,9 +1,8 @@
-"""Word, position, token type and task embeddings, their norm and dropout, in one call.
+"""Word, position, token type and task embeddings, their norm and dropout, in one call; and all fused parts.
 
 `FusedEmbeddings` replaces the forward pass of the embeddings of PaddleNLP's ERNIE, ErnieGram, BERT and
-RoBERTa. B batch, S sequence, D hidden, V vocabulary.
-
-Give the encoder of a model the fused kernels, or take them away; its parameters stay where they are.
+RoBERTa. `attach_kernels` gives the encoder of a model the fused kernels; its parameters stay where they are.
+B batch, S sequence, D hidden, V vocabulary.
 """
 
 import sys

@@ -1,14 +1,11 @@
-"""The C interface of the compiled kernels, cpp/fused.h, declared with ctypes.
-
-The compiled kernels: where they are, whether they work here, and if not, why not.
+"""The compiled kernels: their C interface (cpp/fused.h), where they are, and why they do not work here.
 
 ERNIE_PAIR_KERNELS_LEVEL, one of LEVELS, can only lower what the processor offers.
 
-Memory that the kernels work in: aligned buffers, taken for a call or from forward to backward, and reused.
-
+The memory that they work in is aligned buffers, taken for a call or from forward to backward, and reused.
 Sizes are rounded up, by a quarter at most, so that batches of many lengths share buffers. All buffers
-together never exceed one and a quarter times the peak of use: of the free ones, the one unused for
-longest is returned to the system.
+together never exceed one and a quarter times the peak of use: of the free ones, the one unused for longest is
+returned to the system.
 """
 
 import ctypes

@@ -1,19 +1,13 @@
-"""A pickle of named arrays, read without trusting it.
+"""Named arrays in files: our own safetensors, foreign pickles through an allow-list, Paddle's variables.
 
-Unpickling runs whatever the file asks for, so only the few constructors that an array needs are allowed.
-They take bounded arguments: a file of 300 bytes can hold lists that share lists, which have 2^50 items when
-traversed.
+A `.pdparams` file is a pickle of {name: ndarray}. Unpickling runs whatever the file asks for, so only the few
+constructors that an array needs are allowed. They take bounded arguments: a file of 300 bytes can hold lists
+that share lists, which have 2^50 items when traversed.
 
-Read the files of Paddle's C++ save ops, one per variable, from `save_vars` and `save_persistables`.
-
-u32 version 0, u64 levels of detail (0 for a parameter), u32 version 0, i32 size of the description,
-the description (protobuf: 1 type of the numbers, 2 the shape), the numbers; all little-endian. Every
-length is checked against the file before it is used, and the file must end where the numbers end.
-
-Named arrays in files: our own safetensors, foreign pickles through an allow-list, Paddle's variables.
-
-A `.pdparams` file is a pickle of {name: ndarray}. Unpickling runs whatever the file asks for, so
-only the few constructors that an array needs are allowed.
+Paddle's C++ save ops (`save_vars`, `save_persistables`) write one file per variable: u32 version 0, u64
+levels of detail (0 for a parameter), u32 version 0, i32 size of the description, the description (protobuf:
+1 type of the numbers, 2 the shape), the numbers; all little-endian. Every length is checked against the file before it
+is used, and the file must end where the numbers end.
 """
 
 import io

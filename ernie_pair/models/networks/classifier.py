@@ -1,4 +1,4 @@
-"""A user's own classifier: a subclass of PairClassifier, named package.module:Class.
+"""The pair classifier: an encoder of PaddleNLP, a linear layer on a vector of its output; or a user's own.
 
     class WithMargin(PairClassifier):
         def __init__(self, *args, **kwargs):
@@ -16,17 +16,10 @@ returns True. A class that reads hidden states of other tokens than the first, f
 This alone never runs any code: a folder may come from anywhere, and importing a module runs it. The class is
 imported only if the user, by the flag or the argument, names the same class as the folder.
 
-The pair classifier: an encoder of PaddleNLP, one vector of its output, dropout, a linear layer.
-
-Its parameters have the names of PaddleNLP's XForSequenceClassification, so a saved folder loads there and
-theirs load here. With mean pooling, or an epsilon that PaddleNLP's class does not compute with, it is not a
-PaddleNLP model: its config.json names a class that PaddleNLP does not have. Under mean pooling the encoder's
-pooler is kept unchanged, frozen and unused. B batch, S sequence, D hidden, C
-classes.
-
-Load the weights of a file into a classifier: initial weights, or all weights of a trained one.
-
-A classifier of PaddleNLP that a caller has made, as a `PairClassifier` of the same parameters.
+The parameters of PairClassifier have the names of PaddleNLP's XForSequenceClassification, so a saved folder
+loads there and theirs load here. With mean pooling, or an epsilon that PaddleNLP's class does not compute
+with, it is not a PaddleNLP model: its config.json names a class that PaddleNLP does not have. Under mean
+pooling the encoder's pooler is kept unchanged, frozen and unused. B batch, S sequence, D hidden, C classes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The encoders of PaddleNLP, how each family of them is called, and the folder that a model on one is saved in.
+"""The encoders of PaddleNLP, how each family is called, and the folder that a model on one is saved in.
 
 The last layer may be computed for the first token of each sequence only, if the head reads nothing else. Its
 keys and values are those of all tokens, as ever; its queries, its norms and its feed-forward are of one token

@@ -1,7 +1,4 @@
-"""Choose the kernels of a classifier, fused or plain, and configure the fused ones.
-
-The outputs of a model for every row of a file, bit-identical for any number of processes.
-"""
+"""Choose the kernels of a classifier, fused or plain, and ask it for its outputs for every row of a file."""
 
 from contextlib import nullcontext
 from typing import Callable, ContextManager, Optional, Union

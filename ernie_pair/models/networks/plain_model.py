@@ -1,4 +1,4 @@
-"""Any `paddle.nn.Layer` that returns logits, as a model of pairs: a reader's own class.
+"""Any `paddle.nn.Layer` that returns logits, as a model of pairs: a reader's own class; and save_model.
 
 Its weights keep the names that they have in the layer, and its folder says of which class it is:
 
@@ -6,8 +6,6 @@ Its weights keep the names that they have in the layer, and its folder says of w
 
 The class is never imported: whoever loads such a folder makes the layer first. B batch, S sequence, C
 classes.
-
-Save a model under a name chosen by the user.
 """
 
 import inspect

@@ -1,7 +1,4 @@
-"""Outputs of the static and the dynamic model for the same ids; their difference verifies a conversion.
-
-Convert static weights to a dynamic model folder, and check that both compute the same.
-"""
+"""Convert static weights to a dynamic model folder, and check that both compute the same for the same ids."""
 
 import logging
 import os

@@ -1,9 +1,8 @@
-"""The encoder layers of the static program as ops of the fused kernels, where possible.
+"""Fused ops in the static program: encoder layers on a CPU; attention, products and collectives on GPUs.
 
-Attention as one op: scores, mask, softmax and dropout never leave the GPU's cores (flash attention).
-
-The program is changed before its backward pass is added; the evaluation program, cloned before, keeps the
-plain ops and still computes in float32.
+Attention as one op keeps scores, mask, softmax and dropout in the GPU's cores (flash attention). The program
+is changed before its backward pass is added; the evaluation program, cloned before, keeps the plain ops and
+still computes in float32.
 """
 
 from collections import defaultdict

@@ -1,7 +1,4 @@
-"""The built programs of pretraining: their inputs and their state.
-
-Build the programs of pretraining: start-up, training, evaluation, and the sums over all ranks.
-"""
+"""The programs of pretraining, with their inputs and state: start-up, training, and evaluation."""
 
 import contextlib
 import io

@@ -1,9 +1,8 @@
-"""Make static fleet run over gloo on a CPU build of Paddle, where upstream supports only NCCL.
+"""What a step records, and sums of a few numbers over all ranks, as a program of its own and as ops.
 
-All processes of a run share one gloo world and the CPU kernels ignore ring ids, so only plain data
-parallelism is correct here: a mesh would sum over the wrong processes.
-
-The sum of a few numbers over all ranks, as a program of its own, and as ops of the program that trains.
+On a CPU build of Paddle static fleet, which upstream supports only with NCCL, runs over gloo. All processes
+of a run share one gloo world and the CPU kernels ignore ring ids, so only plain data parallelism is correct
+there: a mesh would sum over the wrong processes.
 """
 
 from typing import NamedTuple, Optional, Sequence
