@@ -72,7 +72,6 @@ def _parameters_of(embeddings) -> List[paddle.Tensor]:
 
 
 def _shapes_of(parameters: Sequence) -> List[List[int]]:
-    """Return the shapes that the ``parameters`` of embeddings have if they fit together."""
     width = parameters[0].shape[-1]
     return [[width], [width], *([table.shape[0], width] for table in parameters[2:])]
 
@@ -113,7 +112,6 @@ class FusedEmbeddings:
         return call.forward(parameters)
 
     def _fit_parameters(self) -> List[paddle.Tensor]:
-        """Return the parameters; [] if the kernels cannot compute the embeddings at the moment."""
         reason = why_changed(self.embeddings)
         parameters = [] if reason else _parameters_of(self.embeddings)
         if not reason and not self.checked.are_fit(parameters, _shapes_of):

@@ -228,7 +228,6 @@ class FusedLayer:
         return states
 
     def _fit_parameters(self, width: int) -> List[paddle.Tensor]:
-        """Return the parameters; [] if the kernels cannot compute the layer at the moment."""
         reason = why_parts_unfit(self.layer)
         parameters = [] if reason else parameters_of(self.layer)
         if not reason and not self.checked.are_fit(parameters, layer_shapes):

@@ -148,7 +148,6 @@ def open_kernels() -> Kernels:
 
 @lru_cache(maxsize=1)  # the library has one level at a time
 def _open(folder: Path, most: str) -> Kernels:
-    """Return the kernels in ``folder``, at most of level ``most``."""
     if most == "none":
         return _none(f"{LEVEL_ASKED}=none is set")
     if platform.machine() != PROCESSOR:

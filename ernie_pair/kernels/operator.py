@@ -92,7 +92,6 @@ def forget_operator(path: Path, inode: int) -> None:
 
 
 def _refuse_of_others(path: Path) -> None:
-    """Raise OperatorError when others could have put code there, OSError when nothing is there."""
     about = path.lstat()
     is_link, is_open = stat.S_ISLNK(about.st_mode), about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if is_link or is_open or about.st_uid != os.geteuid():
@@ -119,7 +118,6 @@ def _compile() -> bytes:
 
 
 def _run(command: List[str]) -> str:
-    """Return the output of a command. Raises OperatorError when it cannot be run or fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS

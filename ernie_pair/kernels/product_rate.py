@@ -57,7 +57,6 @@ def measure_product_rate(dtype: str, device: str, threads: int) -> ProductRate:
 
 
 def _product_of(dtype: str, device: str, threads: int, shape: Tuple[int, int, int]) -> Multiply:
-    """Return a function that computes a product of [m, k] and [k, n]."""
     import paddle
 
     (m, k, n), kernels = shape, open_kernels()

@@ -428,7 +428,6 @@ def _weights_of(source: ModelSource) -> Arrays:
 
 
 def _refuse_other_model(source: ModelSource, first: ModelSource) -> None:
-    """Raise InputError when the weights of two models mean different things."""
     if source.spec.family != first.spec.family:
         raise InputError(
             f"{source.name} is {source.spec.family or 'of no named family'}, and {first.name} "

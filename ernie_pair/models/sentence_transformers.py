@@ -228,7 +228,6 @@ def settings_of_folder(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSetti
 
 
 def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
-    """Return (kind, folder) of each module. Raises InputError for a module that is not computed here."""
     path = folder / MODULES
     try:
         found = parse_json(read_regular(path, MOST_BYTES))
@@ -289,7 +288,6 @@ def _read_pooling(place: Path) -> Tuple[int, List[str], bool]:
 
 
 def _read_step(kind: str, place: Path, inside: int) -> Step:
-    """Return the step of a Dense or Normalize in ``place``, of vectors of ``inside`` numbers."""
     is_dense = kind == "Dense"
     found = _config_of(place) if is_dense or (place / CONFIG).is_file() else {}  # old folders have none
     for key in ("module_input_name", "module_output_name"):

@@ -375,7 +375,6 @@ def find_weights(folder: Path) -> Optional[Path]:
 
 
 def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
-    """Raise CheckpointError when ``folder`` is a checkpoint and one of ``files`` is not what it promises."""
     if (folder / MANIFEST).is_file():
         checkpoint = Checkpoint(folder)
         for file in files:
@@ -384,7 +383,6 @@ def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
 
 
 def _newest_of_run(output_dir: Path) -> Path:
-    """Return the newest checkpoint, or the folder model_last itself where the recipe made it."""
     steps = sorted((output_dir / "checkpoints").glob("step_*"), reverse=True)
     for step in steps:
         try:
@@ -414,7 +412,6 @@ def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: Optional[b
 
 
 def _fetch(name: str, family: str, from_scratch: Optional[bool]) -> ModelSource:
-    """Fetch a built-in model, from PaddleNLP's cache or its download site."""
     found = _family_of_built_in(name)
     if found is None or (family and found != family):
         wanted = family or next(iter(FAMILIES))

@@ -100,7 +100,6 @@ def _structured(module: Module, ours: Dict[str, str]) -> str:
 
 
 def _modules(names: Iterable[str]) -> List[Module]:
-    """Return the modules of numbered names, in the order of their numbers."""
     modules: Dict[tuple, Module] = {}
     for match in filter(None, map(_NAME.fullmatch, names)):
         name, (kind, number, part) = match.group(), match.groups()

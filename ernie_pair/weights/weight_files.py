@@ -6,8 +6,8 @@ that share lists, which have 2^50 items when traversed.
 
 Paddle's C++ save ops (`save_vars`, `save_persistables`) write one file per variable: u32 version 0, u64
 levels of detail (0 for a parameter), u32 version 0, i32 size of the description, the description (protobuf:
-1 type of the numbers, 2 the shape), the numbers; all little-endian. Every length is checked against the file before it
-is used, and the file must end where the numbers end.
+1 type of the numbers, 2 the shape), the numbers; all little-endian. Every length is checked against the file
+before it is used, and the file must end where the numbers end.
 """
 
 import io

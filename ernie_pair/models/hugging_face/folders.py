@@ -321,7 +321,6 @@ def read_their_weights(path: Path, family: str) -> Arrays:
 
 
 def _shards_of(index: Path) -> Dict[str, Path]:
-    """Return {name of an array: the file that holds it}."""
     cure = "copy the model again"
     places = read_json_object(index, cure, CheckpointError).get("weight_map")
     if not isinstance(places, dict) or not places:

@@ -270,7 +270,6 @@ def _count_in(config: Mapping[str, Any]) -> int:
 
 
 def _refuse_other_than_theirs(config: Mapping[str, Any], peer: Counterpart, where: str) -> None:
-    """Raise InputError for a setting that the class of transformers has not."""
     if config.get("model_class"):
         raise InputError(
             f"{where}: a model of the class {shown(config['model_class'])}, which transformers has not; keep "

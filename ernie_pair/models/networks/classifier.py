@@ -295,7 +295,6 @@ def build_classifier(
 def _classifier_spec(
     family: str, spec: ModelSpec, dropout: Optional[float], pooling: str, model_class: type
 ) -> ModelSpec:
-    """Return the spec of the classifier built from ``spec``, as written to its config.json."""
     settings = spec.to_config(
         model_type=family,
         num_labels=spec.num_labels,

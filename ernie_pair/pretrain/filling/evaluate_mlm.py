@@ -218,7 +218,6 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
 
 
 def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
-    """Return the samples to evaluate, and the id of [PAD]."""
     models = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
     refuse_unfit_model(config, config.max_seq_len, models, source.spec)
     tokenizer = vocabulary_of([corpus], models)

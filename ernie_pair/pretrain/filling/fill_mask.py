@@ -343,7 +343,6 @@ def _answers(config: FillMaskConfig, filler: MaskFiller, advance: Callable[[int]
 
 
 def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[Tuple[str, str]]:
-    """Yield the location of each text, file:line, and the text."""
     if config.text:
         yield "--text", config.text
         return

@@ -204,7 +204,6 @@ def _add_base_seed(block, pass_seed) -> None:
 
 
 def _replace_attention(block, attention: Attention, number: int) -> None:
-    """Replace the plain ops by flash attention."""
     place = max(index for index, op in enumerate(block.ops) if op in attention.ops)
     out = block.var(attention.out)
 
@@ -412,7 +411,6 @@ def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
 
 
 def _pieces(block, ops: List) -> Iterator[List]:
-    """Yield the ops in order, in pieces whose variables take about GROUP_BYTES."""
     piece: List = []
     size = 0
     for op in ops:
@@ -427,7 +425,6 @@ def _pieces(block, ops: List) -> Iterator[List]:
 
 
 def _fuse(block, ops: List, copies: bool) -> None:
-    """Replace ``ops`` by one over all of their variables; ``copies``: their values must be kept."""
     names = [op.output_arg_names[0] for op in ops]
     first = find_variable(block, names[0])
     fused = block.create_var(name=f"{names[0]}.fused", dtype=first.dtype, stop_gradient=True)

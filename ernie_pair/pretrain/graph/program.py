@@ -341,7 +341,6 @@ def feeds_of(model_config) -> Dict[str, tuple]:
 
 
 def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) -> _Forward:
-    """Add the inputs, the model, and the sums of its losses."""
     fed = feeds_of(model_config)
     feeds = {name: paddle.static.data(name, shape, kind) for name, (shape, kind) in fed.items()}
     weights = paddle.static.data(LOSS_WEIGHTS, [2], "float32")

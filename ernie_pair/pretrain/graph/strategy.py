@@ -99,7 +99,6 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
 
 
 def _op_lists(precision: AmpPlan, dtype: str, for_gpu: bool):
-    """Return which ops compute in half precision, and which in float32."""
     float32 = precision.float32_ops | ({FUSED_SOFTMAX} if SOFTMAX in precision.float32_ops else set())
     half = {*HALF_OPS, FLASH_ATTENTION, FUSED_SOFTMAX} - float32
     lists = paddle.static.amp.CustomOpLists(half, float32, dtype=dtype)
