@@ -158,9 +158,7 @@ def _open(folder: Path, most: str) -> Kernels:
     found = next((path for path in candidates if path.is_file()), None)
     if found is None:
         return _none("the package was built without its compiled kernels")
-    import paddle
-
-    libraries = Path(paddle.__file__).parent / "libs"
+    libraries = _paddle_libraries()
     for name in (OPENMP, ONEDNN):
         if not (libraries / name).is_file():
             return _none(f"this Paddle has no {name}")
@@ -178,6 +176,12 @@ def _open(folder: Path, most: str) -> Kernels:
         is_old = library.fused_processor_level() == 0
         return _none("this processor has no AVX2" if is_old else f"{ONEDNN} of this Paddle does not work")
     return Kernels(library, LEVELS[level])
+
+
+def _paddle_libraries() -> Path:
+    import paddle
+
+    return Path(paddle.__file__).parent / "libs"
 
 
 def _none(reason: str) -> Kernels:
