@@ -22,8 +22,8 @@ from ernie_pair.models.labels import (
 )
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
-EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see model_files.embedding_json
-LAYER_CLASS = "layer_class"  # module:Class of a layer of the user's own; see pair.model.plain_model
+EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see `embedding_json`
+LAYER_CLASS = "layer_class"  # module:Class of a layer of the user's own; see networks.plain_model
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 # The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
 # fmt: off

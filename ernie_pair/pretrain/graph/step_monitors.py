@@ -173,13 +173,8 @@ def add_records(
     ``startup`` creates the variable ``RECORDS`` in the scope; another program may share it.
     """
     width = record_width(sums, norm)
-    about = {"name": RECORDS, "shape": [rows * width], "dtype": "float32", "persistable": True}
-    if startup is not None:
-        created = startup.global_block().create_var(**about)
-        attrs = {"shape": about["shape"], "dtype": created.dtype, "value": 0.0}
-        startup.global_block().append_op(type="fill_constant", outputs={"Out": [created]}, attrs=attrs)
     block = program.global_block()
-    records = block.create_var(**about)
+    records = _create(program, startup, RECORDS, rows * width)
     with paddle.static.program_guard(program), paddle.utils.unique_name.guard("records/"):
         recorded = [block.var(each.name) for each in sums]
         row = paddle.stack([v if v.dtype == paddle.float32 else paddle.cast(v, "float32") for v in recorded])
@@ -197,14 +192,12 @@ def record_width(sums: Sequence, norm: Optional[str]) -> int:
     return len(sums) + bool(norm)
 
 
-def _create(main: paddle.static.Program, startup: paddle.static.Program, name: str):
-    about = {"name": name, "shape": [1], "dtype": "float32", "persistable": True}
-    created = startup.global_block().create_var(**about)
-    startup.global_block().append_op(
-        type="fill_constant",
-        outputs={"Out": [created]},
-        attrs={"shape": [1], "dtype": created.dtype, "value": 0.0},
-    )
+def _create(main: paddle.static.Program, startup: Optional[paddle.static.Program], name: str, size: int = 1):
+    about = {"name": name, "shape": [size], "dtype": "float32", "persistable": True}
+    if startup is not None:
+        created = startup.global_block().create_var(**about)
+        attrs = {"shape": [size], "dtype": created.dtype, "value": 0.0}
+        startup.global_block().append_op(type="fill_constant", outputs={"Out": [created]}, attrs=attrs)
     return main.global_block().create_var(**about)
 
 
