@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig, evaluate_mlm
-    from ernie_pair.pretrain.filling.mask_filler import MaskFiller
+    from ernie_pair.pretrain.filling.fill_mask import MaskFiller
     from ernie_pair.runtime.deterministic import set_seed
     from ernie_pair.score.evaluation.robustness_table import measure_robustness
     from ernie_pair.score.export.export_config import ExportConfig
@@ -91,7 +91,7 @@ _OFFERED = {
     "EvalPrediction": "ernie_pair.pair.targets.target_metrics",
     "EvaluateMlmConfig": "ernie_pair.pretrain.filling.evaluate_mlm",
     "ExportConfig": "ernie_pair.score.export.export_config",
-    "MaskFiller": "ernie_pair.pretrain.filling.mask_filler",
+    "MaskFiller": "ernie_pair.pretrain.filling.fill_mask",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairClassifier": "ernie_pair.models.networks.classifier",
     "PairConfig": "ernie_pair.pair.config.pair_config",

@@ -59,7 +59,7 @@ COMMANDS = {
         "Write the sample texts and labelled pairs of the quickstart",
     ),
     "new-model": (
-        "ernie_pair.models.new_model",
+        "ernie_pair.models.commands",
         "new_model",
         "NewModelConfig",
         "Create a model folder with a configuration of your own",
@@ -125,13 +125,13 @@ COMMANDS = {
         "Convert pretrained static weights to a model folder",
     ),
     "convert --to hf": (
-        "ernie_pair.models.interchange",
+        "ernie_pair.models.commands",
         "convert_to_hugging_face",
         "ToHuggingFaceConfig",
         "Convert a model folder for Hugging Face transformers",
     ),
     "convert --from hf": (
-        "ernie_pair.models.interchange",
+        "ernie_pair.models.commands",
         "convert_from_hugging_face",
         "FromHuggingFaceConfig",
         "Convert a model folder of transformers for PaddleNLP",
@@ -173,7 +173,7 @@ COMMANDS = {
         "Compare two checkpoints; the exit code is 0 if they are equal, else 1",
     ),
     "checkpoint average": (
-        "ernie_pair.models.average_checkpoints",
+        "ernie_pair.models.commands",
         "average_checkpoints",
         "AverageConfig",
         "Average the weights of several checkpoints",

@@ -16,9 +16,8 @@ from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
 from ernie_pair.inference.token_rows import encode_single_texts, evaluation_batches, open_tokenizer
-from ernie_pair.models.config_json import CONFIG, VOCAB
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of, read_embedding
-from ernie_pair.models.spec import TOKENIZER, read_spec
+from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.runtime.cpu_env import cpu_threads
 
 BATCH_SIZE = 64

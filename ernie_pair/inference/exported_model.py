@@ -27,9 +27,8 @@ from data_tools.files.errors import CheckpointError, InputError, message_of
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.inference.scores import ScoreUnit, unit_of
-from ernie_pair.models.config_json import CONFIG, SHORTEST_PAIR, VOCAB, is_range, refuse_unsupported
 from ernie_pair.models.labels import CLASSIFICATION, REGRESSION, TARGETS
-from ernie_pair.models.spec import TOKENIZER
+from ernie_pair.models.spec import CONFIG, SHORTEST_PAIR, TOKENIZER, VOCAB, is_range, refuse_unsupported
 from ernie_pair.models.temperature import SYMMETRIES, Calibration, is_temperature, is_threshold
 
 EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 4

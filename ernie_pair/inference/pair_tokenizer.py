@@ -10,8 +10,7 @@ from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError, counted
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import SHORTEST_PAIR, encode_single_texts, encode_texts, open_tokenizer
-from ernie_pair.models.source import ModelSource, open_model
-from ernie_pair.models.tokenizer_files import tokenizer_files
+from ernie_pair.models.source import ModelSource, open_model, tokenizer_files
 
 Texts = Union[str, Sequence[str]]
 

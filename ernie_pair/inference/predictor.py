@@ -24,8 +24,7 @@ from ernie_pair.inference.token_rows import (
     evaluation_batches,
     open_tokenizer,
 )
-from ernie_pair.models.config_json import CONFIG
-from ernie_pair.models.spec import TOKENIZER, read_spec
+from ernie_pair.models.spec import CONFIG, TOKENIZER, read_spec
 from ernie_pair.models.temperature import score_pairs
 from ernie_pair.runtime.cpu_env import cpu_threads
 

@@ -11,9 +11,8 @@ from typing import Dict, List, Optional, Tuple
 import numpy as np
 import paddle
 
-from ernie_pair.kernels.c_interface import AdamwCall, pointers_of
 from ernie_pair.kernels.encoder_layer import FLOAT_BYTES, is_plain_array
-from ernie_pair.kernels.library import open_kernels
+from ernie_pair.kernels.library import AdamwCall, open_kernels, pointers_of
 from ernie_pair.runtime.paddle_patches.optimizer_state import (
     AdamSettings,
     adam_settings,
@@ -46,7 +45,12 @@ class FusedAdamW(paddle.optimizer.AdamW):
         """Update the parameters that have a gradient."""
         norm, self.known_norm = self.known_norm, None
         trained, settings = gradients_of(self._parameter_list), adam_settings(self)
-        is_fit = _are_fit(trained, settings)
+        is_fit = settings.is_usual and all(
+            getattr(p, "need_clip", True)  # clipped like all others, with no regularizer of its own
+            and getattr(p, "regularizer", None) is None
+            and (p.shape == g.shape and is_plain_array(p) and is_plain_array(g))
+            for p, g in trained
+        )
         slots = adam_slots(self, [parameter for parameter, _ in trained]) if is_fit else []
         if not is_fit or any(t.element_size() != FLOAT_BYTES for slot in slots for t in slot):
             super().step()
@@ -58,7 +62,7 @@ class FusedAdamW(paddle.optimizer.AdamW):
             factor = settings.clip_norm / max(norm, settings.clip_norm)  # NaN and infinity stay so
         together: Dict[Tuple[float, float], List[int]] = defaultdict(list)
         for index, slot in enumerate(slots):  # one without a gradient for a while is some steps behind
-            together[_value(slot.power1), _value(slot.power2)].append(index)
+            together[_number(slot.power1).value, _number(slot.power2).value].append(index)
         for powers, members in together.items():
             self._move(settings, powers, factor, [(*trained[i], slots[i]) for i in members])
 
@@ -98,22 +102,6 @@ def sum_of_squares(tensors, threads: int) -> float:
     return open_kernels().functions.fused_sum_of_squares(count, sizes, pointers_of(tensors), threads)
 
 
-def _are_fit(trained: Trained, settings: AdamSettings) -> bool:
-    if not settings.is_usual or not all(map(_is_usual, (parameter for parameter, _ in trained))):
-        return False
-    fits = (p.shape == g.shape and is_plain_array(p) and is_plain_array(g) for p, g in trained)
-    return all(fits)
-
-
-def _is_usual(parameter) -> bool:
-    """Return whether a parameter is clipped like all others, and has no regularizer of its own."""
-    return getattr(parameter, "need_clip", True) and getattr(parameter, "regularizer", None) is None
-
-
 def _number(tensor) -> c_float:
     """Return the only element of a float32 tensor on the CPU, to be read and written."""
     return c_float.from_address(tensor.data_ptr())
-
-
-def _value(tensor) -> float:
-    return _number(tensor).value

@@ -7,7 +7,7 @@ import numpy as np
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import Options, option
-from ernie_pair.kernels.library import Kernels, open_kernels
+from ernie_pair.kernels.library import open_kernels
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16, refuse_bf16
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # precision: its type in Paddle
@@ -99,25 +99,15 @@ def choose_kernels(flags: KernelFlags, device: str, unfit: str = "", casts: bool
         raise InputError("--precision fp16 needs a GPU; use fp32, or bf16 if the processor has AVX512-BF16")
     if device == "gpu" and casts and flags.kernels == "auto":
         return KernelChoice("plain", precision=flags.precision, reason=OF_THE_CPU)
-    reason = _why_plain(device, unfit)
+    reason = OF_THE_CPU if device != "cpu" else open_kernels().reason or unfit
     if reason:
         return choose_plain(flags, reason, device)
     kernels = open_kernels()
     if flags.precision == "bf16" and not kernels.has_bf16:
         refuse_bf16(kernels.why_no_bf16)
-    return KernelChoice("fused", kernels.level, flags.precision).with_note(_why_not_faster(flags, kernels))
-
-
-def _why_not_faster(flags: KernelFlags, kernels: Kernels) -> str:
-    if not kernels.has_bf16:
-        return f"no bf16: {kernels.why_no_bf16}"
-    return "--precision bf16 is faster" if flags.precision == "fp32" else kernels.why_lower
-
-
-def _why_plain(device: str, unfit: str) -> str:
-    if device != "cpu":
-        return OF_THE_CPU
-    return open_kernels().reason or unfit
+    note = "--precision bf16 is faster" if flags.precision == "fp32" else kernels.why_lower
+    note = note if kernels.has_bf16 else f"no bf16: {kernels.why_no_bf16}"
+    return KernelChoice("fused", kernels.level, flags.precision).with_note(note)
 
 
 def choose_plain(flags: KernelFlags, reason: str, device: str) -> KernelChoice:

@@ -1,12 +1,14 @@
-"""Word, position, token type and task embeddings, their norm and dropout, in one call.
+"""Word, position, token type and task embeddings, their norm and dropout, in one call; and all fused parts.
 
 `FusedEmbeddings` replaces the forward pass of the embeddings of PaddleNLP's ERNIE, ErnieGram, BERT and
-RoBERTa. B batch, S sequence, D hidden, V vocabulary.
+RoBERTa. `attach_kernels` gives the encoder of a model the fused kernels; its parameters stay where they are.
+B batch, S sequence, D hidden, V vocabulary.
 """
 
 import sys
 from ctypes import byref, c_int64
-from typing import List, NamedTuple, Optional, Sequence
+from types import MethodType
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 import paddle
@@ -14,15 +16,22 @@ from paddle import nn
 from paddle.autograd import PyLayer
 
 from data_tools.files.errors import InputError
-from ernie_pair.kernels.c_interface import EmbeddingCall
-from ernie_pair.kernels.encoder_layer import CheckedTensors, ModelState, dense, refuse_second_derivatives
-from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.workspaces import POOL, Workspace
+from ernie_pair.kernels.encoder_layer import (
+    CheckedTensors,
+    FusedLayer,
+    ModelState,
+    dense,
+    refuse_second_derivatives,
+    why_unfit,
+)
+from ernie_pair.kernels.library import POOL, EmbeddingCall, Workspace, open_kernels
 from ernie_pair.runtime.paddle_patches.layers import (
     epsilon_of,
+    own_forward,
     padding_id_of,
     parameter_of,
     runs_its_class,
+    set_forward,
     sublayer_of,
 )
 
@@ -63,21 +72,12 @@ def _parameters_of(embeddings) -> List[paddle.Tensor]:
 
 
 def _shapes_of(parameters: Sequence) -> List[List[int]]:
-    """Return the shapes that the ``parameters`` of embeddings have if they fit together."""
     width = parameters[0].shape[-1]
     return [[width], [width], *([table.shape[0], width] for table in parameters[2:])]
 
 
-class Given(NamedTuple):
-    """The ids of a batch, int64 [B, S]; ``positions`` None: 0, 1, ... S - 1."""
-
-    ids: paddle.Tensor
-    types: paddle.Tensor
-    positions: Optional[paddle.Tensor]
-
-    def addresses(self) -> List[int]:
-        """Return the addresses of their data."""
-        return [0 if tensor is None else tensor.data_ptr() for tensor in self]
+# The ids, types and positions of a batch, int64 [B, S]; positions None: 0, 1, ... S - 1.
+Given = Tuple[paddle.Tensor, paddle.Tensor, Optional[paddle.Tensor]]
 
 
 class FusedEmbeddings:
@@ -99,14 +99,19 @@ class FusedEmbeddings:
         if given is None:
             kind = type(self.embeddings)
             return kind.forward(self.embeddings, input_ids, token_type_ids, position_ids, **others)
-        task_id = self._task_id(parameters)
+        task_id = 0  # the row of the task table to add
+        if len(parameters) > NUM_PARAMETERS:
+            task_id, size = self.embeddings.task_id, parameters[NUM_PARAMETERS].shape[0]
+            if not (isinstance(task_id, int) and 0 <= task_id < size):
+                raise InputError(
+                    f"the task_id {task_id} is not one of the model's {size}; correct config.json"
+                )
         call = OneEmbedding(self._call(given, parameters), given, task_id, self.checked)
         if paddle.is_grad_enabled() and not all(parameter.stop_gradient for parameter in parameters):
             return _Function.apply(call, *parameters)
         return call.forward(parameters)
 
     def _fit_parameters(self) -> List[paddle.Tensor]:
-        """Return the parameters; [] if the kernels cannot compute the embeddings at the moment."""
         reason = why_changed(self.embeddings)
         parameters = [] if reason else _parameters_of(self.embeddings)
         if not reason and not self.checked.are_fit(parameters, _shapes_of):
@@ -121,36 +126,27 @@ class FusedEmbeddings:
         if len(ids.shape) != 2 or 0 in ids.shape:
             return None
         types = paddle.zeros_like(ids) if types is None else types
-        positions = self._positions(ids) if positions is None else positions
-        given = [ids, types, positions]
-        for number, tensor in enumerate(given):
+        if positions is None:  # those of RoBERTa skip padding
+            modeling = sys.modules[type(self.embeddings).__module__]
+            made = getattr(modeling, "create_position_ids_from_input_ids", None)
+            positions = None if made is None else made(ids, self.embeddings.padding_idx, None)
+        copies: List[Any] = []  # which cannot change before the backward pass
+        for tensor in (ids, types, positions):
             if tensor is None:
+                copies.append(None)
                 continue
-            if tensor.dtype not in WHOLE or not tensor.place.is_cpu_place() or not _spreads(tensor, ids):
+            shape = tensor.shape  # Paddle would broadcast the tensor to the shape of the ids, not vice versa
+            pairs = zip(shape, ids.shape[len(ids.shape) - len(shape) :])
+            is_spread = len(shape) in (1, 2) and all(size in (1, most) for size, most in pairs)
+            if tensor.dtype not in WHOLE or not tensor.place.is_cpu_place() or not is_spread:
                 return None
-            # A copy: it cannot change before the backward pass.
-            given[number] = dense(tensor.astype("int64").expand(ids.shape))
-        return Given(*given)
-
-    def _positions(self, ids) -> Optional[paddle.Tensor]:
-        """Return the positions of RoBERTa, which skip padding; None: those of all others."""
-        modeling = sys.modules[type(self.embeddings).__module__]
-        made = getattr(modeling, "create_position_ids_from_input_ids", None)
-        return None if made is None else made(ids, self.embeddings.padding_idx, None)
-
-    def _task_id(self, parameters) -> int:
-        """Return the row of the task table to add, 0 without a table. Raises InputError if it is missing."""
-        if len(parameters) == NUM_PARAMETERS:
-            return 0
-        task_id, size = self.embeddings.task_id, parameters[NUM_PARAMETERS].shape[0]
-        if not (isinstance(task_id, int) and 0 <= task_id < size):
-            raise InputError(f"the task_id {task_id} is not one of the model's {size}; correct config.json")
-        return task_id
+            copies.append(dense(tensor.astype("int64").expand(ids.shape)))
+        return copies[0], copies[1], copies[2]
 
     def _call(self, given: Given, parameters) -> EmbeddingCall:
         of, state = self.embeddings, self.state
         dropout = sublayer_of(of, "dropout")
-        batch, length = given.ids.shape
+        batch, length = given[0].shape
         call = EmbeddingCall(
             batch=batch,
             length=length,
@@ -166,13 +162,6 @@ class FusedEmbeddings:
         )
         _refuse_outside(given, call)
         return call
-
-
-def _spreads(tensor, ids) -> bool:
-    """Return whether Paddle would broadcast ``tensor`` to the shape of ``ids``, not vice versa."""
-    shape, whole = tensor.shape, ids.shape
-    own = whole[len(whole) - len(shape) :]
-    return len(shape) in (1, 2) and all(size in (1, most) for size, most in zip(shape, own))
 
 
 @paddle.jit.not_to_static
@@ -198,6 +187,9 @@ class OneEmbedding:
         tables = [tensor.data_ptr() for tensor in (words, places, kinds)]
         return [*tables, task, scale.data_ptr(), shift.data_ptr()]
 
+    def _ids(self) -> List[int]:
+        return [0 if tensor is None else tensor.data_ptr() for tensor in self.given]
+
     def forward(self, parameters, is_kept: bool = False) -> paddle.Tensor:
         """Return the states [B, S, D]; ``is_kept``: for a backward pass."""
         call, functions = self.call, open_kernels().functions
@@ -205,7 +197,7 @@ class OneEmbedding:
         y_BSD = paddle.empty([call.batch, call.length, call.hidden])
         functions.fused_embedding_forward(
             byref(call),
-            *self.given.addresses(),
+            *self._ids(),
             *self._addresses(parameters),
             saved.address,
             y_BSD.data_ptr(),
@@ -228,7 +220,7 @@ class OneEmbedding:
         gradients += [paddle.zeros_like(parameter) for parameter in parameters[NUM_PARAMETERS:]]
         functions.fused_embedding_backward(
             byref(call),
-            *self.given.addresses(),
+            *self._ids(),
             parameters[0].data_ptr(),
             self.saved.address,
             dy_BSD.data_ptr(),
@@ -259,7 +251,7 @@ class _Function(PyLayer):
 
 def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
     """Raise InputError for an id outside of its table: reading there could crash the process, or worse."""
-    if given.positions is None and call.length > call.num_positions:
+    if given[2] is None and call.length > call.num_positions:
         raise InputError(
             f"{call.length} tokens per pair are more than the {call.num_positions} positions of the model; "
             "use a smaller --max_seq_len"
@@ -273,3 +265,38 @@ def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
         if least < 0 or most >= size:
             wrong = least if least < 0 else most
             raise InputError(f"the {name} {wrong} is not one of the model's {size}; correct the input")
+
+
+def why_layers_unfit(layers: Sequence) -> str:
+    """Return why the kernels cannot compute these layers of an encoder, in words, or ''."""
+    return next(filter(None, map(why_unfit, layers)), "")
+
+
+def describe_unfit(embeddings: Sequence) -> str:
+    """Return which of these parts the kernels leave to Paddle, in words, or ''."""
+    return "" if all(map(are_fit, embeddings)) else "embeddings by Paddle"
+
+
+def attach_kernels(layers: Sequence, embeddings: Sequence, state: ModelState) -> None:
+    """Let the kernels compute ``layers``, and the ``embeddings`` before them if they can."""
+    begins = True
+    for part in embeddings:
+        if are_fit(part):
+            part.fused = FusedEmbeddings(part, state)
+            set_forward(part, MethodType(run_fused, part))
+            begins = False
+    for number, layer in enumerate(layers):
+        fused = FusedLayer(layer, number, state)
+        fused.begins_pass = begins and number == 0
+        set_forward(layer, fused)
+
+
+def detach_kernels(layers: Sequence, embeddings: Sequence) -> None:
+    """Let Paddle compute these parts again."""
+    for layer in layers:
+        if isinstance(own_forward(layer), FusedLayer):
+            set_forward(layer, None)
+    for part in embeddings:
+        if isinstance(getattr(part, "fused", None), FusedEmbeddings):
+            set_forward(part, None)
+            del part.fused

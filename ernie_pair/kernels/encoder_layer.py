@@ -18,9 +18,16 @@ from paddle import nn
 from paddle.autograd import PyLayer
 
 from data_tools.files.errors import MachineError
-from ernie_pair.kernels.c_interface import ACTIVATIONS, PRECISIONS, LayerCall, pointers_of
-from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.workspaces import POOL, DropoutSeed, Workspace
+from ernie_pair.kernels.library import (
+    ACTIVATIONS,
+    POOL,
+    PRECISIONS,
+    DropoutSeed,
+    LayerCall,
+    Workspace,
+    open_kernels,
+    pointers_of,
+)
 from ernie_pair.runtime.paddle_patches.layers import (
     Forward,
     activation_of,
@@ -35,6 +42,7 @@ OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 BESIDE_IT = {"linear1": nn.Linear, "linear2": nn.Linear, "norm1": nn.LayerNorm, "norm2": nn.LayerNorm}
 DROPOUTS = ("dropout", "dropout1", "dropout2")
 FLOAT_BYTES = 4
+REFUSED = "oneDNN refused a product of the fused kernels; pass --kernels plain"
 
 
 def why_unfit(layer) -> str:
@@ -55,7 +63,12 @@ def why_parts_unfit(layer) -> str:
     if not activation_of(layer):
         name = getattr(layer.activation, "__name__", "this activation")
         return f"the fused kernels support gelu and relu, not {name}"
-    changed = _changed_part(layer, attention)
+    parts = [("self_attn", attention, nn.MultiHeadAttention)]
+    parts += [(name, sublayer_of(attention, name), nn.Linear) for name in OF_ATTENTION]
+    parts += [(name, sublayer_of(layer, name), kind) for name, kind in BESIDE_IT.items()]
+    parts += [(name, sublayer_of(layer, name), nn.Dropout) for name in DROPOUTS]
+    differ = (name for name, part, kind in parts if part is None or not runs_its_class(part, kind))
+    changed = next(differ, "")
     if changed:
         return f"{changed} of a layer was replaced or has a hook, which the fused kernels would ignore"
     inner, first, second = (sublayer_of(layer, name) for name in DROPOUTS)
@@ -64,16 +77,6 @@ def why_parts_unfit(layer) -> str:
     if epsilon_of(sublayer_of(layer, "norm1")) != epsilon_of(sublayer_of(layer, "norm2")):
         return "the fused kernels support one epsilon for both norms of a layer"
     return ""
-
-
-def _changed_part(layer, attention) -> str:
-    """Return the name of the first part whose call differs from that of its class, or ''."""
-    if not runs_its_class(attention, nn.MultiHeadAttention):
-        return "self_attn"
-    parts = [(name, sublayer_of(attention, name), nn.Linear) for name in OF_ATTENTION]
-    parts += [(name, sublayer_of(layer, name), kind) for name, kind in BESIDE_IT.items()]
-    parts += [(name, sublayer_of(layer, name), nn.Dropout) for name in DROPOUTS]
-    return next((name for name, part, kind in parts if part is None or not runs_its_class(part, kind)), "")
 
 
 def parameters_of(layer) -> List[Any]:
@@ -225,7 +228,6 @@ class FusedLayer:
         return states
 
     def _fit_parameters(self, width: int) -> List[paddle.Tensor]:
-        """Return the parameters; [] if the kernels cannot compute the layer at the moment."""
         reason = why_parts_unfit(self.layer)
         parameters = [] if reason else parameters_of(self.layer)
         if not reason and not self.checked.are_fit(parameters, layer_shapes):
@@ -291,10 +293,7 @@ class OneCall:
     ):
         self.call, self.packed, self.is_recomputed, self.checked = call, packed, is_recomputed, checked
         self.kept: Optional[Tuple[Any, Any, Any, Optional[Workspace]]] = None
-
-    @property
-    def _packed_address(self) -> int:
-        return 0 if self.packed is None else self.packed.address
+        self._packed_address = 0 if packed is None else packed.address
 
     def forward(self, x_BSD, mask, parameters) -> Tuple[paddle.Tensor, Workspace]:
         """Return the states [B, Q, D] and what the backward pass needs."""
@@ -313,7 +312,8 @@ class OneCall:
             y_BQD.data_ptr(),
         )
         work.release()
-        _refuse(refused)
+        if refused:
+            raise MachineError(REFUSED)
         return y_BQD, saved
 
     def backward(self, dy_BQD) -> Tuple[paddle.Tensor, List[paddle.Tensor]]:
@@ -340,7 +340,8 @@ class OneCall:
         )
         work.release()
         saved.release()
-        _refuse(refused)
+        if refused:
+            raise MachineError(REFUSED)
         return dx_BSD, gradients
 
 
@@ -386,8 +387,3 @@ def _are_known(src, src_mask) -> bool:
         return True
     is_of_keys = src_mask.shape == [shape[0], 1, 1, shape[1]]
     return is_of_keys and src_mask.stop_gradient and is_float32_on_cpu(src_mask)
-
-
-def _refuse(status: int) -> None:
-    if status:
-        raise MachineError("oneDNN refused a product of the fused kernels; pass --kernels plain")

@@ -1,17 +1,104 @@
-"""The compiled kernels: where they are, whether they work here, and if not, why not.
+"""The compiled kernels: their C interface (cpp/fused.h), where they are, and why they do not work here.
 
 ERNIE_PAIR_KERNELS_LEVEL, one of LEVELS, can only lower what the processor offers.
+
+The memory that they work in is aligned buffers, taken for a call or from forward to backward, and reused.
+Sizes are rounded up, by a quarter at most, so that batches of many lengths share buffers. All buffers
+together never exceed one and a quarter times the peak of use: of the free ones, the one unused for longest is
+returned to the system.
 """
 
 import ctypes
 import platform
+from collections import deque
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import NamedTuple, Optional
+from threading import Lock
+from typing import Any, Deque, List, NamedTuple, Optional, Sequence, Tuple
 
-from ernie_pair.kernels.c_interface import VERSION, declare_functions
+import numpy as np
+
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, asked_level, has_bf16, why_no_bf16
+
+VERSION = 5  # FUSED_VERSION
+PRECISIONS = {"fp32": 0, "bf16": 1}
+ACTIVATIONS = {"gelu": 0, "relu": 1}
+Pointers = Any  # an array of pointers
+
+
+class LayerCall(ctypes.Structure):
+    """fused_layer: one call of an encoder layer."""
+
+    _fields_ = [
+        *((name, c_int32) for name in ("batch", "length", "hidden", "heads", "inner")),
+        *((name, c_int32) for name in ("precision", "first_token_only", "threads")),
+        *((name, c_float) for name in ("hidden_dropout", "attention_dropout", "epsilon")),
+        *((name, c_uint32) for name in ("seed", "layer")),
+        *((name, c_int32) for name in ("activation", "out_rows")),
+        ("rows", c_void_p),
+    ]
+
+
+class EmbeddingCall(ctypes.Structure):
+    """fused_embedding: one call of the embeddings."""
+
+    _fields_ = [
+        *((name, c_int32) for name in ("batch", "length", "hidden", "vocab_size", "num_positions")),
+        *((name, c_int32) for name in ("num_types", "threads")),
+        *((name, c_float) for name in ("dropout", "epsilon")),
+        ("seed", c_uint32),
+        ("padding_id", c_int64),
+    ]
+
+
+class AdamwCall(ctypes.Structure):
+    """fused_adamw: one step over many tensors."""
+
+    _fields_ = [
+        *((name, c_float) for name in ("beta1", "beta2", "epsilon", "power1", "power2", "gradient_factor")),
+        ("threads", c_int32),
+    ]
+
+
+_LAYER, _EMBEDDING = POINTER(LayerCall), POINTER(EmbeddingCall)
+FUNCTIONS: List[Tuple[str, Any, Sequence[Any]]] = [
+    ("fused_version", c_int, []),
+    ("fused_processor_level", c_int, []),
+    ("fused_open", c_int, [c_char_p, c_int]),
+    ("fused_packed_bytes", c_size_t, [_LAYER]),
+    ("fused_saved_bytes", c_size_t, [_LAYER]),
+    ("fused_work_bytes", c_size_t, [_LAYER]),
+    ("fused_layer_pack", None, [_LAYER, c_void_p, c_void_p]),
+    ("fused_layer_forward", c_int, [_LAYER, *[c_void_p] * 7]),
+    ("fused_layer_backward", c_int, [_LAYER, *[c_void_p] * 8]),
+    ("fused_embedding_saved_bytes", c_size_t, [_EMBEDDING]),
+    ("fused_embedding_work_bytes", c_size_t, [_EMBEDDING]),
+    ("fused_embedding_forward", None, [_EMBEDDING, *[c_void_p] * 11]),
+    ("fused_embedding_backward", None, [_EMBEDDING, *[c_void_p] * 13]),
+    (
+        "fused_adamw_step",
+        None,
+        [POINTER(AdamwCall), c_int64, *[c_void_p] * 7],
+    ),
+    ("fused_product_work_bytes", c_size_t, [*[c_int64] * 3, c_int]),
+    ("fused_product", c_int, [*[c_int64] * 3, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]),
+    ("fused_sum_of_squares", c_double, [c_int64, c_void_p, c_void_p, c_int]),
+]
+
+
+def declare_functions(library: ctypes.CDLL) -> None:
+    """Declare the types of every function. Raises AttributeError when one is missing."""
+    for name, result, arguments in FUNCTIONS:
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def pointers_of(tensors: Sequence[Any]) -> Pointers:
+    """Return a C array of the data addresses of ``tensors``."""
+    return (c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+
 
 PROCESSOR = "x86_64"
 FOLDER = Path(__file__).parent
@@ -61,12 +148,14 @@ def open_kernels() -> Kernels:
 
 @lru_cache(maxsize=1)  # the library has one level at a time
 def _open(folder: Path, most: str) -> Kernels:
-    """Return the kernels in ``folder``, at most of level ``most``."""
     if most == "none":
         return _none(f"{LEVEL_ASKED}=none is set")
     if platform.machine() != PROCESSOR:
         return _none(f"the fused kernels are for x86-64 processors, and this one is {platform.machine()}")
-    found = _compiled_in(folder)
+    # That of this Python first, because others may be stale.
+    of_this = [folder / f"_fused{suffix}" for suffix in EXTENSION_SUFFIXES]
+    candidates = (*of_this, *sorted(folder.glob("_fused*.so")))
+    found = next((path for path in candidates if path.is_file()), None)
     if found is None:
         return _none("the package was built without its compiled kernels")
     libraries = _paddle_libraries()
@@ -89,17 +178,129 @@ def _open(folder: Path, most: str) -> Kernels:
     return Kernels(library, LEVELS[level])
 
 
-def _compiled_in(folder: Path) -> Optional[Path]:
-    """Return the compiled file, or None; that of this Python first, because others may be stale."""
-    of_this = [folder / f"_fused{suffix}" for suffix in EXTENSION_SUFFIXES]
-    return next((path for path in (*of_this, *sorted(folder.glob("_fused*.so"))) if path.is_file()), None)
+def _paddle_libraries() -> Path:
+    import paddle
+
+    return Path(paddle.__file__).parent / "libs"
 
 
 def _none(reason: str) -> Kernels:
     return Kernels(None, "none", reason)
 
 
-def _paddle_libraries() -> Path:
-    import paddle
+ALIGNMENT = 64
+SMALLEST = 1 << 12
+FREE_AT_LEAST = 1 << 24
 
-    return Path(paddle.__file__).parent / "libs"
+
+class Workspace:
+    """A buffer of ``size`` bytes at ``address``; returned by `release`, or when it is garbage collected.
+
+    That may happen anywhere: in another thread, or in the middle of any line, also of the pool itself. So it
+    then only joins a queue, which is atomic and takes no lock.
+    """
+
+    def __init__(self, pool: "WorkspacePool", buffer: np.ndarray):
+        self._pool = pool
+        self._buffer: Optional[np.ndarray] = buffer
+        self.address = int(buffer.ctypes.data)
+        self.size = int(buffer.size)
+
+    def release(self) -> None:
+        """Return the buffer to the pool; once is enough."""
+        if self._buffer is not None:
+            buffer, self._buffer = self._buffer, None
+            self._pool.take_back(buffer)
+
+    def __del__(self) -> None:
+        if self._buffer is not None:
+            self._pool.forgotten.append(self._buffer)
+
+
+class WorkspacePool:
+    """Buffers that are free, and counts of bytes, for any number of threads."""
+
+    def __init__(self) -> None:
+        self.most_in_use, self.free_bytes = 0, 0
+        self.forgotten: Deque[np.ndarray] = deque()  # to be added to the free ones by the next caller
+        self._in_use = 0
+        self._free: List[np.ndarray] = []  # in the order of their return, the oldest first
+        self._lock = Lock()
+
+    @property
+    def in_use(self) -> int:
+        """Return the bytes of the workspaces in use."""
+        with self._lock:
+            self._collect()
+            return self._in_use
+
+    def take(self, size: int) -> Workspace:
+        """Return a workspace of at least ``size`` bytes, uninitialised."""
+        rounded = rounded_size(size)
+        with self._lock:
+            self._collect()
+            index = next((i for i in reversed(range(len(self._free))) if self._free[i].size == rounded), None)
+            if index is None:
+                whole = np.empty(rounded + ALIGNMENT, dtype=np.uint8)
+                start = -whole.ctypes.data % ALIGNMENT
+                buffer = whole[start : start + rounded]
+            else:
+                buffer = self._free.pop(index)
+                self.free_bytes -= rounded
+            assert buffer.size == rounded
+            self._in_use += rounded
+            self.most_in_use = max(self.most_in_use, self._in_use)
+            self._shrink()
+        return Workspace(self, buffer)
+
+    def take_back(self, buffer: np.ndarray) -> None:
+        """Keep a buffer for reuse."""
+        with self._lock:
+            self._collect()
+            self._keep(buffer)
+
+    def _collect(self) -> None:
+        while self.forgotten:
+            self._keep(self.forgotten.popleft())
+
+    def _keep(self, buffer: np.ndarray) -> None:
+        self._in_use -= buffer.size
+        self.free_bytes += buffer.size
+        self._free.append(buffer)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Free the oldest free buffers while all together exceed the peak of use by over a quarter."""
+        most = max(self.most_in_use, FREE_AT_LEAST)
+        while self._free and self._in_use + self.free_bytes > most + most // 4:
+            self.free_bytes -= self._free.pop(0).size
+
+
+def rounded_size(size: int) -> int:
+    """Return ``size`` rounded up to 4, 5, 6 or 7 times a power of two."""
+    quarter = max(SMALLEST, 1 << max(size - 1, 1).bit_length() - 1) // 4
+    return max(SMALLEST, -(-size // quarter) * quarter)
+
+
+POOL = WorkspacePool()
+
+
+class DropoutSeed:
+    """The number of the current forward pass; the same for all layers of a model.
+
+    The training loop sets it before a pass, from run, rank, step and micro-batch. Passes for which nobody
+    sets it still differ from each other.
+    """
+
+    def __init__(self) -> None:
+        self._set, self._passes, self.value = 0, 0, 0
+
+    def set(self, seed: int) -> None:
+        """Set the seed of the next forward pass, 32 bits."""
+        self._set, self._passes = seed, 0
+
+    def begin_pass(self) -> None:
+        """Begin a forward pass: the first uses the seed that was set, later ones other seeds."""
+        entropy = np.random.SeedSequence([self._set, self._passes])
+        self.value = int(entropy.generate_state(1)[0]) if self._passes else self._set
+        self._passes += 1

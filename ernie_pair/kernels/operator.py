@@ -28,9 +28,8 @@ from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import make_folder, something_kept
 from data_tools.files.errors import MachineError, message_of
 from data_tools.files.keyed_cache import KeyedCache
-from ernie_pair.kernels.c_interface import ACTIVATIONS, PRECISIONS
 from ernie_pair.kernels.encoder_layer import parameters_of
-from ernie_pair.kernels.library import Kernels
+from ernie_pair.kernels.library import ACTIVATIONS, PRECISIONS, Kernels
 from ernie_pair.runtime.paddle_patches.core_settings import core_library, register_operators
 from ernie_pair.runtime.paddle_patches.layers import activation_of, epsilon_of
 
@@ -55,8 +54,20 @@ def find_operator(cache: Path) -> Path:
     Any number of processes may call this at once: one compiles. Raises OperatorError.
     """
     folder = cache / FOLDER
+    key: Dict[str, object] = {
+        "paddle": [paddle.__version__, paddle.version.commit, paddle.is_compiled_with_cuda()],
+        "flags": list(FLAGS),
+        "machine": [platform.machine(), *platform.libc_ver()],
+        "sources": {path.name: sha256_of_file(path) for path in (SOURCE, PART, HEADER)},
+    }
+
+    def write(compiled: bytes, draft: Path) -> Dict[str, object]:
+        draft.write_bytes(compiled)
+        draft.chmod(0o600)
+        return {"sha256": sha256_of_file(draft)}
+
     kept: KeyedCache[Any] = KeyedCache(
-        folder, _key(), _write, lambda note, path: path, kind="operator-", ending=".so"
+        folder, key, write, lambda note, path: path, kind="operator-", ending=".so"
     )
     try:
         make_folder(cache)
@@ -81,7 +92,6 @@ def forget_operator(path: Path, inode: int) -> None:
 
 
 def _refuse_of_others(path: Path) -> None:
-    """Raise OperatorError when others could have put code there, OSError when nothing is there."""
     about = path.lstat()
     is_link, is_open = stat.S_ISLNK(about.st_mode), about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if is_link or is_open or about.st_uid != os.geteuid():
@@ -89,15 +99,6 @@ def _refuse_of_others(path: Path) -> None:
             f"{path} holds code that is executed, and other users may write there; remove it, or set "
             "XDG_CACHE_HOME to another"
         )
-
-
-def _key() -> Dict[str, object]:
-    return {
-        "paddle": [paddle.__version__, paddle.version.commit, paddle.is_compiled_with_cuda()],
-        "flags": list(FLAGS),
-        "machine": [platform.machine(), *platform.libc_ver()],
-        "sources": {path.name: sha256_of_file(path) for path in (SOURCE, PART, HEADER)},
-    }
 
 
 def _compile() -> bytes:
@@ -117,7 +118,6 @@ def _compile() -> bytes:
 
 
 def _run(command: List[str]) -> str:
-    """Return the output of a command. Raises OperatorError when it cannot be run or fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
@@ -132,19 +132,15 @@ def _run(command: List[str]) -> str:
     return done.stdout
 
 
-def _write(compiled: bytes, draft: Path) -> Dict[str, object]:
-    draft.write_bytes(compiled)
-    draft.chmod(0o600)
-    return {"sha256": sha256_of_file(draft)}
-
-
 OPERATOR = "ernie_pair_encoder_layer"
 PARAMETERS = "WQ BQ WK BK WV BV WO BO W1 B1 W2 B2 G1 E1 G2 E2".split()  # in the order of fused.h
 # The functions that the operator calls, in the order of its `Library`.
+# fmt: off
 FUNCTIONS = (
-    *("fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes"),
-    *("fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step"),
+    "fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes",
+    "fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step",
 )
+# fmt: on
 _registered: Dict[str, ctypes.CDLL] = {}  # one for the life of the process: Paddle registers an operator once
 
 
@@ -179,18 +175,6 @@ def _load(path: Path) -> ctypes.CDLL:
         raise OperatorError(f"Paddle cannot load it ({' '.join(str(error).split())[:200]})") from None
 
 
-class LayerSettings(NamedTuple):
-    """The settings of a layer's op.
-
-    ``number``: of the layer in its model, so that no two drop the same. ``precision``: fp32 or bf16.
-    ``is_last``: only the first token of each sequence and the chosen ones are read; the others come out as 0.
-    """
-
-    number: int
-    precision: str
-    is_last: bool
-
-
 class GraphInputs(NamedTuple):
     """The inputs that all layers of a program share.
 
@@ -204,13 +188,17 @@ class GraphInputs(NamedTuple):
 
 def add_encoder_layer(
     layer: nn.TransformerEncoderLayer,
-    settings: LayerSettings,
+    number: int,
+    precision: str,
+    is_last: bool,
+    inputs: GraphInputs,
     x: paddle.Tensor,
     mask: paddle.Tensor,
-    inputs: GraphInputs,
 ) -> paddle.Tensor:
     """Add ``layer`` to the program as one op and return its output, float32 [B, S, D].
 
+    ``number``: of the layer in its model, so that no two drop the same. ``precision``: fp32 or bf16.
+    ``is_last``: only the first token of each sequence and the chosen ones are read; the others come out as 0.
     ``x`` float32 [B, S, D]; ``mask`` float32 [B, 1, 1, S], added to the scores. Evaluation programs,
     which are clones for tests, have no dropout.
     """
@@ -226,13 +214,13 @@ def add_encoder_layer(
         outputs={"Y": [y], "Saved": [saved]},
         attrs={
             "heads": layer.self_attn.num_heads,
-            "layer": settings.number,
+            "layer": number,
             "activation": ACTIVATIONS[activation_of(layer)],
-            "precision": PRECISIONS[settings.precision],
+            "precision": PRECISIONS[precision],
             "hidden_dropout": float(layer.dropout1.p),
             "attention_dropout": float(layer.self_attn.dropout),
             "epsilon": epsilon_of(layer.norm1),
-            "read_rows_alone": settings.is_last,
+            "read_rows_alone": is_last,
             "is_test": False,
         },
     )

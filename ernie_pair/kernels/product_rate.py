@@ -8,10 +8,8 @@ from typing import Any, Callable, Iterator, NamedTuple, Tuple
 import numpy as np
 
 from data_tools.files.errors import MachineError
-from ernie_pair.kernels.c_interface import PRECISIONS
 from ernie_pair.kernels.choice import DTYPES
-from ernie_pair.kernels.library import Kernels, open_kernels
-from ernie_pair.kernels.workspaces import WorkspacePool
+from ernie_pair.kernels.library import PRECISIONS, WorkspacePool, open_kernels
 
 SHAPES = {
     "cpu": ((1024, 768, 3072), (2048, 1024, 2048)),  # m, k, n
@@ -52,26 +50,20 @@ def measure_product_rate(dtype: str, device: str, threads: int) -> ProductRate:
     rates = []
     with _dynamic_mode():
         for shape in SHAPES[device]:
-            multiply = _product(dtype, device, threads, shape)
+            multiply = _product_of(dtype, device, threads, shape)
             flops = 2.0 * float(np.prod(shape))
             rates += [_rate_of(multiply, flops, device) for _ in range(REPEATS)]
     return ProductRate(*map(max, zip(*rates)))
 
 
-def _product(dtype: str, device: str, threads: int, shape: Tuple[int, int, int]) -> Multiply:
-    """Return a function that computes a product of [m, k] and [k, n]."""
+def _product_of(dtype: str, device: str, threads: int, shape: Tuple[int, int, int]) -> Multiply:
     import paddle
 
-    m, k, n = shape
-    if device == "cpu" and open_kernels().library is not None:
-        return _fused_product(open_kernels(), dtype, threads, shape)
-    taken = dtype if device == "gpu" else "float32"
-    left, right = paddle.ones([m, k], taken), paddle.ones([k, n], taken)
-    return lambda: paddle.matmul(left, right)
-
-
-def _fused_product(kernels: Kernels, dtype: str, threads: int, shape: Tuple[int, int, int]) -> Multiply:
-    m, k, n = shape
+    (m, k, n), kernels = shape, open_kernels()
+    if device == "gpu" or kernels.library is None:
+        taken = dtype if device == "gpu" else "float32"
+        a, b = paddle.ones([m, k], taken), paddle.ones([k, n], taken)
+        return lambda: paddle.matmul(a, b)
     precision = PRECISIONS["bf16" if dtype == "bfloat16" and kernels.has_bf16 else "fp32"]
     left, right, answer = (np.ones(size, np.float32) for size in ((m, k), (k, n), (m, n)))
     work = WorkspacePool().take(kernels.functions.fused_product_work_bytes(m, n, k, precision))

@@ -27,9 +27,8 @@ from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.launch.auto_processes import StepTimes
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.networks.kernel_path import choose_path
-from ernie_pair.models.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
+from ernie_pair.models.source import NAME_FAMILY, ModelSource, open_model, read_tokenizer, refuse_no_family
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.models.tokenizer_files import read_tokenizer
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource

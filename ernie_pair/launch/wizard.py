@@ -16,8 +16,7 @@ from data_tools.options.flag_words import LAUNCH
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.options.standard_streams import refuse_closed_input
 from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
-from ernie_pair.models.config_json import FAMILIES, find_config
-from ernie_pair.models.spec import read_family
+from ernie_pair.models.spec import FAMILIES, find_config, read_family
 from ernie_pair.pair.data.pair_file import refuse_missing
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.runtime.device import default_device

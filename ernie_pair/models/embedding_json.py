@@ -30,8 +30,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object, shown
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
-from ernie_pair.models.config_json import CONFIG, EMBEDDING, VOCAB
-from ernie_pair.models.spec import TOKENIZER
+from ernie_pair.models.spec import CONFIG, EMBEDDING, TOKENIZER, VOCAB
 
 EMBEDDING_FORMAT, WITH_STEPS = 1, 2
 EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
@@ -207,7 +206,10 @@ def _checked(path: Path, found: Dict[str, Any]) -> EmbeddingSettings:
     is_sound = {
         "pooling": isinstance(found.get("pooling"), str) and not bad_poolings(found["pooling"].split("+")),
         "dim": is_whole_number(dim, 1, 10**5),
-        "dims": isinstance(dims, list) and dims[-1:] == [dim] and _ascends(dims),
+        "dims": isinstance(dims, list)
+        and dims[-1:] == [dim]
+        and all(is_whole_number(one, 1) for one in dims)
+        and sorted(set(dims)) == dims,
         "max_seq_len": is_whole_number(found.get("max_seq_len"), SHORTEST_TEXT, LONGEST_TEXT),
         "temperature": is_number(found.get("temperature"), 0) and found["temperature"] > 0,
         "model_sha256": isinstance(found.get("model_sha256") or "", str),
@@ -244,10 +246,6 @@ def _is_step(found: Any) -> bool:
         and found.get("activation", ACTIVATIONS[0]) in ACTIVATIONS
         and all(isinstance(found.get(key, True), bool) for key in ("bias", "residual"))
     )
-
-
-def _ascends(dims: list) -> bool:
-    return all(is_whole_number(one, 1) for one in dims) and sorted(set(dims)) == dims
 
 
 def width_after(pooling: str, hidden_size: int, steps: Tuple[Step, ...]) -> int:

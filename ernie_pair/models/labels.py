@@ -34,35 +34,25 @@ _WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole n
 
 @dataclass(frozen=True)
 class Labels:
-    """The classes of a model and their names.
+    """The labels of a model: classes and their names, or scores.
 
     ``names[c]`` is what class c is called; ``classes`` holds every spelling that a file may use. Where they
-    ``are_optional`` a row without label has the class UNLABELLED.
+    ``are_optional`` a row without label has the class UNLABELLED. ``target``: what the model is for, one of
+    TARGETS. ``label_range``: the lowest and the highest label of a regression, where they are known.
+    ``activation``: SIGMOID or IDENTITY of a published reranker, see ACTIVATION; else ''.
     """
 
     names: Tuple[str, ...]
     classes: Dict[str, int]
     are_optional: bool = False
-
-    @property
-    def target(self) -> str:
-        """Return what the model is for, one of TARGETS."""
-        return CLASSIFICATION
+    target: str = CLASSIFICATION
+    label_range: Optional[Tuple[float, float]] = None
+    activation: str = ""
 
     @property
     def has_classes(self) -> bool:
         """Return whether the model chooses among classes; otherwise it gives one score."""
         return self.target == CLASSIFICATION
-
-    @property
-    def label_range(self) -> Optional[Tuple[float, float]]:
-        """Return the lowest and the highest label of a model for regression, where they are known."""
-        return None
-
-    @property
-    def activation(self) -> str:
-        """Return SIGMOID or IDENTITY of a published reranker, see ACTIVATION; else ''."""
-        return ""
 
     @classmethod
     def numbered(cls, count: int) -> "Labels":
@@ -84,6 +74,16 @@ class Labels:
             classes.update((str(number), number) for number in names)
         return cls(tuple(names[number] for number in sorted(names)), classes)
 
+    @classmethod
+    def scores(cls, limits: Optional[Tuple[float, float]] = None, activation: str = "") -> "Labels":
+        """Return the labels of a model for regression: numbers within ``limits``, where they are known."""
+        return cls((SCORE,), {}, target=REGRESSION, label_range=limits, activation=activation)
+
+    @classmethod
+    def of_candidates(cls) -> "Labels":
+        """Return the labels of a model that ranks candidates: 1 of a relevant one, 0 of another."""
+        return cls((SCORE,), {"0": 0, "1": 1}, target=RANKING)
+
     def class_of(self, label: object) -> Optional[int]:
         """Return the class that a text or a number names, None for none. 1.0 is read as 1."""
         try:
@@ -94,60 +94,12 @@ class Labels:
         return self.classes.get(text, self.classes.get(whole[1]) if whole else None)
 
     def value_of(self, label: object) -> Union[int, float, None]:
-        """Return what is learned from a label, a text or a number; None where it is none of these."""
-        return self.class_of(label)
+        """Return what is learned from a label, a text or a number: a class, or a score within the limits.
 
-    @property
-    def read_as(self) -> List[Any]:
-        """Return what determines how labels are read, as JSON can hold it."""
-        return sorted(self.classes.items())
-
-    def to_config(self) -> Dict[str, Any]:
-        """Return the keys of a config.json that keep these labels."""
-        return {
-            "num_labels": len(self.names),
-            "id2label": {str(number): name for number, name in enumerate(self.names)},
-            "label2id": self.classes,
-        }
-
-    @property
-    def allowed(self) -> str:
-        """Return all spellings, for an error message."""
-        return ", ".join(self.classes)
-
-
-@dataclass(frozen=True)
-class Scores(Labels):
-    """The labels of a model for regression: numbers, within ``limits`` (lowest, highest) if known.
-
-    ``made_by``: its `activation`.
-    """
-
-    limits: Optional[Tuple[float, float]] = None
-    made_by: str = ""
-
-    @classmethod
-    def within(cls, limits: Optional[Tuple[float, float]] = None, made_by: str = "") -> "Scores":
-        """Return the scores from ``limits[0]`` to ``limits[1]``; None: any number."""
-        return cls((SCORE,), {}, limits=limits, made_by=made_by)
-
-    @property
-    def activation(self) -> str:
-        """Return SIGMOID or IDENTITY of a published reranker, see ACTIVATION; else ''."""
-        return self.made_by
-
-    @property
-    def target(self) -> str:
-        """Return REGRESSION."""
-        return REGRESSION
-
-    @property
-    def label_range(self) -> Optional[Tuple[float, float]]:
-        """Return the lowest and the highest label, where they are known."""
-        return self.limits
-
-    def value_of(self, label: object) -> Optional[float]:
-        """Return the number that a text or a number is; None for what is none, not finite or out of range."""
+        None where it is no class, or no number, not finite or out of range.
+        """
+        if self.target != REGRESSION:
+            return self.class_of(label)
         if isinstance(label, bool) or not isinstance(label, (str, Real)):
             return None
         if isinstance(label, str) and ("_" in label or not label.isascii()):  # which Python reads as digits
@@ -156,48 +108,35 @@ class Scores(Labels):
             value = float(label)
         except (ValueError, OverflowError):
             return None
-        low, high = self.limits or (-math.inf, math.inf)
+        low, high = self.label_range or (-math.inf, math.inf)
         return value if math.isfinite(value) and low <= value <= high else None
 
     @property
     def read_as(self) -> List[Any]:
         """Return what determines how labels are read, as JSON can hold it."""
-        return [self.target, self.limits]
+        if self.has_classes:
+            return sorted(self.classes.items())
+        return [self.target, self.label_range] if self.target == REGRESSION else [self.target]
 
     def to_config(self) -> Dict[str, Any]:
         """Return the keys of a config.json that keep these labels."""
-        limits = {} if self.limits is None else {RANGE: list(self.limits)}
-        made_by = {ACTIVATION: self.made_by} if self.made_by else {}
-        return {"num_labels": 1, PROBLEM: REGRESSION, **limits, **made_by}
+        if self.has_classes:
+            names = {str(number): name for number, name in enumerate(self.names)}
+            return {"num_labels": len(names), "id2label": names, "label2id": self.classes}
+        config: Dict[str, Any] = {"num_labels": 1, PROBLEM: REGRESSION}
+        if self.target == RANKING:
+            config[TARGET] = RANKING
+        if self.label_range is not None:
+            config[RANGE] = list(self.label_range)
+        return {**config, ACTIVATION: self.activation} if self.activation else config
 
     @property
     def allowed(self) -> str:
-        """Return which numbers are allowed, for an error message."""
-        return "a number" if self.limits is None else "a number from {:g} to {:g}".format(*self.limits)
-
-
-@dataclass(frozen=True)
-class Relevance(Labels):
-    """The labels of a model that ranks the candidates of a query: 1 of a relevant one, 0 of another."""
-
-    @classmethod
-    def of_candidates(cls) -> "Relevance":
-        """Return the labels of candidates."""
-        return cls((SCORE,), {"0": 0, "1": 1})
-
-    @property
-    def target(self) -> str:
-        """Return RANKING."""
-        return RANKING
-
-    @property
-    def read_as(self) -> List[Any]:
-        """Return what determines how labels are read, as JSON can hold it."""
-        return [self.target]
-
-    def to_config(self) -> Dict[str, Any]:
-        """Return the keys of a config.json that keep these labels."""
-        return {"num_labels": 1, PROBLEM: REGRESSION, TARGET: RANKING}
+        """Return all spellings, or which numbers are allowed, for an error message."""
+        if self.target != REGRESSION:
+            return ", ".join(self.classes)
+        limits = self.label_range
+        return "a number" if limits is None else "a number from {:g} to {:g}".format(*limits)
 
 
 def refuse_no_classes(labels: Labels, where: str, what: str) -> None:
@@ -227,8 +166,26 @@ def parse_label_range(text: str) -> Optional[Tuple[float, float]]:
 
 
 def parse_label_map(text: str) -> Labels:
-    """Return the labels that --label_map names. Raises InputError when it is not such a map."""
-    return Labels.named(_read_map(text))
+    """Return the labels that --label_map names. Raises InputError naming the part that is wrong."""
+    parts = [part.strip() for part in text.split(",")]
+    numbered = [part.partition("=") if "=" in part else ("", "", part) for part in parts]
+    if len({equals for _, equals, _ in numbered}) != 1:
+        raise _bad_map(text, "some of its parts have a class and some have none")
+    spellings: Dict[str, int] = {}
+    for position, (number, equals, name) in enumerate(numbered):
+        number, name = number.strip() if equals else str(position), name.strip()
+        if not _is_number(number):
+            raise _bad_map(text, f"{number!r} is not a class number")
+        if not name or name in spellings:
+            fault = f"the name {name!r} is given twice" if name else f"class {number} has no name"
+            raise _bad_map(text, fault)
+        spellings[name] = int(number)
+    numbers = sorted(set(spellings.values()))
+    if len(numbers) < 2:
+        raise _bad_map(text, "a classifier needs 2 classes or more")
+    if numbers != list(range(len(numbers))):
+        raise _bad_map(text, f"its classes are {', '.join(map(str, numbers))}, not 0 and up without a gap")
+    return Labels.named(spellings)
 
 
 def labels_in(config: Mapping[str, Any]) -> Labels:
@@ -239,11 +196,11 @@ def labels_in(config: Mapping[str, Any]) -> Labels:
     """
     target = target_in(config)
     if target == RANKING:
-        return Relevance.of_candidates()
+        return Labels.of_candidates()
     if target == REGRESSION:
         limits = config.get(RANGE)
         limits = None if limits is None else (float(limits[0]), float(limits[1]))
-        return Scores.within(limits, config.get(ACTIVATION, ""))
+        return Labels.scores(limits, config.get(ACTIVATION, ""))
     count, names = num_labels_in(config), config.get("id2label")
     if names is None:
         return Labels.numbered(count)
@@ -280,32 +237,6 @@ def without_labels(config: Mapping[str, Any]) -> Dict[str, Any]:
     gone = {"id2label", "label2id", "num_labels", "num_classes", RANGE, TARGET, ACTIVATION}
     gone |= {PROBLEM} if config.get(PROBLEM) == REGRESSION else set()
     return {key: value for key, value in config.items() if key not in gone}
-
-
-def _read_map(text: str) -> Dict[str, int]:
-    """Parse {spelling: class}. Raises InputError naming the part that is wrong."""
-    parts = [part.strip() for part in text.split(",")]
-    numbered = [part.partition("=") if "=" in part else ("", "", part) for part in parts]
-    if len({equals for _, equals, _ in numbered}) != 1:
-        raise _bad_map(text, "some of its parts have a class and some have none")
-    spellings: Dict[str, int] = {}
-    for position, (number, equals, name) in enumerate(numbered):
-        number, name = number.strip() if equals else str(position), name.strip()
-        if not _is_number(number):
-            raise _bad_map(text, f"{number!r} is not a class number")
-        if not name or name in spellings:
-            fault = f"the name {name!r} is given twice" if name else f"class {number} has no name"
-            raise _bad_map(text, fault)
-        spellings[name] = int(number)
-    _refuse_gaps(text, sorted(set(spellings.values())))
-    return spellings
-
-
-def _refuse_gaps(text: str, numbers: List[int]) -> None:
-    if len(numbers) < 2:
-        raise _bad_map(text, "a classifier needs 2 classes or more")
-    if numbers != list(range(len(numbers))):
-        raise _bad_map(text, f"its classes are {', '.join(map(str, numbers))}, not 0 and up without a gap")
 
 
 def _bad_map(text: str, reason: str) -> InputError:

@@ -51,12 +51,17 @@ class ModelCard:
             "\n".join(f"- {what}: {_in_line(v)}" for what, v in self.facts.items()),
         ]
         if self.data:
-            rows = [[one.use, one.name, _rows_of(one), one.sha256] for one in self.data]
+            counts = ["not counted" if one.rows is None else str(one.rows) for one in self.data]
+            rows = [[one.use, one.name, count, one.sha256] for one, count in zip(self.data, counts)]
             parts += ["## Data", markdown_table(["use", "file", "rows", "sha256"], rows)]
         if self.flags:
-            parts += ["## Flags", _fenced("yaml", "\n".join(map(_flag_line, self.flags.items())))]
+            flags = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in self.flags.items())
+            parts += ["## Flags", _fenced("yaml", "\n".join(flags))]
         if self.metrics:
-            values = [[name, f"{m.value:.4f}", _interval_of(m)] for name, m in self.metrics.items()]
+            values = [
+                [name, f"{m.value:.4f}", "{:.4f} to {:.4f}".format(*m.interval) if m.interval else ""]
+                for name, m in self.metrics.items()
+            ]
             parts += [
                 "## Metrics",
                 self.measured_on,
@@ -79,18 +84,6 @@ def changed_flags(flags: Mapping[str, object], defaults: Mapping[str, object]) -
     return {name: value for name, value in flags.items() if value != defaults.get(name)}
 
 
-def _rows_of(data: DataFile) -> str:
-    return "not counted" if data.rows is None else str(data.rows)
-
-
-def _interval_of(metric: Measured) -> str:
-    return "{:.4f} to {:.4f}".format(*metric.interval) if metric.interval else ""
-
-
-def _flag_line(flag) -> str:
-    return f"{flag[0]}: {json.dumps(flag[1], ensure_ascii=False)}"
-
-
 def _fenced(language: str, lines: str) -> str:
     return f"{FENCE}{language}\n{lines}\n{FENCE}"
 
@@ -98,12 +91,9 @@ def _fenced(language: str, lines: str) -> str:
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown, without the end of its last line."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(map(_in_cell, line))} |" for line in lines)
+    cells = ([_in_line(text).replace("|", "\\|") for text in line] for line in lines)
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _in_line(text: str) -> str:
     return " ".join(str(text).split())
-
-
-def _in_cell(text: str) -> str:
-    return _in_line(text).replace("|", "\\|")

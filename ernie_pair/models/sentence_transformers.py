@@ -11,9 +11,9 @@ Version 6 names the classes otherwise, has embedding_dimension and pooling_mode 
 mode, and leaves max_seq_length to the tokenizer. What is not computed here is refused by its name.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import CheckpointError, InputError
@@ -26,7 +26,6 @@ from data_tools.files.json_file import (
     shown,
     write_json,
 )
-from ernie_pair.models.config_json import CONFIG, EMBEDDING, find_config
 from ernie_pair.models.embedding_json import (
     LONGEST_TEXT,
     NORMALIZE,
@@ -37,11 +36,10 @@ from ernie_pair.models.embedding_json import (
     bad_poolings,
     full_prompts,
     read_embedding,
-    width_after,
 )
 from ernie_pair.models.hugging_face.folders import read_torch_pickle
-from ernie_pair.models.spec import ModelSpec
-from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, safetensors_parts
+from ernie_pair.models.spec import CONFIG, EMBEDDING, ModelSpec, find_config
+from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, write_for_torch
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 OF_TRANSFORMER = tuple(
@@ -82,13 +80,10 @@ DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 HARMLESS: Dict[str, Tuple[Any, ...]] = {
     "transformer_task": (None, "feature-extraction"),
     "module_output_name": (None, "token_embeddings"),
-    "query_length": (None,),
-    "document_length": (None,),
-    "query_expansion": (None,),
-    "processing_kwargs": (None, {}),
-    "config_args": (None, {}),
-    "config_kwargs": (None, {}),
-    "tokenizer_name_or_path": (None,),
+    **dict.fromkeys(
+        ("query_length", "document_length", "query_expansion", "tokenizer_name_or_path"), (None,)
+    ),
+    **dict.fromkeys(("processing_kwargs", "config_args", "config_kwargs"), (None, {})),
     "modality_config": (None, {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}),
 }
 OF_TOKENIZER, OF_MODEL = ("tokenizer_args", "processor_kwargs"), ("model_args", "model_kwargs")
@@ -99,23 +94,14 @@ IDLE = ("add_pooling_layer", "attn_implementation", "torch_dtype", "dtype", "use
 class SentenceFolder:
     """What a folder of sentence-transformers says of itself.
 
-    ``encoder``: the folder of config.json, tokenizer and weights; ``width``: that of the hidden states which
-    the pooling takes; ``max_seq_len`` 0: the tokenizer says it; ``dense``: the folder of each dense step.
-    ``similarity`` and the rest are those of `EmbeddingSettings`.
+    ``width``: that of the hidden states which the pooling takes; ``dense``: the folder of each dense step;
+    ``stated``: how vectors are made, with max_seq_len 0 where the tokenizer says it.
     """
 
     folder: Path
-    encoder: Path
     width: int
-    pooling: str
-    steps: Tuple[Step, ...]
     dense: Tuple[Path, ...]
-    max_seq_len: int
-    lower_case: bool
-    includes_prompt: bool
-    prompts: Dict[str, str]
-    default_prompt: str
-    similarity: str
+    stated: EmbeddingSettings
 
     def settings(self, spec: ModelSpec) -> EmbeddingSettings:
         """Return how vectors are computed with the encoder of ``spec``.
@@ -127,44 +113,35 @@ class SentenceFolder:
                 f"{self.folder}: its pooling is for hidden states of {self.width}, and the encoder has "
                 f"{spec.hidden_size}; {CURE}"
             )
-        length = self.max_seq_len or spec.trained_length or spec.max_positions
-        dim = width_after(self.pooling, self.width, self.steps)
-        return EmbeddingSettings(
-            pooling=self.pooling,
-            dim=dim,
-            dims=(dim,),
-            max_seq_len=min(length, spec.max_positions),
-            temperature=USUAL_TEMPERATURE,
-            steps=self.steps,
-            prompts=self.prompts,
-            default_prompt=self.default_prompt,
-            similarity=self.similarity,
-            lower_case=self.lower_case,
-            includes_prompt=self.includes_prompt,
-        )
+        length = self.stated.max_seq_len or spec.trained_length or spec.max_positions
+        return replace(self.stated, max_seq_len=min(length, spec.max_positions))
 
     def dense_arrays(self) -> Arrays:
         """Return the weights of the dense steps under our names, float32, of [inputs, outputs].
 
         Raises CheckpointError when they are missing, damaged or of another shape than their config.json says.
         """
-        found: Arrays = {}
-        width = self.width * len(self.pooling.split("+"))
-        steps = [step for step in self.steps if step.kind == "dense"]
+        renamed: Arrays = {}
+        width = self.width * len(self.stated.poolings)
+        steps = [step for step in self.stated.steps if step.kind == "dense"]
         for number, (step, folder) in enumerate(zip(steps, self.dense)):
-            arrays = _read_dense(folder)
+            path = next((folder / name for name in DENSE_WEIGHTS if (folder / name).is_file()), None)
+            if path is None:
+                raise CheckpointError(f"{folder} has neither {' nor '.join(DENSE_WEIGHTS)}; {CURE}")
+            is_pickle = path.suffix != ".safetensors"
+            arrays = as_float32(read_torch_pickle(path) if is_pickle else read_weights(path), str(path))
             shapes: Dict[str, Tuple[int, ...]] = {"linear.weight": (step.width, width)}
             shapes.update({"linear.bias": (step.width,)} if step.bias else {})
             if step.residual and step.width != width:
                 shapes["residual.weight"] = (step.width, width)
-            told = {name: array.shape for name, array in arrays.items()}
-            if told != shapes:
+            found = {name: array.shape for name, array in arrays.items()}
+            if found != shapes:
                 raise CheckpointError(
-                    f"{folder}: it holds {told}, and its {CONFIG} asks for {shapes}; {CURE}"
+                    f"{folder}: it holds {found}, and its {CONFIG} asks for {shapes}; {CURE}"
                 )
-            found.update({f"{DENSE}{number}.{name}": array.T for name, array in arrays.items()})
+            renamed.update({f"{DENSE}{number}.{name}": array.T for name, array in arrays.items()})
             width = step.width
-        return found
+        return renamed
 
 
 def is_sentence_folder(folder: Path) -> bool:
@@ -202,31 +179,29 @@ def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
         )
     (_, encoder), (_, pooling) = modules[:2]
     width, names, includes_prompt = _read_pooling(pooling)
-    steps = tuple(
-        _read_dense_step(place) if kind == "Dense" else _normalize(place) for kind, place in modules[2:]
-    )
+    steps: List[Step] = []
     inside = width * len(names)
-    for (_, place), step in zip(modules[2:], steps):
-        asked = _config_of(place)["in_features"] if step.kind == "dense" else inside
-        if asked != inside:
-            raise InputError(
-                f"{place / CONFIG}: in_features is {shown(asked)}, and vectors have {inside}; {CURE}"
-            )
-        inside = step.width or inside
-    told = _read_settings(folder, inside)
+    for kind, place in modules[2:]:
+        steps.append(_read_step(kind, place, inside))
+        inside = steps[-1].width or inside
+    cut, stated = _read_settings(folder)
+    if cut is not None and cut < inside:
+        steps.append(Step("truncate", cut))
+        inside = cut
     length, lower_case = _read_transformer(encoder)
-    return SentenceFolder(
-        folder=folder,
-        encoder=encoder,
-        width=width,
+    settings = EmbeddingSettings(
         pooling="+".join(names),
-        steps=(*steps, *told.pop("steps")),
-        dense=tuple(place for kind, place in modules if kind == "Dense"),
+        dim=inside,
+        dims=(inside,),
         max_seq_len=length,
+        temperature=USUAL_TEMPERATURE,
+        steps=tuple(steps),
         lower_case=lower_case,
         includes_prompt=includes_prompt,
-        **told,
+        **stated,
     )
+    dense = tuple(place for kind, place in modules if kind == "Dense")
+    return SentenceFolder(folder, width, dense, settings)
 
 
 def settings_of_folder(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSettings]:
@@ -253,7 +228,6 @@ def settings_of_folder(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSetti
 
 
 def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
-    """Return (kind, folder) of each module. Raises InputError for a module that is not computed here."""
     path = folder / MODULES
     try:
         found = parse_json(read_regular(path, MOST_BYTES))
@@ -313,9 +287,17 @@ def _read_pooling(place: Path) -> Tuple[int, List[str], bool]:
     return width, names, includes
 
 
-def _read_dense_step(place: Path) -> Step:
-    found = _config_of(place)
-    _refuse_other_names(found, place)
+def _read_step(kind: str, place: Path, inside: int) -> Step:
+    is_dense = kind == "Dense"
+    found = _config_of(place) if is_dense or (place / CONFIG).is_file() else {}  # old folders have none
+    for key in ("module_input_name", "module_output_name"):
+        if found.get(key) not in (None, SENTENCE):
+            raise InputError(
+                f"{place / CONFIG}: {key} is {shown(found[key])}, and only {SENTENCE} is computed here; take "
+                "another model"
+            )
+    if not is_dense:
+        return NORMALIZE
     named = found.get("activation_function", ACTIVATIONS["tanh"])
     short = {name.rpartition(".")[2]: own for own, name in ACTIVATIONS.items()}
     parts = named.split(".") if isinstance(named, str) else [""]
@@ -328,30 +310,10 @@ def _read_dense_step(place: Path) -> Step:
     sizes = [is_whole_number(found.get(key), 1, 10**5) for key in ("in_features", "out_features")]
     if not all(sizes) or not isinstance(bias, bool) or not isinstance(residual, bool):
         raise InputError(f"{place / CONFIG}: wrong in_features, out_features, bias or use_residual; {CURE}")
+    width = found["in_features"]
+    if width != inside:
+        raise InputError(f"{place / CONFIG}: in_features is {width}, and vectors have {inside}; {CURE}")
     return Step("dense", found["out_features"], bias, short[parts[-1]], residual)
-
-
-def _normalize(place: Path) -> Step:
-    if (place / CONFIG).is_file():  # old folders have none
-        _refuse_other_names(read_json_object(place / CONFIG, CURE), place)
-    return NORMALIZE
-
-
-def _refuse_other_names(found: Mapping[str, Any], place: Path) -> None:
-    for key in ("module_input_name", "module_output_name"):
-        if found.get(key) not in (None, SENTENCE):
-            raise InputError(
-                f"{place / CONFIG}: {key} is {shown(found[key])}, and only {SENTENCE} is computed here; take "
-                "another model"
-            )
-
-
-def _read_dense(folder: Path) -> Arrays:
-    path = next((folder / name for name in DENSE_WEIGHTS if (folder / name).is_file()), None)
-    if path is None:
-        raise CheckpointError(f"{folder} has neither {' nor '.join(DENSE_WEIGHTS)}; {CURE}")
-    read: Callable[[Path], Arrays] = read_weights if path.suffix == ".safetensors" else read_torch_pickle
-    return as_float32(read(path), str(path))
 
 
 def _read_transformer(place: Path) -> Tuple[int, bool]:
@@ -359,14 +321,20 @@ def _read_transformer(place: Path) -> Tuple[int, bool]:
     path = next((place / name for name in OF_TRANSFORMER if (place / name).is_file()), None)
     found = read_json_object(path, CURE) if path else {}
     length: Any = found.get("max_seq_length")
+    refused = {str(path): {key: found[key] for key in HARMLESS if found.get(key) not in HARMLESS[key]}}
     for key in (*OF_TOKENIZER, *OF_MODEL):
         idle = ("model_max_length",) if key in OF_TOKENIZER else IDLE
-        told = found.get(key) or {}
-        if not isinstance(told, dict):
-            raise InputError(f"{path}: {key} is {shown(told)}; {CURE}")
-        length = told.get("model_max_length", length)
-        _refuse_any({name: told[name] for name in told if name not in idle}, f"{path}: {key}")
-    _refuse_any({key: found[key] for key in HARMLESS if found.get(key) not in HARMLESS[key]}, str(path))
+        inner = found.get(key) or {}
+        if not isinstance(inner, dict):
+            raise InputError(f"{path}: {key} is {shown(inner)}; {CURE}")
+        length = inner.get("model_max_length", length)
+        refused[f"{path}: {key}"] = {name: inner[name] for name in inner if name not in idle}
+    for where, values in refused.items():
+        for key, value in values.items():
+            if value is not None and key != "trust_remote_code":
+                raise InputError(
+                    f"{where}: {key} is {shown(value)}, which is not computed here; take another model"
+                )
     if length is not None and not is_whole_number(length, SHORTEST_TEXT, LONGEST_TEXT):
         raise InputError(
             f"{path}: max_seq_length is {shown(length)}, and a text has {SHORTEST_TEXT} or more; {CURE}"
@@ -377,16 +345,8 @@ def _read_transformer(place: Path) -> Tuple[int, bool]:
     return int(length or 0), lower_case
 
 
-def _refuse_any(found: Mapping[str, Any], where: str) -> None:
-    for key, value in found.items():
-        if value is not None and key != "trust_remote_code":
-            raise InputError(
-                f"{where}: {key} is {shown(value)}, which is not computed here; take another model"
-            )
-
-
-def _read_settings(folder: Path, width: int) -> Dict[str, Any]:
-    """Return steps, prompts, default_prompt and similarity of config_sentence_transformers.json."""
+def _read_settings(folder: Path) -> Tuple[Optional[int], Dict[str, Any]]:
+    """Return truncate_dim, and prompts and similarity under our names, that the folder states."""
     path = folder / SETTINGS
     found = read_json_object(path, CURE) if path.is_file() else {}
     made_as = found.get("model_type", "SentenceTransformer")
@@ -412,15 +372,14 @@ def _read_settings(folder: Path, width: int) -> Dict[str, Any]:
         )
     if cut is not None and not is_whole_number(cut, 1):
         raise InputError(f"{path}: truncate_dim is {shown(cut)}; write a whole number, or null")
-    return {
-        "steps": (Step("truncate", cut),) if cut is not None and cut < width else (),
+    return cut, {
         "prompts": {name: text or "" for name, text in prompts.items()},
         "default_prompt": default if default in prompts else "",
         "similarity": similarity,
     }
 
 
-def module_folders(settings: EmbeddingSettings) -> List[str]:
+def _module_folders(settings: EmbeddingSettings) -> List[str]:
     """Return the names of the folders that `write_sentence_files` makes: 1_Pooling, 2_Normalize."""
     kinds = ["Pooling", *(step.kind.capitalize() for step in settings.steps if step.kind != "truncate")]
     return [f"{number}_{kind}" for number, kind in enumerate(kinds, 1)]
@@ -430,7 +389,7 @@ def names_written(settings: Optional[EmbeddingSettings]) -> List[str]:
     """Return the names of all that `write_sentence_files` writes, with the folders on the way."""
     if settings is None:
         return []
-    places = module_folders(settings)
+    places = _module_folders(settings)
     files = [f"{place}/{CONFIG}" for place in places if not place.endswith("_Normalize")]
     files += [f"{place}/{DENSE_WEIGHTS[0]}" for place in places if place.endswith("_Dense")]
     return [MODULES, OF_TRANSFORMER[0], SETTINGS, EMBEDDING, *places, *files]
@@ -443,22 +402,22 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
     returns them. The names are those of version 3, which every later one reads. The prompt of passages stands
     under "document" as well: version 6 looks for no other name while that one is there.
     """
-    places = ["", *module_folders(settings)]
-    modules = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": place,
-            "type": f"sentence_transformers.models.{place.rpartition('_')[2] or 'Transformer'}",
-        }
-        for number, place in enumerate(places)
-    ]
+    modules: List[Dict[str, object]] = []
+    for number, place in enumerate(["", *_module_folders(settings)]):
+        kind = f"sentence_transformers.models.{place.rpartition('_')[2] or 'Transformer'}"
+        modules.append({"idx": number, "name": str(number), "path": place, "type": kind})
+        (folder / place).mkdir(exist_ok=not place)
     write_json(folder / MODULES, modules)
-    for place in places[1:]:
-        (folder / place).mkdir()
-    write_json(folder / places[1] / CONFIG, _pooling_config(settings, width))
+    flags = {flag: POOLINGS[name] in settings.poolings for flag, name in FLAGS.items()}
+    pooling: Dict[str, object] = {"word_embedding_dimension": width, **flags}
+    in_order = tuple(POOLINGS[name] for flag, name in FLAGS.items() if flags[flag])
+    if in_order != settings.poolings:  # an order of its own, which only version 6 reads
+        theirs = {own: name for name, own in POOLINGS.items()}
+        pooling = {"embedding_dimension": width, "pooling_mode": [theirs[name] for name in settings.poolings]}
+    places = _module_folders(settings)
+    write_json(folder / places[0] / CONFIG, {**pooling, "include_prompt": settings.includes_prompt})
     inside, number = width * len(settings.poolings), 0
-    for place, step in zip(places[2:], settings.steps):
+    for place, step in zip(places[1:], settings.steps):
         if step.kind == "dense":
             begins = f"{DENSE}{number}."
             own = {name[len(begins) :]: arrays[name].T for name in arrays if name.startswith(begins)}
@@ -469,35 +428,22 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
     cut = [step.width for step in settings.steps if step.kind == "truncate"]
     passage = settings.prompts.get("passage")
     is_only = passage and not settings.prompts.get("document")
-    prompts = {**settings.prompts, "document": passage} if is_only else settings.prompts
-    said: Dict[str, object] = {
+    stated: Dict[str, object] = {
         "model_type": "SentenceTransformer",
-        "prompts": prompts,
+        "prompts": {**settings.prompts, "document": passage} if is_only else settings.prompts,
         "default_prompt_name": settings.default_prompt or None,
         "similarity_fn_name": settings.similarity,
     }
-    write_json(folder / SETTINGS, {**said, "truncate_dim": cut[0]} if cut else said)
+    write_json(folder / SETTINGS, {**stated, "truncate_dim": cut[0]} if cut else stated)
     (folder / EMBEDDING).write_text(settings.to_json(), encoding="utf-8")
 
 
-def _pooling_config(settings: EmbeddingSettings, width: int) -> Dict[str, object]:
-    flags = {flag: POOLINGS[name] in settings.poolings for flag, name in FLAGS.items()}
-    in_order = [POOLINGS[name] for name in FLAGS.values() if POOLINGS[name] in settings.poolings]
-    said: Dict[str, object] = {"word_embedding_dimension": width, **flags}
-    if tuple(in_order) != settings.poolings:  # an order of its own, which only version 6 reads
-        theirs = {own: name for name, own in POOLINGS.items()}
-        said = {"embedding_dimension": width, "pooling_mode": [theirs[name] for name in settings.poolings]}
-    return {**said, "include_prompt": settings.includes_prompt}
-
-
 def _write_dense(folder: Path, step: Step, width: int, arrays: Arrays) -> None:
-    said = {
+    stated = {
         "in_features": width,
         "out_features": step.width,
         "bias": step.bias,
         "activation_function": ACTIVATIONS[step.activation],
     }
-    write_json(folder / CONFIG, {**said, "use_residual": True} if step.residual else said)
-    with open(folder / DENSE_WEIGHTS[0], "wb") as file:
-        for part in safetensors_parts(arrays, {"format": "pt"}):
-            file.write(part)
+    write_json(folder / CONFIG, {**stated, "use_residual": True} if step.residual else stated)
+    write_for_torch(folder / DENSE_WEIGHTS[0], arrays)

@@ -1,49 +1,196 @@
-"""Where a model comes from: a folder (config.json, vocab.txt, weights), a run, or a name of PaddleNLP.
+"""Where a model comes from: a folder (config.json, tokenizer, weights), a run, or a name of PaddleNLP.
 
-A path that is given and cannot be read is an error, never a fresh start.
+A path that is given and cannot be read is an error, never a fresh start. The files of a tokenizer are
+
+vocab.txt, tokenizer_config.json                                   cut by ERNIE's rule, `WordPiece`
+tokenizer.json, tokenizer_config.json, vocab.txt of word pieces    of a published folder: its own rule
 """
 
 import logging
 import os
+import shutil
+import unicodedata
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, Iterable, List, Optional
 
+import numpy as np
 import yaml
 
 from data_tools.files.atomic_files import read_regular
 from data_tools.files.atomic_folder import content_of
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.text.folder_tokenizer import FAST_TOKENIZER, cuts_by_own_rule, find_tokenizer, is_their_config
+from data_tools.files.json_file import shown, write_json
+from data_tools.text.folder_tokenizer import (
+    FAST_TOKENIZER,
+    KEPT,
+    OWN_CLASS,
+    SPECIAL_TOKENS,
+    AnyTokenizer,
+    cuts_by_own_rule,
+    find_tokenizer,
+    is_their_config,
+    open_folder_tokenizer,
+    read_settings,
+)
+from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece, read_tokens
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.checkpoint.run_folder import best_of
-from ernie_pair.models.config_json import (
-    CONFIG,
-    FAMILIES,
-    VOCAB,
-    find_config,
-    layer_class_in,
-    read_config,
-    refuse_unsupported,
-)
 from ernie_pair.models.hugging_face.counterparts import unsupported_type
 from ernie_pair.models.hugging_face.folders import (
+    UNUSED,
+    build_fast_tokenizer,
     find_their_weights,
     is_their_file,
     read_their_weights,
     weight_files,
+    write_weights,
 )
 from ernie_pair.models.hugging_face.settings import from_their_config, with_cross_encoder
 from ernie_pair.models.sentence_transformers import encoder_folder_of, files_of_modules
-from ernie_pair.models.spec import ModelSpec, parse_spec, parse_tokenizer, read_spec, tokenizer_class_of
-from ernie_pair.models.tokenizer_checks import refuse_other_cutting, refuse_other_vocabulary
+from ernie_pair.models.spec import (
+    CONFIG,
+    FAMILIES,
+    TOKENIZER,
+    VOCAB,
+    ModelSpec,
+    find_config,
+    json_bytes,
+    layer_class_in,
+    parse_spec,
+    parse_tokenizer,
+    read_config,
+    read_spec,
+    refuse_unsupported,
+    tokenizer_class_of,
+    tokenizer_json,
+)
 from ernie_pair.weights.weight_files import Arrays, read_weights
 
+NO_LENGTH = int(1e30)  # what transformers writes where a tokenizer has no longest text
+
+
+def read_tokenizer(vocab_file: Path, spec: ModelSpec) -> AnyTokenizer:
+    """Open the tokenizer of the model ``spec`` in ``vocab_file``, one of TOKENIZER_FILES.
+
+    Raises InputError when it is damaged.
+    """
+    if spec.tokenizer.is_folders:
+        return open_folder_tokenizer(vocab_file, spec.family)
+    return WordPiece.from_file(vocab_file, spec.lower_case)
+
+
+def tokenizer_files(vocab_file: Path, spec: ModelSpec, max_seq_len: int = 0) -> Dict[str, bytes]:
+    """Return {name: content} of what a model folder holds of its tokenizer.
+
+    ``max_seq_len``: tokens per pair in training, which tokenizer_config.json remembers; 0: it does not.
+    """
+    if not spec.tokenizer.is_folders:
+        settings = tokenizer_json(spec.family, spec.lower_case, max_seq_len)
+        return {VOCAB: own_vocabulary(vocab_file, spec), TOKENIZER: json_bytes(settings)}
+    tokenizer = open_folder_tokenizer(vocab_file, spec.family)
+    found = read_settings(vocab_file.parent, spec.family)
+    kept = {key: found[key] for key in KEPT if key in found}
+    settings = {**kept, "model_max_length": max_seq_len} if max_seq_len else kept
+    is_json = vocab_file.name == FAST_TOKENIZER
+    files = {
+        FAST_TOKENIZER: vocab_file.read_bytes() if is_json else tokenizer.to_json().encode(),
+        TOKENIZER: json_bytes(settings),
+    }
+    if tokenizer.is_word_piece:
+        files[VOCAB] = "".join(f"{token}\n" for token in tokenizer.tokens).encode()
+    return files
+
+
+def their_tokenizer_files(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> Dict[str, bytes]:
+    """Return {name: content} of what a folder of transformers holds of its tokenizer; see `tokenizer_files`.
+
+    ERNIE's rule is a tokenizer.json, under the class that takes it as it is: BertTokenizer cuts symbols
+    otherwise. Control tokens in a text are text.
+    """
+    if spec.tokenizer.is_folders:
+        return tokenizer_files(vocab_file, spec, max_seq_len)
+    tokenizer = WordPiece(read_tokens(vocab_file)[: spec.vocab_size], spec.lower_case)
+    special = {f"{token.strip('[]').lower()}_token": token for token in CONTROL_TOKENS}
+    settings = {
+        "tokenizer_class": OWN_CLASS,
+        "split_special_tokens": True,
+        "do_lower_case": tokenizer.lower_case,
+        "model_max_length": max_seq_len or NO_LENGTH,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        **special,
+    }
+    return {
+        VOCAB: own_vocabulary(vocab_file, spec),
+        FAST_TOKENIZER: build_fast_tokenizer(tokenizer).to_str(pretty=True).encode(),
+        TOKENIZER: json_bytes(settings),
+        SPECIAL_TOKENS: json_bytes(special),
+    }
+
+
+def own_vocabulary(vocab_file: Path, spec: ModelSpec) -> bytes:
+    """Return the lines of a vocab.txt that the model has rows for; twins beyond them mark corpus words."""
+    return b"".join(vocab_file.read_bytes().splitlines(keepends=True)[: spec.vocab_size])
+
+
+def copy_tokenizer(vocab_file: Path, spec: ModelSpec, folder: Path) -> None:
+    """Write the files of a model's tokenizer into another folder, unchanged where ERNIE's rule holds."""
+    if spec.tokenizer.is_folders:
+        for name, content in tokenizer_files(vocab_file, spec, spec.trained_length).items():
+            (folder / name).write_bytes(content)
+        return
+    for name in (VOCAB, TOKENIZER):
+        beside = vocab_file if name == VOCAB else vocab_file.parent / name
+        if beside.is_file():
+            shutil.copyfile(beside, folder / name)
+
+
+CURE = "copy the model's folder again"
+NUM_STRINGS = 2000
+
+
+def refuse_other_vocabulary(tokenizer_file: Path, vocab_file: Path, spec: ModelSpec) -> None:
+    """Raise InputError when a vocab.txt beside a tokenizer.json has other tokens for its ids."""
+    tokens, held = read_tokens(vocab_file), read_tokenizer(tokenizer_file, spec).vocab
+    for token, index in held.items():
+        if index < len(tokens) and tokens[index] != token and not token.startswith(UNUSED):
+            raise InputError(
+                f"{tokenizer_file}: token {index} is {shown(token)}, and not in {VOCAB}, which has "
+                f"{shown(tokens[index])} there; {CURE}"
+            )
+
+
+def refuse_other_cutting(folder: Path, lower_case: bool) -> None:
+    """Raise InputError when a tokenizer.json of this package makes other ids than the vocab.txt beside it.
+
+    Compared are the ids of every assigned character between two letters, and of random strings.
+    """
+    path = folder / FAST_TOKENIZER
+    if not path.is_file():
+        return
+    ours = WordPiece.from_file(folder / VOCAB, lower_case)
+    theirs = open_folder_tokenizer(path).without_control_tokens()
+    if theirs.to_json() == build_fast_tokenizer(ours).to_str(pretty=True):
+        return
+    points = (point for point in range(0x110000) if not 0xD800 <= point < 0xE000)
+    letters = [chr(point) for point in points if unicodedata.category(chr(point)) not in ("Cn", "Co")]
+    rng, picked = np.random.default_rng(0), np.array(letters)
+    texts = [f"a{letter}b" for letter in letters]
+    texts += ["".join(rng.choice(picked, size)) for size in rng.integers(1, 20, NUM_STRINGS).tolist()]
+    for text, mine, other in zip(texts, ours.encode_batch(texts), theirs.encode_batch(texts)):
+        if mine != other:
+            raise InputError(
+                f"{path}: it cuts {shown(text)} into other tokens than {VOCAB} does by ERNIE's rule; {CURE}"
+            )
+
+
+# fmt: off
 WEIGHT_FILES = (
-    *("model_state.pdparams", "model.safetensors", "static_vars.safetensors"),
-    *("static_vars.pdparams", "static_vars", "params"),  # the recipe's, and ERNIE's own releases
+    "model_state.pdparams", "model.safetensors", "static_vars.safetensors",
+    "static_vars.pdparams", "static_vars", "params",  # the recipe's, and ERNIE's own releases
 )
+# fmt: on
 OF_EXPORTED = ("export.json", "model.onnx")  # every exported model has one of them
 RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
 # The recipe's spelling of the name that PaddleNLP knows.
@@ -148,22 +295,25 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
         raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
     weights = find_weights(folder) or find_their_weights(folder)
     if weights is None and not from_scratch:
-        _refuse_exported(folder)
-        other = (
-            "give another model" if from_scratch is None else "start from random weights: --from_scratch true"
-        )
+        if any((folder / name).is_file() for name in OF_EXPORTED):
+            raise InputError(
+                f"{folder} holds an exported model, which has no weights to load; give the trained one that "
+                "it was made from: the OUT of a training run, or OUT/best"
+            )
+        is_training = from_scratch is not None
+        other = "start from random weights: --from_scratch true" if is_training else "give another model"
         raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or {other}")
-    is_theirs = _is_hugging_face(config, weights)
+    is_theirs = is_their_config(read_config(config))  # decides where there are no weights
+    is_theirs = is_theirs if weights is None else is_their_file(weights, is_theirs)
     weights = None if from_scratch else weights
     is_own = cuts_by_own_rule(folder, read_config(config), is_theirs)
     vocab_file = folder / VOCAB if is_own else vocab_file
     _refuse_damage(folder, config, vocab_file, weights)
-    spec = read_spec(
-        config,
-        vocab_file,
-        lambda found: _translated(found, config, family) if is_theirs else found,
-        is_folders=not is_own,
-    )
+
+    def translate(found: Dict) -> Dict:
+        return from_their_config(with_cross_encoder(found, folder), str(config), family)
+
+    spec = read_spec(config, vocab_file, translate if is_theirs else None, is_folders=not is_own)
     if vocab_file.name == FAST_TOKENIZER and (folder / VOCAB).is_file():
         refuse_other_vocabulary(vocab_file, folder / VOCAB, spec)
     if is_own and is_theirs:
@@ -191,27 +341,8 @@ def open_layer_folder(given: Path, class_name: str) -> ModelSource:
             "one of the other"
         )
     _refuse_damage(folder, config, vocab_file, weights)
-    is_own = cuts_by_own_rule(folder, {}, is_theirs=False)
-    spec = read_spec(config, vocab_file, is_folders=not is_own)
+    spec = read_spec(config, vocab_file, is_folders=not cuts_by_own_rule(folder, {}, is_theirs=False))
     return ModelSource(str(folder), spec, vocab_file, weights)
-
-
-def _translated(found: Dict, config: Path, family: str) -> Dict:
-    return from_their_config(with_cross_encoder(found, config.parent), str(config), family)
-
-
-def _refuse_exported(folder: Path) -> None:
-    if any((folder / name).is_file() for name in OF_EXPORTED):
-        raise InputError(
-            f"{folder} holds an exported model, which has no weights to load; give the trained one that it "
-            "was made from: the OUT of a training run, or OUT/best"
-        )
-
-
-def _is_hugging_face(config: Path, weights: Optional[Path]) -> bool:
-    """Return whether transformers saved a model: by its weights or, if there are none, by config.json."""
-    named = is_their_config(read_config(config))
-    return named if weights is None else is_their_file(weights, named)
 
 
 def model_folder_of(given: Path) -> Path:
@@ -244,7 +375,6 @@ def find_weights(folder: Path) -> Optional[Path]:
 
 
 def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
-    """Raise CheckpointError when ``folder`` is a checkpoint and one of ``files`` is not what it promises."""
     if (folder / MANIFEST).is_file():
         checkpoint = Checkpoint(folder)
         for file in files:
@@ -253,7 +383,6 @@ def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
 
 
 def _newest_of_run(output_dir: Path) -> Path:
-    """Return the newest checkpoint, or the folder model_last itself where the recipe made it."""
     steps = sorted((output_dir / "checkpoints").glob("step_*"), reverse=True)
     for step in steps:
         try:
@@ -283,7 +412,6 @@ def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: Optional[b
 
 
 def _fetch(name: str, family: str, from_scratch: Optional[bool]) -> ModelSource:
-    """Fetch a built-in model, from PaddleNLP's cache or its download site."""
     found = _family_of_built_in(name)
     if found is None or (family and found != family):
         wanted = family or next(iter(FAMILIES))
@@ -340,3 +468,49 @@ def _download(name: str, address: str) -> Path:
             f"{name} cannot be fetched (no network?); give a folder with {CONFIG}, {VOCAB} and weights"
         )
     return Path(path)
+
+
+TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
+GELU_NEW = "gelu_new"  # of transformers; PaddleNLP has it under no name
+DECODER = "cls.predictions.decoder"
+
+
+def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> None:
+    """Write config.json, the files of the tokenizer and model_state.pdparams into ``folder``.
+
+    ``weights``: {structured name: float32 array} of the model of pretraining, heads included.
+    """
+    family = source.spec.family or "ernie"
+    config = source.spec.to_config(model_type=family, architectures=[class_of(source.spec, weights)])
+    if family == "ernie_gram":  # PaddleNLP's default is 768, whatever hidden_size is
+        config.setdefault("embedding_size", source.spec.hidden_size)
+    write_json(folder / CONFIG, config)
+    if source.spec.tokenizer.is_folders:
+        copy_tokenizer(source.vocab_file, source.spec, folder)
+    else:
+        tokenizer = {"do_lower_case": True, "tokenizer_class": f"{FAMILIES[family]}Tokenizer"}
+        write_json(folder / "tokenizer_config.json", tokenizer)
+        (folder / VOCAB).write_bytes(own_vocabulary(source.vocab_file, source.spec))
+    arrays = dict(weights)
+    if any(name.startswith(DECODER) for name in arrays):
+        # PaddleNLP misses a tied parameter that stands under one of its names alone; a pickle holds one copy.
+        words = f"{family}.embeddings.word_embeddings.weight"
+        for names in ((f"{DECODER}_bias", f"{DECODER}.bias"), (words, f"{DECODER}.weight")):
+            array = next(arrays[name] for name in names if name in arrays)
+            arrays.update(dict.fromkeys(names, array))
+    write_weights(folder, arrays)
+
+
+def class_of(spec: ModelSpec, weights: Iterable[str]) -> str:
+    """Return PaddleNLP's class with the heads that the names ``weights`` have, or a name that it lacks.
+
+    It has none for ErnieGram with heads: its encoder finds itself in the same file. Where PaddleNLP's class
+    would compute something else, no class of it is named.
+    """
+    family = spec.family or "ernie"
+    is_own = spec.own_epsilon is not None or spec.config.get("hidden_act") == GELU_NEW
+    heads = {head for head in (TOKEN_HEAD, ORDER_HEAD) for name in weights if name.startswith(head)}
+    ending = "Model"
+    if TOKEN_HEAD in heads and family != "ernie_gram":
+        ending = "ForPretraining" if ORDER_HEAD in heads else "ForMaskedLM"
+    return ("Own" if is_own else "") + FAMILIES[family] + ending

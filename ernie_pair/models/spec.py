@@ -1,4 +1,4 @@
-"""The description of a model, read and checked once from config.json and tokenizer_config.json.
+"""The description of a model, read once from its config.json (or an older name of it) and its tokenizer's.
 
 Every other module asks a ModelSpec; none reads the dictionary of a config.json.
 """
@@ -7,21 +7,11 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from data_tools.files.errors import InputError
-from data_tools.files.json_file import is_number, read_json_object, shown
-from ernie_pair.models.config_json import (
-    CONFIG,
-    FAMILIES,
-    SHORTEST_PAIR,
-    VOCAB,
-    architecture_in,
-    check_config,
-    family_in,
-    read_config,
-)
-from ernie_pair.models.hugging_face.counterparts import EPSILON
+from data_tools.files.json_file import is_number, is_texts, is_utf8, is_whole_number, read_json_object, shown
+from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, EPSILON, find_family, unsupported_type
 from ernie_pair.models.labels import (
     CLASSIFICATION,
     Labels,
@@ -31,12 +21,198 @@ from ernie_pair.models.labels import (
     without_labels,
 )
 
+CONFIG, VOCAB = "config.json", "vocab.txt"
+EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see `embedding_json`
+LAYER_CLASS = "layer_class"  # module:Class of a layer of the user's own; see networks.plain_model
+OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
+# The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
+# fmt: off
+FAMILIES = {
+    "ernie": "Ernie", "ernie_gram": "ErnieGram", "bert": "Bert", "roberta": "Roberta",
+    "xlm_roberta": "Roberta",  # the same classes; its own names and defaults in transformers
+    "electra": "Electra", "nezha": "NeZha", "roformer": "RoFormer", "roformerv2": "RoFormerv2",
+    "ppminilm": "PPMiniLM", "tinybert": "TinyBert", "albert": "Albert", "skep": "Skep",
+    "megatronbert": "MegatronBert", "mobilebert": "MobileBert", "squeezebert": "SqueezeBert",
+    "distilbert": "DistilBert",
+}
+# fmt: on
+
+
+def json_bytes(value: object) -> bytes:
+    """Return the content of a JSON file in a model's folder: indented, UTF-8, with a line end."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def family_in(config: Mapping[str, Any]) -> str:
+    """Return which of FAMILIES a config.json names, by model_type or by architectures; empty: none."""
+    if LAYER_CLASS in config:  # whatever its class is called
+        return ""
+    if config.get("model_type") in list(FAMILIES):  # which may be anything in a file
+        return config["model_type"]
+    named = architecture_in(config)  # ErnieForPretraining is Ernie's, ErnieMModel is not
+    of_name = (
+        family for family, begins in FAMILIES.items() if named.startswith((f"{begins}Model", f"{begins}For"))
+    )
+    return next(of_name, "")
+
+
+def refuse_unsupported(config_file: Path) -> None:
+    """Raise InputError for a config.json that no command opens, whatever else is in it.
+
+    Its model_type is of no model here, or it is of a layer of the user's own.
+    """
+    config = read_json_object(config_file, "correct it, or give the config.json of a model")
+    if LAYER_CLASS in config:
+        name, folder = layer_class_in(config), str(config_file.parent)
+        raise InputError(
+            f"{folder} was made from the class {name}, a layer of your own, which no command can make; load "
+            f"it in Python: PairTrainer({name}(...), config, weights={folder!r})"
+        )
+    named = config.get("model_type")
+    if named is not None and not family_in(config) and not find_family(str(named)):
+        types = {peer.model_type for peer in COUNTERPARTS.values()} | (FAMILIES.keys() - COUNTERPARTS.keys())
+        raise unsupported_type(named, str(config_file), types)
+
+
+def layer_class_in(config: Mapping[str, Any]) -> str:
+    """Return the name of the user's own class that a config.json is of; empty: of none."""
+    return str(config.get(LAYER_CLASS, "")).rpartition(":")[2]
+
+
+def architecture_in(config: Mapping[str, Any]) -> str:
+    """Return the class that a config.json names first; empty: none."""
+    named = config.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""
+
+
+def find_config(folder: Path) -> Optional[Path]:
+    """Return the file in ``folder`` that describes its model; None: there is none."""
+    return next((folder / name for name in (CONFIG, *OTHER_CONFIGS) if (folder / name).is_file()), None)
+
+
+def read_config(path: Path) -> Dict[str, Any]:
+    """Read the configuration of a model, and bring it under the keys of today.
+
+    PaddleNLP once wrote {"init_args": [{..., "init_class"}], "init_class"}, ERNIE sent_type_vocab_size.
+    Raises InputError when it is not one JSON object, or names no vocab_size.
+    """
+    config = read_json_object(path, "correct it, or give the config.json of a model")
+    made_as, inner = config.get("init_class"), config.get("init_args")
+    if isinstance(inner, list) and inner and isinstance(inner[0], dict):
+        config = inner[0]
+    config = {key: value for key, value in config.items() if key not in ("init_class", "init_args")}
+    if isinstance(made_as, str):
+        config.setdefault("architectures", [made_as])
+    if "sent_type_vocab_size" in config:
+        config["type_vocab_size"] = config.pop("sent_type_vocab_size")
+    if "vocab_size" not in config:
+        raise InputError(
+            f"{path}:1: no model configuration with a vocab_size; give the config.json of a model"
+        )
+    return config
+
+
+SHORTEST_PAIR = 5  # tokens: [CLS] a [SEP] b [SEP]
+# fmt: off
+SIZES = {  # whole numbers: the least, the most
+    "vocab_size": (1, 10**7), "hidden_size": (1, 10**5), "embedding_size": (1, 10**5),
+    "num_hidden_layers": (1, 1000), "num_attention_heads": (1, 1000), "intermediate_size": (1, 10**6),
+    "max_position_embeddings": (SHORTEST_PAIR, 10**6), "type_vocab_size": (0, 1000),
+    "task_type_vocab_size": (0, 1000), "pad_token_id": (0, 10**7 - 1),
+    "num_labels": (1, 10**5), "num_classes": (1, 10**5),
+}
+TASKS = 3  # PaddleNLP's task_type_vocab_size where a config.json has none
+DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_dropout_prob",
+    "dropout", "attention_dropout",
+)
+# fmt: on
+SMALL_NUMBERS = ("initializer_range", "layer_norm_eps", EPSILON)  # from 0 to 1
+TEXTS = ("model_type", "hidden_act", "pool_act", "pooling", "model_class", "problem_type")
+MOST_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
+LONGEST_CLASS_NUMBER = 9  # digits
+# What PaddleNLP and Paddle raise for a configuration that they can make nothing of.
+# fmt: off
+NO_MODEL = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)
+# fmt: on
+
+
+def check_config(config: Mapping[str, Any], where: str) -> None:
+    """Raise InputError naming ``where``, the first wrong key, its value and what it takes.
+
+    ``config``: the content of a config.json; it has a vocab_size. Absent keys are passed over.
+    """
+    if not is_utf8(config):
+        raise InputError(f"{where}: it holds half of a character (a lone surrogate); correct it")
+    for key, takes in _problems_of(config):
+        raise InputError(f"{where}: {key} is {shown(config[key])}, and takes {takes}; correct it")
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if width and heads and width % heads:
+        raise InputError(
+            f"{where}: hidden_size {width} is not a multiple of num_attention_heads {heads}; correct one"
+        )
+    task, tasks = config.get("task_id", 0), config.get("task_type_vocab_size", TASKS)
+    if config.get("use_task_id") and not is_whole_number(task, 0, tasks - 1):
+        raise InputError(
+            f"{where}: task_id is {shown(task)}, and with use_task_id it takes a whole number below "
+            f"task_type_vocab_size {tasks}; correct one of them"
+        )
+    # About how many numbers the model has, with PaddleNLP's sizes in place of what is left out.
+    width, layers = int(config.get("hidden_size", 768)), config.get("num_hidden_layers", 12)
+    tables = config["vocab_size"] + config.get("max_position_embeddings", 512)
+    of_layer = 4 * width**2 + 2 * width * config.get("intermediate_size", 3072)
+    count = tables * width + layers * of_layer
+    if count > MOST_PARAMETERS:
+        raise InputError(
+            f"{where}: a model of about {float(count):.0e} parameters, above {MOST_PARAMETERS:.0e}; correct "
+            "its sizes"
+        )
+
+
+def _problems_of(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
+    """Yield (key, what it takes) for each value that no model has."""
+    for key, (least, most) in SIZES.items():
+        if key in config and not is_whole_number(config[key], least, most):
+            yield key, f"a whole number from {least} to {most}"
+    takes: List[Tuple[Collection[str], Callable[[Any], bool], str]] = [
+        (DROPOUTS, lambda value: is_number(value, 0) and value < 1, "a number from 0 to below 1"),
+        (SMALL_NUMBERS, lambda value: is_number(value, 0, 1), "a number from 0 to 1"),
+        (TEXTS, lambda value: isinstance(value, str), "a text"),
+        (["architectures"], is_texts, "a list of texts"),
+        (["label_range"], is_range, "the lowest and the highest label, like [0, 5]"),
+        (["score_activation"], ("sigmoid", "identity").__contains__, "sigmoid or identity"),
+        (["id2label"], _are_names, 'class numbers and names, like {"0": "different", "1": "same"}'),
+        (["label2id"], _are_numbers, 'names and class numbers, like {"different": 0, "same": 1}'),
+    ]
+    for keys, is_sound, words in takes:
+        yield from ((key, words) for key in keys if config.get(key) is not None and not is_sound(config[key]))
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        len(key) <= LONGEST_CLASS_NUMBER and isinstance(name, (str, int)) for key, name in value.items()
+    )
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(map(is_whole_number, value.values()))
+
+
+def is_range(value: Any) -> bool:
+    """Return whether ``value`` is a list of a lower and a higher number."""
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
+
+
 TOKENIZER = "tokenizer_config.json"
 # Settings of PaddleNLP's tokenizers under which words are cut in a way that is not ours.
+# fmt: off
 OTHER_WAYS = {
-    **{"use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False},
-    **{"tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer"},
+    "use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False,
+    "tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer",
 }
+# fmt: on
 _OWN_CLASSES = {
     **dict.fromkeys(("roberta", "xlm_roberta"), "RobertaChineseTokenizer"),
     "albert": "AlbertChineseTokenizer",
@@ -58,11 +234,7 @@ class TokenizerSettings(NamedTuple):
 def read_tokenizer_settings(
     folder: Path, config: Mapping[str, Any], is_folders: bool = False
 ) -> TokenizerSettings:
-    """Read the file in ``folder``; where there is none, its keys are looked for in ``config``.
-
-    Raises InputError when it is damaged, or asks for what ``is_folders`` false does not allow: another way to
-    cut texts than ERNIE's rule.
-    """
+    """Check tokenizer_config.json in ``folder``, or without it ``config``, as `parse_tokenizer` does."""
     path = folder / TOKENIZER
     if not path.exists():
         return parse_tokenizer(config, str(folder), is_folders)
@@ -98,8 +270,8 @@ def parse_tokenizer(settings: Mapping[str, Any], where: str, is_folders: bool = 
 
 def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str, Any]:
     """Return the content of tokenizer_config.json; ``max_seq_len`` 0 is left out."""
-    said = {"tokenizer_class": tokenizer_class_of(family), "do_lower_case": lower_case}
-    return {**said, "model_max_length": max_seq_len} if max_seq_len else said
+    settings = {"tokenizer_class": tokenizer_class_of(family), "do_lower_case": lower_case}
+    return {**settings, "model_max_length": max_seq_len} if max_seq_len else settings
 
 
 def tokenizer_class_of(family: str) -> str:
@@ -115,11 +287,13 @@ INNER_SIZE = 3072
 POSITIONS = 512
 TOKEN_TYPES, GRAM_TOKEN_TYPES = 16, 2
 # What a checkpoint of pretraining is known by; other keys of config.json may change on resume.
+# fmt: off
 SHAPE_KEYS = (
-    *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-    *("intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id"),
-    *("use_task_id", "task_id", "task_type_vocab_size"),
+    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id",
+    "use_task_id", "task_id", "task_type_vocab_size",
 )
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -275,6 +449,15 @@ def _spec_of(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -
     check_config(config, where)
     family = family_in(config)
     sizes = {key: config.get(key, default) for key, default in DEFAULTS.items()}
+    positions, pad_id = config.get("max_position_embeddings", POSITIONS), sizes["pad_token_id"]
+    if family in ("roberta", "xlm_roberta"):  # its first token has the position pad_token_id + 1
+        positions -= pad_id + 1
+    elif family == "nezha":  # the size of its table
+        positions = min(positions, POSITIONS)
+    pooling = config.get("pooling", POOLINGS[0])
+    if pooling not in POOLINGS:
+        raise InputError(f"{where}: pooling is {shown(pooling)}; write one of {', '.join(POOLINGS)}")
+    types = GRAM_TOKEN_TYPES if family == "ernie_gram" else TOKEN_TYPES
     return ModelSpec(
         family=family,
         unknown_family="" if family else str(config.get("model_type") or architecture_in(config)),
@@ -283,28 +466,12 @@ def _spec_of(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -
         embedding_size=config.get("embedding_size"),
         num_layers=sizes["num_hidden_layers"],
         num_heads=sizes["num_attention_heads"],
-        max_positions=_max_positions(family, config, sizes["pad_token_id"]),
-        token_types=config.get(
-            "type_vocab_size", GRAM_TOKEN_TYPES if family == "ernie_gram" else TOKEN_TYPES
-        ),
-        pad_id=sizes["pad_token_id"],
-        pooling=_pooling(config, where),
+        max_positions=positions,
+        token_types=config.get("type_vocab_size", types),
+        pad_id=pad_id,
+        pooling=pooling,
         hidden_dropout=config.get("hidden_dropout_prob"),
         classifier_dropout=config.get("classifier_dropout"),
         tokenizer=tokenizer,
         config=config,
     )
-
-
-def _max_positions(family: str, config: Mapping[str, Any], pad_id: int) -> int:
-    positions = config.get("max_position_embeddings", POSITIONS)
-    if family in ("roberta", "xlm_roberta"):  # its first token has the position pad_token_id + 1
-        return positions - pad_id - 1
-    return min(positions, POSITIONS) if family == "nezha" else positions  # the size of its table
-
-
-def _pooling(config: Mapping[str, Any], where: str) -> str:
-    pooling = config.get("pooling", POOLINGS[0])
-    if pooling not in POOLINGS:
-        raise InputError(f"{where}: pooling is {shown(pooling)}; write one of {', '.join(POOLINGS)}")
-    return pooling

@@ -144,7 +144,7 @@ def write_calibration(folder: Path, calibration: Calibration) -> None:
 def calibration_bytes(calibration: Calibration) -> bytes:
     """Return the content of a calibration.json."""
     content = {name: value for name, value in asdict(calibration).items() if value not in ("", None)}
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def describe_decision(threshold: Optional[float], is_saved: bool, symmetric: str) -> str:

@@ -15,8 +15,14 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import publish_of_run
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.models.model_card import ModelCard, write_card
-from ernie_pair.models.source import NAME_FAMILY, ModelSource, open_model, refuse_cased, refuse_no_family
-from ernie_pair.models.tokenizer_files import read_tokenizer
+from ernie_pair.models.source import (
+    NAME_FAMILY,
+    ModelSource,
+    open_model,
+    read_tokenizer,
+    refuse_cased,
+    refuse_no_family,
+)
 from ernie_pair.pretrain.config.flags import refuse_other_family
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.pretrain.convert.warm_start import with_order_head
@@ -175,8 +181,7 @@ def _build_dynamic(config: PretrainConfig, model_config):
 
 
 def _build_static(config: PretrainConfig, model_config, world: World):
-    from ernie_pair.pretrain.graph.fused_layers import choose_path
-    from ernie_pair.pretrain.graph.fusion import choose_fused
+    from ernie_pair.pretrain.graph.fusion import choose_fused, choose_path
     from ernie_pair.pretrain.graph.program import build_program
 
     kernels = choose_path(config, config.device, world.size)
@@ -219,7 +224,7 @@ class PretrainHooks(Hooks):
 
     def export(self, state: TrainState) -> None:
         """Write model_STEP/, loadable by from_pretrained, without the n-gram head, which nothing loads."""
-        from ernie_pair.models.model_folder import write_model_folder
+        from ernie_pair.models.source import write_model_folder
 
         def publish():
             if self.world.is_first:

@@ -11,18 +11,15 @@ import paddle
 
 from data_tools.text.ngrams import holds_same_ngrams
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.models.config_json import FAMILIES, architecture_in
 from ernie_pair.models.model_card import DataFile, Measured, ModelCard, changed_flags
-from ernie_pair.models.model_folder import class_of
-from ernie_pair.models.source import CONFIG, VOCAB, ModelSource
-from ernie_pair.models.tokenizer_files import tokenizer_files
+from ernie_pair.models.source import CONFIG, VOCAB, ModelSource, class_of, tokenizer_files
+from ernie_pair.models.spec import FAMILIES, architecture_in
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.convert import COMMANDS, PYTHON
 from ernie_pair.pretrain.convert.warm_start import order_parts_not_in, read_start, warn_of_random_weights
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
-from ernie_pair.pretrain.graph.built_program import PretrainProgram
 from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
-from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS
+from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, PretrainProgram
 from ernie_pair.pretrain.graph.step_monitors import (
     GRADIENT_NORM,
     LABELLED,

@@ -8,9 +8,8 @@ import numpy as np
 from ernie_pair.inference.scores import ScoreUnit, probabilities, refuse_unrankable, scores_of, unit_of
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.networks.classifier_weights import load_classifier
-from ernie_pair.models.networks.kernel_path import casting, choose_path, take_threads
-from ernie_pair.models.networks.row_answers import logits_of
+from ernie_pair.models.networks.classifier import load_classifier
+from ernie_pair.models.networks.kernel_path import casting, choose_path, logits_of, take_threads
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import read_calibration, score_pairs
 from ernie_pair.runtime.device import start_device

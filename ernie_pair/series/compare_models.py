@@ -20,7 +20,7 @@ from ernie_pair.inference.exported_model import FILES_OF
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.models.labels import Labels, refuse_no_classes
 from ernie_pair.models.model_card import markdown_table
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import ModelSource, model_folder_of, open_model
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
 from ernie_pair.pair.config.named_models import parse_named_models

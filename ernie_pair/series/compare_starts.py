@@ -21,8 +21,7 @@ from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS, best_of
 from ernie_pair.dashboard.curves import open_runs
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.source import ModelSource, open_model
-from ernie_pair.models.tokenizer_files import read_tokenizer
+from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pair.config.named_models import parse_named_models
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.config.target_flags import chosen_labels
@@ -30,8 +29,8 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.targets.metrics import refuse_undefined
-from ernie_pair.pretrain.filling.evaluate_mlm import Asking, measure_masked_loss
-from ernie_pair.pretrain.filling.mask_filler import load_pretrained
+from ernie_pair.pretrain.filling.evaluate_mlm import measure_masked_loss
+from ernie_pair.pretrain.filling.fill_mask import load_pretrained
 from ernie_pair.report.page import Made
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.child_command import ChildCommand
@@ -77,8 +76,7 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
         raise InputError(f"{source.name}: only an ERNIE or a BERT has a head for masked words here")
     if source.weights is None:
         raise InputError(f"{source.name} has no weights yet")
-    model, asking = load_pretrained(source), Asking(max_seq_len, BATCH)
-    measured = measure_masked_loss(model, dataset, tokenizer.pad_id, asking)
+    measured = measure_masked_loss(load_pretrained(source), dataset, tokenizer.pad_id, max_seq_len, BATCH)
     return {name: measured[name] for name in ("lm_loss", "perplexity", "lm_accuracy", "masked_tokens")}
 
 

@@ -22,10 +22,8 @@ from ernie_pair.inference.scores import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import refuse_no_classes
-from ernie_pair.models.networks.classifier import PairClassifier
-from ernie_pair.models.networks.classifier_weights import load_classifier
-from ernie_pair.models.networks.kernel_path import choose_path
-from ernie_pair.models.networks.row_answers import logits_of
+from ernie_pair.models.networks.classifier import PairClassifier, load_classifier
+from ernie_pair.models.networks.kernel_path import choose_path, logits_of
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import Calibration, read_calibration, score_pairs
 from ernie_pair.pair.config.ask_config import EvaluateConfig

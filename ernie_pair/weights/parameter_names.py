@@ -5,7 +5,7 @@ increase in the order in which the layers were created, which is the model's own
 """
 
 import re
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Protocol, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -56,28 +56,43 @@ def names_by_order(
             f"{where}: {strange[0]} is not the name of an ERNIE parameter; give other weights"
         )
     ours = {parameter.name: name for name, parameter in reversed(list(parameters.items()))}
-    file, words = _modules(arrays), _word_shape(_modules(arrays), arrays)
-    decoder = _decoder_of(file, arrays, words, where)
-    theirs = [m for m in file if m != decoder and not _is_replaced_weight(m, arrays, words)]
+    theirs, decoders = [], []
+    words: Tuple[int, ...] = (0, 0)  # the shape of the first embedding, that of the words
+    for module in _modules(arrays):
+        shapes = {part: arrays[name].shape for part, name in module.names.items()}
+        if module.kind == "embedding" and words == (0, 0):
+            words = shapes["w"]
+        if shapes.get("b") == words[:1] and shapes.get("w", words) == words:
+            decoders.append(module)
+        elif module.kind != "linear" or shapes != {"w": words}:
+            # Otherwise it is the weight of a decoder without its bias: Paddle saves it although it is tied to
+            # the embedding, also for a program whose heads were removed by their names.
+            theirs.append(module)
+    if len(decoders) > 1:
+        raise CheckpointError(
+            f"{where}: {len(decoders)} layers look like the decoder of {words[0]} tokens, but one is "
+            "wanted; give the weights of a whole ERNIE of pretraining"
+        )
     model = [m for m in _modules(ours) if parameters[decoder_bias].name not in m.names.values()]
-    missing = _missing_heads(model, theirs, ours, decoder is not None)
+    missing = () if decoders else (TOKEN_HEAD,)  # of the heads, as prefixes of structured names
+    linear = [_structured(module, ours) for module in model if module.kind == "linear"]
+    without_order = [name for name in linear if not name.startswith((*missing, ORDER_HEAD))]
+    if sum(module.kind == "linear" for module in theirs) <= len(without_order):
+        missing = (*missing, ORDER_HEAD)
     wanted = [m for m in model if not _structured(m, ours).startswith(missing)]
-    structured = {decoder_bias: arrays[decoder.names["b"]]} if decoder else {}
+    structured = {decoder_bias: arrays[decoders[0].names["b"]]} if decoders else {}
     for kind in KINDS:
         of_theirs, of_wanted = [m for m in theirs if m.kind == kind], [m for m in wanted if m.kind == kind]
-        _refuse_other_layers(kind, of_theirs, of_wanted, where)
+        if [sorted(m.names) for m in of_theirs] != [sorted(m.names) for m in of_wanted]:
+            names = [name for module in of_theirs for name in module.names.values()]
+            listed = f"{names[0]} to {names[-1]}" if names else "none"
+            raise CheckpointError(
+                f"{where} holds {len(of_theirs)} layers of the kind {kind} ({listed}), but "
+                f"config.json makes {len(of_wanted)}; give weights of this config"
+            )
         for one, other in zip(of_theirs, of_wanted):
             structured.update({ours[other.names[part]]: arrays[name] for part, name in one.names.items()})
     return structured
-
-
-def _missing_heads(model: List[Module], theirs: List[Module], ours: Dict, has_decoder: bool) -> tuple:
-    """Return which heads a file of ``theirs`` lacks, as prefixes of structured names."""
-    missing = () if has_decoder else (TOKEN_HEAD,)
-    linear = [_structured(module, ours) for module in model if module.kind == "linear"]
-    without_order = [name for name in linear if not name.startswith((*missing, ORDER_HEAD))]
-    has_order = sum(module.kind == "linear" for module in theirs) > len(without_order)
-    return missing if has_order else (*missing, ORDER_HEAD)
 
 
 def _structured(module: Module, ours: Dict[str, str]) -> str:
@@ -85,64 +100,11 @@ def _structured(module: Module, ours: Dict[str, str]) -> str:
 
 
 def _modules(names: Iterable[str]) -> List[Module]:
-    """Return the modules of numbered names, in the order of their numbers."""
     modules: Dict[tuple, Module] = {}
     for match in filter(None, map(_NAME.fullmatch, names)):
         name, (kind, number, part) = match.group(), match.groups()
         modules.setdefault((kind, int(number)), Module(kind, int(number), {})).names[part] = name
     return [modules[key] for key in sorted(modules)]
-
-
-def _decoder_of(modules: List[Module], arrays: Arrays, embedding: tuple, where: str) -> Optional[Module]:
-    """Return the masked-token decoder; None for an encoder without that head."""
-    candidates = [m for m in modules if _is_decoder(m, arrays, embedding)]
-    if len(candidates) > 1:
-        raise CheckpointError(
-            f"{where}: {len(candidates)} layers look like the decoder of {embedding[0]} tokens, but one is "
-            "wanted; give the weights of a whole ERNIE of pretraining"
-        )
-    return candidates[0] if candidates else None
-
-
-def _word_shape(modules: List[Module], arrays: Arrays) -> tuple:
-    """Return the shape of the first embedding, the word embedding; (0, 0): there is none."""
-    return next((arrays[m.names["w"]].shape for m in modules if m.kind == "embedding"), (0, 0))
-
-
-def _is_replaced_weight(module: Module, arrays: Arrays, embedding: tuple) -> bool:
-    """Return whether ``module`` is the weight of a decoder without its bias.
-
-    Paddle saves it although it is tied to the embedding, also for a program whose heads were
-    removed by their names.
-    """
-    return (
-        module.kind == "linear"
-        and list(module.names) == ["w"]
-        and arrays[module.names["w"]].shape == embedding
-    )
-
-
-def _is_decoder(module: Module, arrays: Arrays, embedding: tuple) -> bool:
-    weight: Optional[str] = module.names.get("w")
-    bias = module.names.get("b")
-    return (
-        bias is not None
-        and arrays[bias].shape == embedding[:1]
-        and (weight is None or arrays[weight].shape == embedding)
-    )
-
-
-def _refuse_other_layers(kind: str, theirs: List[Module], wanted: List[Module], where: str) -> None:
-    if [sorted(m.names) for m in theirs] != [sorted(m.names) for m in wanted]:
-        raise CheckpointError(
-            f"{where} holds {len(theirs)} layers of the kind {kind} ({_listed(theirs)}), but "
-            f"config.json makes {len(wanted)}; give weights of this config"
-        )
-
-
-def _listed(modules: List[Module]) -> str:
-    names = [name for module in modules for name in module.names.values()]
-    return f"{names[0]} to {names[-1]}" if names else "none"
 
 
 HEADS = ("cls.", "classifier.")
@@ -195,21 +157,16 @@ def structured_names(found: Arrays, parameters: Mapping[str, Parameter], where: 
 def _of_ernies_program(name: str, family: str) -> str:
     if name in EMBEDDINGS:
         return f"{family}.embeddings.{EMBEDDINGS[name]}.weight"
-    layer, module, ending = _parts_of(name)
+    parts = _PARTED.fullmatch(name)  # encoder_layer_3_ffn_fc_0.w_0: 3, ffn_fc_0, w
+    if not parts:
+        return name
+    layer, module, letter, word = parts.groups("")
+    ending = _ENDINGS[letter or word]
     if layer and module in IN_LAYERS:
         return f"{family}.encoder.layers.{layer}.{IN_LAYERS[module]}.{ending}"
     if not layer and module in OUTSIDE_LAYERS:
         return f"{OUTSIDE_LAYERS[module].format(family=family)}.{ending}"
     return name
-
-
-def _parts_of(name: str) -> Tuple[str, str, str]:
-    """Split 'encoder_layer_3_ffn_fc_0.w_0' into '3', 'ffn_fc_0', 'weight'; missing parts are ''."""
-    parts = _PARTED.fullmatch(name)
-    if not parts:
-        return "", "", ""
-    layer, module, letter, word = parts.groups("")
-    return layer, module, _ENDINGS[letter or word]
 
 
 Prefixes = Union[str, Tuple[str, ...]]

@@ -1,23 +1,214 @@
 """Named arrays in files: our own safetensors, foreign pickles through an allow-list, Paddle's variables.
 
-A `.pdparams` file is a pickle of {name: ndarray}. Unpickling runs whatever the file asks for, so
-only the few constructors that an array needs are allowed.
+A `.pdparams` file is a pickle of {name: ndarray}. Unpickling runs whatever the file asks for, so only the few
+constructors that an array needs are allowed. They take bounded arguments: a file of 300 bytes can hold lists
+that share lists, which have 2^50 items when traversed.
+
+Paddle's C++ save ops (`save_vars`, `save_persistables`) write one file per variable: u32 version 0, u64
+levels of detail (0 for a parameter), u32 version 0, i32 size of the description, the description (protobuf:
+1 type of the numbers, 2 the shape), the numbers; all little-endian. Every length is checked against the file
+before it is used, and the file must end where the numbers end.
 """
 
+import io
 import json
 import logging
+import math
+import pickle
 import re
+import stat
+import struct
 from collections import Counter
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 from safetensors import SafetensorError  # type: ignore[attr-defined]  # its stub lacks it
 from safetensors import deserialize as open_safetensors
 
 from data_tools.files.errors import CheckpointError
-from ernie_pair.weights.paddle_variables import read_variables
-from ernie_pair.weights.pickles import as_arrays, load_plain_pickle
+
+ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy.core.multiarray", "scalar"),
+    ("numpy._core.multiarray", "scalar"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),
+    ("collections", "OrderedDict"),
+}
+MOST_ITEMS = 10_000  # in the arguments of a constructor, including nested ones
+PLAIN_KEYS = (str, bytes, int)  # their hash is not recursive
+PLAIN_VALUES = (np.ndarray, np.generic, bool, int, float)
+
+
+def load_plain_pickle(content: bytes) -> Dict[str, Any]:
+    """Return the dictionary that is pickled in ``content``.
+
+    Raises CheckpointError if it asks for more than arrays need, any other exception if it is damaged.
+    """
+    loaded = PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
+    if not isinstance(loaded, dict):
+        raise CheckpointError(f"it holds a {type(loaded).__name__}, not named arrays")
+    return loaded
+
+
+def as_arrays(values: Dict[str, Any], most_bytes: int) -> Dict[str, np.ndarray]:
+    """Return ``values`` as arrays of at most ``most_bytes`` together, shared ones counted once.
+
+    Raises CheckpointError naming a value that is not an array of numbers.
+    """
+    for name, value in values.items():
+        if not isinstance(value, PLAIN_VALUES) or np.asarray(value).dtype.hasobject:
+            raise CheckpointError(f"{str(name)[:100]} is not an array of numbers")
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    held = {id(value): array.nbytes for value, array in zip(values.values(), arrays.values())}
+    if sum(held.values()) > most_bytes:
+        raise CheckpointError("its arrays are larger than the file")
+    return arrays
+
+
+class PlainUnpickler(pickle._Unpickler):
+    """Python's own unpickler in Python, because the one in C has no hook before it calls something.
+
+    Raises CheckpointError for a name outside of ALLOWED, for opcodes that arrays do not need, and for
+    arguments larger than any of theirs.
+    """
+
+    dispatch = dict(pickle._Unpickler.dispatch)
+
+    def find_class(self, module, name):
+        """Return the object of this name, if it is in ALLOWED. Raises CheckpointError otherwise."""
+        if (module, name) not in ALLOWED:
+            raise CheckpointError(f"blocked global {module}.{name}")
+        return super().find_class(module, name)
+
+
+def _checked(code: bytes, check) -> None:
+    """Let ``check`` inspect the unpickler before it executes ``code``."""
+    load = pickle._Unpickler.dispatch[code[0]]
+
+    def load_checked(unpickler):
+        check(unpickler.stack)
+        load(unpickler)
+
+    PlainUnpickler.dispatch[code[0]] = load_checked
+
+
+def _refuse(stack: list) -> None:
+    raise CheckpointError("it asks for objects that no array needs")
+
+
+def _refuse_keys(keys: list) -> None:
+    if not all(isinstance(key, PLAIN_KEYS) for key in keys):
+        raise CheckpointError("a key that is not a name")
+
+
+def _refuse_large(stack: list) -> None:
+    """Raise CheckpointError when the topmost value has more items than any array needs."""
+    waiting, seen = [stack[-1]], 0
+    while waiting:
+        value = waiting.pop()
+        seen += 1
+        if seen + len(waiting) > MOST_ITEMS:
+            raise CheckpointError("lists that share lists without end")
+        if isinstance(value, dict):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple)):
+            waiting += value
+
+
+for _code in (pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD):
+    _checked(_code, _refuse_large)
+for _code in (pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX, pickle.EMPTY_SET, pickle.FROZENSET, pickle.ADDITEMS):
+    _checked(_code, _refuse)
+_checked(pickle.SETITEM, lambda stack: _refuse_keys(stack[-2:-1]))
+_checked(pickle.SETITEMS, lambda stack: _refuse_keys(stack[::2]))
+_checked(pickle.DICT, lambda stack: _refuse_keys(stack[::2]))
+
+
+# Paddle's VarType numbers; bfloat16 (22) is kept as its two bytes, as in Paddle's pickles.
+KINDS = {1: "<i2", 2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8", 20: "u1", 21: "i1", 22: "<u2"}
+LONGEST_DESCRIPTION, MOST_DIMENSIONS = 1024, 16
+_HEADER = struct.Struct("<IQIi")
+
+
+def read_variables(folder: Path, wanted: Callable[[str], bool]) -> Dict[str, np.ndarray]:
+    """Read the files in ``folder`` whose name is ``wanted``: {name: array}; a file has its variable's name.
+
+    Raises CheckpointError naming the first file that is not a variable, or is truncated or too long.
+    """
+    names = sorted(path.name for path in folder.iterdir() if wanted(path.name))
+    if not names:
+        raise CheckpointError(f"{folder} holds no parameters; give the folder that save_persistables wrote")
+    return {name: read_variable(folder / name) for name in names}
+
+
+def read_variable(path: Path) -> np.ndarray:
+    """Read the array in one file; bfloat16 is returned as uint16. Raises CheckpointError."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise CheckpointError(f"{path} is not a file; a folder of parameters holds nothing else")
+    content = path.read_bytes()
+    try:
+        return _parse(content)
+    except (ValueError, struct.error) as error:
+        raise CheckpointError(f"{path} is not a variable of Paddle's ({error}); copy it again") from None
+
+
+def _parse(content: bytes) -> np.ndarray:
+    if len(content) < _HEADER.size:
+        raise ValueError(f"{len(content)} bytes hold no header")
+    version, levels, tensor_version, length = _HEADER.unpack_from(content)
+    if version or levels or tensor_version:
+        raise ValueError(f"versions {version} and {tensor_version}, {levels} levels, all of them must be 0")
+    if not 0 <= length <= min(LONGEST_DESCRIPTION, len(content) - _HEADER.size):
+        raise ValueError(f"a description of {length} bytes")
+    begin = _HEADER.size + length
+    kind, shape = _description(content[_HEADER.size : begin])
+    if kind not in KINDS:
+        raise ValueError(f"numbers of type {kind}")
+    dtype, count = np.dtype(KINDS[kind]), math.prod(shape)
+    if len(content) - begin != count * dtype.itemsize:
+        raise ValueError(
+            f"{len(content) - begin} bytes, where {shape} of {dtype} takes {count * dtype.itemsize}"
+        )
+    return np.frombuffer(content, dtype, count, begin).reshape(shape)
+
+
+def _description(message: bytes) -> Tuple[int, Tuple[int, ...]]:
+    """Return the type of the numbers and the shape; the shape is packed, or one field per dimension."""
+    kind, shape, place = -1, [], 0
+    while place < len(message):
+        tag, place = _varint(message, place)
+        value, place = _varint(message, place)
+        if tag == 0x08:
+            kind = value
+        elif tag == 0x10:
+            shape.append(value)
+        elif tag == 0x12 and place + value <= len(message):
+            end = place + value
+            while place < end:
+                size, place = _varint(message[:end], place)
+                shape.append(size)
+        else:
+            raise ValueError(f"field {tag} in the description")
+    if len(shape) > MOST_DIMENSIONS or any(size >= 1 << 63 for size in shape):
+        raise ValueError("a shape that no tensor has")
+    return kind, tuple(shape)
+
+
+def _varint(message: bytes, place: int) -> Tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(message):
+            break
+        byte = message[place]
+        value, place = value | (byte & 0x7F) << shift, place + 1
+        if not byte & 0x80:
+            return value, place
+    raise ValueError("a number without an end")
+
 
 BFLOAT16 = np.dtype(np.uint16)
 _EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
@@ -89,6 +280,12 @@ def safetensors_parts(arrays: Arrays, metadata: Optional[Dict[str, str]] = None)
 def to_safetensors(arrays: Arrays) -> bytes:
     """Return the file of {name: array} in one piece."""
     return b"".join(safetensors_parts(arrays))
+
+
+def write_for_torch(path: Path, arrays: Arrays) -> None:
+    """Write a safetensors file whose header says, as transformers asks, that its arrays are torch's."""
+    with open(path, "wb") as file:
+        file.writelines(safetensors_parts(arrays, {"format": "pt"}))
 
 
 def from_safetensors(data: bytes, where: str) -> Arrays:
@@ -176,38 +373,31 @@ def refuse_mismatch(wanted: Dict[str, tuple], found: Arrays, where: str) -> None
 
     ``wanted``: {name: shape}. The error lists up to five names of each kind.
     """
-    problems = [
-        _list_names("missing", [name for name in wanted if name not in found]),
-        _list_names("unknown", [name for name in found if name not in wanted]),
-        _list_names(
-            "of another shape",
-            [
-                f"{name} {found[name].shape} instead of {tuple(shape)}"
-                for name, shape in wanted.items()
-                if name in found and tuple(found[name].shape) != tuple(shape)
-            ],
-        ),
-    ]
-    problems = [problem for problem in problems if problem]
+    kinds = {
+        "missing": [name for name in wanted if name not in found],
+        "unknown": [name for name in found if name not in wanted],
+        "of another shape": [
+            f"{name} {found[name].shape} instead of {tuple(shape)}"
+            for name, shape in wanted.items()
+            if name in found and tuple(found[name].shape) != tuple(shape)
+        ],
+    }
+    problems = []
+    for kind, names in kinds.items():
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        problems += [f"{len(names)} {kind}: {', '.join(names[:5])}{more}"] if names else []
     if problems:
         raise CheckpointError(
             f"{where} holds another model: {'; '.join(problems)}; give weights of this config"
         )
 
 
-def _list_names(kind: str, names: list) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"{len(names)} {kind}: {', '.join(names[:5])}{more}"
-
-
 def first_not_finite(arrays: Dict[str, np.ndarray]) -> Optional[str]:
     """Return the name of an array that holds NaN or infinity; arrays of uint16 are bfloat16."""
-    return next((name for name, array in arrays.items() if not _all_finite(array)), None)
-
-
-def _all_finite(array: np.ndarray) -> bool:
-    if array.dtype == BFLOAT16:
-        return is_bfloat16_finite(array)
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    for name, array in arrays.items():
+        is_half = array.dtype == BFLOAT16
+        if is_half and not is_bfloat16_finite(array):
+            return name
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return name
+    return None

@@ -24,7 +24,7 @@ from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.checks.quickstart import words_of
 from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.models.new_model import NewModelConfig, new_model
+from ernie_pair.models.commands import NewModelConfig, new_model
 from ernie_pair.models.source import CONFIG, VOCAB, open_model
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.config.ask_config import PredictConfig

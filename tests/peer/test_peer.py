@@ -27,15 +27,14 @@ from their_models import (  # noqa: E402
 )
 
 from data_tools.text.wordpiece import WordPiece  # noqa: E402
-from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS  # noqa: E402
-from ernie_pair.models.interchange import (  # noqa: E402
+from ernie_pair.models.commands import (  # noqa: E402
     FromHuggingFaceConfig,
     ToHuggingFaceConfig,
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
-from ernie_pair.models.networks.classifier import build_classifier  # noqa: E402
-from ernie_pair.models.networks.classifier_weights import load_classifier  # noqa: E402
+from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS  # noqa: E402
+from ernie_pair.models.networks.classifier import build_classifier, load_classifier  # noqa: E402
 from ernie_pair.models.source import open_model  # noqa: E402
 from ernie_pair.pair.config.ask_config import EvaluateConfig  # noqa: E402
 from ernie_pair.pretrain.convert.warm_start import read_start  # noqa: E402

@@ -18,14 +18,17 @@ from data_tools.files.errors import CheckpointError, InputError  # noqa: E402
 from ernie_pair.inference.predictor import PairPredictor  # noqa: E402
 from ernie_pair.inference.token_rows import SEPARATOR  # noqa: E402
 from ernie_pair.kernels.choice import KernelFlags  # noqa: E402
-from ernie_pair.models.interchange import (  # noqa: E402
+from ernie_pair.models.commands import (  # noqa: E402
     FromHuggingFaceConfig,
     ToHuggingFaceConfig,
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
-from ernie_pair.models.networks.classifier import build_classifier  # noqa: E402
-from ernie_pair.models.networks.classifier_weights import load_classifier, load_initial_weights  # noqa: E402
+from ernie_pair.models.networks.classifier import (  # noqa: E402
+    build_classifier,
+    load_classifier,
+    load_initial_weights,
+)
 from ernie_pair.models.networks.encoders import hidden_states  # noqa: E402
 from ernie_pair.models.networks.kernel_path import choose_path  # noqa: E402
 from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights  # noqa: E402

@@ -15,12 +15,11 @@ transformers = pytest.importorskip("transformers")
 from data_tools.options.cli import parse_config  # noqa: E402
 from data_tools.samples.collate import NO_LABEL  # noqa: E402
 from ernie_pair import EvaluateMlmConfig, MaskFiller, evaluate_mlm  # noqa: E402
-from ernie_pair.models.source import open_model  # noqa: E402
-from ernie_pair.models.tokenizer_files import read_tokenizer  # noqa: E402
+from ernie_pair.models.source import open_model, read_tokenizer  # noqa: E402
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig  # noqa: E402
 from ernie_pair.pretrain.convert.warm_start import with_order_head  # noqa: E402
 from ernie_pair.pretrain.data import open_pretrain_data  # noqa: E402
-from ernie_pair.pretrain.filling.mask_filler import load_pretrained  # noqa: E402
+from ernie_pair.pretrain.filling.fill_mask import load_pretrained  # noqa: E402
 from ernie_pair.pretrain.pretrain import pretrain as pretrain_here  # noqa: E402
 from ernie_pair.runtime.processes.world import World  # noqa: E402
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from ernie_pair.models.interchange import ToHuggingFaceConfig, convert_to_hugging_face  # noqa: E402
+from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_face  # noqa: E402
 from ernie_pair.models.networks.classifier import build_classifier  # noqa: E402
 from ernie_pair.models.source import open_model  # noqa: E402
 from ernie_pair.pair.config.pair_config import TrainConfig  # noqa: E402

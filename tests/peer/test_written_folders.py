@@ -16,8 +16,8 @@ from tiny_sentence import change, write_sentence  # noqa: E402
 from ernie_pair.embedding.embed_config import ExportEmbeddingConfig  # noqa: E402
 from ernie_pair.embedding.open_embedder import open_embedder  # noqa: E402
 from ernie_pair.embedding.train.train_embedding import train_embedding  # noqa: E402
+from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_face  # noqa: E402
 from ernie_pair.models.embedding_json import NORMALIZE, Step  # noqa: E402
-from ernie_pair.models.interchange import ToHuggingFaceConfig, convert_to_hugging_face  # noqa: E402
 from ernie_pair.score.embeddings.export_embedding import export_embedding  # noqa: E402
 
 MOST = 2e-6  # of numbers up to 1

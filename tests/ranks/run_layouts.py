@@ -17,8 +17,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.graph.fused_layers import choose_path
-from ernie_pair.pretrain.graph.fusion import choose_fused
+from ernie_pair.pretrain.graph.fusion import choose_fused, choose_path
 from ernie_pair.pretrain.graph.model import ernie_config
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, build_program
 from ernie_pair.pretrain.graph.step_monitors import RankSums

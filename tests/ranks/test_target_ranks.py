@@ -12,7 +12,7 @@ from places import ROOT
 from run_files import events
 from tiny_targets import target_config
 
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair

@@ -6,9 +6,8 @@ from typing import Tuple
 import paddle
 from tiny_pretrain import write_model
 
-from ernie_pair.models.interchange import ToHuggingFaceConfig, convert_to_hugging_face
-from ernie_pair.models.model_folder import write_model_folder
-from ernie_pair.models.source import open_model
+from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_face
+from ernie_pair.models.source import open_model, write_model_folder
 from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
 EPSILON = 1e-3  # far from the 1e-12 that PaddleNLP's other classes compute with

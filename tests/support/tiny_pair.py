@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ernie_pair.models.new_model import NewModelConfig, new_model
+from ernie_pair.models.commands import NewModelConfig, new_model
 from ernie_pair.pair.config.pair_config import TrainConfig
 
 CHARACTERS = "我你他她它们今天明昨气候真很不太好坏大小多少上下左右前后来去"

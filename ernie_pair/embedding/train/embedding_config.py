@@ -10,9 +10,9 @@ from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.retrieval import METRICS
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.config_json import FAMILIES
 from ernie_pair.models.embedding_json import POOLING_NAMES
 from ernie_pair.models.labels import parse_label_map
+from ernie_pair.models.spec import FAMILIES
 from ernie_pair.pair.config.pair_config import OutputConfig
 from ernie_pair.pair.config.run_flags import RunFlags
 from ernie_pair.runtime.amp_flags import AmpFlags, DeterministicFlags

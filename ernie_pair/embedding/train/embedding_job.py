@@ -21,8 +21,7 @@ from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings
-from ernie_pair.models.networks.kernel_path import constant_weights, seed_dropout
-from ernie_pair.models.networks.row_answers import answers_of_rows
+from ernie_pair.models.networks.kernel_path import answers_of_rows, constant_weights, seed_dropout
 from ernie_pair.models.networks.text_encoder import TextEncoder
 from ernie_pair.pair.train import job_state
 from ernie_pair.pair.train.pair_job import open_optimizer, rates_of

@@ -51,10 +51,11 @@ _PRETRAINING = {
     "cls.predictions.decoder": "cls.predictions.decoder",
     "cls.seq_relationship": "cls.seq_relationship",
 }
+_QKV = ("query", "key", "value")
 _NEZHA_LAYER = {
     f"encoder.layer.#.{ours}": f"encoder.layer.#.{theirs}"
     for ours, theirs in {
-        **{f"attention.{part}": f"attention.self.{part}" for part in ("query", "key", "value")},
+        **{f"attention.{part}": f"attention.self.{part}" for part in _QKV},
         "attention.dense": "attention.output.dense",
         "attention.layer_norm": "attention.output.LayerNorm",
         "ffn": "intermediate.dense",
@@ -62,38 +63,39 @@ _NEZHA_LAYER = {
         "layer_norm": "output.LayerNorm",
     }.items()
 }
+_ATTENTION = [f"attention.{part}" for part in _QKV]
+_IN_ALBERT = "encoder.albert_layer_groups.#.albert_layers.#."
 _ALBERT_LAYER = {
-    f"encoder.albert_layer_groups.#.albert_layers.#.{ours}": (
-        f"encoder.albert_layer_groups.#.albert_layers.#.{theirs}"
-    )
-    for ours, theirs in {
-        **{
-            part: part
-            for part in ("full_layer_layer_norm", "ffn", "ffn_output", "attention.query", "attention.key")
-        },
-        **{"attention.value": "attention.value", "attention.dense": "attention.dense"},
-        "attention.layer_norm": "attention.LayerNorm",
-    }.items()
+    _IN_ALBERT + part: _IN_ALBERT + part.replace("attention.layer_norm", "attention.LayerNorm")
+    for part in [
+        *("full_layer_layer_norm", "ffn", "ffn_output", "attention.dense", "attention.layer_norm"),
+        *_ATTENTION,
+    ]
 }
 _SQUEEZE_LAYER = {
     f"encoder.layers.#.{part}": f"encoder.layers.#.{part}"
-    for part in (
-        *("attention.query", "attention.key", "attention.value", "intermediate.conv1d"),
-        *("post_attention.conv1d", "post_attention.layernorm", "output.conv1d", "output.layernorm"),
-    )
+    for part in [
+        *_ATTENTION,
+        *("intermediate.conv1d", "output.conv1d", "output.layernorm"),
+        *("post_attention.conv1d", "post_attention.layernorm"),
+    ]
 }
 _DISTIL_LAYER = {
     f"encoder.layers.#.{ours}": f"transformer.layer.#.{theirs}"
     for ours, theirs in {
         **{f"self_attn.{part}_proj": f"attention.{part}_lin" for part in ("q", "k", "v", "out")},
-        **{"norm1": "sa_layer_norm", "linear1": "ffn.lin1", "linear2": "ffn.lin2"},
-        "norm2": "output_layer_norm",
+        **{
+            "norm1": "sa_layer_norm",
+            "linear1": "ffn.lin1",
+            "linear2": "ffn.lin2",
+            "norm2": "output_layer_norm",
+        },
     }.items()
 }
 _MEGATRON_LAYER = {
     f"encoder.layer.#.{ours}": f"encoder.layer.#.{theirs}"
     for ours, theirs in {
-        **{f"attention.self.{part}": f"attention.self.{part}" for part in ("query", "key", "value")},
+        **{f"attention.self.{part}": f"attention.self.{part}" for part in _QKV},
         **{f"{part}.dense": f"{part}.dense" for part in ("attention.output", "intermediate", "output")},
         **{"attention.layer_norm": "attention.ln", "layer_norm": "ln"},
     }.items()
@@ -285,11 +287,7 @@ WRAPPERS = ("module.", "_orig_mod.")  # before all names of a model that was wra
 OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}  # of norms, in files of TensorFlow's time
 # Tables of positions that every model computes, which older versions wrote down.
 COMPUTED = ("embeddings.position_ids", "embeddings.token_type_ids")
-DECODER, DECODER_BIAS, BIAS = (
-    "cls.predictions.decoder",
-    "cls.predictions.decoder_bias",
-    "cls.predictions.bias",
-)
+BIAS, DECODER, DECODER_BIAS = (f"cls.predictions.{name}" for name in ("bias", "decoder", "decoder_bias"))
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -309,13 +307,16 @@ def from_their_names(found: Arrays, family: str) -> Arrays:
     for name, array in found.items():
         if name.endswith(COMPUTED):
             continue
-        name, is_inside = _without_prefix(_with_new_ending(name), prefix, peer.modules.values())
+        module, _, ending = name.rpartition(".")
+        name = f"{module}.{OLD_ENDINGS[ending]}" if ending in OLD_ENDINGS else name
+        name, is_inside = _without_prefix(name, prefix, peer.modules.values())
         ours = _renamed(name, modules)
-        if ours is None:
-            renamed[(peer.own_prefix if is_inside else "") + name] = array
-        else:
-            renamed[(peer.own_prefix if is_inside else "") + ours] = _turned(ours, array)
-    return _with_tied_decoder(renamed, peer)
+        own_name = (peer.own_prefix if is_inside else "") + (ours or name)
+        renamed[own_name] = _turned(ours, array) if ours else array
+    bias, words = renamed.pop(BIAS, renamed.get(f"{DECODER}.bias")), f"{peer.own_prefix}{WORDS}"
+    if bias is None or DECODER not in peer.heads or words not in renamed:
+        return renamed
+    return {f"{DECODER}.weight": renamed[words], f"{DECODER}.bias": bias, DECODER_BIAS: bias, **renamed}
 
 
 def to_their_names(arrays: Arrays, family: str, where: str) -> Arrays:
@@ -368,11 +369,6 @@ def own_heads(family: str) -> Tuple[str, ...]:
     return tuple(f"{module}." for module in heads) + ((DECODER_BIAS,) if DECODER in heads else ())
 
 
-def _with_new_ending(name: str) -> str:
-    module, _, ending = name.rpartition(".")
-    return f"{module}.{OLD_ENDINGS[ending]}" if ending in OLD_ENDINGS else name
-
-
 def _without_prefix(name: str, prefix: str, modules) -> Tuple[str, bool]:
     """Return a name without what names inside the encoder begin with, and whether it is inside.
 
@@ -398,13 +394,3 @@ def _turned(own_name: str, array: np.ndarray) -> np.ndarray:
     """Return the array of the other framework: a linear weight transposed, all else as it is."""
     is_linear = array.ndim == 2 and not own_name.rpartition(".")[0].endswith(TABLES)
     return np.ascontiguousarray(array.T) if is_linear else array
-
-
-def _with_tied_decoder(arrays: Arrays, peer: Counterpart) -> Arrays:
-    """Return the arrays with the decoder of the masked tokens under all names that PaddleNLP has for it."""
-    bias = arrays.pop(BIAS, arrays.get(f"{DECODER}.bias"))
-    words = f"{peer.own_prefix}{WORDS}"
-    if bias is None or DECODER not in peer.heads or words not in arrays:
-        return arrays
-    decoder = {f"{DECODER}.weight": arrays[words], **{f"{DECODER}.bias": bias, DECODER_BIAS: bias}}
-    return {**decoder, **arrays}

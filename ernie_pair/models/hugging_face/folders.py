@@ -1,10 +1,14 @@
-"""Write the folder of a model that transformers loads with from_pretrained.
+"""The folder of a model that transformers loads with from_pretrained, written and read.
 
 config.json  model.safetensors  vocab.txt  tokenizer.json  tokenizer_config.json  special_tokens_map.json
+
+tokenizer.json is the tokenization of `WordPiece` in the format of the library `tokenizers`. The rule of each
+character, a table there, is a class of a regular expression here: what vanishes is taken out, what stands
+alone and what is space splits, and the WordPiece model cuts the words between. "[MASK]", "[SEP]" and their
+like in a text are text where tokenizer_config.json says split_special_tokens.
 """
 
 import io
-import json
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -12,9 +16,21 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import WordPiece as WordCutter
 
 from data_tools.files.errors import CheckpointError
 from data_tools.files.json_file import parse_json_object, read_json_object, write_json
+from data_tools.text.wordpiece import (
+    ALONE,
+    COMPOSITE,
+    CONTROL_TOKENS,
+    LONGEST_WORD,
+    SPACE,
+    VANISHES,
+    WordPiece,
+    character_kinds,
+)
 from ernie_pair.models.hugging_face.counterparts import (
     COMPUTED,
     COUNTERPARTS,
@@ -24,8 +40,53 @@ from ernie_pair.models.hugging_face.counterparts import (
     to_their_names,
 )
 from ernie_pair.models.hugging_face.settings import kind_of, to_their_config
-from ernie_pair.weights.pickles import PlainUnpickler
-from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, safetensors_parts
+from ernie_pair.weights.weight_files import (
+    Arrays,
+    PlainUnpickler,
+    as_float32,
+    read_weights,
+    write_for_torch,
+)
+
+UNUSED = "[unused of "  # begins the name of an id whose token stands twice
+SURROGATES = slice(0xD800, 0xE000)  # no text of `tokenizers` holds one
+
+
+def build_fast_tokenizer(tokenizer: WordPiece) -> Tokenizer:
+    """Return the tokenizer that makes ``tokenizer``'s ids in transformers; a pair: [CLS] a [SEP] b [SEP]."""
+    kinds = character_kinds(tokenizer.lower_case).copy()
+    kinds[SURROGATES] = SPACE + len(CONTROL_TOKENS)  # of no kind
+    vanishing, space = _class_of(kinds == VANISHES), _class_of(kinds == SPACE)
+    alone = _class_of((kinds == ALONE) | (kinds == COMPOSITE))
+    # The id of a token that occurs twice, whose later id is used, gets a name. No text is cut into it:
+    # brackets stand alone.
+    holes = set(range(tokenizer.vocab_size)) - set(tokenizer.vocab.values())
+    vocab = {**tokenizer.vocab, **{f"{UNUSED}{index}]": index for index in sorted(holes)}}
+    made = Tokenizer(WordCutter(vocab, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
+    steps: List[normalizers.Normalizer] = [normalizers.Replace(Regex(vanishing), "")]
+    if tokenizer.lower_case:  # accents are characters of their own after NFD
+        steps += [normalizers.Lowercase(), normalizers.NFD(), normalizers.Replace(Regex(vanishing), "")]
+    made.normalizer = normalizers.Sequence(steps)
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(space), "removed"), pre_tokenizers.Split(Regex(alone), "isolated")]
+    )
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", tokenizer.cls_id), ("[SEP]", tokenizer.sep_id)],
+    )
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS])
+    return made
+
+
+def _class_of(is_in: np.ndarray) -> str:
+    """Return the regular expression of the characters for which ``is_in``, bool [0x110000], is true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_in.astype(np.int8), [0]])))
+    spans = zip(edges[0::2].tolist(), (edges[1::2] - 1).tolist())
+    ranges = (f"\\x{{{a:X}}}" if a == b else f"\\x{{{a:X}}}-\\x{{{b:X}}}" for a, b in spans)
+    return f"[{''.join(ranges)}]"
+
 
 CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.txt"
 FAST_TOKENIZER, TOKENIZER = "tokenizer.json", "tokenizer_config.json"
@@ -56,9 +117,7 @@ def write_their_folder(folder: Path, parts: ModelParts) -> None:
     config = to_their_config(parts.config, parts.family, parts.arrays, parts.where, kind)
     arrays = as_float32(to_their_names(parts.arrays, parts.family, parts.where), parts.where)
     write_json(folder / CONFIG, config)
-    with open(folder / WEIGHTS, "wb") as file:
-        for part in safetensors_parts(arrays, {"format": "pt"}):
-            file.write(part)
+    write_for_torch(folder / WEIGHTS, arrays)
     for name, content in parts.tokenizer.items():
         (folder / name).write_bytes(content)
 
@@ -87,12 +146,8 @@ def split_heads(arrays: Arrays, family: str, num_layers: int, where: str) -> Tup
 def write_own_folder(
     folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, bytes], arrays: Arrays
 ) -> None:
-    """Fill ``folder`` with config.json, the files ``tokenizer`` {name: content} and model_state.pdparams.
-
-    The last is what `paddle.save` writes of a state dict: a pickle of {name: ndarray}.
-    """
-    text = json.dumps(dict(config), indent=2, ensure_ascii=False) + "\n"
-    (folder / CONFIG).write_text(text, encoding="utf-8")
+    """Fill ``folder`` with config.json, the files ``tokenizer`` {name: content} and model_state.pdparams."""
+    write_json(folder / CONFIG, dict(config))
     for name, content in tokenizer.items():
         (folder / name).write_bytes(content)
     wide = as_float32(arrays, str(folder))
@@ -100,28 +155,32 @@ def write_own_folder(
     if peer.keeps_positions:
         positions = np.arange(config["max_position_embeddings"], dtype=np.int64)
         wide[f"{peer.own_prefix}{COMPUTED[0]}"] = positions[None]
-    with open(folder / MODEL_STATE, "wb") as file:
-        pickle.dump({name: np.ascontiguousarray(wide[name]) for name in sorted(wide)}, file, protocol=4)
+    write_weights(folder, wide)
+
+
+def write_weights(folder: Path, weights: Arrays) -> None:
+    """Write model_state.pdparams, a pickle of {name: array} as `paddle.save` writes a state dict."""
+    arrays = {id(array): np.ascontiguousarray(array) for array in weights.values()}
+    with open(folder / MODEL_STATE, "wb") as file:  # which holds an array under two names once
+        pickle.dump({name: arrays[id(weights[name])] for name in sorted(weights)}, file, protocol=4)
 
 
 # What torch calls a storage of each type; bfloat16 comes as its bits, see bf16.py.
+# fmt: off
 STORAGES = {
-    **{"FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2"},
-    **{"LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1"},
-    **{"ByteStorage": "u1", "BoolStorage": "?"},
+    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
+    "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1",
+    "ByteStorage": "u1", "BoolStorage": "?",
 }
+# fmt: on
 CURE = "save the model again as safetensors: model.save_pretrained(folder, safe_serialization=True)"
-
-
-class _StorageType(NamedTuple):
-    kind: str
 
 
 class _Tensor(NamedTuple):
     """A tensor of the pickle before its numbers are read."""
 
     key: str
-    kind: str
+    kind: np.dtype
     offset: int
     size: Tuple[int, ...]
     stride: Tuple[int, ...]
@@ -158,7 +217,7 @@ def _read_archive(archive: zipfile.ZipFile, most_bytes: int) -> Arrays:
 
 def _array_of(tensor: _Tensor, content: bytes) -> np.ndarray:
     """Return the numbers of a tensor, in an order of its own where it is a transposed view."""
-    numbers = np.frombuffer(content, np.dtype(tensor.kind))
+    numbers = np.frombuffer(content, tensor.kind)
     last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.size, tensor.stride))
     is_inside = min(tensor.size, default=1) > 0 and 0 <= tensor.offset <= last < len(numbers)
     if not is_inside or len(tensor.size) != len(tensor.stride) or min(tensor.stride, default=0) < 0:
@@ -177,15 +236,11 @@ def _rebuild(storage: Any, offset: int, size: tuple, stride: tuple, *_: object) 
     return _Tensor(key, kind, offset, size, stride)
 
 
-def _rebuild_parameter(tensor: _Tensor, *_: object) -> _Tensor:
-    return tensor
-
-
 OF_TORCH: Dict[tuple, Any] = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
     ("collections", "OrderedDict"): OrderedDict,
-    **{("torch", name): _StorageType(kind) for name, kind in STORAGES.items()},
+    **{("torch", name): np.dtype(kind) for name, kind in STORAGES.items()},
 }
 
 
@@ -199,9 +254,9 @@ class _TorchUnpickler(PlainUnpickler):
 
     def persistent_load(self, pid):
         kind, storage_type, key, *_ = pid
-        if kind != "storage" or not isinstance(storage_type, _StorageType) or not isinstance(key, str):
+        if kind != "storage" or not isinstance(storage_type, np.dtype) or not isinstance(key, str):
             raise CheckpointError("a storage of another kind")
-        return key, storage_type.kind
+        return key, storage_type
 
 
 SAFETENSORS, PICKLE, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
@@ -252,11 +307,11 @@ def read_their_weights(path: Path, family: str) -> Arrays:
 
     Raises CheckpointError when a file is missing, damaged, or not what its index promises.
     """
-    if not path.name.endswith(INDEX):
-        return from_their_names(_read_one(path), family)
-    shards, found = _shards_of(path), {}
-    for file in sorted(set(shards.values())):
-        found.update(_read_one(file))
+    found: Arrays = {}
+    for file in weight_files(path):
+        if not file.name.endswith(INDEX):
+            found.update(read_weights(file) if file.suffix == ".safetensors" else read_torch_pickle(file))
+    shards = _shards_of(path) if path.name.endswith(INDEX) else {}
     missing = [name for name in shards if name not in found]
     if missing:
         raise CheckpointError(
@@ -265,12 +320,7 @@ def read_their_weights(path: Path, family: str) -> Arrays:
     return from_their_names(found, family)
 
 
-def _read_one(path: Path) -> Arrays:
-    return read_weights(path) if path.suffix == ".safetensors" else read_torch_pickle(path)
-
-
 def _shards_of(index: Path) -> Dict[str, Path]:
-    """Return {name of an array: the file that holds it}."""
     cure = "copy the model again"
     places = read_json_object(index, cure, CheckpointError).get("weight_map")
     if not isinstance(places, dict) or not places:

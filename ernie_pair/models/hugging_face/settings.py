@@ -34,16 +34,15 @@ ACTIVATION_PATHS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     "identity": "torch.nn.modules.linear.Identity",
 }
+# fmt: off
 CARRIED = (  # under one name and with one meaning in both
-    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
-    *("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings"),
-    *("type_vocab_size", "initializer_range", "pad_token_id", "classifier_dropout"),
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings",
+    "type_vocab_size", "initializer_range", "pad_token_id", "classifier_dropout",
 )
-SAME_ACTIVATIONS = {  # what transformers calls otherwise
-    "gelu_python": "gelu",
-    "gelu_fast": "gelu_new",
-    "gelu_pytorch_tanh": "gelu_new",
-}
+# What transformers calls otherwise.
+SAME_ACTIVATIONS = {"gelu_python": "gelu", "gelu_fast": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}
+# fmt: on
 THEIR_DEFAULTS = {"type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"}
 HARMLESS = {  # of what would change the answer, the values that do not
     "position_embedding_type": (None, "absolute"),
@@ -96,12 +95,20 @@ def from_their_config(config: Mapping[str, Any], where: str, wanted: str = "") -
     if "hidden_act" in carried:
         carried["hidden_act"] = SAME_ACTIVATIONS.get(carried["hidden_act"], carried["hidden_act"])
     eps = _eps_in(config)
+    named = str((config.get("architectures") or [""])[0])
+    kind = next((kind for kind in KINDS if named.endswith(kind)), KINDS[-1])
+    if family == "ernie_gram" and kind != KINDS[0]:  # PaddleNLP has no class for its heads
+        kind = KINDS[-1]
+    # What PaddleNLP's class asks for, and would otherwise take from a published model.
+    own: Dict[str, object] = {"use_relative_position": True} if family == "nezha" else {}
+    if family == "ernie_gram":
+        own["embedding_size"] = carried.get("hidden_size", 768)
     return {
         "model_type": family,
-        "architectures": [_own_class(config, peer)],
+        "architectures": [peer.own_class_start + kind.replace("PreTraining", "Pretraining")],
         **missing,
         **carried,
-        **_own_settings(family, {**missing, **carried}),
+        **own,
         "layer_norm_eps": eps,
         **({} if peer.layer_norm_eps in (None, eps) else {EPSILON: eps}),
         **_labels_in(config),
@@ -122,7 +129,16 @@ def to_their_config(
             f"{', '.join(COUNTERPARTS)}"
         )
     peer = COUNTERPARTS[family]
-    config = {**config, **_sizes_of(arrays, config)}
+    tables = {
+        "vocab_size": "word_embeddings",
+        "max_position_embeddings": "position_embeddings",
+        "type_vocab_size": "token_type_embeddings",
+    }
+    config = dict(config)
+    for key, table in tables.items():
+        rows = [len(array) for name, array in arrays.items() if name.endswith(f"embeddings.{table}.weight")]
+        if rows and rows[0]:
+            config.setdefault(key, rows[0])
     _refuse_other_than_theirs(config, peer, where)
     carried = {theirs: config[ours] for ours, theirs in _keys_of(peer).items() if ours in config}
     if "pad_token_id" in peer.defaults:  # which is not 0, PaddleNLP's
@@ -212,21 +228,6 @@ def _keys_of(peer: Counterpart) -> Dict[str, str]:
     return {key: peer.keys.get(key, key) for key in (*CARRIED, *peer.also)}
 
 
-def _own_class(config: Mapping[str, Any], peer: Counterpart) -> str:
-    named = config.get("architectures") or [""]
-    kind = next((kind for kind in KINDS if str(named[0]).endswith(kind)), KINDS[-1])
-    if peer.own_class_start == "ErnieGram" and kind != KINDS[0]:  # PaddleNLP has no class for its heads
-        kind = KINDS[-1]
-    return peer.own_class_start + kind.replace("PreTraining", "Pretraining")
-
-
-def _own_settings(family: str, carried: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return what PaddleNLP's class asks for, and would otherwise take from a published model."""
-    if family == "nezha":
-        return {"use_relative_position": True}
-    return {"embedding_size": carried.get("hidden_size", 768)} if family == "ernie_gram" else {}
-
-
 def _labels_in(config: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the keys that count and name the classes, 2 by default; LABEL_0 and its like are no names.
 
@@ -268,23 +269,7 @@ def _count_in(config: Mapping[str, Any]) -> int:
     return len(names) if isinstance(names, dict) and names else config.get("num_labels", 2)
 
 
-def _sizes_of(arrays: Arrays, config: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the sizes that ``config`` leaves out, of the tables of the embeddings."""
-    tables = {
-        "vocab_size": "word_embeddings",
-        "max_position_embeddings": "position_embeddings",
-        "type_vocab_size": "token_type_embeddings",
-    }
-    found = {key: _rows_of(arrays, f"embeddings.{table}.weight") for key, table in tables.items()}
-    return {key: rows for key, rows in found.items() if rows and key not in config}
-
-
-def _rows_of(arrays: Arrays, ending: str) -> int:
-    return next((array.shape[0] for name, array in arrays.items() if name.endswith(ending)), 0)
-
-
 def _refuse_other_than_theirs(config: Mapping[str, Any], peer: Counterpart, where: str) -> None:
-    """Raise InputError for a setting that the class of transformers has not."""
     if config.get("model_class"):
         raise InputError(
             f"{where}: a model of the class {shown(config['model_class'])}, which transformers has not; keep "

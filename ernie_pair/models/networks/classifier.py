@@ -1,35 +1,110 @@
-"""The pair classifier: an encoder of PaddleNLP, one vector of its output, dropout, a linear layer.
+"""The pair classifier: an encoder of PaddleNLP, a linear layer on a vector of its output; or a user's own.
 
-Its parameters have the names of PaddleNLP's XForSequenceClassification, so a saved folder loads there and
-theirs load here. With mean pooling, or an epsilon that PaddleNLP's class does not compute with, it is not a
-PaddleNLP model: its config.json names a class that PaddleNLP does not have. Under mean pooling the encoder's
-pooler is kept unchanged, frozen and unused. B batch, S sequence, D hidden, C
-classes.
+    class WithMargin(PairClassifier):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.extra = nn.Linear(self.num_classes, self.num_classes)
+
+        def forward(self, input_ids, token_type_ids):
+            logits_BC = super(WithMargin, self).forward(input_ids, token_type_ids)  # export knows no super()
+            return self.extra(logits_BC)
+
+It is trained and loaded like any other, with --model_class package.module:WithMargin, and takes the
+arguments of PairClassifier. Its own parameters are trained with the head, except those for which `is_unused`
+returns True. A class that reads hidden states of other tokens than the first, for example in a hook, sets
+`reads_first_token` to False. Its folder says `"model_class": "package.module:WithMargin"` in config.json.
+This alone never runs any code: a folder may come from anywhere, and importing a module runs it. The class is
+imported only if the user, by the flag or the argument, names the same class as the folder.
+
+The parameters of PairClassifier have the names of PaddleNLP's XForSequenceClassification, so a saved folder
+loads there and theirs load here. With mean pooling, or an epsilon that PaddleNLP's class does not compute
+with, it is not a PaddleNLP model: its config.json names a class that PaddleNLP does not have. Under mean
+pooling the encoder's pooler is kept unchanged, frozen and unused. B batch, S sequence, D hidden, C classes.
 """
 
-from typing import Optional, Tuple, Type
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional, Tuple, Type, TypeVar
 
 import numpy as np
 import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from data_tools.files.errors import InputError
-from ernie_pair.models.config_json import CONFIG, FAMILIES, NO_MODEL
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.options.options import import_named
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, SIGMOID
-from ernie_pair.models.networks.encoder_model import EncoderModel
 from ernie_pair.models.networks.encoders import (
+    EncoderModel,
+    build_seeded,
     can_run_first_token,
     encoder_spec,
     hidden_states,
-    own_head,
     own_head_class,
 )
-from ernie_pair.models.networks.model_class import path_of_class
-from ernie_pair.models.source import ModelSource
-from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.source import ModelSource, open_model, refuse_no_family
+from ernie_pair.models.spec import (
+    CONFIG,
+    FAMILIES,
+    ModelSpec,
+    TokenizerSettings,
+    architecture_in,
+    parse_spec,
+)
 from ernie_pair.runtime.paddle_patches.layers import init_like
-from ernie_pair.runtime.processes.world import seed_of
+from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
+from ernie_pair.weights.parameter_names import match_parameters
+from ernie_pair.weights.weight_files import Arrays, as_float32
+
+FLAG = "--model_class"
+Base = TypeVar("Base")
+
+
+def load_model_class(name: str, base: Type[Base]) -> Type[Base]:
+    """Return the class that ``name`` names, a subclass of ``base``; '' is ``base``. Raises InputError."""
+    if not name:
+        return base
+    found = import_named(name, FLAG, "class")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise InputError(f"{FLAG} {name} is not a subclass of {base.__name__}; derive it from that")
+    path_of_class(found, base)  # refused here, rather than when the model is written
+    return found
+
+
+def trusted_class(source: ModelSource, name: str, base: Type[Base], is_trained: bool) -> Type[Base]:
+    """Return the class that makes the model of ``source``: the one that ``name`` names, imported by that.
+
+    A folder that names none may be the start of any class, but ``is_trained`` it is a model of none. Raises
+    InputError if ``name`` and the folder disagree; then nothing has been imported for the folder's sake.
+    """
+    told = source.spec.model_class
+    if told and not name:
+        raise InputError(
+            f"{source.name}/{CONFIG} names the class {told}: code of somebody, which loading it would run; "
+            f"pass {FLAG} {told} if you trust it"
+        )
+    if is_trained and name and not told:
+        raise InputError(f"{source.name} is a model without a class of its own; leave {FLAG} {name} out")
+    found = load_model_class(name, base)
+    if told and told not in (name, path_of_class(found, base)):
+        raise InputError(f"{source.name}/{CONFIG} names the class {told}, and {FLAG} {name}; pass {told}")
+    return found
+
+
+def path_of_class(model_class: type, base: type) -> str:
+    """Return package.module:Class of a subclass, '' of ``base`` itself.
+
+    Raises InputError for a class inside a function or another class, where nobody finds it again.
+    """
+    if model_class is base:
+        return ""
+    if "." in model_class.__qualname__:
+        raise InputError(
+            f"the class {model_class.__qualname__} cannot be found again by its name; define it at the top "
+            "of a module"
+        )
+    return f"{model_class.__module__}:{model_class.__qualname__}"
 
 
 @paddle.jit.not_to_static
@@ -92,7 +167,8 @@ class PairClassifier(EncoderModel):
         super().__init__(_classifier_spec(family, spec, dropout, pooling or spec.pooling, type(self)))
         self.pooling, self.num_classes = self.spec.pooling, self.spec.num_labels
         self.head = self.way.head if self.pooling == "cls" else "mean"
-        self.dropout = nn.Dropout(_head_dropout(self.spec, self.encoder.config))
+        rate, usual = self.spec.classifier_dropout, self.encoder.config.hidden_dropout_prob
+        self.dropout = nn.Dropout(usual if rate is None else rate)
         self._add_head()
         self.reads_all_tokens = False  # somebody reads the last hidden states, by a hook
         self._centre_scores()
@@ -111,14 +187,11 @@ class PairClassifier(EncoderModel):
         if self.head == "dense":
             self.pre_classifier = nn.Linear(made_of.hidden_size, made_of.hidden_size)
             init_like(self.encoder, self.pre_classifier)
-        is_own = self.head == "own"
-        linear = (
-            own_head(self.family, self.encoder)
-            if is_own
-            else nn.Linear(made_of.hidden_size, self.num_classes)
-        )
-        init_like(self.encoder, linear)
-        self.classifier = linear
+        if self.head == "own":
+            self.classifier = own_head_class(self.family, self.encoder)(made_of)
+        else:
+            self.classifier = nn.Linear(made_of.hidden_size, self.num_classes)
+        init_like(self.encoder, self.classifier)
 
     def _centre_scores(self) -> None:
         """Start a new regression model in the middle of its range instead of at 0."""
@@ -211,27 +284,17 @@ def build_classifier(
     pooling: str = "",
     model_class: Type[PairClassifier] = PairClassifier,
 ) -> PairClassifier:
-    """Return a classifier of the family of ``source`` with random weights, the same for the same ``seed``.
+    """Return a classifier of the family of ``source``; see `build_seeded`, whose errors it raises."""
 
-    Raises InputError if ``source`` does not describe a valid model, and what a user's ``model_class`` raises.
-    """
-    family = source.spec.family
-    paddle.seed(seed_of(seed))
-    try:
-        return model_class(family, source.spec, dropout, pooling)
-    except NO_MODEL as error:
-        if model_class is not PairClassifier:
-            raise
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{source.name}: {CONFIG} describes no valid {family} model ({reason}); correct it"
-        ) from None
+    def build() -> PairClassifier:
+        return model_class(source.spec.family, source.spec, dropout, pooling)
+
+    return build_seeded(source, seed, build, is_ours=model_class is PairClassifier)
 
 
 def _classifier_spec(
     family: str, spec: ModelSpec, dropout: Optional[float], pooling: str, model_class: type
 ) -> ModelSpec:
-    """Return the spec of the classifier built from ``spec``, as written to its config.json."""
     settings = spec.to_config(
         model_type=family,
         num_labels=spec.num_labels,
@@ -257,5 +320,149 @@ def _classifier_spec(
     return encoder_spec(spec.with_config(settings))
 
 
-def _head_dropout(spec: ModelSpec, made_of) -> float:
-    return made_of.hidden_dropout_prob if spec.classifier_dropout is None else spec.classifier_dropout
+HEADS = ("classifier.", "pre_classifier.")
+
+
+def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_task: bool = False) -> str:
+    """Load the weights of ``source``, if any, into ``model``, and return a description of its start.
+
+    A file without classifier leaves the classifier as it is, and so does one whose classifier was given
+    another pooling, is of another class or ``is_other_task``, for another target; the heads of pretraining
+    are passed over; anything else must fit name by name. Raises CheckpointError otherwise.
+    """
+    if source.weights is None:
+        return "start from random weights (--from_scratch true)"
+    if source.spec.family not in ("", model.family):
+        raise CheckpointError(
+            f"{source.name} holds {source.spec.family} weights, and the model is of {model.family}; give "
+            "another model"
+        )
+    found = with_prefix(source.read_weights(), model)
+    if is_other_task:  # its head has another number of outputs, or means something else by them
+        found = {name: array for name, array in found.items() if not name.startswith(HEADS)}
+    theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
+    is_other_head = is_other_task or theirs != ours
+    headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
+    may_miss: Tuple[str, ...] = (*HEADS, *model.head_names()) if headless else ()
+    masked_lm = architecture_in(source.spec.config).endswith("ForMaskedLM")  # transformers' has no pooler
+    if source.is_hugging_face or masked_lm:  # and no model of transformers what is idle here
+        idle = tuple(f"{model.attribute}.{part}" for part in model.way.idle)
+        may_miss += _absent_pooler(found, model) + idle
+    unused = model.way.pretraining_heads + (HEADS if is_other_head else ()) + unused_parts(model, source)
+    set_matching(model, found, source.weights, may_miss=may_miss, may_have=unused)
+    passed_over = sum(name.startswith(model.way.pretraining_heads) for name in found)
+    notes = ["the classifier is new and random" if headless else "with its classifier"]
+    notes += ["the pooler is new and random"] if _absent_pooler(found, model) else []
+    notes += [f"{passed_over} weights of the pretraining heads are ignored"] if passed_over else []
+    return f"start from the weights {source.weights}: {', '.join(notes)}"
+
+
+def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassifier, Path]:
+    """Load a trained classifier, in evaluation mode, and return it with the path of its vocabulary.
+
+    Every weight must be in the file. ``model_class``: the package.module:Class that the folder names, of a
+    person's own; see `model_class`. Raises InputError when ``model_path`` is no folder of a model or names
+    another class, CheckpointError when the weights do not fit.
+    """
+    if not Path(model_path).is_dir():
+        raise InputError(
+            f"--model_path {model_path} is not a folder; give the OUT of a training run, or OUT/best"
+        )
+    source = open_model(model_path, model_type="")
+    refuse_no_family(source, "write model_type there")
+    chosen = trusted_class(source, model_class, PairClassifier, is_trained=True)
+    model = build_classifier(source, seed=0, dropout=0.0, model_class=chosen)
+    assert source.weights is not None  # a model that is not from scratch has some
+    found = source.read_weights()
+    if any(name.startswith(HEADS[0]) for name, _ in model.named_parameters()):  # an own class may have none
+        refuse_no_classifier(found, source.name)
+    set_matching(model, found, source.weights, may_have=unused_parts(model, source))
+    model.eval()
+    return model, source.vocab_file
+
+
+def unused_parts(model: EncoderModel, source: ModelSource) -> Tuple[str, ...]:
+    """Return what the names of weights begin with that the classes of the library of ``source`` pass over.
+
+    A classifier of RoBERTa has no pooler, and transformers' ERNIE no task embedding without use_task_id.
+    """
+    parts: Tuple[str, ...] = ("pooler.",) if model.way.head == "own" else ()
+    if source.is_hugging_face and not source.spec.config.get("use_task_id"):
+        parts += ("embeddings.task_type_embeddings.",)
+    return tuple(f"{model.attribute}.{part}" for part in parts)
+
+
+def refuse_no_classifier(found: Arrays, where: str) -> None:
+    """Raise CheckpointError when the weights ``found`` are of an encoder, or an embedding model, alone."""
+    if not any(name.startswith(HEADS[0]) for name in found):
+        raise CheckpointError(
+            f"{where} holds no classifier, only an encoder; train one with ernie-pair train"
+        )
+
+
+def with_prefix(found: Arrays, model: EncoderModel) -> Arrays:
+    """Return ``found`` with full names: an encoder saved on its own names its weights without the family."""
+    if "embeddings.word_embeddings.weight" not in found:
+        return found
+    whole = HEADS + model.way.pretraining_heads
+    return {
+        name if name.startswith(whole) else f"{model.attribute}.{name}": array
+        for name, array in found.items()
+    }
+
+
+def _absent_pooler(found: Arrays, model: PairClassifier) -> Tuple[str, ...]:
+    """Return the beginning of the pooler's names where the model has one and the file has none of it."""
+    pooler = f"{model.attribute}.pooler."
+    has_one = any(name.startswith(pooler) for name, _ in model.named_parameters())
+    return (pooler,) if has_one and not any(name.startswith(pooler) for name in found) else ()
+
+
+def set_matching(
+    model: EncoderModel, found: Arrays, where: Path, may_miss: tuple = (), may_have: tuple = ()
+) -> None:
+    """Give ``model`` the weights ``found`` in the file ``where``; see `match_parameters` for the rest.
+
+    Raises CheckpointError for a weight that is missing, unknown or of another shape.
+    """
+    parameters = dict(model.named_parameters())
+    tables = {name for name, _ in model.named_buffers()}  # of positions: the same in every model
+    found = as_float32({name: array for name, array in found.items() if name not in tables}, str(where))
+    model.set(match_parameters(parameters, found, str(where), may_miss=may_miss, may_have=may_have))
+
+
+def known_family(layer: nn.Layer) -> str:
+    """Return the family of an object of PaddleNLP's XForSequenceClassification; empty: it is none of ours.
+
+    A subclass is none: it may compute anything.
+    """
+    classes = {
+        f: getattr(transformers, f"{begins}ForSequenceClassification", None) for f, begins in FAMILIES.items()
+    }
+    return next((family for family, kind in classes.items() if kind is type(layer)), "")
+
+
+def spec_of(layer: nn.Layer, family: str, tokenizer: TokenizerSettings) -> ModelSpec:
+    """Return the spec of a classifier of PaddleNLP, from the config.json that it would write."""
+    config = json.loads(layer.config.to_json_string())
+    sizes = {"vocab_size": layer.config.vocab_size, "num_labels": layer.config.num_labels}
+    return replace(parse_spec({**config, **sizes, "model_type": family}), tokenizer=tokenizer)
+
+
+def classifier_around(layer: nn.Layer, spec: ModelSpec) -> Optional[PairClassifier]:
+    """Return the `PairClassifier` that has the parts of ``layer``, and so its weights, now and later.
+
+    None where its parts are not those of such a classifier: somebody has changed them.
+    """
+    numbers = paddle.get_rng_state()
+    model = PairClassifier(spec.family, spec)
+    paddle.set_rng_state(numbers)
+    parts = dict(layer.named_children())
+    if not parts.keys() <= dict(model.named_children()).keys():
+        return None
+    for name, part in parts.items():
+        setattr(model, name, part)
+    ours, theirs = dict(model.named_parameters()), dict(layer.named_parameters())
+    if ours.keys() != theirs.keys() or any(ours[name] is not theirs[name] for name in ours):
+        return None
+    return model

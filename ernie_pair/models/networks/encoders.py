@@ -1,20 +1,27 @@
-"""Compute the last encoder layer for the first token of each sequence only, if the head reads nothing else.
+"""The encoders of PaddleNLP, how each family is called, and the folder that a model on one is saved in.
 
-Its keys and values are those of all tokens, as ever; its queries, its norms and its feed-forward are of one
-token per sequence. The answer is the same within the rounding of float32, and so are the gradients, for what
-is left out had no part in them. B batch, S sequence, D hidden.
+The last layer may be computed for the first token of each sequence only, if the head reads nothing else. Its
+keys and values are those of all tokens, as ever; its queries, its norms and its feed-forward are of one token
+per sequence. The answer is the same within the rounding of float32, and so are the gradients, for what is
+left out had no part in them. B batch, S sequence, D hidden.
 """
 
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Dict, Tuple, Type
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, Tuple, Type, TypeVar
 
+import paddle
 from paddle import nn
 
+from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import SEPARATOR
-from ernie_pair.models.config_json import FAMILIES
-from ernie_pair.models.spec import ModelSpec
+from ernie_pair.kernels.encoder_layer import ModelState
+from ernie_pair.models.hugging_face.folders import MODEL_STATE, ModelParts, write_their_folder
+from ernie_pair.models.hugging_face.settings import refuse_other_model
+from ernie_pair.models.source import ModelSource, their_tokenizer_files, tokenizer_files
+from ernie_pair.models.spec import CONFIG, FAMILIES, NO_MODEL, ModelSpec, json_bytes
 from ernie_pair.runtime.paddle_patches.layers import (
     make_gelu_new,
     own_forward,
@@ -23,6 +30,11 @@ from ernie_pair.runtime.paddle_patches.layers import (
     share_positions,
 )
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
+from ernie_pair.runtime.processes.world import seed_of
+from ernie_pair.weights.half_tensors import set_weight, widen_tensors
+from ernie_pair.weights.weight_files import Arrays
+
+Model = TypeVar("Model")
 
 
 class FirstTokenAlone:
@@ -145,13 +157,25 @@ def new_encoder(spec: ModelSpec) -> nn.Layer:
     return encoder
 
 
-def own_head(family: str, encoder: nn.Layer) -> nn.Layer:
-    """Return PaddleNLP's layer that makes logits of hidden states, with random weights."""
-    return own_head_class(family, encoder)(encoder.config)
+def build_seeded(source: ModelSource, seed: int, build: Callable[[], Model], is_ours: bool = True) -> Model:
+    """Return what ``build`` makes of ``source``, with random weights that are the same for the same ``seed``.
+
+    Raises InputError if ``source`` does not describe a valid model, and what code that is not ours raises.
+    """
+    paddle.seed(seed_of(seed))
+    try:
+        return build()
+    except NO_MODEL as error:
+        if not is_ours:
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{source.name}: {CONFIG} describes no valid {source.spec.family} model ({reason}); correct it"
+        ) from None
 
 
 def own_head_class(family: str, encoder: nn.Layer) -> Type[nn.Layer]:
-    """Return the class of `own_head`, which reads the state of the first token alone."""
+    """Return PaddleNLP's class that makes logits of hidden states; it reads that of the first token alone."""
     modeling = sys.modules[type(encoder).__module__]
     return getattr(modeling, f"{FAMILIES[family]}ClassificationHead")
 
@@ -175,3 +199,143 @@ def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad
     with FirstTokenAlone(alone):
         answer = encoder(input_ids, **asked)
     return (answer[0], answer[1]) if way.gives_pooled else (answer, None)
+
+
+class SavedLayer(nn.Layer):
+    """A layer that is saved as a model; ``spec`` describes it, as in its config.json.
+
+    ``keeps_frozen``: parameters with ``stop_gradient`` stay frozen in training: the caller froze them.
+    """
+
+    spec: ModelSpec
+    keeps_frozen = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen_modules: List[nn.Layer] = []  # what stays in evaluation mode
+
+    def train(self) -> None:
+        """Set training mode, except for what is frozen."""
+        super().train()
+        for layer in self.frozen_modules:
+            layer.eval()
+
+    def saved_tensors(self) -> Dict[str, paddle.Tensor]:
+        """Return {name: tensor} of what a checkpoint holds of the model."""
+        return dict(self.named_parameters())
+
+    def own_weights(self) -> Dict[str, paddle.Tensor]:
+        """Return {name: tensor} of what the folder of the model holds."""
+        return self.state_dict()
+
+    def set(self, arrays: Arrays) -> None:
+        """Set `saved_tensors` to the values of {tensor.name: array}; others stay as they are."""
+        for tensor in self.saved_tensors().values():
+            if tensor.name in arrays:
+                set_weight(tensor, arrays[tensor.name])
+
+    def files_beside(self, vocab_file: Path, max_seq_len: int = 0) -> Dict[str, bytes]:
+        """Return {name: content} of what a folder holds beside the weights.
+
+        ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
+        """
+        config = json_bytes(self.spec.to_config())
+        return {**tokenizer_files(vocab_file, self.spec, max_seq_len), CONFIG: config}
+
+    def write_paddle(self, folder: Path, vocab_file: Path, max_seq_len: int) -> None:
+        """Fill ``folder`` with the weights for Paddle, and `files_beside`."""
+        # As plain arrays: tensors would carry along names that differ from process to process.
+        paddle.save(widen_tensors(self.own_weights()), str(folder / MODEL_STATE))
+        for name, content in self.files_beside(vocab_file, max_seq_len).items():
+            (folder / name).write_bytes(content)
+
+
+THEIRS = "hugging_face"
+TRAINING_ONLY = "distillation"  # the part that is trained along, and no part of what is written
+
+
+class EncoderModel(SavedLayer):
+    """A model on an encoder. ``spec`` describes it, as in its config.json; its family is known."""
+
+    def __init__(self, spec: ModelSpec):
+        super().__init__()
+        self.family, self.way, self.spec = spec.family, ENCODERS[spec.family], spec
+        self.pad_id = spec.pad_id
+        self.attribute = self.way.attribute or spec.family
+        self.add_sublayer(self.attribute, new_encoder(spec))
+        self.written_apart: Tuple[str, ...] = ()  # begins names of weights that transformers' model has not
+        self.fused_state: Optional[ModelState] = None  # of the fused kernels, where they compute the encoder
+
+    @property
+    def encoder(self):
+        """Return the encoder, a model of PaddleNLP."""
+        return getattr(self, self.attribute)
+
+    def is_unused(self, name: str) -> bool:
+        """Return whether no output depends on the parameter of this name."""
+        return name.startswith(tuple(f"{self.attribute}.{part}" for part in self.unused_parts()))
+
+    def unused_parts(self) -> Tuple[str, ...]:
+        """Return the name prefixes of the encoder's parameters that no output depends on."""
+        return self.way.idle
+
+    def fix_unused(self) -> None:
+        """Freeze the parameters that no output depends on, once all parameters exist."""
+        for name, parameter in self.named_parameters():
+            parameter.stop_gradient = self.is_unused(name)
+
+    def head_names(self) -> Tuple[str, ...]:
+        """Return the names of the parameters outside the encoder: the head, and those of a subclass."""
+        names = (name for name, _ in self.named_parameters())
+        return tuple(name for name in names if not name.startswith(f"{self.attribute}."))
+
+    def layers(self) -> List[nn.Layer]:
+        """Return the layers of the encoder, from the embeddings up; shared ones stand once."""
+        found = self.encoder
+        for name in self.way.layers.split("."):
+            found = getattr(found, name)
+        return list(found)
+
+    def embeddings(self) -> List[nn.Layer]:
+        """Return the parts of the encoder that make the input of its first layer."""
+        return [part for name, part in self.encoder.named_children() if name not in ("encoder", "pooler")]
+
+    def depth_of(self, name: str) -> int:
+        """Return 0 for a parameter of the embeddings, 1 to L of a layer, L + 1 of the head and the pooler."""
+        num_layers, prefix = len(self.layers()), f"{self.attribute}."
+        inside = name[len(prefix) :]
+        if not name.startswith(prefix) or inside.startswith("pooler."):
+            return num_layers + 1
+        if inside.startswith(f"{self.way.layers}."):
+            return 1 + int(inside[len(self.way.layers) + 1 :].split(".")[0])
+        is_last_norm = inside.startswith("encoder.") and "embedding" not in inside
+        return num_layers if is_last_norm else 0
+
+    def own_weights(self) -> Dict[str, paddle.Tensor]:
+        """Return {name: tensor} of the model, without parameters that are trained but not saved."""
+        found = super().own_weights()
+        return {name: found[name] for name in found if not name.startswith(f"{TRAINING_ONLY}.")}
+
+    def write(
+        self, folder: Path, vocab_file: Path, max_seq_len: int = 0, save_format: str = "paddle"
+    ) -> None:
+        """Fill ``folder`` so that from_pretrained, and ``load_classifier``, read it.
+
+        ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
+        ``save_format``: paddle is for PaddleNLP, hf for transformers; both is for PaddleNLP with a folder
+        hugging_face inside. Raises InputError for hf where transformers has no such model.
+        """
+        if save_format != "hf":
+            self.write_paddle(folder, vocab_file, max_seq_len)
+        if save_format != "paddle":
+            theirs = folder / THEIRS if save_format == "both" else folder
+            theirs.mkdir(exist_ok=True)
+            arrays = widen_tensors(self.own_weights())
+            arrays = {name: arrays[name] for name in arrays if not name.startswith(self.written_apart)}
+            tokenizer = their_tokenizer_files(vocab_file, self.spec, max_seq_len)
+            parts = ModelParts(self.family, self.spec.config, arrays, tokenizer, "the model")
+            write_their_folder(theirs, parts)
+
+    def refuse_other_than_theirs(self) -> None:
+        """Raise InputError when transformers has no model that computes the same."""
+        refuse_other_model(self.spec.config, self.family, "--save_format hf")

@@ -1,4 +1,4 @@
-"""Any `paddle.nn.Layer` that returns logits, as a model of pairs: a reader's own class.
+"""Any `paddle.nn.Layer` that returns logits, as a model of pairs: a reader's own class; and save_model.
 
 Its weights keep the names that they have in the layer, and its folder says of which class it is:
 
@@ -9,20 +9,25 @@ classes.
 """
 
 import inspect
+import os
+import shutil
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional, Union
 
 import numpy as np
 import paddle
 from paddle import nn
 
+from data_tools.files.atomic_folder import is_as_made, publish_folder, read_made
 from data_tools.files.errors import CheckpointError, InputError
-from ernie_pair.inference.token_rows import Batch, encode_texts, open_tokenizer
-from ernie_pair.models.config_json import LAYER_CLASS, SIZES
-from ernie_pair.models.networks.encoder_model import SavedLayer
+from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
+from ernie_pair.models.networks.classifier import PairClassifier
+from ernie_pair.models.networks.encoders import SavedLayer
 from ernie_pair.models.source import ModelSource
-from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.spec import LAYER_CLASS, SIZES, ModelSpec
+from ernie_pair.models.temperature import CALIBRATION
 from ernie_pair.weights.parameter_names import match_parameters
 
 IDS, TYPES = "input_ids", "token_type_ids"
@@ -173,8 +178,10 @@ def width_of(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: in
     Nothing is changed: neither modes nor Paddle's random numbers. Raises InputError if it fails, or answers
     anything else.
     """
-    name, batch = type(layer).__name__, _trial_batch(vocab_file, spec, max_seq_len)
-    inputs = inputs_of(layer)
+    name, inputs = type(layer).__name__, inputs_of(layer)
+    tokenizer = open_tokenizer(vocab_file, spec, max_seq_len)
+    rows = encode_texts(["今天天气好", "我"], ["天气", "你"], None, tokenizer, min(max_seq_len, SHORT))
+    batch = rows.batch(np.arange(2))
     with _unchanged(layer), paddle.no_grad():
         try:
             given = paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)
@@ -189,12 +196,6 @@ def width_of(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: in
     if not (isinstance(shape, list) and len(shape) == 2 and shape[0] == 2):
         raise InputError(f"{name} returns {shape} of 2 pairs; return logits, [2, number of classes]")
     return int(shape[1])
-
-
-def _trial_batch(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> Batch:
-    tokenizer = open_tokenizer(vocab_file, spec, max_seq_len)
-    rows = encode_texts(["今天天气好", "我"], ["天气", "你"], None, tokenizer, min(max_seq_len, SHORT))
-    return rows.batch(np.arange(2))
 
 
 @contextmanager
@@ -244,3 +245,37 @@ def plain_settings(layer: nn.Layer, vocab_size: int, pad_id: int) -> Dict[str, A
     inner = next((p.config for p in parts if hasattr(getattr(p, "config", None), "vocab_size")), None)
     told = {name: getattr(inner, name, None) for name in settings.keys() & SIZES.keys()}
     return {**settings, **{name: value for name, value in told.items() if isinstance(value, int)}}
+
+
+SAVED_MODEL: Dict[str, object] = {"kind": "saved model"}
+
+
+def save_classifier(
+    folder: Path,
+    model: Union[PairClassifier, PlainModel],
+    vocab_file: Path,
+    max_seq_len: int,
+    from_folder: Optional[Path],
+) -> None:
+    """Write ``model`` into ``folder``, whole or not at all, in place of an earlier one at most.
+
+    ``from_folder``: where unchanged weights come from; their calibration.json goes along. Raises InputError
+    where something lies that this did not write or that was added to since, OSError when the disk refuses.
+    """
+    folder = Path(os.path.realpath(folder))
+    is_ours = is_as_made(folder) and SAVED_MODEL.items() <= (read_made(folder) or {}).items()
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if os.path.lexists(folder) and not (is_ours or is_empty):
+        raise InputError(
+            f"save_model: {folder} holds what save_model did not write, which would be lost; give another "
+            "folder"
+        )
+    write = partial(model.write, vocab_file=vocab_file, max_seq_len=max_seq_len)
+    calibration = None if from_folder is None else from_folder / CALIBRATION
+
+    def fill(draft: Path) -> None:
+        write(draft)
+        if calibration is not None and calibration.is_file():
+            shutil.copyfile(calibration, draft / CALIBRATION)
+
+    publish_folder(folder, fill, lambda draft: SAVED_MODEL)

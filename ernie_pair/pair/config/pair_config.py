@@ -9,7 +9,7 @@ from data_tools.options.options import Options, option, refuse_empty
 from ernie_pair.checkpoint.checkpoints import RetentionFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.config_json import FAMILIES
+from ernie_pair.models.spec import FAMILIES
 from ernie_pair.pair.config.run_flags import RunFlags, StepFlags
 from ernie_pair.pair.config.target_flags import TargetFlags
 from ernie_pair.pair.targets.metrics import BALANCED

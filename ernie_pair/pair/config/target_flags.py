@@ -12,8 +12,6 @@ from ernie_pair.models.labels import (
     CLASSIFICATION,
     RANKING,
     Labels,
-    Relevance,
-    Scores,
     parse_label_map,
     parse_label_range,
 )
@@ -98,11 +96,11 @@ def chosen_labels(config, spec: ModelSpec) -> Labels:
             return parse_label_map(config.label_map)
         return spec.labels if spec.target == CLASSIFICATION else Labels.numbered(2)
     if target == RANKING:
-        return Relevance.of_candidates()
+        return Labels.of_candidates()
     limits = parse_label_range(config.label_range)
     if limits is None and spec.target == target:
         return spec.labels
-    return Scores.within(limits)
+    return Labels.scores(limits)
 
 
 def refuse_unfit_flags(config, labels: Labels) -> None:

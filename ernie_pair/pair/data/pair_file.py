@@ -32,7 +32,7 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
 from data_tools.text.named_texts import PACKED
-from ernie_pair.models.labels import EXAMPLE, REGRESSION, UNLABELLED, Labels, Scores
+from ernie_pair.models.labels import EXAMPLE, REGRESSION, UNLABELLED, Labels
 from ernie_pair.pair.data.pair_records import (
     BadRecord,
     Columns,
@@ -446,5 +446,5 @@ def _bad_label(label: object, labels: Labels) -> str:
 
 def _told_of_scores(label: object) -> str:
     """Return what to do with a label that is no whole number: a classifier is given a file of scores."""
-    is_score = Scores.within().value_of(label) is not None
+    is_score = Labels.scores().value_of(label) is not None
     return "; a file of scores is for --target regression" if is_score else ""

@@ -7,7 +7,7 @@ from typing import Iterator
 from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary
 from ernie_pair.inference.pair_tokenizer import PairTokenizer, show_pair
-from ernie_pair.models.config_json import CONFIG
+from ernie_pair.models.spec import CONFIG
 from ernie_pair.pair.data.pair_file import read_cells, row_of
 from ernie_pair.pair.data.pair_records import BadRecord, Columns, RowRules
 

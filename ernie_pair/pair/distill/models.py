@@ -21,17 +21,17 @@ from data_tools.files.keyed_cache import ArrayKind, KeyedCache, array_cache
 from data_tools.files.progress import CountProgress
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
+from ernie_pair.models.commands import settings_of_width
 from ernie_pair.models.labels import refuse_no_classes
-from ernie_pair.models.networks.classifier import PairClassifier, build_classifier
-from ernie_pair.models.networks.classifier_weights import (
+from ernie_pair.models.networks.classifier import (
+    PairClassifier,
+    build_classifier,
     load_classifier,
     load_initial_weights,
     refuse_no_classifier,
 )
-from ernie_pair.models.networks.encoder_model import TRAINING_ONLY
-from ernie_pair.models.networks.kernel_path import choose_path, constant_weights
-from ernie_pair.models.networks.row_answers import logits_of
-from ernie_pair.models.new_model import settings_of_width
+from ernie_pair.models.networks.encoders import TRAINING_ONLY
+from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, logits_of
 from ernie_pair.models.source import NAME_FAMILY, ModelSource, model_folder_of, open_model, refuse_no_family
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.models.temperature import read_calibration

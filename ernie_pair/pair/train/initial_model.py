@@ -17,16 +17,27 @@ from data_tools.text.folder_tokenizer import (
     open_folder_tokenizer,
 )
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.models.config_json import VOCAB, find_config
 from ernie_pair.models.labels import RANKING, Labels
-from ernie_pair.models.networks.classifier import PairClassifier, build_classifier
-from ernie_pair.models.networks.classifier_weights import load_initial_weights
+from ernie_pair.models.networks.classifier import (
+    PairClassifier,
+    build_classifier,
+    classifier_around,
+    known_family,
+    load_initial_weights,
+    spec_of,
+    trusted_class,
+)
 from ernie_pair.models.networks.kernel_path import choose_path
-from ernie_pair.models.networks.model_class import trusted_class
-from ernie_pair.models.networks.paddlenlp_classifier import classifier_around, known_family, spec_of
 from ernie_pair.models.networks.plain_model import PlainModel, load_plain_weights, plain_settings, width_of
 from ernie_pair.models.source import NAME_FAMILY, ModelSource, open_layer_folder, open_model, refuse_no_family
-from ernie_pair.models.spec import ModelSpec, TokenizerSettings, parse_spec, read_tokenizer_settings
+from ernie_pair.models.spec import (
+    VOCAB,
+    ModelSpec,
+    TokenizerSettings,
+    find_config,
+    parse_spec,
+    read_tokenizer_settings,
+)
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.config.target_flags import chosen_labels, refuse_unfit_flags
 from ernie_pair.pair.targets.target_metrics import chosen_metric, refuse_other_metric

@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 from typing import Any, Dict, Iterator, Tuple
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.models.networks.encoder_model import TRAINING_ONLY
+from ernie_pair.models.networks.encoders import TRAINING_ONLY
 from ernie_pair.train.step.amp import FINITE, INFINITE, SCALE
 from ernie_pair.train.step.optimizer import refuse_other_state
 from ernie_pair.weights.half_tensors import widen_tensors

@@ -12,9 +12,8 @@ from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.models.networks.classifier import PairClassifier
-from ernie_pair.models.networks.encoder_model import EncoderModel
-from ernie_pair.models.networks.kernel_path import constant_weights, seed_dropout
-from ernie_pair.models.networks.row_answers import logits_of
+from ernie_pair.models.networks.encoders import EncoderModel
+from ernie_pair.models.networks.kernel_path import constant_weights, logits_of, seed_dropout
 from ernie_pair.models.temperature import CALIBRATION, Calibration, calibration_bytes, mean_of_orders
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs

@@ -36,10 +36,8 @@ from ernie_pair.inference.scores import decide, refuse_threshold, refuse_thresho
 from ernie_pair.inference.token_rows import WINDOW, EncodedPairs
 from ernie_pair.models.labels import RANKING
 from ernie_pair.models.networks.classifier import PairClassifier
-from ernie_pair.models.networks.kernel_path import choose_path
-from ernie_pair.models.networks.plain_model import PlainModel
-from ernie_pair.models.networks.row_answers import logits_of
-from ernie_pair.models.networks.saved_model import save_classifier
+from ernie_pair.models.networks.kernel_path import choose_path, logits_of
+from ernie_pair.models.networks.plain_model import PlainModel, save_classifier
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import Calibration, read_calibration, score_pairs
 from ernie_pair.pair.config.pair_config import PairConfig

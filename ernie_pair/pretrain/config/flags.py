@@ -7,8 +7,7 @@ from data_tools.files.errors import InputError
 from data_tools.options.options import Options, names_in, option, refuse_unknown_names
 from data_tools.samples.masking import MaskingFlags
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.models.config_json import CONFIG
-from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.spec import CONFIG, ModelSpec
 from ernie_pair.runtime.amp_flags import AmpFlags
 
 ATTENTION, GEMM_EPILOGUE, COLLECTIVES = "attention", "gemm_epilogue", "collectives"

@@ -1,15 +1,17 @@
-"""Convert static weights to a dynamic model folder, and check that both compute the same."""
+"""Convert static weights to a dynamic model folder, and check that both compute the same for the same ids."""
 
-import json
 import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Dict, List
+
+import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, files_of
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, find_tokenizer
@@ -17,53 +19,169 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.checkpoint.fingerprint import flags_of
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
-from ernie_pair.models.config_json import CONFIG, FAMILIES, find_config
 from ernie_pair.models.model_card import DataFile, ModelCard, write_card
-from ernie_pair.models.model_folder import class_of, write_model_folder
-from ernie_pair.models.source import RECIPE_NOTE, VOCAB, ModelSource, open_model
-from ernie_pair.models.spec import read_spec
-from ernie_pair.pretrain.convert.parity import (
-    HEAD_OUTPUTS,
-    largest_differences,
-    parity_batches,
-    run_dynamic,
-    run_static,
-)
+from ernie_pair.models.source import RECIPE_NOTE, VOCAB, ModelSource, class_of, open_model, write_model_folder
+from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, find_config, read_spec
+from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
+from ernie_pair.runtime.device import quiet_libraries
 from ernie_pair.runtime.paddle_version import refuse_without_programs
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.weights.parameter_names import NGRAM_HEAD
-from ernie_pair.weights.weight_files import Arrays, read_weights
+from ernie_pair.weights.parameter_names import (
+    NGRAM_HEAD,
+    ORDER_HEAD,
+    TOKEN_HEAD,
+    match_parameters,
+    structured_names,
+    without_ngram_head,
+)
+from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
+
+FEEDS = ("input_ids", "token_type_ids")
+PADDED_LENGTH = 64
+# The outputs that a model may lack, and what the names of their weights begin with, within the model.
+HEAD_OUTPUTS = {"pooled_output": "pooler.", "lm_logits": TOKEN_HEAD, "sop_logits": ORDER_HEAD}
+
+
+def parity_batches(spec: ModelSpec) -> Dict[str, Arrays]:
+    """Draw the batches that verify a conversion, always the same for a spec.
+
+    Returns {name: input_ids and token_type_ids, int64 [B, S]}: padded rows that reach every part of the
+    vocabulary and every type, pairs of two segments, and a row as long as the position table.
+    """
+    rng = np.random.default_rng(0)
+    length = min(PADDED_LENGTH, spec.max_positions)
+    kept = {
+        "padded": [length, length - 1, length // 2, 2],
+        "two_segments": [length, 2 * length // 3, length // 3],
+        "full_length": [spec.max_positions],
+    }
+    return {name: _random_batch(rng, spec, np.array(lengths), name) for name, lengths in kept.items()}
+
+
+def _random_batch(rng: np.random.Generator, spec: ModelSpec, lengths: np.ndarray, name: str) -> Arrays:
+    shape = len(lengths), lengths.max()
+    places, ends = np.arange(shape[1]), lengths[:, None]
+    ids, types = (rng.integers(0, max(1, most), shape) for most in (spec.vocab_size, spec.token_types))
+    if name != "padded":  # the first half of a row is the first segment
+        types = np.where(places < ends // 2, 0, min(1, max(0, spec.token_types - 1)))
+    return {
+        "input_ids": np.where(places < ends, ids, spec.pad_id).astype(np.int64),
+        "token_type_ids": np.where(places < ends, types, 0).astype(np.int64),
+    }
+
+
+def named_weights(found: Arrays, model, where: str) -> Arrays:
+    """Return ``found`` under the names of ``model``, in float32, without rows beyond its vocabulary.
+
+    The n-gram head is left out: no PaddleNLP model has one.
+
+    Raises CheckpointError if the encoder or a head is incomplete.
+    """
+    parameters = model.state_dict()
+    named = without_ngram_head(structured_names(found, parameters, where))
+    named = as_float32(cut_vocabulary(named, model.config.vocab_size), where)
+    missing = [HEAD_OUTPUTS[output] for output in _outputs_not_of(named)]
+    may_miss = (*missing, *(f"{model.base_model_prefix}.{head}" for head in missing))
+    match_parameters(parameters, named, where, may_miss=may_miss)
+    return named
+
+
+def _outputs_not_of(named: Arrays) -> List[str]:
+    """Return the outputs whose weights ``named`` lacks; a head is present entirely or not at all.
+
+    The head for sentence order needs the pooler.
+    """
+    missing = [output for output, head in HEAD_OUTPUTS.items() if not any(head in name for name in named)]
+    return missing if "sop_logits" in missing else [o for o in missing if o != "pooled_output"]
+
+
+def outputs_of(weights: Arrays) -> List[str]:
+    """Return the names of the outputs that can be computed from ``weights``."""
+    missing = _outputs_not_of(weights)
+    return ["sequence_output", *(output for output in HEAD_OUTPUTS if output not in missing)]
+
+
+def run_static(spec: ModelSpec, found: Arrays, where: str, batches: Dict[str, Arrays]) -> tuple:
+    """Run the static model with the weights ``found`` on ``batches``, on the CPU and in float32.
+
+    ``batches``: see `parity_batches`. Returns the weights under structured names, and {batch: {output:
+    float32 array}}: sequence_output [B, S, H], pooled_output [B, H], lm_logits [B, S, V], sop_logits [B, 2].
+    Raises CheckpointError when ``found`` does not fit the model.
+    """
+    import paddle
+
+    from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
+
+    paddle.enable_static()
+    main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
+        model = build_ernie(ernie_config(spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+        model.eval()
+        inputs = {name: paddle.static.data(name, [None, None], "int64") for name in FEEDS}
+        outputs = _all_outputs(model, inputs)
+        executor.run(startup)
+        named = named_weights(found, model, where)
+        parameters = model.state_dict()
+        for name, array in named.items():
+            scope.find_var(parameters[name].name).get_tensor().set(array, executor.place)
+        wanted = outputs_of(named)
+        fetched = [outputs[name] for name in wanted]
+        values = {
+            name: dict(zip(wanted, executor.run(main, feed=batch, fetch_list=fetched)))
+            for name, batch in batches.items()
+        }
+    paddle.disable_static()
+    return named, values
+
+
+def run_dynamic(folder: Path, spec: ModelSpec, batches: Dict[str, Arrays]) -> Dict[str, Arrays]:
+    """Run the dynamic model that from_pretrained loads from ``folder``.
+
+    Returns {batch: {output: float32 array}}. ``batches`` and the shapes of the outputs are those of
+    `run_static`; all heads are among them.
+    """
+    import paddle
+
+    from ernie_pair.pretrain.graph.model import CLASSES
+
+    quiet_libraries()
+    paddle.set_device("cpu")
+    model = CLASSES[spec.family or "ernie"][1].from_pretrained(str(folder))
+    model.eval()
+    found = {}
+    with paddle.no_grad():
+        for batch, feed in batches.items():
+            tensors = {name: paddle.to_tensor(array) for name, array in feed.items()}
+            found[batch] = {name: output.numpy() for name, output in _all_outputs(model, tensors).items()}
+    return found
+
+
+def _all_outputs(model, inputs: Dict) -> Dict:
+    from ernie_pair.pretrain.graph.model import encoder_of
+
+    sequence, pooled = encoder_of(model)(**inputs)
+    return dict(zip(("sequence_output", *HEAD_OUTPUTS), (sequence, pooled, *model.cls(sequence, pooled))))
+
+
+def largest_differences(one: Dict[str, Arrays], other: Dict[str, Arrays]) -> Dict[str, Dict[str, float]]:
+    """Return {output: {batch: the largest absolute difference}}, of the batches and outputs in ``one``.
+
+    Raises CheckpointError on NaN or infinity.
+    """
+    found: Dict[str, Dict[str, float]] = {}
+    for batch, outputs in one.items():
+        for name, array in outputs.items():
+            difference = float(np.abs(array - other[batch][name]).max())
+            if not np.isfinite(difference):
+                raise CheckpointError(f"{name} holds NaN or infinity; convert a checkpoint without them")
+            found.setdefault(name, {})[batch] = difference
+    return found
+
 
 CONVERSION, CONVERSION_FORMAT = "conversion.json", 1
 LARGEST_DIFFERENCE = 1e-5  # in float32
-
-
-def write_conversion(
-    folder: Path,
-    record: Mapping[str, object],
-    source: ModelSource,
-    batches: Dict[str, Arrays],
-    differences: Dict[str, Dict[str, float]],
-) -> None:
-    """Write conversion.json into ``folder``. Raises OSError.
-
-    ``record``: the "inputs" and "outputs" of `Results.about_folder`; ``differences``: {output: {batch: the
-    largest absolute difference}}.
-    """
-    content = {
-        "format": CONVERSION_FORMAT,
-        "largest_difference": differences,
-        "most_allowed": LARGEST_DIFFERENCE,
-        "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
-        "config_sha256": source.spec.sha256,
-        "inputs": record["inputs"],
-        "outputs": record["outputs"],
-        "versions": installed_versions(),
-    }
-    (folder / CONVERSION).write_text(
-        json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
 
 
 COMMANDS = """\
@@ -85,58 +203,37 @@ def card_of_converted(
     If the weights are in a checkpoint, the card has the flags and the corpus that its manifest records.
     ``differences``: {output: {batch: the largest difference from the static model}}.
     """
-    run = _run_of(weights_file)
+    checkpoint = weights_file.parent
+    run = Checkpoint(checkpoint).manifest if (checkpoint / MANIFEST).is_file() else {}
+    recorded = run.get("fingerprint", {})  # all flags, and hashes of the corpora
+    corpora = [str(value) for key, value in recorded.items() if flags_of(key) == ["input_dir"]]
     family = source.spec.family or "ernie"
     largest = {name: max(of_batches.values()) for name, of_batches in differences.items()}
-    sha256 = f"{sha256_of_file(weights_file)}" if weights_file.is_file() else "see conversion.json"
+    sha256 = sha256_of_file(weights_file) if weights_file.is_file() else "see conversion.json"
     return ModelCard(
         title=f"A pretrained {FAMILIES[family]} model",
         facts={
             "converted from": str(weights_file),
             "config and vocabulary of": source.name,
-            **_trained(run),
+            **({"trained": f"{run['step']} steps of pretraining"} if run else {}),
             "largest difference from it": ", ".join(f"{name} {value:.3g}" for name, value in largest.items()),
         },
-        data=[DataFile("static weights", weights_file.name, sha256, None), *_corpora(run)],
-        flags=_flags(run),
+        data=[
+            DataFile("static weights", weights_file.name, sha256, None),
+            *(DataFile("corpus", "of the pretraining", corpus, None) for corpus in corpora),
+        ],
+        flags={key: value for key, value in recorded.items() if key.isidentifier()},
         commands=COMMANDS.format(length=source.spec.inference_length),
         python=PYTHON.format(name=FAMILIES[family]),
     )
 
 
-def _run_of(weights_file: Path) -> Dict[str, Any]:
-    """Return the manifest of the checkpoint that holds the weights, {} if none does."""
-    folder = weights_file.parent
-    return Checkpoint(folder).manifest if (folder / MANIFEST).is_file() else {}
-
-
-def _trained(run: Dict[str, Any]) -> Dict[str, str]:
-    return {"trained": f"{run['step']} steps of pretraining"} if run else {}
-
-
-def _corpora(run: Dict[str, Any]) -> List[DataFile]:
-    """Return the corpora, identified by their hashes: the manifest records no folder."""
-    known = run.get("fingerprint", {})
-    corpora = [str(value) for key, value in known.items() if flags_of(key) == ["input_dir"]]
-    return [DataFile("corpus", "of the pretraining", sha256, None) for sha256 in corpora]
-
-
-def _flags(run: Dict[str, Any]) -> Dict[str, object]:
-    """Return the flags in the fingerprint of the run, also those with default values."""
-    return {key: value for key, value in run.get("fingerprint", {}).items() if key.isidentifier()}
-
-
 SUFFIXES = (".safetensors", ".pdparams")
+# fmt: off
 WRITTEN = {
-    CONFIG,
-    VOCAB,
-    FAST_TOKENIZER,
-    "tokenizer_config.json",
-    "model_state.pdparams",
-    CONVERSION,
-    README,
-    MADE,
+    CONFIG, VOCAB, FAST_TOKENIZER, "tokenizer_config.json", "model_state.pdparams", CONVERSION, README, MADE,
 }
+# fmt: on
 
 logger = logging.getLogger(__name__)
 
@@ -178,10 +275,23 @@ def convert(config: ConvertConfig) -> None:
     refuse_without_programs("the converter")
     weights_file = find_static_weights(Path(config.static_model_path))
     source = _source_of(config, weights_file)
-    _refuse_other_than_paddlenlps(source)
+    if class_of(source.spec, ()).startswith("Own"):
+        raise InputError(
+            f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
+            "use the checkpoint as it is, or for transformers: ernie-pair convert --to hf"
+        )
     output_dir = Path(os.path.realpath(config.output_dir))
-    _refuse_loss(output_dir, source)
-    results = _results(config, output_dir, weights_file, source)
+    if output_dir == source.vocab_file.parent.resolve():
+        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
+    refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
+    results = Results(
+        "convert",
+        [output_dir / name for name in sorted(WRITTEN - {MADE})],
+        {"static_model_path": files_of(str(weights_file)), "model_name_or_path": [source.vocab_file]},
+        {"config.json": source.spec.to_config()},
+        config.overwrite,
+        record=output_dir / MADE,
+    )
     if results.are_done():
         return
     batches = parity_batches(source.spec)
@@ -197,7 +307,18 @@ def convert(config: ConvertConfig) -> None:
     def fill(draft: Path) -> None:
         write_model_folder(draft, source, weights)
         differences = _prove(draft, config, source, batches, outputs)
-        write_conversion(draft, results.about_folder(draft), source, batches, differences)
+        record = results.about_folder(draft)
+        content = {
+            "format": CONVERSION_FORMAT,
+            "largest_difference": differences,
+            "most_allowed": LARGEST_DIFFERENCE,
+            "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
+            "config_sha256": source.spec.sha256,
+            "inputs": record["inputs"],
+            "outputs": record["outputs"],
+            "versions": installed_versions(),
+        }
+        write_json(draft / CONVERSION, content)
         write_card(draft, card_of_converted(source, weights_file, differences))
 
     publish_folder(
@@ -207,25 +328,6 @@ def convert(config: ConvertConfig) -> None:
         may_be_lost=lambda folder: config.overwrite,
     )
     logger.info("wrote %s: %d parameters of %s", config.output_dir, len(weights), weights_file)
-
-
-def _refuse_other_than_paddlenlps(source: ModelSource) -> None:
-    """Raise InputError when PaddleNLP's class would compute something else."""
-    if class_of(source.spec, ()).startswith("Own"):
-        raise InputError(
-            f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
-            "use the checkpoint as it is, or for transformers: ernie-pair convert --to hf"
-        )
-
-
-def _results(config: ConvertConfig, output_dir: Path, weights_file: Path, source: ModelSource) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {
-        "static_model_path": files_of(str(weights_file)),
-        "model_name_or_path": [source.vocab_file],
-    }
-    outputs = [output_dir / name for name in sorted(WRITTEN - {MADE})]
-    settings: Dict[str, object] = {"config.json": source.spec.to_config()}
-    return Results("convert", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
 def find_static_weights(given: Path) -> Path:
@@ -239,19 +341,15 @@ def find_static_weights(given: Path) -> Path:
     prefixes = (place, place / "static_vars") if place.is_dir() else (place,)
     files = [Path(f"{prefix}{suffix}") for prefix in prefixes for suffix in SUFFIXES]
     for path in (*files, *prefixes):
-        if (path.is_file() and path.suffix in SUFFIXES) or (path.is_dir() and _holds_single_files(path)):
+        names = [each.name for each in path.iterdir()] if path.is_dir() else []
+        of_single_files = any(name.startswith(("embedding_", "word_embedding")) for name in names)
+        if of_single_files or (path.is_file() and path.suffix in SUFFIXES):
             if (path.parent / MANIFEST).is_file():
                 Checkpoint(path.parent).verify()
             return path
     raise InputError(
         f"--static_model_path {given}: neither {place.name}.safetensors nor {place.name}.pdparams is in "
         f"{place.parent}, and it is not a folder of parameters; give for example OUT/model_last/static_vars"
-    )
-
-
-def _holds_single_files(folder: Path) -> bool:
-    return any(
-        name.startswith(("embedding_", "word_embedding")) for name in (p.name for p in folder.iterdir())
     )
 
 
@@ -266,13 +364,6 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     if settings is None or missing:
         raise InputError(f"{folder} has no {' and no '.join(missing)}; give --model_name_or_path")
     return ModelSource(str(folder), read_spec(settings, vocab_file), vocab_file, weights_file)
-
-
-def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
-    """Raise InputError if what would be replaced is an input, or was not written by this command."""
-    if output_dir.resolve() == source.vocab_file.parent.resolve():
-        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
 
 
 def _prove(

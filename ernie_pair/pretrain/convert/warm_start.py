@@ -4,14 +4,13 @@ import logging
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Iterable, Mapping, NamedTuple, Optional, Tuple
+from typing import Iterable, Mapping, NamedTuple, Tuple
 
 from data_tools.files.errors import CheckpointError
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS
-from ernie_pair.models.config_json import architecture_in
 from ernie_pair.models.source import ModelSource
-from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.spec import ModelSpec, architecture_in
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.weights.parameter_names import (
@@ -41,8 +40,14 @@ def with_order_head(config: PretrainConfig, source: ModelSource) -> PretrainConf
     """
     learns = config.binary_head
     reason = "--binary_head"
-    if learns is None:
-        learns, reason = _saved_in(Path(config.output_dir), config.fresh_start), "as in the run so far"
+    checkpoints = sorted((Path(config.output_dir) / CHECKPOINTS).glob("step_*"), reverse=True)
+    for folder in checkpoints if learns is None and not config.fresh_start else []:
+        try:
+            learns = Checkpoint(folder).manifest["fingerprint"].get("binary_head")
+            reason = "as in the run so far"
+            break
+        except CheckpointError:
+            continue  # whoever resumes says what is wrong with it
     if learns is None and source.weights is None:
         learns, reason = True, "the start is random"
     if learns is None:
@@ -51,17 +56,6 @@ def with_order_head(config: PretrainConfig, source: ModelSource) -> PretrainConf
         reason = f"{source.name}: {named} has {'a' if learns else 'no'} head for it; see --binary_head"
     logger.info("sentence order: %s (%s)", "learned" if learns else "not learned", reason)
     return replace(config, binary_head=learns)
-
-
-def _saved_in(output_dir: Path, is_fresh: bool) -> Optional[bool]:
-    """Return the value that the newest readable checkpoint of a run was made with; None: there is none."""
-    folders = [] if is_fresh else sorted((output_dir / CHECKPOINTS).glob("step_*"), reverse=True)
-    for folder in folders:
-        try:
-            return Checkpoint(folder).manifest["fingerprint"].get("binary_head")
-        except CheckpointError:
-            continue  # whoever resumes says what is wrong with it
-    return None
 
 
 def starts_with_order(spec: ModelSpec, found: Arrays) -> bool:
@@ -121,8 +115,10 @@ def read_start(
         may_have=(*HEADS, *idle_parts(source)),
     )
     new = [name for name, parameter in parameters.items() if parameter.name not in arrays]
-    _tell("not in the file and start random", new)
-    _tell("not used here and ignored", [name for name in found if name not in parameters])
+    ignored = [name for name in found if name not in parameters]
+    for what, names in (("not in the file and start random", new), ("not used here and ignored", ignored)):
+        if names:
+            logger.info("%d weights are %s: %s", len(names), what, ", ".join(sorted(names)))
     has_lm_head = not any(name.startswith(LM_HEAD) for name in new)
     if not has_lm_head:
         logger.info("%s has no head for masked tokens: a new one starts random", where)
@@ -148,11 +144,6 @@ def order_parts_not_in(found: Iterable[str], parameters: Iterable[str]) -> Tuple
     family, names = next(iter(parameters)).split(".")[0], list(found)
     parts = (ORDER_HEAD, f"{family}.pooler.")
     return tuple(part for part in parts if not any(name.startswith(part) for name in names))
-
-
-def _tell(what: str, names: list) -> None:
-    if names:
-        logger.info("%d weights are %s: %s", len(names), what, ", ".join(sorted(names)))
 
 
 def warn_of_random_weights(lm_loss: float, source: ModelSource) -> None:

@@ -4,7 +4,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Literal, NamedTuple, Optional, Protocol, Sequence
+from typing import Any, Dict, List, Literal, Optional, Protocol
 
 import numpy as np
 
@@ -19,24 +19,15 @@ from data_tools.options.options import option, refuse_empty
 from data_tools.samples.collate import NO_LABEL, collate
 from data_tools.samples.masking import MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
-from ernie_pair.models.source import ModelSource, open_model
-from ernie_pair.models.tokenizer_files import read_tokenizer
+from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.config.flags import refuse_unfit_model
-from ernie_pair.pretrain.filling.mask_filler import has_order_head, load_pretrained
+from ernie_pair.pretrain.filling.fill_mask import has_order_head, load_pretrained
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.step_work import perplexity_of
 
 SEED = 1234  # of the resamples
-
-
-class Asking(NamedTuple):
-    """The longest sample in tokens, the batch size, and the resamples for the interval; 0: no interval."""
-
-    max_seq_len: int
-    batch_size: int
-    bootstrap: int = 0
 
 
 class Dataset(Protocol):
@@ -48,7 +39,13 @@ class Dataset(Protocol):
 
 
 def measure_masked_loss(
-    model: Any, dataset: Dataset, pad_id: int, asking: Asking, documents: Optional[np.ndarray] = None
+    model: Any,
+    dataset: Dataset,
+    pad_id: int,
+    max_seq_len: int,
+    batch_size: int,
+    bootstrap: int = 0,
+    documents: Optional[np.ndarray] = None,
 ) -> Dict[str, Any]:
     """Return lm_loss with its 95 % interval, perplexity, lm_accuracy, sop_loss and sop_accuracy, and counts.
 
@@ -61,10 +58,10 @@ def measure_masked_loss(
     """
     parts: List[np.ndarray] = []
     with CountProgress(len(dataset), "sample") as progress:
-        for first in range(0, len(dataset), asking.batch_size):
-            numbers = range(first, min(first + asking.batch_size, len(dataset)))
+        for first in range(0, len(dataset), batch_size):
+            numbers = range(first, min(first + batch_size, len(dataset)))
             samples = [dataset[number] for number in numbers]
-            parts.append(_sums_of(model, collate(samples, pad_id=pad_id, max_seq_len=asking.max_seq_len)))
+            parts.append(_sums_of(model, collate(samples, pad_id=pad_id, max_seq_len=max_seq_len)))
             progress.advance(len(samples))
     sums = np.concatenate(parts)
     loss, hits, tokens, order_loss, order_hits, ordered = sums.sum(axis=0).tolist()
@@ -75,7 +72,7 @@ def measure_masked_loss(
     lm_loss = loss / tokens
     if documents is None:
         documents = np.arange(len(sums))
-    interval = _interval(sums, documents, asking.bootstrap) if asking.bootstrap else None
+    interval = _interval(sums, documents, bootstrap) if bootstrap else None
     return {
         "lm_loss": lm_loss,
         **({} if interval is None else {"lm_loss_interval": interval}),
@@ -104,18 +101,12 @@ def _sums_of(model: Any, batch: Dict[str, np.ndarray]) -> np.ndarray:
             found.append((losses.numpy().reshape(-1), hits, batch[name] != NO_LABEL))
     count, length = batch["input_ids"].shape
     places = (batch["masked_positions"] // length, np.arange(count))
-    return np.stack(
-        [column for each, place in zip(found, places) for column in _by_sample(each, place, count)], axis=1
-    )
-
-
-def _by_sample(found: Sequence[np.ndarray], place: np.ndarray, count: int) -> List[np.ndarray]:
-    """Return loss, hits and number of labelled items, summed for each of ``count`` samples."""
-    losses, hits, labelled = found
-    values = (losses, hits, np.ones(len(labelled)))
-    return [
-        np.bincount(place[labelled], value[labelled].astype(np.float64), minlength=count) for value in values
-    ]
+    columns = []  # of each sample: loss, hits and number of the labelled items
+    for (losses, hits, labelled), place in zip(found, places):
+        for value in (losses, hits, np.ones(len(labelled))):
+            numbers = value[labelled].astype(np.float64)
+            columns.append(np.bincount(place[labelled], numbers, minlength=count))
+    return np.stack(columns, axis=1)
 
 
 def _interval(sums: np.ndarray, documents: np.ndarray, resamples: int) -> List[float]:
@@ -198,7 +189,16 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
     start_missing_console(World())
     source = open_model(config.model_path, model_type="")
     corpus = open_corpus(find_corpus(config.input_dir, "--input_dir"))
-    results = _results(config, source, corpus)
+    results = Results(
+        "evaluate-mlm",
+        [Path(config.output_file)],
+        {
+            "model_path": [*source.weight_files, source.vocab_file],
+            "input_dir": [corpus.paths.ids, corpus.paths.idx],
+        },
+        settings_of(config, "model_path", "input_dir", "output_file", "batch_size"),
+        config.overwrite,
+    )
     if results.are_done():
         return json.loads(Path(config.output_file).read_text(encoding="utf-8"))
     dataset, pad_id = _held_out(config, corpus, source)
@@ -206,8 +206,9 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
     documents = np.searchsorted(corpus.docs, first_sentences, side="right") - 1
     start_device(config.device, World())
     model = load_pretrained(source)
-    asking = Asking(config.max_seq_len, config.batch_size, config.bootstrap)
-    measured = measure_masked_loss(model, dataset, pad_id, asking, documents)
+    measured = measure_masked_loss(
+        model, dataset, pad_id, config.max_seq_len, config.batch_size, config.bootstrap, documents
+    )
     if not (config.has_order and has_order_head(source, model)):
         measured = {name: value for name, value in measured.items() if not name.startswith("sop_")}
     with results.published() as (draft,):
@@ -216,17 +217,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
     return measured
 
 
-def _results(config: EvaluateMlmConfig, source: ModelSource, corpus: Corpus) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {
-        "model_path": [*source.weight_files, source.vocab_file],
-        "input_dir": [corpus.paths.ids, corpus.paths.idx],
-    }
-    settings = settings_of(config, "model_path", "input_dir", "output_file", "batch_size")
-    return Results("evaluate-mlm", [Path(config.output_file)], inputs, settings, config.overwrite)
-
-
 def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
-    """Return the samples to evaluate, and the id of [PAD]."""
     models = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
     refuse_unfit_model(config, config.max_seq_len, models, source.spec)
     tokenizer = vocabulary_of([corpus], models)

@@ -1,20 +1,247 @@
-"""ernie-pair fill-mask --model_name_or_path output --text '今天[MASK][MASK]很好': look at a model."""
+"""The most probable words behind [MASK], by a pretrained model.
+
+ernie-pair fill-mask --model_name_or_path output --text '今天[MASK][MASK]很好'
+"""
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Literal, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Literal, NamedTuple, Tuple
 
-from data_tools.files.errors import InputError
+import numpy as np
+
+from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.progress import Progress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.options import Options, option
 from data_tools.options.standard_streams import refuse_closed_input
+from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.text_files import ENCODINGS, LineRules, decoded, read_lines
-from ernie_pair.models.source import open_model
-from ernie_pair.pretrain.filling.mask_filler import FilledSlot, MaskFiller
-from ernie_pair.runtime.device import default_device
+from data_tools.text.wordpiece import CONTINUATION
+from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
+from ernie_pair.pretrain.convert.warm_start import LM_HEAD, idle_parts
+from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
+from ernie_pair.runtime.device import default_device, start_device
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.weights.parameter_names import match_parameters, structured_names, without_ngram_head
+from ernie_pair.weights.weight_files import as_float32
+
+MASK = "[MASK]"
+
+
+class Slot(NamedTuple):
+    """A run of adjacent masks: one word or a part of one.
+
+    The slot is text[start:end], at ``positions`` of the token ids.
+    """
+
+    start: int
+    end: int
+    positions: List[int]
+
+
+class MaskedText(NamedTuple):
+    """A text, its token ids with [CLS] and [SEP], and its slots in their order."""
+
+    text: str
+    ids: List[int]
+    slots: List[Slot]
+
+
+def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, where: str = "") -> MaskedText:
+    """Tokenize ``text``, each [MASK] as one token; masks with only spaces between them are one slot.
+
+    Raises InputError, which begins with ``where``, for a text without [MASK] or of more tokens than
+    ``max_positions``.
+    """
+    named = f"{where}: " if where else ""
+    ids, last = [tokenizer.cls_id], 0
+    slots: List[Slot] = []
+    for found in re.finditer(re.escape(MASK), text):
+        between = tokenizer.encode(text[last : found.start()])
+        ids += between
+        if slots and not between:
+            slots[-1] = Slot(slots[-1].start, found.end(), [*slots[-1].positions, len(ids)])
+        else:
+            slots.append(Slot(found.start(), found.end(), [len(ids)]))
+        ids.append(tokenizer.mask_id)
+        last = found.end()
+    ids += [*tokenizer.encode(text[last:]), tokenizer.sep_id]
+    if not slots:
+        raise InputError(f"{named}no {MASK} in {text[:40]!r}; write {MASK} where a token is to be predicted")
+    if len(ids) > max_positions:
+        raise InputError(f"{named}{len(ids)} tokens, and the model has {max_positions} positions; shorten it")
+    return MaskedText(text, ids, slots)
+
+
+def join_tokens(tokens: List[str]) -> str:
+    """Return the text of ``tokens``: ##X continues the word before it, spaces separate words of letters."""
+    joined = ""
+    for token in tokens:
+        if token.startswith(CONTINUATION) and len(token) > len(CONTINUATION):
+            joined += token[len(CONTINUATION) :]
+        else:
+            apart = joined[-1:].isascii() and joined[-1:].isalnum() and token[:1].isascii()
+            joined += f" {token}" if apart and token[:1].isalnum() else token
+    return joined
+
+
+ORDER_HEAD, CLASSIFIER = "cls.seq_relationship.", "classifier."
+
+
+def load_pretrained(source: ModelSource) -> Any:
+    """Build the dynamic model of ``source``, without dropout, in float32, and load its weights.
+
+    The file must hold the head for masked tokens; a missing sentence-order head or pooler is random. Raises
+    CheckpointError when the weights do not fit or lack that head, InputError for a family that is not
+    pretrained here.
+    """
+    from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
+
+    config = ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = build_ernie(config)
+    parameters, where = model.state_dict(), str(source.weights)
+    found = without_ngram_head(structured_names(source.read_weights(), parameters, where))
+    if not any(name.startswith(LM_HEAD) for name in found):
+        raise CheckpointError(
+            f"{where} holds no {LM_HEAD}*, the head that predicts masked tokens; give a pretrained model, "
+            "not one that was fine-tuned on pairs or converted without its heads"
+        )
+    arrays = match_parameters(
+        parameters,
+        as_float32(cut_vocabulary(found, source.spec.vocab_size), where),
+        where,
+        may_miss=(ORDER_HEAD, f"{model.base_model_prefix}.pooler."),
+        may_have=(CLASSIFIER, *idle_parts(source)),
+    )
+    for parameter in parameters.values():
+        if parameter.name in arrays:
+            parameter.set_value(arrays[parameter.name])
+    model.eval()
+    return model
+
+
+def has_order_head(source: ModelSource, model: Any) -> bool:
+    """Return whether the weights of ``source``, of which ``model`` is built, hold the sentence-order head.
+
+    If they do not, that of ``model`` is random.
+    """
+    found = structured_names(source.read_weights(), model.state_dict(), str(source.weights))
+    return any(name.startswith(ORDER_HEAD) for name in found)
+
+
+class Filling(NamedTuple):
+    """A prediction for a slot.
+
+    word         what its tokens read as
+    tokens       one for each mask
+    ids          their ids
+    probability  the product over the masks, each given those left of it in the slot
+    filled       the text with the word in place of the slot
+    """
+
+    word: str
+    tokens: List[str]
+    ids: List[int]
+    probability: float
+    filled: str
+
+
+class FilledSlot(NamedTuple):
+    """The slot text[start:end] of ``masks`` masks, and its predictions, the most probable first."""
+
+    start: int
+    end: int
+    masks: int
+    fillings: List[Filling]
+
+
+class _Beam(NamedTuple):
+    ids: Tuple[int, ...]  # of the masks filled so far
+    log_probability: float
+
+
+class MaskFiller:
+    """Predict the words behind [MASK] with a pretrained model.
+
+        from ernie_pair import MaskFiller
+
+        filler = MaskFiller("output/model_last")
+        (slot,) = filler.fill("今天[MASK][MASK]很好")
+        print(slot.fillings[0].word, slot.fillings[0].probability)
+
+    ``model_name_or_path``: a built-in name, a folder that from_pretrained loads, a checkpoint of static
+    pretraining (of this package or of the recipe), or the output_dir of a run. Raises InputError if there is
+    no such model, CheckpointError if it has no head for masked tokens.
+    """
+
+    def __init__(self, model_name_or_path: str, device: str = ""):
+        import paddle
+
+        if not paddle.in_dynamic_mode():
+            raise InputError("static mode is on in this process; call paddle.disable_static() first")
+        source = open_model(model_name_or_path, model_type="")
+        self.device = start_device(device or default_device(), World())
+        self.model = load_pretrained(source)
+        self.tokenizer = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
+        self.max_positions: int = source.spec.max_positions
+        # The vocabulary may have twins beyond the model's rows, and the model may have rows without a token.
+        self._known = min(source.spec.vocab_size, self.tokenizer.vocab_size)
+        tokenizer = self.tokenizer
+        self._never = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+
+    def fill(self, text: str, top_k: int = 5, beam_size: int = 5, where: str = "") -> List[FilledSlot]:
+        """Return the ``top_k`` most probable words for each slot of ``text``; a slot is a run of [MASK]s.
+
+        The masks of a slot are filled from left to right by beam search with ``beam_size`` prefixes; 1 is
+        greedy. Other slots stay masked meanwhile. Probabilities are over the whole vocabulary; [PAD], [CLS],
+        [SEP] and [MASK] are never predicted. Raises InputError, whose message begins with ``where``, for a
+        text without [MASK] or too long for the model.
+        """
+        for name, value in (("top_k", top_k), ("beam_size", beam_size)):
+            if value < 1:
+                raise InputError(f"{name} {value} is below 1; use 1 or more")
+        masked = parse_masked_text(text, self.tokenizer, self.max_positions, where)
+        return [self._fill_slot(masked, slot, top_k, beam_size) for slot in masked.slots]
+
+    def _fill_slot(self, masked: MaskedText, slot: Slot, top_k: int, beam_size: int) -> FilledSlot:
+        beams = [_Beam((), 0.0)]
+        for number, position in enumerate(slot.positions):
+            rows = np.array([masked.ids] * len(beams), np.int64)
+            rows[:, slot.positions[:number]] = [beam.ids for beam in beams]
+            width = top_k if number == len(slot.positions) - 1 else beam_size
+            totals = self._log_probabilities(rows, position)
+            totals += np.array([[beam.log_probability] for beam in beams])
+            order = np.argsort(-totals, axis=None, kind="stable")[:width]  # ties in the order of ids
+            chosen = zip(*np.unravel_index(order, totals.shape))
+            beams = [_Beam((*beams[row].ids, int(token)), float(totals[row, token])) for row, token in chosen]
+            beams = [beam for beam in beams if np.isfinite(beam.log_probability)]
+        fillings = []
+        for beam in beams:
+            tokens = [self.tokenizer.tokens[token] for token in beam.ids]
+            word = join_tokens(tokens)
+            filled = f"{masked.text[: slot.start]}{word}{masked.text[slot.end :]}"  # other masks stay
+            probability = float(np.exp(beam.log_probability))
+            fillings.append(Filling(word, tokens, list(beam.ids), probability, filled))
+        return FilledSlot(slot.start, slot.end, len(slot.positions), fillings)
+
+    def _log_probabilities(self, rows: np.ndarray, position: int) -> np.ndarray:
+        """Return the log probabilities of the tokens at ``position`` of ``rows`` [N, S], float64 [N, K]."""
+        import paddle
+
+        places = np.arange(len(rows), dtype=np.int64) * rows.shape[1] + position
+        with paddle.no_grad():
+            tensors = {"input_ids": rows, "token_type_ids": np.zeros_like(rows), "masked_positions": places}
+            logits = self.model(**{name: paddle.to_tensor(array) for name, array in tensors.items()})[0]
+        values = logits.numpy().astype(np.float64)
+        values -= values.max(axis=1, keepdims=True)
+        values -= np.log(np.exp(values).sum(axis=1, keepdims=True))
+        values = values[:, : self._known]
+        values[:, self._never] = -np.inf
+        return values
+
 
 STANDARD_INPUT = "-"
 PLACES = ("text_file", "model_name_or_path", "output")
@@ -77,50 +304,45 @@ def fill_mask(config: FillMaskConfig) -> None:
         )
     if config.text_file == STANDARD_INPUT:
         refuse_closed_input("--text_file -")
-    show = _json_line if config.format == "json" else _table
     if not config.output:
         filler = MaskFiller(config.model_name_or_path, config.device)
-        for line in _answers(config, filler, show, lambda count: None):
+        for line in _answers(config, filler, lambda count: None):
             sys.stdout.write(line)
             sys.stdout.flush()
         return
-    results = _results(config)
-    if results.are_done():
-        return
-    filler = MaskFiller(config.model_name_or_path, config.device)
-    with results.published() as (draft,), Progress(files_of(config.text_file), log_interval=0) as progress:
-        lines = _answers(config, filler, show, progress.read)
-        draft.write_text("".join(lines), encoding="utf-8")
-    print(f"wrote {config.output}")
-
-
-def _results(config: FillMaskConfig) -> Results:
     if config.text_file == STANDARD_INPUT:
         raise InputError(
             "--text_file -: standard input cannot be read again to check --output; name a file, or use "
             "> FILE instead"
         )
-    source = open_model(config.model_name_or_path, model_type="")
-    inputs: Dict[str, Sequence[Path]] = {
-        "text_file": files_of(config.text_file),
-        "model_name_or_path": [*source.weight_files, source.vocab_file],
-    }
-    settings = settings_of(config, *PLACES)
-    return Results("fill-mask", [Path(config.output)], inputs, settings, config.overwrite)
+    source, files = open_model(config.model_name_or_path, model_type=""), files_of(config.text_file)
+    results = Results(
+        "fill-mask",
+        [Path(config.output)],
+        {"text_file": files, "model_name_or_path": [*source.weight_files, source.vocab_file]},
+        settings_of(config, *PLACES),
+        config.overwrite,
+    )
+    if results.are_done():
+        return
+    filler = MaskFiller(config.model_name_or_path, config.device)
+    with results.published() as (draft,), Progress(files, log_interval=0) as progress:
+        lines = _answers(config, filler, progress.read)
+        draft.write_text("".join(lines), encoding="utf-8")
+    print(f"wrote {config.output}")
 
 
-def _answers(
-    config: FillMaskConfig,
-    filler: MaskFiller,
-    show: Callable[[str, List[FilledSlot]], str],
-    advance: Callable[[int], None],
-) -> Iterator[str]:
+def _answers(config: FillMaskConfig, filler: MaskFiller, advance: Callable[[int], None]) -> Iterator[str]:
     for where, text in _texts(config, advance):
-        yield show(text, filler.fill(text, config.top_k, config.beam_size, where))
+        slots = filler.fill(text, config.top_k, config.beam_size, where)
+        if config.format == "table":
+            yield _table(text, slots)
+            continue
+        named = [{**each._asdict(), "fillings": [one._asdict() for one in each.fillings]} for each in slots]
+        yield json.dumps({"text": text, "slots": named}, ensure_ascii=False) + "\n"
 
 
 def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[Tuple[str, str]]:
-    """Yield the location of each text, file:line, and the text."""
     if config.text:
         yield "--text", config.text
         return
@@ -129,7 +351,10 @@ def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[T
         name = "<stdin>"
         lines: Iterable[bytes] = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)  # as each arrives
     else:
-        name, lines = config.text_file, read_lines(_file_of(config.text_file), advance)
+        path = Path(config.text_file)
+        if not path.exists() or path.is_dir():
+            raise InputError(f"{path}: no such file; fix --text_file")
+        name, lines = config.text_file, read_lines(path, advance)
     for number, line in enumerate(lines, start=1):
         text = decoded(name, number, line, rules)
         text = text.removeprefix("\ufeff") if number == 1 else text  # as read_lines does with a file's
@@ -137,29 +362,12 @@ def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[T
             yield f"{name}:{number}", text
 
 
-def _file_of(given: str) -> Path:
-    path = Path(given)
-    if not path.exists() or path.is_dir():
-        raise InputError(f"{given}: no such file; fix --text_file")
-    return path
-
-
-def _json_line(text: str, slots: List[FilledSlot]) -> str:
-    named = [{**slot._asdict(), "fillings": [each._asdict() for each in slot.fillings]} for slot in slots]
-    return json.dumps({"text": text, "slots": named}, ensure_ascii=False) + "\n"
-
-
 def _table(text: str, slots: List[FilledSlot]) -> str:
     lines = [text]
     for number, slot in enumerate(slots, start=1):
         masks = f"{slot.masks} masks" if slot.masks > 1 else "1 mask"
         lines.append(f"  word {number} ({masks})")
-        lines += [
-            f"  {_percent(each.probability):>8} %  {each.word}  {each.filled}" for each in slot.fillings
-        ]
+        for each in slot.fillings:  # two decimals, or two digits where these would show 0.00
+            percent = f"{100 * each.probability:.{'2f' if each.probability >= 1e-4 else '2g'}}"
+            lines.append(f"  {percent:>8} %  {each.word}  {each.filled}")
     return "\n".join(lines) + "\n\n"
-
-
-def _percent(share: float) -> str:
-    """Return a probability in percent: two decimals, or two digits of one that these would show as 0.00."""
-    return f"{100 * share:.2f}" if share >= 1e-4 else f"{100 * share:.2g}"

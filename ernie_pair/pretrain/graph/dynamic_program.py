@@ -48,12 +48,18 @@ class DynamicProgram:
         self.parameters: Dict[str, paddle.Tensor] = self.model.state_dict()
         self._by_name = {p.name: p for p in self.parameters.values()}
         self.set_weights({self.parameters[name].name: array for name, array in drawn.items()})
-        self._trained = _trained_of(self.model, config.has_order)
+        self._trained = [
+            parameter  # those that receive a gradient
+            for name, parameter in self.model.named_parameters()
+            if config.has_order or not any(part in name for part in ORDER_ALONE)
+        ]
         self.optimizer = build_optimizer(config, self.model, 0.0, self._trained)
         self.slots: Dict[str, Dict[str, tuple]] = {}
         self._state: Dict[str, paddle.Tensor] = {}
         for parameter, slots in zip(self._trained, adam_slots(self.optimizer, self._trained)):
-            named = dict(zip(_slot_names(parameter.name), slots))
+            # The static graph's names for the state of AdamW or LAMB, in the order of `AdamSlots`.
+            names = [f"{parameter.name}_{slot}" for slot in ("moment1_0", "moment2_0", *POWERS)]
+            named = dict(zip(names, slots))
             self.slots[parameter.name] = {name: tuple(slot.shape) for name, slot in named.items()}
             self._state.update(named)
         self.recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
@@ -74,14 +80,11 @@ class DynamicProgram:
         """Run ``main`` or ``test`` on one micro-batch; the last of a step of ``main`` updates the weights."""
         feeds = {name: paddle.to_tensor(np.asarray(feed[name])) for name in self._fed}
         if program == self.test:
-            self._evaluate(feeds)
+            self.model.eval()
+            with paddle.no_grad():
+                self._record(sum_losses(run_ernie(self.model, feeds), feeds))
         else:
             self._train(feeds, np.asarray(feed[LOSS_WEIGHTS]))
-
-    def _evaluate(self, feeds: Feeds) -> None:
-        self.model.eval()
-        with paddle.no_grad():
-            self._record(sum_losses(run_ernie(self.model, feeds), feeds))
 
     def _train(self, feeds: Feeds, weights: np.ndarray) -> None:
         self.model.train()
@@ -92,16 +95,13 @@ class DynamicProgram:
         (loss / self.config.accumulation_steps).backward()
         self._passes += 1
         if self._passes == self._merged:
-            self._move()
+            if self._norm is not None:
+                gradients = [p.grad for p in self._trained if p.grad is not None]
+                self._norm = paddle.sqrt(paddle.add_n([paddle.sum(paddle.square(g)) for g in gradients]))
+            self.optimizer.step()
+            self.optimizer.clear_grad(set_to_zero=False)
+            self._passes = 0
         self._record(sums)
-
-    def _move(self) -> None:
-        if self._norm is not None:
-            gradients = [p.grad for p in self._trained if p.grad is not None]
-            self._norm = paddle.sqrt(paddle.add_n([paddle.sum(paddle.square(g)) for g in gradients]))
-        self.optimizer.step()
-        self.optimizer.clear_grad(set_to_zero=False)
-        self._passes = 0
 
     def _record(self, sums) -> None:
         row = [*sums.recorded, self._norm] if self._norm is not None else sums.recorded
@@ -168,17 +168,3 @@ def draw_as_static(model_config, seed: int) -> Arrays:
         paddle.disable_static(device)
     arrays = {name: np.array(scope.find_var(own).get_tensor()) for name, own in names.items()}
     return pad_vocabulary(cut_vocabulary(arrays, model_config.vocab_size), model_config.vocab_size)
-
-
-def _trained_of(model, has_order: bool) -> List[paddle.Tensor]:
-    """Return the parameters that receive a gradient."""
-    return [
-        parameter
-        for name, parameter in model.named_parameters()
-        if has_order or not any(part in name for part in ORDER_ALONE)
-    ]
-
-
-def _slot_names(parameter: str) -> List[str]:
-    """Return the static graph's names for the state of AdamW or LAMB, in the order of `AdamSlots`."""
-    return [f"{parameter}_{slot}" for slot in ("moment1_0", "moment2_0", *POWERS)]

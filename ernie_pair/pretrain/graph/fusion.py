@@ -1,16 +1,29 @@
-"""Attention as one op: scores, mask, softmax and dropout never leave the GPU's cores (flash attention).
+"""Fused ops in the static program: encoder layers on a CPU; attention, products and collectives on GPUs.
 
-The program is changed before its backward pass is added; the evaluation program, cloned before, keeps the
-plain ops and still computes in float32.
+Attention as one op keeps scores, mask, softmax and dropout in the GPU's cores (flash attention). The program
+is changed before its backward pass is added; the evaluation program, cloned before, keeps the plain ops and
+still computes in float32.
 """
 
 from collections import defaultdict
-from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Optional
+from functools import partial
+from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import paddle
+from paddle import nn
 
-from data_tools.files.errors import InputError
+from data_tools.files.errors import InputError, MachineError, message_of
+from data_tools.files.keyed_cache import user_cache
+from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_kernels, choose_plain
+from ernie_pair.kernels.embeddings import why_layers_unfit
+from ernie_pair.kernels.library import open_kernels
+from ernie_pair.kernels.operator import (
+    GraphInputs,
+    OperatorError,
+    add_encoder_layer,
+    load_operator,
+)
 from ernie_pair.pretrain.config.flags import (
     ATTENTION,
     AUTO,
@@ -21,7 +34,10 @@ from ernie_pair.pretrain.config.flags import (
     LENGTH_MULTIPLE,
 )
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.graph.step_monitors import RankSums
+from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.gpu.builds import Capability, words_of
+from ernie_pair.runtime.paddle_patches.layers import set_forward
 from ernie_pair.runtime.paddle_patches.static_programs import (
     find_variable,
     insert_described,
@@ -31,6 +47,54 @@ from ernie_pair.runtime.paddle_patches.static_programs import (
     remove_ops,
     sync,
 )
+
+PLAIN = KernelChoice("plain", reason="nothing else was requested")
+
+
+def choose_path(flags: KernelFlags, device: str, num_processes: int) -> KernelChoice:
+    """Return the path of a run on ``device``, the same in all its processes; call it after ``start_fleet``.
+
+    The operator is compiled at first use. Raises InputError if the flags require what is unavailable.
+    """
+
+    def choose() -> KernelChoice:
+        choice = choose_kernels(flags, device)
+        if not choice.is_fused:
+            return choice
+        try:
+            load_operator(open_kernels(), cpu_threads(), user_cache())
+        except (OperatorError, MachineError) as error:
+            reason = f"the operator for the static graph is not available: {message_of(error)}"
+            return choose_plain(flags, reason, device)
+        return choice.with_note("embeddings by Paddle")
+
+    def all_reduce(values: np.ndarray) -> np.ndarray:
+        return RankSums(num_processes, paddle.static.Executor(paddle.CPUPlace()), cpu=True)(values)
+
+    return agree_on_path(choose, flags, device, num_processes, all_reduce)
+
+
+def fuse_layers(
+    layers: Sequence[nn.Layer], choice: KernelChoice, flags: KernelFlags, inputs: GraphInputs
+) -> KernelChoice:
+    """Let the operator compute ``layers`` if ``choice`` is fused and it supports them.
+
+    Returns the path that the model takes. Raises InputError if the flags require the fused one but it cannot.
+    """
+    unfit = why_layers_unfit(layers) if choice.is_fused else ""
+    if unfit:
+        return choose_plain(flags, unfit, "cpu")
+    if choice.is_fused:
+        for number, layer in enumerate(layers):
+            is_last = number == len(layers) - 1
+            fused = partial(add_encoder_layer, layer, number, choice.precision, is_last, inputs)
+            set_forward(layer, partial(_run_fused, fused))
+    return choice
+
+
+def _run_fused(fused, src, src_mask=None, cache=None, output_attentions=False):
+    assert cache is None and not output_attentions  # pretraining uses neither
+    return fused(src, src_mask)
 
 
 class OpChains:
@@ -140,7 +204,6 @@ def _add_base_seed(block, pass_seed) -> None:
 
 
 def _replace_attention(block, attention: Attention, number: int) -> None:
-    """Replace the plain ops by flash attention."""
     place = max(index for index, op in enumerate(block.ops) if op in attention.ops)
     out = block.var(attention.out)
 
@@ -273,7 +336,11 @@ def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Ca
     if config.fused_ops == AUTO and config.device == "cpu":
         return NOTHING_FUSED
     wanted = set(FUSED_OPS) if config.fused_ops == AUTO else config.asked_ops
-    attention, why_plain = _attention_of(config, head_size, capability)
+    attention, why_plain = FLASH, _why_plain(config) or _why_no_flash(head_size, capability)
+    if why_plain:
+        why_no_softmax = _why_no_fused_softmax(config)
+        attention = SOFTMAX_MASK
+        why_plain = f"{why_plain}, and {why_no_softmax}" if why_no_softmax else ""
     reasons = {
         ATTENTION: why_plain,
         GEMM_EPILOGUE: _why_plain(config),
@@ -287,15 +354,6 @@ def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Ca
     return FusedOps(
         attention if ATTENTION in able else "", GEMM_EPILOGUE in able, COLLECTIVES in able, reasons
     )
-
-
-def _attention_of(config: PretrainConfig, head_size: int, capability: Optional[Capability]):
-    """Return (kind, '') or ('', why there is none)."""
-    why_plain = _why_plain(config) or _why_no_flash(head_size, capability)
-    if not why_plain:
-        return FLASH, ""
-    why_no_softmax = _why_no_fused_softmax(config)
-    return (SOFTMAX_MASK, "") if not why_no_softmax else ("", f"{why_plain}, and {why_no_softmax}")
 
 
 def _why_no_flash(head_size: int, capability: Optional[Capability]) -> str:
@@ -339,8 +397,11 @@ def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
     """
     for is_wanted in (is_sum, is_broadcast):
         groups: DefaultDict[tuple, List] = defaultdict(list)
+        grouped = {
+            name for op in block.ops if op.type == "coalesce_tensor" for name in op.output("FusedOutput")
+        }
         for op in block.ops:
-            if is_wanted(op) and _is_single(block, op):
+            if is_wanted(op) and op.output_arg_names[0] not in grouped:
                 variable = find_variable(block, op.output_arg_names[0])
                 groups[(op.attr("root") if is_broadcast(op) else -1, variable.dtype)].append(op)
         for (root, _), ops in groups.items():
@@ -349,16 +410,7 @@ def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
     sync(main)
 
 
-def _is_single(block, op) -> bool:
-    """Return whether ``op`` handles a single parameter or gradient, not a group."""
-    return not any(
-        other.type == "coalesce_tensor" and op.output_arg_names[0] in other.output("FusedOutput")
-        for other in block.ops
-    )
-
-
 def _pieces(block, ops: List) -> Iterator[List]:
-    """Yield the ops in order, in pieces whose variables take about GROUP_BYTES."""
     piece: List = []
     size = 0
     for op in ops:
@@ -373,11 +425,12 @@ def _pieces(block, ops: List) -> Iterator[List]:
 
 
 def _fuse(block, ops: List, copies: bool) -> None:
-    """Replace ``ops`` by one over all of their variables; ``copies``: their values must be kept."""
     names = [op.output_arg_names[0] for op in ops]
     first = find_variable(block, names[0])
     fused = block.create_var(name=f"{names[0]}.fused", dtype=first.dtype, stop_gradient=True)
-    kind, attrs = ops[0].type, _attributes_of(ops[0])
+    known = ("ring_id", "root", "reduce_type", "use_calc_stream", "op_role")
+    kind = ops[0].type
+    attrs = {name: value for name, value in ops[0].all_attrs().items() if name in known}
     (target,) = ops[0].output_names
     (source,) = (slot for slot in ops[0].input_names if ops[0].input(slot))
     place = next(index for index, op in enumerate(block.ops) if op is ops[0])
@@ -391,8 +444,3 @@ def _fuse(block, ops: List, copies: bool) -> None:
     }
     outputs = {"Output": names, "FusedOutput": [fused.name]}
     insert_described(block, place, "coalesce_tensor", {"Input": names}, outputs, settings)
-
-
-def _attributes_of(op) -> Dict:
-    known = ("ring_id", "root", "reduce_type", "use_calc_stream", "op_role")
-    return {name: value for name, value in op.all_attrs().items() if name in known}

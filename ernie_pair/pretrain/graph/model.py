@@ -10,9 +10,8 @@ from paddle import nn
 
 from data_tools.files.errors import InputError
 from data_tools.samples.collate import NO_LABEL
-from ernie_pair.models.config_json import CONFIG, NO_MODEL
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
-from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
 from ernie_pair.pretrain.config.flags import refuse_other_family
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon
@@ -175,8 +174,11 @@ def build_ernie(config: "PretrainedConfig") -> nn.Layer:
     except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{CONFIG} describes no valid {family} model ({reason}); correct it") from None
-    if family in OWN_RANGE and not paddle.in_dynamic_mode():
-        _draw_weights(model)
+    if family in OWN_RANGE and not paddle.in_dynamic_mode():  # draws as they do in dynamic mode
+        draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
+        for layer in model.sublayers():
+            if isinstance(layer, (nn.Linear, nn.Embedding)):
+                _start_from(draw, layer.weight)
     set_epsilon(model, config.layer_norm_eps)
     if is_new:
         make_gelu_new([*encoder_of(model).encoder.layers, model.cls.predictions])
@@ -213,14 +215,6 @@ def _start_added_rows(model: nn.Layer, first: int, bias_values: np.ndarray) -> N
     rows = embedding.numpy()
     rows[first:] = 0
     embedding.set_value(rows)
-
-
-def _draw_weights(model: nn.Layer) -> None:
-    """Draw the weights with initializer_range, as the classes of OWN_RANGE do in dynamic mode."""
-    draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
-    for layer in model.sublayers():
-        if isinstance(layer, (nn.Linear, nn.Embedding)):
-            _start_from(draw, layer.weight)
 
 
 def _start_from(initializer, parameter) -> None:
@@ -267,9 +261,10 @@ def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> LossSums:
     The labels are int64, masked_lm_labels [P] and next_sentence_labels [B]; -1: none. With ngram_labels [P]
     one softmax covers vocabulary and lexicon, and the sums keep tokens and n-grams apart.
     """
-    sop = _sums(outputs.sop_logits_B2, feeds["next_sentence_labels"])
+    sop = list(map(paddle.sum, _losses_and_hits(outputs.sop_logits_B2, feeds["next_sentence_labels"])))
     if outputs.ngram_logits_PK is None:
-        return LossSums(*_sums(outputs.lm_logits_PV, feeds["masked_lm_labels"]), *sop)
+        lm = map(paddle.sum, _losses_and_hits(outputs.lm_logits_PV, feeds["masked_lm_labels"]))
+        return LossSums(*lm, *sop)
     num_tokens, ngrams = outputs.lm_logits_PV.shape[-1], feeds["ngram_labels"]
     logits = paddle.concat([outputs.lm_logits_PV, outputs.ngram_logits_PK], axis=-1)
     loss, hits = _losses_and_hits(logits, union_labels(feeds["masked_lm_labels"], ngrams, num_tokens))
@@ -279,11 +274,6 @@ def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> LossSums:
         for share in (1 - is_ngram, is_ngram)
     )
     return LossSums(*of_tokens, *sop, *of_ngrams)
-
-
-def _sums(logits: paddle.Tensor, labels: paddle.Tensor):
-    loss, hits = _losses_and_hits(logits, labels)
-    return paddle.sum(loss), paddle.sum(hits)
 
 
 def _losses_and_hits(logits: paddle.Tensor, labels: paddle.Tensor):

@@ -1,6 +1,6 @@
 """The optimizers of pretraining, and the parameters that each of them treats differently."""
 
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 import paddle
@@ -79,7 +79,8 @@ def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program,
     """
     block, updates = updates_of(main)
     parameters = {update.input("Param")[0]: update for update in updates}
-    owners = owners_of({name: _size_of(main, name) for name in parameters}, degree)
+    sizes = {name: int(np.prod(main.global_block().var(name).shape)) for name in parameters}
+    owners = owners_of(sizes, degree)
     role = updates[0].all_attrs()["op_role"]  # an op that was removed has none
     foreign = [name for name in parameters if owners[name] != part]
     gone = {variable for name in foreign for variable in state_of(parameters[name])}
@@ -111,10 +112,6 @@ def state_of(update) -> List[str]:
     return [name for slot in STATE_INPUTS if slot in update.input_names for name in update.input(slot)]
 
 
-def _size_of(main: paddle.static.Program, name: str) -> int:
-    return int(np.prod(main.global_block().var(name).shape))
-
-
 UPDATE, OPERATOR = "adamw", "ernie_pair_adamw"
 # {name in our op: name in Paddle's op}; all but the gradients are also outputs.
 SLOTS = {
@@ -140,7 +137,8 @@ def fuse_updates(main: paddle.static.Program) -> None:
     clipping = {op.output("Out")[0]: op for op in block.ops if op.type == SCALING and _is_of_clipping(op)}
     if len(set(map(_settings_of, updates))) > 1 or any(update.attr("lr_ratio") != 1.0 for update in updates):
         return
-    if len({_factor_of(update, clipping) for update in updates}) > 1:
+    scaled: List[Any] = [clipping.get(update.input("Grad")[0]) for update in updates]  # None: not clipped
+    if len({op.input("Y")[0] if op is not None else "" for op in scaled}) > 1:
         return
     inputs = {f"{name}@VECTOR": [update.input(slot)[0] for update in updates] for name, slot in SLOTS.items()}
     outputs = {f"{name}Out@VECTOR": inputs[f"{name}@VECTOR"] for name in SLOTS if name != GRADIENTS}
@@ -149,10 +147,11 @@ def fuse_updates(main: paddle.static.Program) -> None:
     if skip:
         inputs["Skip@OPTIONAL"] = skip
     if clipping:
-        scaled = [clipping[name] for name in inputs[f"{GRADIENTS}@VECTOR"]]
         inputs[f"{GRADIENTS}@VECTOR"] = [op.input("X")[0] for op in scaled]
         inputs["Factor@OPTIONAL"] = scaled[0].input("Y")  # the same for all: it is the global norm's
-    attrs = _attributes_of(updates)
+    known = updates[0].all_attrs()
+    attrs = {name: known[name] for name in (*SETTINGS, "op_role")}
+    attrs["decays"] = [update.attr("coeff") * update.attr("with_decay") for update in updates]
     place = [op.type for op in block.ops].index(UPDATE)
     removed = {SCALING, UPDATE}
     remove_ops(block, lambda op: op.type in removed and (op.type == UPDATE or _is_of_clipping(op)))
@@ -161,22 +160,10 @@ def fuse_updates(main: paddle.static.Program) -> None:
     sync(main)
 
 
-def _attributes_of(updates: Sequence) -> Dict:
-    known = updates[0].all_attrs()
-    decays = [update.attr("coeff") * update.attr("with_decay") for update in updates]
-    return {**{name: known[name] for name in SETTINGS}, "op_role": known["op_role"], "decays": decays}
-
-
 def _settings_of(update) -> Tuple:
     """Return the settings of which the one op has a single value for all parameters."""
     skip = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
     return (*update.input("LearningRate"), *skip, *(update.attr(name) for name in SETTINGS))
-
-
-def _factor_of(update, clipping: Dict[str, Any]) -> str:
-    """Return the variable that scales the gradient of ``update``, '' if it is not clipped."""
-    scaling = clipping.get(update.input("Grad")[0])
-    return "" if scaling is None else scaling.input("Y")[0]
 
 
 def _is_of_clipping(op) -> bool:

@@ -1,18 +1,64 @@
-"""The sum of a few numbers over all ranks, as a program of its own, and as ops of the program that trains."""
+"""What a step records, and sums of a few numbers over all ranks, as a program of its own and as ops.
+
+On a CPU build of Paddle static fleet, which upstream supports only with NCCL, runs over gloo. All processes
+of a run share one gloo world and the CPU kernels ignore ring ids, so only plain data parallelism is correct
+there: a mesh would sum over the wrong processes.
+"""
 
 from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 import paddle
 
-from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, wait_for_all
+from ernie_pair.runtime.paddle_patches.process_groups import connect_static_programs
 from ernie_pair.runtime.paddle_patches.static_programs import (
     declare_written,
     describe_sum,
     insert_op,
+    remove_ops,
     replace_op,
     sync,
 )
+from ernie_pair.runtime.processes.sockets import MeetingPlace, shorten_socket_names
+from ernie_pair.runtime.processes.stop_signals import skip_destructors
+
+SYNC_OPS = {"c_sync_comm_stream", "c_sync_calc_stream", "c_wait_comm", "c_wait_compute"}
+
+
+def needs_gloo(device: str, num_processes: int) -> bool:
+    """Return whether the processes of a run communicate by gloo: several on CPUs."""
+    return device == "cpu" and num_processes > 1
+
+
+_place: Optional[MeetingPlace] = None  # one for the life of the process, as its gloo world is
+
+
+def start_gloo(num_processes: int) -> None:
+    """Initialise the gloo world of `paddle.distributed.launch`; programs are built for it `without_nccl`.
+
+    Static mode must be on.
+    """
+    global _place
+    shorten_socket_names()  # Paddle starts a manager process
+    store = connect_static_programs(num_processes)
+    skip_destructors()
+    _place = MeetingPlace(store, num_processes, "pretrain") if store is not None else None
+
+
+def wait_for_all() -> None:
+    """Wait for the other processes; gloo itself would soon time out."""
+    if _place is not None:
+        _place.wait_for_all()
+
+
+def drop_stream_syncs(*programs) -> None:
+    """Remove the ops that order GPU streams: they have no CPU kernel and nothing to order there."""
+    for program in programs:
+        sync(program)
+        for block in program.blocks:
+            remove_ops(block, lambda op: op.type in SYNC_OPS)
+        sync(program)
+
 
 # float64 [2], fed with several processes: the number of masked tokens and of samples of this rank's step.
 LABELLED = "labelled"
@@ -90,7 +136,13 @@ def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, bl
 
     ``block`` holds ``update``, one of the ops that update a parameter. Call it before any of them is removed.
     """
-    norm = _norm_in(block)
+    norms = (
+        op.output("Out")[0]  # that clipping computes
+        for op in block.ops
+        if op.type == "sqrt" and "gradient_clip" in op.all_attrs().get("op_namescope", "")
+    )
+    norm = next(norms, None)
+    scales = (op.output("LossScaling") for op in block.ops if op.type == "update_loss_scaling")
     skips = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
     role = {"op_role": update.all_attrs()["op_role"]}
     if norm:
@@ -109,7 +161,7 @@ def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, bl
             attrs={"axis": -1, **role},
         )
     return Monitors(
-        GRADIENT_NORM if norm else None, SKIPPED_UPDATES if skips else None, _loss_scale_in(block)
+        GRADIENT_NORM if norm else None, SKIPPED_UPDATES if skips else None, next(scales, [None])[0]
     )
 
 
@@ -121,17 +173,16 @@ def add_records(
     ``startup`` creates the variable ``RECORDS`` in the scope; another program may share it.
     """
     width = record_width(sums, norm)
-    about = {"name": RECORDS, "shape": [rows * width], "dtype": "float32", "persistable": True}
-    if startup is not None:
-        created = startup.global_block().create_var(**about)
-        attrs = {"shape": about["shape"], "dtype": created.dtype, "value": 0.0}
-        startup.global_block().append_op(type="fill_constant", outputs={"Out": [created]}, attrs=attrs)
     block = program.global_block()
-    records = block.create_var(**about)
+    records = _create(program, startup, RECORDS, rows * width)
     with paddle.static.program_guard(program), paddle.utils.unique_name.guard("records/"):
-        row = paddle.stack([_in_float32(block.var(each.name)) for each in sums])
+        recorded = [block.var(each.name) for each in sums]
+        row = paddle.stack([v if v.dtype == paddle.float32 else paddle.cast(v, "float32") for v in recorded])
         kept = paddle.slice(records, axes=[0], starts=[width], ends=[rows * width])
-    norms = [_variable(block, norm)] if norm else []
+    norms = []
+    if norm:  # which the evaluation program finds in the scope
+        of_norm = {"name": norm, "shape": [1], "dtype": "float32", "persistable": True}
+        norms = [block.var(norm) if block.has_var(norm) else block.create_var(**of_norm)]
     inputs = {"X": [kept, row, *norms]}
     block.append_op(type="concat", inputs=inputs, outputs={"Out": [records]}, attrs={"axis": 0})
 
@@ -141,38 +192,12 @@ def record_width(sums: Sequence, norm: Optional[str]) -> int:
     return len(sums) + bool(norm)
 
 
-def _variable(block, name: str):
-    """Return the variable of a norm; the evaluation program finds it in the scope."""
-    about = {"name": name, "shape": [1], "dtype": "float32", "persistable": True}
-    return block.var(name) if block.has_var(name) else block.create_var(**about)
-
-
-def _in_float32(variable):
-    return variable if variable.dtype == paddle.float32 else paddle.cast(variable, "float32")
-
-
-def _norm_in(block) -> Optional[str]:
-    """Return the variable of the global norm that clipping computes."""
-    for op in block.ops:
-        if op.type == "sqrt" and "gradient_clip" in op.all_attrs().get("op_namescope", ""):
-            return op.output("Out")[0]
-    return None
-
-
-def _loss_scale_in(block) -> Optional[str]:
-    """Return the variable of the loss scale, if the loss is scaled dynamically."""
-    scales = (op.output("LossScaling") for op in block.ops if op.type == "update_loss_scaling")
-    return next(scales, [None])[0]
-
-
-def _create(main: paddle.static.Program, startup: paddle.static.Program, name: str):
-    about = {"name": name, "shape": [1], "dtype": "float32", "persistable": True}
-    created = startup.global_block().create_var(**about)
-    startup.global_block().append_op(
-        type="fill_constant",
-        outputs={"Out": [created]},
-        attrs={"shape": [1], "dtype": created.dtype, "value": 0.0},
-    )
+def _create(main: paddle.static.Program, startup: Optional[paddle.static.Program], name: str, size: int = 1):
+    about = {"name": name, "shape": [size], "dtype": "float32", "persistable": True}
+    if startup is not None:
+        created = startup.global_block().create_var(**about)
+        attrs = {"shape": [size], "dtype": created.dtype, "value": 0.0}
+        startup.global_block().append_op(type="fill_constant", outputs={"Out": [created]}, attrs=attrs)
     return main.global_block().create_var(**about)
 
 

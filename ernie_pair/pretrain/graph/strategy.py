@@ -10,7 +10,7 @@ import paddle.distributed.fleet as fleet
 from ernie_pair.pretrain.config.flags import HALF_OPS
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.fusion import NOTHING_FUSED, FusedOps
-from ernie_pair.pretrain.graph.gloo import needs_gloo, start_gloo
+from ernie_pair.pretrain.graph.step_monitors import needs_gloo, start_gloo
 from ernie_pair.runtime.paddle_patches.static_programs import amp_by, sums_in_float32
 
 # Kept in float32: a sum over many terms loses the small ones in half precision.
@@ -48,10 +48,14 @@ SKIP_ALONE = AmpPlan("float32", "O1", 1.0, NEVER, 2.0, 1, 0.5)
 def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
     """Return what the flags ask for; None is float32 without a loss scaler."""
     if config.use_amp:
+        scale = config.first_loss_scale
+        if config.amp_dtype == "bfloat16":
+            # It needs none, but Paddle checks for infinities only if the scale is not 1.
+            scale = 2.0 if config.on_nan == "skip" else 1.0
         return AmpPlan(
             config.amp_dtype,
             config.amp_level,
-            _first_scale(config),
+            scale,
             config.incr_every_n_steps,
             config.incr_ratio,
             config.decr_every_n_nan_or_inf,
@@ -60,16 +64,6 @@ def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
             config.reduce_dtype == "float32",
         )
     return SKIP_ALONE if config.on_nan == "skip" else None
-
-
-def _first_scale(config: PretrainConfig) -> float:
-    """Return the first loss scale.
-
-    bfloat16 needs none, but Paddle checks for infinities only if the scale is not 1.
-    """
-    if config.amp_dtype == "bfloat16":
-        return 2.0 if config.on_nan == "skip" else 1.0
-    return config.first_loss_scale
 
 
 @contextmanager
@@ -105,7 +99,6 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
 
 
 def _op_lists(precision: AmpPlan, dtype: str, for_gpu: bool):
-    """Return which ops compute in half precision, and which in float32."""
     float32 = precision.float32_ops | ({FUSED_SOFTMAX} if SOFTMAX in precision.float32_ops else set())
     half = {*HALF_OPS, FLASH_ATTENTION, FUSED_SOFTMAX} - float32
     lists = paddle.static.amp.CustomOpLists(half, float32, dtype=dtype)

@@ -9,7 +9,7 @@ instead would copy [P, V] numbers in each pass and give the loss a width that is
 
 import numpy as np
 
-from ernie_pair.models.model_folder import DECODER
+from ernie_pair.models.source import DECODER
 from ernie_pair.weights.weight_files import Arrays
 
 MULTIPLE = 8
@@ -34,7 +34,7 @@ def pad_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
     Names are structured, or end in a slot: `NAME/moment1_0`.
     """
     return {
-        name: pad_rows(array, padded_size(vocab_size), _fill_of(name))
+        name: pad_rows(array, padded_size(vocab_size), NEVER_LOGIT if _is_bias(name) else 0.0)
         if _has_a_row_per_token(name) and array.shape[:1] == (vocab_size,)
         else array
         for name, array in arrays.items()
@@ -50,12 +50,12 @@ def cut_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
     }
 
 
+def _is_bias(name: str) -> bool:
+    """Return whether it is a bias, or its float32 copy beside a half-precision one."""
+    parameter, _, slot = name.partition("/")
+    return parameter.endswith("bias") and "moment" not in slot
+
+
 def _has_a_row_per_token(name: str) -> bool:
     parameter = name.partition("/")[0]
     return parameter.endswith(EMBEDDING) or parameter.startswith(DECODER)
-
-
-def _fill_of(name: str) -> float:
-    """Return the fill value: NEVER for a bias and its float32 copy beside a half-precision one, else 0."""
-    parameter, _, slot = name.partition("/")
-    return NEVER_LOGIT if parameter.endswith("bias") and "moment" not in slot else 0.0

@@ -25,18 +25,18 @@ from ernie_pair.inference.embedder import VECTORS, exported_parts, open_vector_b
 from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES, ExportedModel
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.config_json import CONFIG
 from ernie_pair.models.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
 from ernie_pair.models.model_card import ModelCard, write_card
 from ernie_pair.models.networks.text_encoder import TextEncoder
 from ernie_pair.models.source import (
     ModelSource,
+    copy_tokenizer,
     files_of_model,
     model_folder_of,
     open_model,
     refuse_no_family,
 )
-from ernie_pair.models.tokenizer_files import copy_tokenizer
+from ernie_pair.models.spec import CONFIG
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device
 from ernie_pair.runtime.paddle_version import refuse_without_programs

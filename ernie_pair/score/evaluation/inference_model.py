@@ -13,9 +13,8 @@ from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, settings_of
 from ernie_pair.inference.token_rows import WINDOW, open_tokenizer
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.networks.classifier_weights import load_classifier
-from ernie_pair.models.networks.kernel_path import casting, choose_path
-from ernie_pair.models.networks.row_answers import logits_of
+from ernie_pair.models.networks.classifier import load_classifier
+from ernie_pair.models.networks.kernel_path import casting, choose_path, logits_of
 from ernie_pair.models.temperature import read_calibration, score_pairs
 from ernie_pair.pair.config.ask_config import AskConfig
 from ernie_pair.pair.data.checked_pairs import CheckedPairs

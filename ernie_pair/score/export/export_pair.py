@@ -25,14 +25,13 @@ from ernie_pair.inference.exported_model import (
 )
 from ernie_pair.inference.scores import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
-from ernie_pair.models.config_json import CONFIG, find_config, read_config
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import ModelCard, write_card
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.plain_model import PlainModel
-from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.source import copy_tokenizer, model_folder_of
+from ernie_pair.models.spec import CONFIG, find_config, read_config
 from ernie_pair.models.temperature import Calibration, describe_decision, read_calibration
-from ernie_pair.models.tokenizer_files import copy_tokenizer
 from ernie_pair.pair.config.target_flags import refuse_class_flags
 from ernie_pair.runtime.cpu import refuse_no_bf16
 from ernie_pair.runtime.cpu_env import cpu_threads

@@ -13,9 +13,9 @@ from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.wordpiece import CONTINUATION
 from ernie_pair.inference.exported_model import ONNX_FILES, PADDLE_FILES
 from ernie_pair.inference.token_rows import Batch, encode_texts, evaluation_batches
-from ernie_pair.models.config_json import NO_MODEL
-from ernie_pair.models.networks.encoder_model import EncoderModel
+from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
+from ernie_pair.models.spec import NO_MODEL
 
 OPSET = 17
 INPUTS, OUTPUT = ("input_ids", "token_type_ids"), "logits"

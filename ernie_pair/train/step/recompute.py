@@ -11,7 +11,7 @@ from paddle.distributed.fleet.utils import recompute
 
 from data_tools.files.errors import InputError
 from ernie_pair.kernels.encoder_layer import FusedLayer
-from ernie_pair.models.networks.encoder_model import EncoderModel
+from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
 from ernie_pair.train.run_flags import LayerFlags

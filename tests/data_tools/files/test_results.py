@@ -23,7 +23,7 @@ from data_tools.files.results import Results, refuse_existing, settings_of
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import CONTROL_TOKENS
 from data_tools.trans_to_json import TransConfig, trans_to_json
-from ernie_pair.models.new_model import NewModelConfig, new_model
+from ernie_pair.models.commands import NewModelConfig, new_model
 
 
 @pytest.fixture

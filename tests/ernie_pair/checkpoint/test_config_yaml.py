@@ -19,7 +19,7 @@ from ernie_pair.checkpoint.facts import git_state
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, keep_config, replace_config, write_config
 from ernie_pair.checks.doctor import DoctorConfig
 from ernie_pair.launch.launch_config import read_launch
-from ernie_pair.models.average_checkpoints import AverageConfig
+from ernie_pair.models.commands import AverageConfig
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 

@@ -15,7 +15,7 @@ from places import ROOT, SCRIPTS, SUPPORT
 from tiny_pretrain import flags
 
 from ernie_pair.checkpoint.manifest import installed_versions
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.runtime.paddle_version import can_pretrain, paddle_version
 from ernie_pair.weights.weight_files import from_safetensors
 

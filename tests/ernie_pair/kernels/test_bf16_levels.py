@@ -16,10 +16,8 @@ from fused_cases import (
 )
 from tiny_pair_job import same
 
-from ernie_pair.kernels.c_interface import PRECISIONS
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.kernels.library import Kernels, open_kernels
-from ernie_pair.kernels.workspaces import WorkspacePool
+from ernie_pair.kernels.library import PRECISIONS, Kernels, WorkspacePool, open_kernels
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16
 

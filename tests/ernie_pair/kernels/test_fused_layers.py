@@ -14,11 +14,10 @@ from tiny_pair import write_model
 from tiny_pair_job import run, same, tiny_job, weights, write_files
 
 from data_tools.files.errors import InputError
-from ernie_pair.kernels import embeddings, encoder_layer, workspaces
+from ernie_pair.kernels import embeddings, encoder_layer, library
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.kernels.encoder_layer import FusedLayer
-from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.workspaces import POOL, WorkspacePool, rounded_size
+from ernie_pair.kernels.library import POOL, WorkspacePool, open_kernels, rounded_size
 from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, seed_dropout
 from ernie_pair.runtime.cpu import LEVEL_ASKED
 from ernie_pair.runtime.paddle_patches.layers import own_forward
@@ -154,7 +153,7 @@ def test_two_forward_passes_before_their_backward_passes(tmp_path):
 
 def test_memory_does_not_grow_over_many_shapes(tmp_path, monkeypatch):
     """Keeping buffers for all lengths would take several times the peak in use."""
-    monkeypatch.setattr(workspaces, "FREE_AT_LEAST", 0)
+    monkeypatch.setattr(library, "FREE_AT_LEAST", 0)
     pool, sizes = WorkspacePool(), set()
     for module in (encoder_layer, embeddings):
         monkeypatch.setattr(module, "POOL", pool)

@@ -19,8 +19,8 @@ from tiny_pair import train_config, write_model, write_new
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checks import doctor
-from ernie_pair.kernels import c_interface, library
 from ernie_pair.kernels import choice as choice_module
+from ernie_pair.kernels import library
 from ernie_pair.kernels.choice import KernelFlags, choose_kernels
 from ernie_pair.kernels.library import Kernels, open_kernels
 from ernie_pair.models.networks.classifier import build_classifier
@@ -69,7 +69,7 @@ def type_of(declared):
         return NUMBERS[declared]
     pointed = declared.rstrip("* ")
     if pointed in STRUCTURES and declared.count("*") == 1:
-        return ctypes.POINTER(getattr(c_interface, STRUCTURES[pointed]))
+        return ctypes.POINTER(getattr(library, STRUCTURES[pointed]))
     return ctypes.c_void_p
 
 
@@ -85,7 +85,7 @@ def test_ctypes_structures_match_the_header(name):
     for line in filter(str.strip, body.split(";")):
         kind, names = re.fullmatch(r"((?:const )?\w+ \*?)(.*)", line.strip()).groups()
         fields += [(one.strip(), type_of(kind)) for one in names.split(",")]
-    assert getattr(c_interface, STRUCTURES[name])._fields_ == fields
+    assert getattr(library, STRUCTURES[name])._fields_ == fields
 
 
 def test_ctypes_functions_match_the_header():
@@ -95,18 +95,18 @@ def test_ctypes_functions_match_the_header():
             r"FUSED_API (\w+) (fused_\w+)\(([^)]*)\);", interface_text()
         )
     }
-    assert len(declared) >= len(c_interface.FUNCTIONS)
-    for name, result, arguments in c_interface.FUNCTIONS:
+    assert len(declared) >= len(library.FUNCTIONS)
+    for name, result, arguments in library.FUNCTIONS:
         assert declared[name] == (result, list(arguments)), name
 
 
 def test_a_changed_header_needs_a_new_version():
     """After a change of what fused.h declares, raise FUSED_VERSION and VERSION, and update this pin."""
     version, digest = PINNED
-    assert f"#define FUSED_VERSION {c_interface.VERSION} " in interface_text()
+    assert f"#define FUSED_VERSION {library.VERSION} " in interface_text()
     unnumbered = re.sub(r"FUSED_VERSION \d+", "FUSED_VERSION", interface_text())
     found = hashlib.sha256(unnumbered.encode()).hexdigest()[:16]
-    assert (c_interface.VERSION, found) == (version, digest), "raise the version, and pin it with the digest"
+    assert (library.VERSION, found) == (version, digest), "raise the version, and pin it with the digest"
 
 
 @pytest.mark.skipif(

@@ -33,28 +33,18 @@ def test_product_rate_is_measured_in_both_modes(is_static, level, dtype, monkeyp
 
 
 def test_a_process_measures_each_product_rate_once(monkeypatch):
-    asked = []
-
-    def measured(*given):
-        asked.append(given)
-        return product_rate.ProductRate(1e9, 2e9)
-
-    monkeypatch.setattr(product_rate, "measure_product_rate", measured)
-    flags = SimpleNamespace(use_amp=False, amp_dtype="float16", precision="fp32")
-    assert [product_rate.product_rate(flags, "cpu", 2) for _ in range(3)] == [1e9] * 3
-    assert asked == [("float32", "cpu", 2)]
-    flags.precision = "bf16"
-    product_rate.product_rate(flags, "cpu", 2)
-    assert asked[1:] == [("bfloat16", "cpu", 2)]
-    flags.use_amp = True
-    product_rate.product_rate(flags, "gpu", 2)
-    assert asked[2:] == [("float16", "gpu", 2)]
-
-
-def test_cpu_loss_scaling_does_not_change_the_product_dtype(monkeypatch):
     """On a CPU, --use_amp true comes with --amp_dtype float32, and --precision sets the product dtype."""
     asked = []
     measured = product_rate.ProductRate(1e9, 2e9)
     monkeypatch.setattr(product_rate, "measure_product_rate", lambda *given: asked.append(given) or measured)
-    product_rate.product_rate(SimpleNamespace(use_amp=True, amp_dtype="float32", precision="bf16"), "cpu", 2)
-    assert asked == [("bfloat16", "cpu", 2)]
+    cases = {
+        ("cpu", False, "float16", "fp32"): "float32",
+        ("cpu", False, "float16", "bf16"): "bfloat16",
+        ("gpu", True, "float16", "bf16"): "float16",
+        ("cpu", True, "float32", "fp32"): "float32",
+    }
+    for (device, use_amp, amp_dtype, precision), _ in cases.items():
+        flags = SimpleNamespace(use_amp=use_amp, amp_dtype=amp_dtype, precision=precision)
+        assert [product_rate.product_rate(flags, device, 2) for _ in range(3)] == [1e9] * 3
+    dtypes = [(dtype, device, 2) for (device, *_), dtype in cases.items()]
+    assert asked == list(dict.fromkeys(dtypes))

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from ernie_pair.kernels import workspaces
-from ernie_pair.kernels.workspaces import WorkspacePool, rounded_size
+from ernie_pair.kernels import library as workspaces
+from ernie_pair.kernels.library import WorkspacePool, rounded_size
 
 
 @pytest.fixture

@@ -12,10 +12,14 @@ from tiny_ship import write_trained
 
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import write_json
-from ernie_pair.models.average_checkpoints import AverageConfig, average_checkpoints
-from ernie_pair.models.interchange import ToHuggingFaceConfig, convert_to_hugging_face
-from ernie_pair.models.model_folder import write_weights
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.commands import (
+    AverageConfig,
+    ToHuggingFaceConfig,
+    average_checkpoints,
+    convert_to_hugging_face,
+)
+from ernie_pair.models.hugging_face.folders import write_weights
+from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.temperature import Calibration, read_calibration, write_calibration
 from ernie_pair.weights.weight_files import read_weights, to_safetensors
 

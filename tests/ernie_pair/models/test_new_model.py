@@ -6,9 +6,9 @@ import pytest
 from tiny_pair import SIZES, VOCAB
 
 from data_tools.files.errors import InputError
-from ernie_pair.models.config_json import FAMILIES, SHORTEST_PAIR
-from ernie_pair.models.new_model import NewModelConfig, new_model
+from ernie_pair.models.commands import NewModelConfig, new_model
 from ernie_pair.models.source import open_model
+from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR
 
 
 def write(folder: Path, **flags) -> Path:

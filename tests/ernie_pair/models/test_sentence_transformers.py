@@ -7,13 +7,13 @@ import pytest
 from tiny_sentence import WIDTH, change, settings_for, write_sentence
 
 from data_tools.files.errors import CheckpointError, InputError
-from ernie_pair.models.embedding_json import NORMALIZE, Step, fingerprint_of, read_embedding
-from ernie_pair.models.interchange import (
+from ernie_pair.models.commands import (
     FromHuggingFaceConfig,
     ToHuggingFaceConfig,
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
+from ernie_pair.models.embedding_json import NORMALIZE, Step, fingerprint_of, read_embedding
 from ernie_pair.models.sentence_transformers import read_sentence_folder, settings_of_folder
 from ernie_pair.models.source import files_of_model, open_model
 

@@ -15,11 +15,10 @@ from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import parse_config
-from ernie_pair.models.model_folder import write_model_folder
-from ernie_pair.models.source import open_model
+from ernie_pair.models.source import open_model, write_model_folder
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import with_order_head
-from ernie_pair.pretrain.filling.mask_filler import load_pretrained
+from ernie_pair.pretrain.filling.fill_mask import load_pretrained
 from ernie_pair.pretrain.pretrain import pretrain as pretrain_here
 
 NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}

@@ -13,8 +13,7 @@ from data_tools.files.atomic_files import CONFIG_YAML
 from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of, run_command
 from ernie_pair import PairPredictor, distill, load_config
-from ernie_pair.models.model_folder import write_weights
-from ernie_pair.models.source import open_model
+from ernie_pair.models.source import open_model, write_weights
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.series.compare_models import CompareModelsConfig, compare_models
 

@@ -12,8 +12,7 @@ from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import EnsembleConfig, PairPredictor, ensemble
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.inference.scores import probabilities
-from ernie_pair.models.model_folder import write_json, write_weights
-from ernie_pair.models.source import open_model
+from ernie_pair.models.source import open_model, write_json, write_weights
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.targets.metrics import METRICS, measure
 from ernie_pair.score.evaluation.calibration import at_precision, threshold_curve

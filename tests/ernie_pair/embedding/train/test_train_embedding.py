@@ -20,8 +20,7 @@ from ernie_pair.embedding.train.embedding_data import read_any_texts
 from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
 from ernie_pair.embedding.train.train_embedding import train_embedding
 from ernie_pair.models.embedding_json import read_embedding
-from ernie_pair.models.networks.classifier import build_classifier
-from ernie_pair.models.networks.classifier_weights import load_initial_weights
+from ernie_pair.models.networks.classifier import build_classifier, load_initial_weights
 from ernie_pair.models.source import open_model
 from ernie_pair.runtime.processes.world import World
 

@@ -13,9 +13,8 @@ from tiny_pair import toy_rows, train_config, write_model, write_pairs
 from data_tools.files.errors import InputError
 from data_tools.files.installation import series_of
 from ernie_pair import PairClassifier, PairConfig, PairTrainer
-from ernie_pair.models.networks import model_class
-from ernie_pair.models.networks.classifier import build_classifier
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks import classifier as model_class
+from ernie_pair.models.networks.classifier import build_classifier, load_classifier
 from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.train.train_pair import train_pair

@@ -8,7 +8,7 @@ from paddlenlp.transformers.model_outputs import SequenceClassifierOutput
 from tiny_pair import write_model
 
 from data_tools.files.errors import InputError
-from ernie_pair.models.labels import Relevance, Scores
+from ernie_pair.models.labels import Labels
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.spec import read_spec
 
@@ -68,7 +68,7 @@ def test_return_dict_gives_the_object_of_paddlenlp(build):
 
 
 def test_the_loss_of_regression_is_the_squared_error(build):
-    model, (ids, types) = build(Scores.within((0.0, 5.0))), tensors()
+    model, (ids, types) = build(Labels.scores((0.0, 5.0))), tensors()
     loss, outputs = model(ids, types, labels=paddle.to_tensor([1.0, 4.0]))
     wanted = np.mean((outputs.numpy()[:, 0] - [1.0, 4.0]) ** 2)
     assert float(loss) == pytest.approx(wanted)
@@ -82,4 +82,4 @@ def test_what_would_be_ignored_is_refused_in_one_line(build):
         with pytest.raises(InputError, match="attention_mask is not 1 on the tokens and 0 on the padding"):
             model(ids, types, attention_mask=mask)
     with pytest.raises(InputError, match="labels: a model for ranking learns from all candidates"):
-        build(Relevance.of_candidates())(ids, types, labels=paddle.to_tensor([1, 0]))
+        build(Labels.of_candidates())(ids, types, labels=paddle.to_tensor([1, 0]))

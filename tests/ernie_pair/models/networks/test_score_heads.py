@@ -8,15 +8,13 @@ import pytest
 from tiny_pair import write_new
 
 from data_tools.files.errors import InputError
-from ernie_pair.models.config_json import FAMILIES
 from ernie_pair.models.hugging_face.settings import from_their_config, to_their_config
-from ernie_pair.models.labels import Labels, Relevance, Scores, labels_in
-from ernie_pair.models.networks.classifier import build_classifier
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.labels import Labels, labels_in
+from ernie_pair.models.networks.classifier import build_classifier, load_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.models.spec import parse_spec
+from ernie_pair.models.spec import FAMILIES, parse_spec
 
-SCORED = Scores.within((1.0, 4.0))
+SCORED = Labels.scores((1.0, 4.0))
 
 
 def make(tmp_path, family, labels):
@@ -42,12 +40,12 @@ def test_every_family_outputs_one_score_and_can_be_reloaded(tmp_path, family):
 
 
 def test_the_bias_of_a_ranking_model_is_frozen(tmp_path):
-    model, _ = make(tmp_path, "ernie", Relevance.of_candidates())
+    model, _ = make(tmp_path, "ernie", Labels.of_candidates())
     still = [name for name, parameter in model.named_parameters() if parameter.stop_gradient]
     assert still == ["classifier.bias"]
 
 
-@pytest.mark.parametrize("labels", [SCORED, Scores.within(), Relevance.of_candidates()])
+@pytest.mark.parametrize("labels", [SCORED, Labels.scores(), Labels.of_candidates()])
 def test_transformers_reads_one_output_as_regression(tmp_path, labels):
     model, _ = make(tmp_path, "bert", labels)
     theirs = to_their_config(model.spec.config, "bert", {}, "here", "ForSequenceClassification")
@@ -65,7 +63,7 @@ def test_a_one_label_transformers_config_means_regression(tmp_path):
     theirs = to_their_config(model.spec.config, "bert", {}, "here", "ForSequenceClassification")
     assert labels_in(from_their_config(theirs, "there")) == Labels.numbered(2)
     one = {**theirs, "id2label": {"0": "LABEL_0"}}
-    assert labels_in(from_their_config(one, "there")) == Scores.within()
+    assert labels_in(from_their_config(one, "there")) == Labels.scores()
 
 
 @pytest.mark.parametrize("value", ["0,5", [5, 0], [0], [0, "5"], [0, float("inf")]])

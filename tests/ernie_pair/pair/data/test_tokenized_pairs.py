@@ -9,7 +9,7 @@ from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import FolderTokenizer
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import encode_texts
-from ernie_pair.models.labels import Labels, Scores
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, TokenForm, TokenizedPairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 
@@ -60,7 +60,7 @@ def test_a_label_is_one_value_in_any_wrapping(label):
 
 def test_scores_are_read_as_numbers():
     labels = (
-        source([{**ROW, "labels": np.array([0.5])}, {**ROW, "labels": 2}], Scores.within((0, 5)))
+        source([{**ROW, "labels": np.array([0.5])}, {**ROW, "labels": 2}], Labels.scores((0, 5)))
         .read()
         .labels
     )

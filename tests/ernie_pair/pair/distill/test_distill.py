@@ -14,7 +14,7 @@ from tiny_pretrain import needs_kernels
 from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of, run_command
 from ernie_pair import PairCallback, StudentConfig, distill
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import open_model
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
@@ -376,7 +376,7 @@ def test_bad_input_is_a_one_line_error_and_writes_nothing(
     for name in ("encoder", "torn", "other"):
         shutil.copytree(Teacher(config).name, tmp_path / name)
     source = open_model("encoder", model_type="", from_scratch=False)
-    from ernie_pair.models.model_folder import write_weights
+    from ernie_pair.models.source import write_weights
 
     arrays = {name: a for name, a in source.read_weights().items() if not name.startswith("classifier")}
     write_weights(tmp_path / "encoder", arrays)

@@ -7,7 +7,7 @@ from sklearn.metrics import average_precision_score, confusion_matrix, ndcg_scor
 from sklearn.metrics import precision_recall_fscore_support as by_class
 
 from data_tools.files.errors import InputError
-from ernie_pair.models.labels import Labels, Relevance, Scores
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.targets.bootstrap import resamples
 from ernie_pair.pair.targets.metrics import class_averages, class_table
 from ernie_pair.pair.targets.ranking_metrics import (
@@ -55,9 +55,9 @@ def test_correlation_is_0_for_equal_scores_nan_for_equal_labels():
     found = measure_scores(np.full((4, 1), 0.1, np.float32), np.array([0.0, 1.0, 2.0, 3.0]))
     assert found["pearson"] == found["spearman"] == 0.0
     assert np.isnan(measure_scores(OUTPUTS[:4], np.full(4, 0.3))["pearson"])
-    refuse_unmeasurable("mse", np.full(4, 0.3), Scores.within(), "dev.tsv")
+    refuse_unmeasurable("mse", np.full(4, 0.3), Labels.scores(), "dev.tsv")
     with pytest.raises(InputError, match="dev.tsv has a single label, 0.3, so pearson is undefined"):
-        refuse_unmeasurable("pearson", np.full(4, 0.3), Scores.within(), "dev.tsv")
+        refuse_unmeasurable("pearson", np.full(4, 0.3), Labels.scores(), "dev.tsv")
 
 
 def test_every_row_falls_into_exactly_one_label_bin():
@@ -110,7 +110,7 @@ def test_counted_queries_equal_repeated_queries():
 
 def test_ranking_metrics_need_a_query_with_both_labels():
     with pytest.raises(InputError, match="dev.tsv has no query with both a candidate of label 1 and one"):
-        refuse_unmeasurable("mrr", np.array([1, 1]), Relevance.of_candidates(), "dev.tsv", np.array([0, 0]))
+        refuse_unmeasurable("mrr", np.array([1, 1]), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
     assert rows_without_positive(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 0])).tolist() == [1, 3]
 
 

@@ -15,7 +15,7 @@ from data_tools.files.errors import InputError
 from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import best_of, point_best
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import files_of_model, model_folder_of
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.train.best_checkpoint import BestModel

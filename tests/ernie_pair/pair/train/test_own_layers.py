@@ -20,7 +20,7 @@ from tiny_pair import VOCAB, toy_rows, write_pairs
 
 from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import PairCallback, PairClassifier, PairConfig, PairTrainer
-from ernie_pair.models.networks.paddlenlp_classifier import classifier_around
+from ernie_pair.models.networks.classifier import classifier_around
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.models.spec import parse_spec
 from ernie_pair.weights.weight_files import read_weights

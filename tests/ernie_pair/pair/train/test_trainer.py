@@ -22,7 +22,7 @@ from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.inference import token_rows as pair_rows
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.in_memory_pairs import BEGINNING, GivenPairs
 from ernie_pair.pair.train import trainer as trainer_module

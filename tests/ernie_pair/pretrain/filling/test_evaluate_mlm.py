@@ -15,10 +15,9 @@ from tiny_pretrain import write_corpus, write_model
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import EvaluateMlmConfig, evaluate_mlm
-from ernie_pair.models.model_folder import write_model_folder
-from ernie_pair.models.source import open_model
+from ernie_pair.models.source import open_model, write_model_folder
 from ernie_pair.pretrain.filling import evaluate_mlm as masked_loss
-from ernie_pair.pretrain.filling.evaluate_mlm import Asking, measure_masked_loss
+from ernie_pair.pretrain.filling.evaluate_mlm import measure_masked_loss
 from ernie_pair.series.compare_starts import domain_loss
 
 SAMPLES, LENGTH = 40, 32
@@ -161,7 +160,7 @@ def with_first_logit(value):
 def test_the_loss_is_averaged_over_tokens_not_samples():
     """A model that is certain of one token and predicts the others uniformly."""
     samples = [MadeUpSample(1), MadeUpSample(3)]
-    found = measure_masked_loss(with_first_logit(100.0), samples, 0, Asking(8, 2, 5))
+    found = measure_masked_loss(with_first_logit(100.0), samples, 0, 8, 2, 5)
     assert found["lm_loss"] == pytest.approx(3 * np.log(4) / 4)
     assert (found["masked_tokens"], found["samples"]) == (4, 2)
 
@@ -169,13 +168,13 @@ def test_the_loss_is_averaged_over_tokens_not_samples():
 def test_a_huge_loss_has_a_finite_perplexity(monkeypatch):
     """Paddle caps the loss of a token on a CPU, but not on a GPU."""
     monkeypatch.setattr(masked_loss, "_sums_of", lambda model, batch: np.array([[1000.0, 0, 1, 0, 0, 0]]))
-    found = measure_masked_loss(None, [MadeUpSample(1)], 0, Asking(8, 2, 5))
+    found = measure_masked_loss(None, [MadeUpSample(1)], 0, 8, 2, 5)
     assert found["lm_loss"] == 1000 and np.isfinite(found["perplexity"])
 
 
 def test_samples_without_masked_tokens_are_refused():
     with pytest.raises(InputError, match="no token of the 2 samples is masked, so there is no loss"):
-        measure_masked_loss(with_first_logit(0.0), [MadeUpSample(0)] * 2, 0, Asking(8, 2, 5))
+        measure_masked_loss(with_first_logit(0.0), [MadeUpSample(0)] * 2, 0, 8, 2, 5)
 
 
 def interval_of(losses, documents):

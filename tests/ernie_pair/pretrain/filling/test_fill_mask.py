@@ -17,12 +17,18 @@ from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import parse_config
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair import MaskFiller
-from ernie_pair.models.model_folder import write_model_folder
-from ernie_pair.models.source import open_model
+from ernie_pair.models.source import open_model, write_model_folder
 from ernie_pair.models.spec import read_spec
-from ernie_pair.pretrain.convert.parity import run_static
-from ernie_pair.pretrain.filling.fill_mask import FillMaskConfig, _table, fill_mask
-from ernie_pair.pretrain.filling.mask_filler import FilledSlot, Filling, join_tokens, parse_masked_text
+from ernie_pair.pretrain.convert.convert import run_static
+from ernie_pair.pretrain.filling.fill_mask import (
+    FilledSlot,
+    Filling,
+    FillMaskConfig,
+    _table,
+    fill_mask,
+    join_tokens,
+    parse_masked_text,
+)
 
 TEXT = "天地[MASK]黄宇[MASK][MASK]荒"
 

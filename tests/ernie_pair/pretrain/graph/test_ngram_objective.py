@@ -18,7 +18,7 @@ from data_tools.options.cli import parse_config
 from ernie_pair import MaskFiller
 from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.filling.mask_filler import load_pretrained
+from ernie_pair.pretrain.filling.fill_mask import load_pretrained
 from ernie_pair.pretrain.pretrain import pretrain as pretrain_here
 
 NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}

@@ -11,7 +11,7 @@ from tiny_ship import random_texts, ship, write_trained
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.models.networks.classifier_weights import load_classifier
+from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
 from ernie_pair.score.export import quantize
 from ernie_pair.score.export.export_config import ExportConfig

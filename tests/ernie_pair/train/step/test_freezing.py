@@ -12,11 +12,11 @@ from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.models.config_json import FAMILIES
+from ernie_pair.models.commands import NewModelConfig
+from ernie_pair.models.commands import new_model as write_new_model
 from ernie_pair.models.networks.classifier import build_classifier
-from ernie_pair.models.new_model import NewModelConfig
-from ernie_pair.models.new_model import new_model as write_new_model
 from ernie_pair.models.source import open_model
+from ernie_pair.models.spec import FAMILIES
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps

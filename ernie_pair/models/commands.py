@@ -1,0 +1,478 @@
+"""The commands that make a model folder without training, in numpy alone.
+
+ernie-pair new-model            config.json for a size of your choice, beside a vocabulary
+ernie-pair convert --to hf      for Hugging Face's transformers; --from hf: for PaddleNLP
+ernie-pair average-checkpoints  the mean of the weights of several, which often does better than the last of a
+                                run, see https://arxiv.org/abs/1803.05407
+"""
+
+import json
+import math
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Collection, Dict, List, Literal, Sequence
+
+import numpy as np
+
+from data_tools.files.arrays import sha256_of_file
+from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
+from data_tools.files.errors import CheckpointError, InputError, counted
+from data_tools.files.json_file import write_json
+from data_tools.files.results import Results, settings_of
+from data_tools.options.options import Options, option, refuse_empty
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, replace_config, with_config
+from ernie_pair.models.embedding_json import read_embedding
+from ernie_pair.models.hugging_face.folders import (
+    MODEL_STATE,
+    OWN_FILES,
+    WRITTEN,
+    ModelParts,
+    split_heads,
+    write_own_folder,
+    write_their_folder,
+    write_weights,
+)
+from ernie_pair.models.sentence_transformers import (
+    DENSE,
+    MODULES,
+    files_of_modules,
+    names_written,
+    read_sentence_folder,
+    settings_of_folder,
+    write_sentence_files,
+)
+from ernie_pair.models.source import (
+    ModelSource,
+    copy_tokenizer,
+    model_folder_of,
+    open_model,
+    their_tokenizer_files,
+    tokenizer_files,
+    write_model_folder,
+)
+from ernie_pair.models.spec import (
+    CONFIG,
+    EMBEDDING,
+    FAMILIES,
+    SHORTEST_PAIR,
+    TOKENIZER,
+    VOCAB,
+    check_config,
+    find_config,
+    tokenizer_json,
+)
+from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
+from ernie_pair.weights.parameter_names import is_numbered, without_ngram_head
+from ernie_pair.weights.weight_files import Arrays, as_float32, refuse_mismatch
+
+BASE_RANGE, BASE_WIDTH = 0.02, 768
+# fmt: off
+SIZES = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
+)
+# fmt: on
+WITH_RELU = ("ernie", "skep", "mobilebert", "roformerv2")
+
+
+@dataclass(frozen=True)
+class NewModelConfig(Options):
+    """Write the folder of a new model of the given size, to be trained with --from_scratch true."""
+
+    EXAMPLE = "--vocab_file vocab.txt --output_dir small --hidden_size 312 --num_hidden_layers 4"
+
+    vocab_file: str = option(help="the vocabulary, one token per line", group="data")
+    output_dir: str = option(help="folder to create", group="data")
+    model_type: str = option(
+        "ernie",
+        help="model family; ernie, ernie_gram and bert can be pretrained",
+        group="model",
+        choices=FAMILIES,
+    )
+    do_lower_case: bool = option(
+        True, help="lower-case text and strip accents; false: for a cased vocabulary", group="model"
+    )
+    hidden_size: int = option(768, help="width of the hidden states", group="model", at_least=1)
+    num_hidden_layers: int = option(12, help="encoder layers", group="model", unit="layers", at_least=1)
+    num_attention_heads: int = option(
+        12, help="attention heads per layer; must divide hidden_size", group="model", unit="heads", at_least=1
+    )
+    intermediate_size: int = option(
+        3072, help="width inside the feed-forward blocks", group="model", at_least=1
+    )
+    max_position_embeddings: int = option(
+        513, help="maximum sequence length", group="model", unit="tokens", at_least=SHORTEST_PAIR
+    )
+    hidden_act: Literal["auto", "gelu", "relu"] = option(
+        "auto", help="activation of the feed-forward blocks; auto: the default of the family", group="model"
+    )
+    overwrite: bool = option(False, help="replace an existing model", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if self.hidden_size % self.num_attention_heads:
+            raise InputError(
+                f"--hidden_size {self.hidden_size} is not a multiple of --num_attention_heads "
+                f"{self.num_attention_heads}; change one of them"
+            )
+
+
+def new_model(config: NewModelConfig) -> None:
+    """Write the folder of a new model: config.json, tokenizer_config.json, vocab.txt.
+
+    Raises InputError when the vocabulary cannot be used, or for sizes that no model has.
+    """
+    folder = Path(config.output_dir)
+    results = Results(
+        command="new-model",
+        outputs=[folder / VOCAB, folder / TOKENIZER, folder / CONFIG],
+        inputs={"vocab_file": [Path(config.vocab_file)]},
+        settings=settings_of(config, "vocab_file", "output_dir"),
+        overwrite=config.overwrite,
+    )
+    if results.are_done():
+        return
+    tokenizer = WordPiece.from_file(config.vocab_file, config.do_lower_case)
+    default_act = "relu" if config.model_type in WITH_RELU else "gelu"
+    settings = {
+        "model_type": config.model_type,
+        "vocab_size": tokenizer.vocab_size,
+        **{name: getattr(config, name) for name in SIZES},
+        "hidden_act": default_act if config.hidden_act == "auto" else config.hidden_act,
+        "type_vocab_size": 2,
+        "pad_token_id": tokenizer.pad_id,
+        **settings_of_width(config.model_type, config.hidden_size),
+    }
+    check_config(settings, "the new model")  # or no command could open it
+    tokenizer_settings = tokenizer_json(config.model_type, config.do_lower_case, max_seq_len=0)
+    with results.published() as (vocab, *drafts):
+        vocab.write_bytes(Path(config.vocab_file).read_bytes())
+        for draft, value in zip(drafts, (tokenizer_settings, settings)):
+            draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    replace_config(folder, "new-model", config)
+    size = (
+        f"{counted(config.num_hidden_layers, 'layer')} x {config.hidden_size}, {tokenizer.vocab_size} tokens"
+    )
+    print(f"{folder}: {FAMILIES[config.model_type]}, {size}")
+
+
+def settings_of_width(family: str, width: int) -> Dict[str, object]:
+    """Return the keys of config.json that follow from another hidden_size, beside itself.
+
+    The sizes among them are those that PaddleNLP would otherwise take from the family's published models.
+    """
+    # 0.02 is for a width of 768; a narrow model that starts with it learns nothing for a long time.
+    settings: Dict[str, object] = {"initializer_range": round(BASE_RANGE * math.sqrt(BASE_WIDTH / width), 4)}
+    if family in ("ernie_gram", "electra", "roformer", "albert", "squeezebert", "mobilebert"):
+        settings["embedding_size"] = width
+    if family == "nezha":
+        settings["use_relative_position"] = True
+    if family == "tinybert":
+        settings["fit_size"] = width
+    if family == "mobilebert":  # without its bottlenecks, which are for a published size
+        settings.update(true_hidden_size=width, use_bottleneck=False)
+    return settings
+
+
+PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
+
+
+@dataclass(frozen=True)
+class InterchangeConfig(Options):
+    """Convert a model folder from one library to the other; the base of both directions."""
+
+    model_path: str = option(help="model folder, or the output folder of a pretraining run", group="model")
+    output_dir: str = option(help="folder to create", group="data")
+    overwrite: bool = option(False, help="replace an existing converted model", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+
+
+@dataclass(frozen=True)
+class ToHuggingFaceConfig(InterchangeConfig):
+    """Convert a model of this package or of PaddleNLP into a folder that transformers loads."""
+
+    EXAMPLE = "--model_path output/best --output_dir for_transformers"
+
+
+@dataclass(frozen=True)
+class FromHuggingFaceConfig(InterchangeConfig):
+    """Convert a folder of transformers into one that PaddleNLP loads."""
+
+    EXAMPLE = "--model_path from_transformers --output_dir for_paddlenlp"
+
+
+def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
+    """Write ``output_dir`` for transformers, and print what was written.
+
+    An embedding model becomes a folder of sentence-transformers.
+    Raises InputError for a family or a setting that transformers lacks, CheckpointError for weights that
+    are damaged or not a whole model.
+    """
+    source = open_model(_existing(config.model_path), model_type="")
+    if source.is_hugging_face:
+        raise InputError(f"--model_path {config.model_path} is a folder of transformers already; copy it")
+    settings = read_embedding(source.vocab_file.parent)
+
+    if (source.vocab_file.parent / CALIBRATION).is_file():
+        sys.stderr.write(
+            f"{CALIBRATION} (temperature, threshold, both orders of a pair) has no place in a folder of "
+            "transformers, which gives the plain answers of the model\n"
+        )
+
+    def fill(draft: Path) -> int:
+        parts = _parts_of(source)
+        dense = {name: parts.arrays[name] for name in parts.arrays if name.startswith(DENSE)}
+        others = {name: array for name, array in parts.arrays.items() if name not in dense}
+        write_their_folder(draft, parts._replace(arrays=others))
+        if settings is not None:
+            write_sentence_files(draft, settings, source.spec.hidden_size, as_float32(dense, parts.where))
+        return len(parts.arrays)
+
+    _publish(config, source, [*WRITTEN, *names_written(settings)], fill)
+
+
+def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
+    """Write ``output_dir`` for PaddleNLP, and print what was written.
+
+    Heads that PaddleNLP's classes have in another form are left out, with a message. What modules.json of
+    sentence-transformers says goes into embedding.json. Raises InputError for a
+    model that no family here computes the same, CheckpointError for weights that are damaged or incomplete.
+    """
+    source = open_model(_existing(config.model_path), model_type="")
+    if not source.is_hugging_face:
+        raise InputError(
+            f"--model_path {config.model_path} is a folder of PaddleNLP already; use it as it is"
+        )
+
+    if source.spec.own_epsilon is not None:
+        # An ERNIE without task embedding is a BERT, and PaddleNLP's class of that computes with any epsilon.
+        if source.spec.family != "ernie" or source.spec.config.get("use_task_id"):
+            raise InputError(
+                f"{source.name}/config.json: layer_norm_eps is {source.spec.own_epsilon:g}, and PaddleNLP's "
+                f"class of {source.spec.family} computes with another, whatever config.json says; use the "
+                "folder as it is here"
+            )
+        source = open_model(source.name, model_type="bert")
+    folder = model_folder_of(Path(config.model_path))
+    sentence, settings = read_sentence_folder(folder), settings_of_folder(folder, source.spec)
+
+    def fill(draft: Path) -> int:
+        spec, where = source.spec, str(source.weights)
+        arrays, others = split_heads(source.read_weights(), spec.family, spec.num_layers, where)
+        if others:
+            sys.stderr.write(
+                f"{len(others)} weights are left out, of heads that PaddleNLP lacks: {others[0]}\n"
+            )
+        tokenizer = tokenizer_files(source.vocab_file, spec, spec.trained_length)
+        arrays = {**arrays, **(sentence.dense_arrays() if sentence else {})}
+        write_own_folder(draft, spec.to_config(), tokenizer, arrays)
+        if settings is not None:
+            (draft / EMBEDDING).write_text(settings.to_json(), encoding="utf-8")
+        return len(arrays)
+
+    _publish(config, source, [*OWN_FILES, *([EMBEDDING] if settings else [])], fill)
+
+
+def _existing(model_path: str) -> str:
+    if not Path(model_path).is_dir():
+        raise InputError(f"--model_path {model_path} is not a folder; give that of a model")
+    return model_path
+
+
+def _parts_of(source: ModelSource) -> ModelParts:
+    spec, where = source.spec, str(source.weights)
+    arrays = without_ngram_head(source.read_weights())
+    if any(map(is_numbered, arrays)):
+        raise CheckpointError(
+            f"{where} numbers its weights in the order of creation; convert them first: ernie-pair convert "
+            f"--static_model_path {where} --output_dir DYNAMIC"
+        )
+    tokenizer = their_tokenizer_files(source.vocab_file, spec, spec.trained_length)
+    return ModelParts(spec.family, spec.config, arrays, tokenizer, where)
+
+
+def _publish(
+    config: InterchangeConfig, source: ModelSource, names: Collection[str], fill: Callable[[Path], int]
+) -> None:
+    """Let ``fill`` write the files ``names`` into ``output_dir``; it returns the number of weights."""
+    output_dir = Path(os.path.realpath(config.output_dir))
+    if output_dir == Path(os.path.realpath(source.vocab_file.parent)):
+        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
+    refuse_loss(output_dir, {*names, CONFIG_YAML})
+    folder = model_folder_of(Path(config.model_path))
+    beside = [find_config(source.vocab_file.parent), *files_of_modules(folder)]
+    beside += [folder / name for name in (EMBEDDING, MODULES) if (folder / name).is_file()]
+    is_to = isinstance(config, ToHuggingFaceConfig)
+    results = Results(
+        command="convert",
+        outputs=[output_dir / name for name in sorted(names) if not name.endswith(PLACES)],
+        inputs={"model_path": [*source.weight_files, source.vocab_file, *filter(None, beside)]},
+        settings={"to": "hf" if is_to else "paddle"},
+        overwrite=config.overwrite,
+        record=output_dir / MADE,
+    )
+    if results.are_done():
+        return
+    counts = []
+    publish_folder(
+        output_dir,
+        with_config(
+            lambda draft: counts.append(fill(draft)), f"convert --{'to' if is_to else 'from'} hf", config
+        ),
+        results.about_folder,
+        may_be_lost=lambda folder: config.overwrite,
+    )
+    print(f"wrote {config.output_dir}: {counts[0]} weights of {source.weights}")
+
+
+STATIC_WEIGHTS = "static_vars"
+MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
+
+
+@dataclass(frozen=True)
+class AverageConfig(Options):
+    """Average the weights of checkpoints or model folders of the same shape into a new model folder."""
+
+    EXAMPLE = "output/checkpoints/step_00005000 output/checkpoints/step_00010000 --output_dir averaged"
+
+    checkpoints: List[str] = option(
+        help="two or more checkpoints (OUT/checkpoints/step_...) or model folders",
+        positional=True,
+        group="model",
+    )
+    output_dir: str = option(help="folder to create", group="data")
+    overwrite: bool = option(False, help="replace an existing averaged model", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if len(self.checkpoints) < 2:
+            raise InputError(f"{self.checkpoints[0]} has nothing to be averaged with; name two or more")
+
+
+def average_checkpoints(config: AverageConfig) -> None:
+    """Write ``output_dir``, a folder of PaddleNLP that loads wherever the first of the models does.
+
+    Raises InputError for models that differ in vocabulary, family, classes, pooling or the settings of an
+    embedding model, CheckpointError for other names or shapes.
+    """
+    sources = [open_model(path, model_type="") for path in config.checkpoints]
+    for source in sources[1:]:
+        _refuse_other_model(source, sources[0])
+    output_dir = Path(os.path.realpath(config.output_dir))
+    refuse_loss(output_dir, (*MODEL_FILES, CONFIG_YAML))
+    results = Results(
+        "average-checkpoints",
+        [output_dir / name for name in MODEL_FILES],
+        {"checkpoints": [path for each in sources for path in (each.vocab_file, *each.weight_files)]},
+        {**settings_of(config, "checkpoints", "output_dir"), "config.json": sources[0].spec.to_config()},
+        config.overwrite,
+        record=output_dir / MADE,
+        positional=["checkpoints"],
+    )
+    if results.are_done():
+        return
+    weights = mean_of(sources)
+    publish_folder(
+        output_dir,
+        with_config(lambda draft: _fill(draft, sources, weights), "average-checkpoints", config),
+        results.about_folder,
+        may_be_lost=lambda folder: config.overwrite,
+    )
+    print(f"wrote {config.output_dir}: {len(weights)} arrays, each the mean of {len(sources)}")
+
+
+def mean_of(sources: Sequence[ModelSource]) -> Arrays:
+    """Return the mean of the weights, float32, added up in float64; whole numbers must be equal.
+
+    Raises CheckpointError naming what is missing, unknown or of another shape.
+    """
+    sums: Arrays = {}
+    for source in sources:
+        found = _weights_of(source)
+        if sums:
+            refuse_mismatch({name: array.shape for name, array in sums.items()}, found, str(source.weights))
+        for name, array in found.items():
+            is_whole = array.dtype.kind in "ib"
+            if is_whole and not np.array_equal(sums.setdefault(name, array), array):
+                raise CheckpointError(
+                    f"{source.weights}: {name} has other values; average models of one kind"
+                )
+            if not is_whole:
+                sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
+    return {
+        name: array if array.dtype.kind in "ib" else (array / len(sources)).astype(np.float32)
+        for name, array in sums.items()
+    }
+
+
+def _weights_of(source: ModelSource) -> Arrays:
+    found = without_ngram_head(source.read_weights())
+    numbered = next(filter(is_numbered, found), None)
+    if numbered is not None:
+        raise CheckpointError(
+            f"{source.weights} names its weights as {numbered}, by their order; convert it first: ernie-pair "
+            "convert"
+        )
+    tables = {name: array for name, array in found.items() if array.dtype.kind in "ib"}
+    floats = {name: array for name, array in found.items() if name not in tables}
+    return {**as_float32(floats, str(source.weights)), **tables}
+
+
+def _refuse_other_model(source: ModelSource, first: ModelSource) -> None:
+    if source.spec.family != first.spec.family:
+        raise InputError(
+            f"{source.name} is {source.spec.family or 'of no named family'}, and {first.name} "
+            f"{first.spec.family or 'of none'}; average models of one family"
+        )
+    if sha256_of_file(source.vocab_file) != sha256_of_file(first.vocab_file):
+        raise InputError(
+            f"{source.vocab_file} is not {first.vocab_file}: their rows stand for different tokens; average "
+            "models of one vocabulary"
+        )
+    found, wanted = _meaning_of(source), _meaning_of(first)
+    for what in wanted:
+        if found[what] != wanted[what]:
+            raise InputError(
+                f"{source.name} and {first.name} differ in {what}: {found[what]} and {wanted[what]}; average "
+                "models of one kind"
+            )
+
+
+def _meaning_of(source: ModelSource) -> Dict[str, object]:
+    """Return {what: value} of all besides shapes and vocabulary that the weights were trained for."""
+    spec, settings = source.spec, source.vocab_file.parent / EMBEDDING
+    return {
+        "labels": spec.labels.to_config(),
+        "pooling": spec.pooling,
+        "lower case": spec.lower_case,
+        EMBEDDING: settings.read_text(encoding="utf-8") if settings.is_file() else "none",
+    }
+
+
+def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
+    first = sources[0]
+    if first.weights is not None and first.weights.stem == STATIC_WEIGHTS:  # a checkpoint of pretraining
+        write_model_folder(draft, first, weights)
+        return
+    spec, beside = first.spec, first.vocab_file.parent
+    if first.is_hugging_face:  # whose weights have been read under the names of PaddleNLP
+        tokenizer = tokenizer_files(first.vocab_file, spec, spec.trained_length)
+        write_own_folder(draft, spec.to_config(), tokenizer, weights)
+    else:
+        write_json(draft / CONFIG, spec.to_config())
+        copy_tokenizer(first.vocab_file, spec, draft)
+        write_weights(draft, weights)
+    if (beside / EMBEDDING).is_file():
+        shutil.copyfile(beside / EMBEDDING, draft / EMBEDDING)
+    asked = [read_calibration(each.vocab_file.parent, each.spec.num_labels).symmetric for each in sources]
+    if set(asked) == {"average"}:  # in both orders; a temperature and a threshold are a model's own
+        write_calibration(draft, Calibration(symmetric="average"))
