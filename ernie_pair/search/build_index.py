@@ -22,7 +22,10 @@ from data_tools.options.options import Options, option, refuse_empty
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.named_texts import LeftOut, read_texts, refuse_repeated_ids
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
-from ernie_pair.inference.embedder import describe_cut
+from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.inference.embedder import EmbedderOptions, describe_cut
+from ernie_pair.inference.exported_model import EXPORT_MANIFEST
+from ernie_pair.models.embedding_json import read_embedding
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -45,7 +48,6 @@ from ernie_pair.search.index_folder import (
     TextTable,
     TextTableWriter,
 )
-from ernie_pair.search.models import files_of_model, open_embedding_model
 from ernie_pair.search.vector_chunks import (
     CHUNK,
     StoredVectors,
@@ -168,6 +170,17 @@ def make_index(config: IndexConfig) -> None:
     logger.info("the index of %s is in %s", config.texts_file, config.output_dir)
 
 
+def files_of_model(folder: str) -> List[Path]:
+    """Return the files that determine the answers of a model, trained or exported; '': no model, no files."""
+    settings = read_embedding(Path(folder)) if folder else None
+    is_exported = (Path(folder) / EXPORT_MANIFEST).is_file() or bool(settings and settings.is_exported)
+    if is_exported or not folder:
+        return content_of(folder)
+    from ernie_pair.models import source  # which needs the libraries for training
+
+    return source.files_of_model(folder)
+
+
 def _results(config: IndexConfig, output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
         "texts_file": files_of(config.texts_file),
@@ -230,9 +243,9 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
         return Vectors(
             stored, stored.dim, stored.fingerprint, stored.max_seq_len, stored.similarity, stored.prompt
         )
-    embedder = open_embedding_model(
-        config.model_path, config.dim, config.device, config.threads or cpu_threads(), config.batch_size
-    )
+    threads = config.threads or cpu_threads()
+    options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
+    embedder = open_embedder(config.model_path, config.device, options)
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
     settings.refuse_search(config.model_path)
     refuse_little_memory(config.shape, len(table), embedder.dim)

@@ -21,9 +21,8 @@ from data_tools.options.standard_streams import refuse_closed_input, with_standa
 from data_tools.text.named_texts import NamedText, read_texts
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.search.build_index import THREADS_HELP
+from ernie_pair.search.build_index import THREADS_HELP, files_of_model
 from ernie_pair.search.index_folder import INDEX_MANIFEST
-from ernie_pair.search.models import files_of_model
 from ernie_pair.search.searcher import RECALL_K, Hit, PairSearcher
 
 DIGITS, PROMPT = 6, "> "

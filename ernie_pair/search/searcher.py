@@ -9,13 +9,14 @@ import numpy as np
 
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import shown
-from ernie_pair.inference.embedder import TextEmbedder
-from ernie_pair.inference.ranking import best_places
-from ernie_pair.inference.scores import COSINE, PRODUCT
+from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
+from ernie_pair.inference.predictor import PairScorer
+from ernie_pair.inference.scores import COSINE, PRODUCT, best_places
 from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.score.evaluation.scorer import open_scorer
 from ernie_pair.search.index import VectorIndex
 from ernie_pair.search.index_folder import INDEX_FILE, IndexFolder, open_index_folder
-from ernie_pair.search.models import Scorer, open_embedding_model, open_scorer
 from ernie_pair.search.vector_chunks import refuse_bad_vectors
 
 
@@ -158,10 +159,13 @@ class PairSearcher:
             raise InputError(f"--recall_k {recall_k} is below 1; use {RECALL_K}, for example")
         folder = open_index_folder(Path(index))
         folder.refuse_breadth(breadth)
-        embedder = open_embedding_model(str(model_path), 0, device, threads)
+        embedder = open_embedder(str(model_path), device, EmbedderOptions(threads=threads))
         self.texts = TextRecall(folder, embedder, recall_k, threads, breadth)
         self.threshold, self.cuts = threshold, cuts
-        self._scorer: Optional[Scorer] = open_scorer(str(reranker), device, threads) if reranker else None
+        self._scorer: Optional[PairScorer] = None
+        if reranker:
+            self._scorer = open_scorer(str(reranker), device, threads)
+            self._scorer.refuse_unrankable()
         (self.texts.unit if self._scorer is None else self._scorer.unit).refuse_outside(threshold)
 
     def search(self, query: str, top_k: int = 10) -> List[Hit]:

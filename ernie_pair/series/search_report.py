@@ -12,8 +12,7 @@ from data_tools.files.errors import InputError
 from ernie_pair.models.model_card import changed_flags
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, svg_in
-from ernie_pair.report.page import Table, render_page
-from ernie_pair.score.evaluation.predict_pair import ESCAPES
+from ernie_pair.report.page import ESCAPES, Table, render_page
 from ernie_pair.series.search_space import Range, SearchParamsConfig, Space
 from ernie_pair.series.study import Outcome
 

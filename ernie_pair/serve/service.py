@@ -32,8 +32,7 @@ from starlette.requests import ClientDisconnect
 
 from data_tools.files.errors import InputError
 from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
-from ernie_pair.inference.ranking import best_places
-from ernie_pair.inference.scores import refuse_unrankable
+from ernie_pair.inference.scores import best_places, refuse_unrankable
 from ernie_pair.search.searcher import Hit, TextRecall, rerank
 from ernie_pair.serve.batcher import Batching, BusyError, MicroBatcher, answer_function
 from ernie_pair.serve.request import (

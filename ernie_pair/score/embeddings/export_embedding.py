@@ -21,8 +21,9 @@ from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
 from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
 from ernie_pair.embedding.open_embedder import settings_of_model
 from ernie_pair.embedding.trained_model import load_text_encoder
-from ernie_pair.inference.embedder import VECTORS, exported_parts, open_vector_backend
-from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES, ExportedModel
+from ernie_pair.inference.backends import OnnxBackend
+from ernie_pair.inference.embedder import VECTORS, open_vector_backend
+from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.config_json import CONFIG
@@ -140,7 +141,7 @@ def _fill(draft: Path, trained: Trained, quantize: str) -> None:
         (draft / name).unlink()
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     settings = replace(settings, model_sha256=model_sha256, files=files)
-    backend = open_vector_backend(exported_parts(draft, settings), cpu_threads())
+    backend = open_vector_backend(draft, settings, cpu_threads())
     difference = largest_difference(backend, batches, expected)
     logger.info(
         "largest difference of %s from the trained model %.3g, in %d batches",
@@ -149,31 +150,26 @@ def _fill(draft: Path, trained: Trained, quantize: str) -> None:
         len(batches),
     )
     facts: Dict[str, Any] = {"parity": {backend.name: difference}, "model": Path(trained.source.name).name}
-    told = f"onnx {difference:.3g}"
+    note = f"onnx {difference:.3g}"
     if quantize == "int8":
         write_int8(draft)
         (draft / ONNX_FILES[0]).unlink()
-        settings = _of_int8(settings, draft)
-        facts["int8"] = drift = _drift(exported_parts(draft, settings), batches, expected)
-        told = "int8: cosine to the trained model's vectors {mean_cosine:.4f}, at least {least_cosine:.4f}"
-        told = told.format(**drift)
-        logger.info("%s, of %d texts", told, drift["texts"])
+        files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
+        own = hashlib.sha256(f"{model_sha256} {INT8_FILES[0]}".encode()).hexdigest()  # another model
+        settings = replace(settings, model_sha256=own, files=files)
+        int8 = open_vector_backend(draft, settings, cpu_threads())
+        facts["int8"] = drift = _drift(int8, batches, expected)
+        note = "int8: cosine to the trained model's vectors {mean_cosine:.4f}, at least {least_cosine:.4f}"
+        note = note.format(**drift)
+        logger.info("%s, of %d texts", note, drift["texts"])
     (draft / EMBEDDING).write_text(settings.to_json(**facts), encoding="utf-8")
-    write_card(draft, _card_of(trained, told))
-
-
-def _of_int8(settings: EmbeddingSettings, draft: Path) -> EmbeddingSettings:
-    """Return what the folder says once its weights are of int8: another model, of other files."""
-    files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
-    own = hashlib.sha256(f"{settings.model_sha256} {INT8_FILES[0]}".encode()).hexdigest()
-    return replace(settings, model_sha256=own, files=files)
+    write_card(draft, _card_of(trained, note))
 
 
 def _drift(
-    exported: ExportedModel, batches: Sequence[Batch], expected: Sequence[np.ndarray]
+    backend: OnnxBackend, batches: Sequence[Batch], expected: Sequence[np.ndarray]
 ) -> Dict[str, float]:
     """Return the cosines of the vectors of int8 with those ``expected``, float32 [B, D] of each batch."""
-    backend = open_vector_backend(exported, cpu_threads())
     found = [backend.logits(batch.input_ids, batch.token_type_ids) for batch in batches]
     lengths = [np.linalg.norm(np.concatenate(rows), axis=1) for rows in (found, expected)]
     products = np.concatenate([(one * other).sum(axis=1) for one, other in zip(found, expected)])

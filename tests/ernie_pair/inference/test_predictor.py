@@ -26,8 +26,7 @@ from ernie_pair.inference.scores import probabilities
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
-from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
+from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
 
 ASKED = """
 import asyncio, httpx

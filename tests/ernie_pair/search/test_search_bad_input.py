@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from ernie_pair.search import build_index as building
 from ernie_pair.search import index as faiss_index
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.index_folder import WRITTEN, TextTable, TextTableWriter, open_index_folder
-from ernie_pair.search.models import Scorer
 from ernie_pair.search.search_texts import SearchConfig, search_texts
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 
@@ -233,7 +233,8 @@ def test_a_folder_without_an_index_is_refused(tmp_path):
     ids=["cosine", "probability", "regression", "ranking"],
 )
 def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeypatch, unit, inside, outside):
-    scorer = Scorer(lambda pairs: np.linspace(-8, 5, len(pairs)), unit)
+    scorer = SimpleNamespace(unit=unit, refuse_unrankable=lambda: None)
+    scorer.score = lambda pairs: np.linspace(-8, 5, len(pairs))
     monkeypatch.setattr("ernie_pair.search.searcher.open_scorer", lambda *given: scorer)
     reranker = None if unit is COSINE else "ranker"
     found = PairSearcher(index, "any", reranker, threshold=inside).search(TEXTS[0], top_k=50)

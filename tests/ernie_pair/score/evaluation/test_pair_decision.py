@@ -25,9 +25,8 @@ from ernie_pair.models.temperature import (
 )
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
 from ernie_pair.score.export.export_pair import ExportConfig, export_pair
-from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
 
 NAMES = ("不同", "相同")
 

@@ -18,8 +18,7 @@ from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.pair.audit.pairs_to_text import PairsToTextConfig, pairs_to_text
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
+from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
 from ernie_pair.series.compare_starts import CompareConfig, compare_starts
 
 
