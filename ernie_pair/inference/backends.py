@@ -76,15 +76,12 @@ def _cpu_backend(exported: ExportedModel, name: str, held: List[str], precision:
 
 def _gpu_backend(exported: ExportedModel, name: str, held: List[str], precision: str) -> str:
     if name == "auto":
-        if (
-            "paddle" in held
-            and find_spec("paddle")
-            and import_optional("paddle", "gpu").is_compiled_with_cuda()
-        ):
+        installed = {each for each in ("paddle", "onnx") if each in held and find_spec(LIBRARY_OF[each])}
+        if "paddle" in installed and import_optional("paddle", "gpu").is_compiled_with_cuda():
             return "paddle"
-        if "onnx" in held and precision == "fp32" and find_spec("onnxruntime"):
-            if CUDA_PROVIDER in import_optional("onnxruntime", "predict").get_available_providers():
-                return "onnx"
+        onnxruntime = import_optional("onnxruntime", "predict") if "onnx" in installed else None
+        if precision == "fp32" and onnxruntime and CUDA_PROVIDER in onnxruntime.get_available_providers():
+            return "onnx"
         raise InputError(
             f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(held)}) has a GPU "
             f"here for --precision {precision}; {install_command('gpu')}, or pass --device cpu"

@@ -109,7 +109,7 @@ def are_names(names: Sequence[str]) -> bool:
 def chosen_calibration(
     saved: Calibration, threshold: Optional[float], symmetric: str, num_classes: int, where: str
 ) -> Calibration:
-    """Return how the model ``where`` decides: as ``saved``, but for a ``threshold`` and a ``symmetric`` given.
+    """Return how the model ``where`` decides: as ``saved``, but for ``threshold`` and ``symmetric`` if given.
 
     Raises InputError for a threshold of other than two classes, or a way of scoring it was not tuned for.
     """

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -104,11 +104,14 @@ class VectorWriter:
         }
         content[PIECES] = f"{sha256_of(*content.values())}\n".encode()
         for name, data in content.items():
-            with open(self.folder / name, "ab") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            self._write(name, data)
         self.done += 1
+
+    def _write(self, name: str, data: bytes) -> None:
+        with open(self.folder / name, "ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
 
     def _find_done(self) -> int:
         """Return how many pieces of the same key are whole on the disk."""
@@ -264,9 +267,9 @@ def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
 
 
 def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) -> None:
-    """Write the pieces that are not done yet, in their order, by ``embedder`` or one like it in Ray's tasks."""
+    """Write the pieces that are not done yet, in their order, by ``embedder`` or those of Ray's tasks."""
     ask = partial(_packed, dtype=config.dtype)
-    maker = partial(ask, embedder)
+    maker: Callable[[List[str]], Packed] = partial(ask, embedder)
     if config.engine == "ray":
         opened_by, folder = _opened_by(config), config.model_path
         maker = RayModel(open_embedder, opened_by, folder, embedder.identity, ask)

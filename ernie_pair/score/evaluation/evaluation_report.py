@@ -125,7 +125,7 @@ def worst_rows(answers: Answers, most: int) -> Rows:
 
 
 def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the charts: of two classes that both occur, precision-recall, ROC and thresholds too; and more."""
+    """Return what the page shows; of two classes that both occur, three more charts."""
     curve, single = answers.curve(), evaluation["single_class"]
     charts = [_reliability(answers, evaluation), _histogram(answers)]
     if curve is not None:

@@ -1,4 +1,4 @@
-"""All measurements of a model without classes on one file, for regression or ranking, as a dictionary for JSON."""
+"""All measurements of a model without classes, for regression or ranking, as one dictionary for JSON."""
 
 import math
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple

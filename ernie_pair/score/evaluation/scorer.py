@@ -1,4 +1,4 @@
-"""Pair models of any folder, opened as one `PairScorer`: the pairs of files that they score, and result files.
+"""Pair models of any folder as one `PairScorer`: the pairs of files that they score, and result files.
 
 A trained folder is computed by Paddle, an exported or a combined one by its backend, without Paddle.
 """

@@ -26,8 +26,9 @@ class Model:
     exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.0, {})
     threshold, symmetric = None, "none"
 
-    def __init__(self, *given, **chosen):
-        pass
+    @classmethod
+    def of(cls, config):
+        return cls()
 
     def describe(self):
         return self.backend
@@ -42,6 +43,6 @@ class Model:
 if __name__ == "__main__":
     for name, value in ASKED.get("limits", {}).items():
         module, constant = name.split(".")
-        setattr(import_module(f"ernie_pair.server.{module}"), constant, value)
+        setattr(import_module(f"ernie_pair.serve.{module}"), constant, value)
     serving.PairPredictor = Model
     run_command(serving.serve, serving.ServeConfig, ["--model", "none", "--port", "0", *sys.argv[2:]])

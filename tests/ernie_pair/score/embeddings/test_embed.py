@@ -25,18 +25,18 @@ COUNT, PIECE = 100, 16
 # Writes small pieces, and is killed in the fourth: its rows are written, its line is not.
 KILLED = """
 import os, signal, sys
-from ernie_pair.embedding import embed, vector_writer
+from ernie_pair.score.embeddings import embed
 from ernie_pair.__main__ import main
 
 embed.PIECE = 16
-write = vector_writer.VectorWriter._write
+write = embed.VectorWriter._write
 
 def killed(self, name, data):
-    if name == vector_writer.PIECES and self.done == 3:
+    if name == embed.PIECES and self.done == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     write(self, name, data)
 
-vector_writer.VectorWriter._write = killed
+embed.VectorWriter._write = killed
 sys.argv = ["ernie-pair", "embed", *sys.argv[1:]]
 main()
 """
