@@ -187,11 +187,11 @@ def _serve(
 ) -> None:
     import uvicorn
 
-    from ernie_pair.serve.app import create_app
     from ernie_pair.serve.batcher import Batching
     from ernie_pair.serve.connections import KEEP_ALIVE_SECONDS, PatientServer, protocol_for, room_for
     from ernie_pair.serve.documentation import curl_line
     from ernie_pair.serve.request import Limits
+    from ernie_pair.serve.service import create_app
 
     app = create_app(
         predictor,

@@ -31,7 +31,7 @@ from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported
 ASKED = """
 import asyncio, httpx
 from ernie_pair import PairPredictor
-from ernie_pair.serve.app import create_app
+from ernie_pair.serve.service import create_app
 from ernie_pair.serve.batcher import Batching
 from ernie_pair.serve.request import Limits
 model, pairs, output = sys.argv[1:]

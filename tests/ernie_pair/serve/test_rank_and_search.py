@@ -19,9 +19,8 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 
-from ernie_pair.serve.app import create_app  # noqa: E402 - they need the libraries of the extra
 from ernie_pair.serve.batcher import Batching  # noqa: E402
-from ernie_pair.serve.service import quantile  # noqa: E402
+from ernie_pair.serve.service import create_app, quantile  # noqa: E402
 
 
 @pytest.fixture

@@ -28,9 +28,9 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 from ernie_pair.serve import request  # noqa: E402 - they need the libraries of the extra
-from ernie_pair.serve.app import create_app  # noqa: E402
 from ernie_pair.serve.batcher import Batching, MicroBatcher  # noqa: E402
 from ernie_pair.serve.request import Limits  # noqa: E402
+from ernie_pair.serve.service import create_app  # noqa: E402
 
 LIMITS = Limits(max_body=2000, max_pairs=5, max_chars=20)
 

@@ -311,10 +311,10 @@ def test_the_printed_curl_example_works():
 def test_requests_for_a_foreign_host_are_refused(flags, host, status):
     from starlette.testclient import TestClient
 
-    from ernie_pair.serve.app import create_app
     from ernie_pair.serve.batcher import Batching
     from ernie_pair.serve.request import Limits
     from ernie_pair.serve.serve import ServeConfig, _hosts_of
+    from ernie_pair.serve.service import create_app
 
     hosts = _hosts_of(ServeConfig("m", **dict([(flags[0][2:], flags[1])] if flags else [])))
     app = create_app(FakeModel(), Batching(8, 0.0, 100), Limits(2000, 5, 20), hosts)
@@ -340,9 +340,9 @@ class FakeModel:
 def test_openapi_describes_requests_and_responses():
     from starlette.testclient import TestClient
 
-    from ernie_pair.serve.app import create_app
     from ernie_pair.serve.batcher import Batching
     from ernie_pair.serve.request import Limits
+    from ernie_pair.serve.service import create_app
 
     with TestClient(create_app(FakeModel(), Batching(8, 0.0, 100), Limits(2000, 5, 20))) as client:
         document = client.get("/openapi.json").json()

@@ -162,9 +162,9 @@ def test_an_explicit_threshold_overrides_the_saved_one(folder):
 
 def test_the_service_uses_the_threshold_and_class_names(folder):
     httpx = pytest.importorskip("httpx")
-    from ernie_pair.serve.app import create_app
     from ernie_pair.serve.batcher import Batching
     from ernie_pair.serve.request import Limits
+    from ernie_pair.serve.service import create_app
 
     write_calibration(folder / "best", Calibration(threshold=0.999999, symmetric="average"))
     predictor = PairPredictor(ship(folder / "best", folder / "ship"))
