@@ -83,8 +83,8 @@ def _gpu_backend(exported: ExportedModel, name: str, held: List[str], precision:
         if precision == "fp32" and onnxruntime and CUDA_PROVIDER in onnxruntime.get_available_providers():
             return "onnx"
         raise InputError(
-            f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(held)}) has a GPU "
-            f"here for --precision {precision}; {install_command('gpu')}, or pass --device cpu"
+            f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(held)}) has a "
+            f"GPU here for --precision {precision}; {install_command('gpu')}, or pass --device cpu"
         )
     if name == "onnx-int8":
         raise InputError("--backend onnx-int8 runs on the CPU; use --backend paddle, or --device cpu")

@@ -154,8 +154,16 @@ def make_index(config: IndexConfig) -> None:
     start_console(World())
     require_faiss()
     output_dir = Path(os.path.realpath(config.output_dir))
-    _refuse_loss(output_dir)
-    results = _results(config, output_dir)
+    is_index = (output_dir / INDEX_MANIFEST).is_file()
+    refuse_loss(output_dir, (*WRITTEN, CONFIG_YAML) if is_index else ())
+    inputs: Dict[str, Sequence[Path]] = {
+        "texts_file": files_of(config.texts_file),
+        "model_path": files_of_model(config.model_path),
+        "vectors": content_of(config.vectors),
+    }
+    outputs = [output_dir / name for name in WRITTEN]
+    settings = settings_of(config, *inputs, "output_dir", "batch_size")
+    results = Results("index", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
         return
     work = work_folder_of(output_dir)
@@ -181,26 +189,14 @@ def files_of_model(folder: str) -> List[Path]:
     return source.files_of_model(folder)
 
 
-def _results(config: IndexConfig, output_dir: Path) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {
-        "texts_file": files_of(config.texts_file),
-        "model_path": files_of_model(config.model_path),
-        "vectors": content_of(config.vectors),
-    }
-    settings = settings_of(config, *inputs, "output_dir", "batch_size")
-    outputs = [output_dir / name for name in WRITTEN]
-    return Results("index", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
-
-
-def _refuse_loss(output_dir: Path) -> None:
-    """Raise InputError when what would be replaced is not an earlier index."""
-    refuse_loss(output_dir, (*WRITTEN, CONFIG_YAML) if (output_dir / INDEX_MANIFEST).is_file() else ())
-
-
 def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     left_out = LeftOut()
     count = _write_texts(Path(config.texts_file), draft, left_out if config.on_bad_row == "skip" else None)
-    _refuse_many_lists(config, count)
+    if config.lists > count:  # faiss cannot find centres for them
+        raise InputError(
+            f"--lists {config.lists} is above the {count} texts of {config.texts_file}; use "
+            f"{replace(config.shape, lists=0).lists_for(count)}, or leave it out"
+        )
     if left_out.count:
         logger.warning("left out: %s, the first: %s", counted(left_out.count, "line"), left_out.first)
     vectors = _vectors_of(config, TextTable(draft, TEXTS), work)
@@ -219,30 +215,17 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     logger.info(
         "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
     )
-    manifest = IndexManifest(
-        *(kind, config.precision, count, dim, vectors.fingerprint, vectors.max_seq_len, recall),
-        similarity=vectors.similarity,
-        prompt=vectors.prompt,
-    )
+    made_by = vectors.fingerprint, vectors.max_seq_len
+    of_model = {"similarity": vectors.similarity, "prompt": vectors.prompt}
+    manifest = IndexManifest(kind, config.precision, count, dim, *made_by, recall, **of_model)
     manifest.write(draft, lines_left_out=left_out.count)
-
-
-def _refuse_many_lists(config: IndexConfig, count: int) -> None:
-    """Raise InputError for more lists than texts: faiss cannot find centres for them."""
-    if config.lists > count:
-        raise InputError(
-            f"--lists {config.lists} is above the {count} texts of {config.texts_file}; use "
-            f"{replace(config.shape, lists=0).lists_for(count)}, or leave it out"
-        )
 
 
 def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
     """Return the vectors of the texts: existing ones, or those that the model computes now."""
     if config.vectors:
         stored = StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
-        return Vectors(
-            stored, stored.dim, stored.fingerprint, stored.max_seq_len, stored.similarity, stored.prompt
-        )
+        return Vectors(stored, stored.dim, *stored.made_by)
     threads = config.threads or cpu_threads()
     options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
     embedder = open_embedder(config.model_path, config.device, options)

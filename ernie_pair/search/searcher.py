@@ -90,14 +90,8 @@ class TextRecall:
         self.unit = COSINE if embedder.settings.has_unit_products else PRODUCT
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
         self._embedder, self._folder = embedder, folder
-        self._index = VectorIndex(
-            folder.folder / INDEX_FILE,
-            manifest.kind,
-            manifest.texts,
-            manifest.dim,
-            threads or cpu_threads(),
-            breadth,
-        )
+        path, threads = folder.folder / INDEX_FILE, threads or cpu_threads()
+        self._index = VectorIndex(path, manifest.kind, manifest.texts, manifest.dim, threads, breadth)
 
     def recall(self, queries: Sequence[str], top_k: int = 0) -> List[List[Hit]]:
         """Return the nearest texts of each query, nearest first; longer queries are cut.
@@ -108,13 +102,11 @@ class TextRecall:
         vectors = embedder.comparable(embedder.embed_queries(queries))
         refuse_bad_vectors(vectors, embedder.model.name, is_unit=embedder.settings.has_unit_products)
         cosines, places = self._index.nearest(vectors, min(max(self.recall_k, top_k), self.count))
+        ids, texts = self._folder.ids, self._folder.texts
         return [
-            [self._hit(place, cosine) for place, cosine in zip(row, near) if place >= 0]
+            [Hit(ids[place], texts[place], cosine, cosine) for place, cosine in zip(row, near) if place >= 0]
             for row, near in zip(places.tolist(), cosines.tolist())
         ]
-
-    def _hit(self, place: int, cosine: float) -> Hit:
-        return Hit(self._folder.ids[place], self._folder.texts[place], cosine, cosine)
 
     def why_refused(self, query: str) -> str:
         """Return why a query is refused, in a line; '' if it is not."""
@@ -183,13 +175,19 @@ class PairSearcher:
         if top_k < 1:
             raise InputError(f"--top_k {top_k} is below 1; ask for at least one")
         rest = iter(queries)
-        while True:
-            window = list(islice(rest, QUERIES))
-            if not window:
-                return
+        for window in iter(lambda: list(islice(rest, QUERIES)), []):
             for query in window:
                 self.refuse_query(query)
-            yield from self._answers(window, top_k)
+            recalled = self.texts.recall(window, top_k)
+            if self._scorer is None:
+                scores = np.array([hit.similarity for hits in recalled for hit in hits], dtype=np.float64)
+            else:
+                pairs = [(query, hit.text) for query, hits in zip(window, recalled) for hit in hits]
+                scores = self._scorer.score(pairs)
+            first = 0
+            for hits in recalled:
+                yield rerank(hits, scores[first : first + len(hits)], top_k, self.threshold)
+                first += len(hits)
 
     def refuse_query(self, query: str, where: str = "") -> None:
         """Raise InputError for a query that is not a text, empty or too long; ``where``: its location."""
@@ -198,15 +196,3 @@ class PairSearcher:
         reason = self.texts.why_refused(query)
         if reason and not (self.cuts and query.strip()):
             raise InputError(f"{where}{reason}")
-
-    def _answers(self, queries: List[str], top_k: int) -> Iterator[List[Hit]]:
-        recalled = self.texts.recall(queries, top_k)
-        if self._scorer is None:
-            scores = np.array([hit.similarity for hits in recalled for hit in hits], dtype=np.float64)
-        else:
-            pairs = [(query, hit.text) for query, hits in zip(queries, recalled) for hit in hits]
-            scores = self._scorer.score(pairs)
-        first = 0
-        for hits in recalled:
-            yield rerank(hits, scores[first : first + len(hits)], top_k, self.threshold)
-            first += len(hits)

@@ -90,7 +90,9 @@ class VectorChunks:
         """Compute the missing vectors; ``advance`` is called with the number of texts of every chunk."""
         self._known, self.taken_up = [], 0
         for texts in self._texts():
-            cache = self._cache_of(texts)
+            key: Dict[str, object] = {"format": 1, "model": self.fingerprint, "texts": _hash_of(texts)}
+            shape = ArrayKind(np.dtype(np.float32), (len(texts), self.dim))
+            cache = array_cache(self._folder, key, KIND, shape)
             if cache.read() is None:
                 cache.get(partial(self._vectors, texts), LOCK_SECONDS)
             else:
@@ -111,11 +113,6 @@ class VectorChunks:
         vectors = self._embed(texts)
         refuse_bad_vectors(vectors, "the embedding model", is_unit=self._is_unit)
         return vectors
-
-    def _cache_of(self, texts: Sequence[str]) -> KeyedCache:
-        key: Dict[str, object] = {"format": 1, "model": self.fingerprint, "texts": _hash_of(texts)}
-        wanted = ArrayKind(np.dtype(np.float32), (len(texts), self.dim))
-        return array_cache(self._folder, key, KIND, wanted)
 
 
 class StoredVectors:
@@ -149,7 +146,7 @@ class StoredVectors:
                 f"{folder / VECTORS_JSON}: its model compares vectors by {shown(similarity)}, and only "
                 f"{' and '.join(SEARCHED)} are computed here; take another model"
             )
-        self.prompt, self.similarity = prompt, similarity
+        self.made_by = self.fingerprint, self.max_seq_len, similarity, prompt
         self._is_unit = about.get("unit", True) is not False or similarity == SIMILARITIES[0]
 
     def __call__(self) -> Iterator[np.ndarray]:

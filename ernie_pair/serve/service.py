@@ -1,4 +1,4 @@
-"""The service: POST /predict, /rank and /search, GET /health, /metrics and /openapi.json, and GET / to try."""
+"""The routes: POST /predict, /rank and /search, GET /health, /metrics, /openapi.json, and GET / to try."""
 
 import asyncio
 import ipaddress
