@@ -3,7 +3,7 @@
 import math
 import re
 import unicodedata
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -45,9 +45,6 @@ UNIT = re.compile(r"[a-z0-9]+|\w")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 OVERLAPS = (0.25, 0.5, 0.75, 1.0)
 
-Name = str
-Group = Tuple[Name, np.ndarray]  # and which rows are of it, bool [N]
-
 
 def slice_table(
     left: Sequence[str], right: Sequence[str], labels: np.ndarray, predictions: np.ndarray, num_classes: int
@@ -63,19 +60,36 @@ def slice_table(
     ]
 
 
-def slices_of(left: Sequence[str], right: Sequence[str]) -> Iterator[Tuple[str, Name, np.ndarray]]:
+def slices_of(left: Sequence[str], right: Sequence[str]) -> Iterator[Tuple[str, str, np.ndarray]]:
     """Yield (by, slice, which rows are of it, bool [N]) for each slice that has rows."""
     pairs = [(_plain(a), _plain(b)) for a, b in zip(left, right)]
-    kinds: Dict[str, Callable[[List[Tuple[str, str]]], Iterator[Group]]] = {
-        "length": _by_length,
-        "overlap": _by_overlap,
-        "negation": _by_negation,
-        "digits": _by_digits,
-    }
-    for kind, groups in kinds.items():
-        for name, inside in groups(pairs):
-            if inside.any():
-                yield kind, name, inside
+    for kind, name, inside in _all_slices(pairs):
+        if inside.any():
+            yield kind, name, inside
+
+
+def _all_slices(pairs: List[Tuple[str, str]]) -> Iterator[Tuple[str, str, np.ndarray]]:
+    lengths = np.array([len(a) + len(b) for a, b in pairs])  # of both texts together, in quartiles
+    quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")
+    for quarter in np.unique(quarters):
+        inside = quarters == quarter
+        shortest, longest = lengths[inside].min(), lengths[inside].max()
+        span = f"{shortest} to {longest}" if shortest < longest else f"{longest}"
+        yield "length", f"{span} characters", inside
+    shares = np.array([overlap(a, b) for a, b in pairs])
+    for low, high in zip((0.0, *OVERLAPS), OVERLAPS):
+        yield "overlap", f"{low:.0%} to {high:.0%} of the words shared", (low <= shares) & (shares < high)
+    yield "overlap", "the same words", shares == 1.0
+    negated = np.array([[is_negated(a), is_negated(b)] for a, b in pairs])
+    yield "negation", "in one text only", negated[:, 0] != negated[:, 1]
+    yield "negation", "in both", negated.all(axis=1)
+    yield "negation", "in neither", ~negated.any(axis=1)
+    numbers = [(set(NUMBER.findall(a)), set(NUMBER.findall(b))) for a, b in pairs]
+    have = np.array([bool(a or b) for a, b in numbers])
+    same = np.array([a == b for a, b in numbers])
+    yield "digits", "different numbers", ~same
+    yield "digits", "the same numbers", have & same
+    yield "digits", "no digits", ~have
 
 
 def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> Dict[str, object]:
@@ -95,26 +109,6 @@ def _plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).lower()
 
 
-def _by_length(pairs) -> Iterator[Group]:
-    """Yield the quartiles of the number of characters of both texts together."""
-    lengths = np.array([len(a) + len(b) for a, b in pairs])
-    quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")
-    for quarter in np.unique(quarters):
-        inside = quarters == quarter
-        shortest, longest = lengths[inside].min(), lengths[inside].max()
-        yield f"{shortest} to {longest} characters" if shortest < longest else f"{longest} characters", inside
-
-
-def _by_overlap(pairs) -> Iterator[Group]:
-    """Yield groups of pairs by the ``overlap`` of their texts."""
-    shares = np.array([overlap(a, b) for a, b in pairs])
-    low = 0.0
-    for high in OVERLAPS:
-        yield f"{low:.0%} to {high:.0%} of the words shared", (low <= shares) & (shares < high)
-        low = high
-    yield "the same words", shares == 1.0
-
-
 def overlap(a: str, b: str) -> float:
     """Return the share of the units (UNIT) of both texts that stands in both (Jaccard), in [0, 1].
 
@@ -123,22 +117,6 @@ def overlap(a: str, b: str) -> float:
     units = [set(UNIT.findall(text)) for text in (a, b)]
     either = units[0] | units[1]
     return len(units[0] & units[1]) / len(either) if either else 1.0
-
-
-def _by_negation(pairs) -> Iterator[Group]:
-    negated = np.array([[is_negated(a), is_negated(b)] for a, b in pairs])
-    yield "in one text only", negated[:, 0] != negated[:, 1]
-    yield "in both", negated.all(axis=1)
-    yield "in neither", ~negated.any(axis=1)
-
-
-def _by_digits(pairs) -> Iterator[Group]:
-    numbers = [(set(NUMBER.findall(a)), set(NUMBER.findall(b))) for a, b in pairs]
-    have = np.array([bool(a or b) for a, b in numbers])
-    same = np.array([a == b for a, b in numbers])
-    yield "different numbers", ~same
-    yield "the same numbers", have & same
-    yield "no digits", ~have
 
 
 class CountedRows:
@@ -308,7 +286,9 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     """
     labels, logits = answers.labels, answers.logits
     thresholds, single = thresholds_of(answers, config.at_precision), find_single_class(logits, labels)
-    confusion = _confusion(answers)
+    size = answers.num_classes
+    cells = labels * size + answers.predictions
+    confusion = np.bincount(cells, minlength=size * size).reshape(size, size)  # by label, then prediction
     sections = {
         "rows": len(labels),
         "model": config.model_path,
@@ -327,9 +307,15 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     }
     if config.bootstrap:
         sections["intervals"] = intervals(logits, labels, config.bootstrap, config.seed)
-        of_classes = class_intervals(answers.labels, answers.predictions, answers.num_classes, config)
-        for row, interval in zip(sections["per_class"], of_classes):
-            row["f1_interval"] = interval
+        names = list(map(str, range(size)))
+
+        def measure_classes(counts: np.ndarray) -> Dict[str, float]:
+            table = np.bincount(cells, counts, size * size).reshape(size, size)
+            return {row["class"]: row["f1"] for row in class_table(table, names)}
+
+        of_classes = bootstrap_intervals(measure_classes, names, len(labels), config.bootstrap, config.seed)
+        for row, name in zip(sections["per_class"], names):
+            row["f1_interval"] = of_classes.get(name)
     if thresholds is not None:
         sections["thresholds"] = thresholds
     if answers.swapped is not None:
@@ -339,21 +325,6 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
         sections["robustness"] = {"seed": config.seed, "kinds": table}
     metrics = measure(logits, labels)
     return {**{n: value if math.isfinite(value) else None for n, value in metrics.items()}, **sections}
-
-
-def class_intervals(
-    labels: np.ndarray, predictions: np.ndarray, num_classes: int, config: EvaluateConfig
-) -> List[Optional[List[float]]]:
-    """Return the interval of the F1 of each class, see ``bootstrap_intervals``."""
-    names = list(map(str, range(num_classes)))
-    cells = labels * num_classes + predictions
-
-    def measure_classes(counts: np.ndarray) -> Dict[str, float]:
-        table = np.bincount(cells, counts, num_classes**2).reshape(num_classes, num_classes)
-        return {row["class"]: row["f1"] for row in class_table(table, names)}
-
-    found = bootstrap_intervals(measure_classes, names, len(labels), config.bootstrap, config.seed)
-    return [found.get(name) for name in names]
 
 
 def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]]:
@@ -377,32 +348,17 @@ def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]
         "at_precision": at_precision(curve, precision),
     }
     for name in () if is_judged else ("best_f1", "at_precision"):
-        found[name]["judged"] = _judged(answers, found[name]["threshold"])
-    if answers.saved.threshold is not None:
-        found["saved"] = _saved(answers, answers.saved.threshold)
-    return found
-
-
-def _saved(answers: Answers, threshold: float) -> Dict[str, object]:
+        found[name]["judged"] = measure_at(found[name]["threshold"], answers.shown[:, 1], answers.labels)
     saved = answers.saved
-    return {
-        **_judged(answers, threshold),
-        "tuned_on": saved.tuned_on,
-        "tuned_on_sha256": saved.tuned_on_sha256,
-        "tuned_for": saved.tuned_for,
-        "is_judged_file": saved.tuned_on_sha256 == answers.pairs.sha256,
-    }
-
-
-def _judged(answers: Answers, threshold: float) -> Dict[str, object]:
-    return measure_at(threshold, answers.shown[:, 1], answers.labels)
-
-
-def _confusion(answers: Answers) -> np.ndarray:
-    """Return the confusion matrix, int64 [C, C]: counts by label, then by prediction."""
-    size = answers.num_classes
-    cells = answers.labels * size + answers.predictions
-    return np.bincount(cells, minlength=size * size).reshape(size, size)
+    if saved.threshold is not None:
+        found["saved"] = {
+            **measure_at(saved.threshold, answers.shown[:, 1], answers.labels),
+            "tuned_on": saved.tuned_on,
+            "tuned_on_sha256": saved.tuned_on_sha256,
+            "tuned_for": saved.tuned_for,
+            "is_judged_file": saved.tuned_on_sha256 == answers.pairs.sha256,
+        }
+    return found
 
 
 def _calibration(answers: Answers) -> Dict[str, object]:
