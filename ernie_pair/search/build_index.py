@@ -6,10 +6,11 @@ after a killed one reuses them; the folder appears when it is complete.
 
 import logging
 import os
+from array import array
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Dict, List, Literal, NamedTuple, Optional, Sequence
+from typing import Dict, List, Literal, Optional, Sequence, Union
 
 import numpy as np
 
@@ -137,17 +138,6 @@ class IndexConfig(Options):
         return IndexShape(self.kind, self.precision, self.lists, self.links, self.ef_construction)
 
 
-class Vectors(NamedTuple):
-    """The vectors of all texts, chunk by chunk, and the model that made them."""
-
-    chunks: Chunks
-    dim: int
-    fingerprint: str
-    max_seq_len: int  # 0 if unknown
-    similarity: str
-    prompt: str  # that the texts were read with
-
-
 @with_standard_streams
 def make_index(config: IndexConfig) -> None:
     """Write ``output_dir``, entirely or not at all. Raises an ErniePairError."""
@@ -207,25 +197,22 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
         logger.warning("%s", few)
     logger.info("building %s of %d vectors of %d", config.shape.words(count), count, dim)
     with CountProgress(count, "vector") as progress:
-        index = build_index(config.shape, count, dim, vectors.chunks, threads, progress.advance)
+        index = build_index(config.shape, count, dim, vectors, threads, progress.advance)
     write_index(index, draft / INDEX_FILE)
     del index
-    recall = recall_of(VectorIndex(draft / INDEX_FILE, kind, count, dim, threads), vectors.chunks, count)
+    recall = recall_of(VectorIndex(draft / INDEX_FILE, kind, count, dim, threads), vectors, count)
     checked, nearest = counted(min(PROBED, count), "text"), min(NEAREST, count)
     logger.info(
         "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
     )
-    made_by = vectors.fingerprint, vectors.max_seq_len
-    of_model = {"similarity": vectors.similarity, "prompt": vectors.prompt}
-    manifest = IndexManifest(kind, config.precision, count, dim, *made_by, recall, **of_model)
+    manifest = IndexManifest(kind, config.precision, count, dim, recall_at_10=recall, **vectors.about)
     manifest.write(draft, lines_left_out=left_out.count)
 
 
-def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
+def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Union[VectorChunks, StoredVectors]:
     """Return the vectors of the texts: existing ones, or those that the model computes now."""
     if config.vectors:
-        stored = StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
-        return Vectors(stored, stored.dim, *stored.made_by)
+        return StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
     threads = config.threads or cpu_threads()
     options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
     embedder = open_embedder(config.model_path, config.device, options)
@@ -239,7 +226,12 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
         lambda: table.chunks(CHUNK),
         lambda texts: embedder.comparable(embedder.embed_passages(texts)),
         embedder.dim,
-        embedder.fingerprint,
+        {
+            "fingerprint": embedder.fingerprint,
+            "max_seq_len": embedder.max_seq_len,
+            "similarity": settings.similarity,
+            "prompt": prompt,
+        },
         settings.has_unit_products,
     )
     with CountProgress(len(table), "text") as progress:
@@ -248,9 +240,7 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
         logger.info("reused %d of %d vectors, of a run that did not finish", chunks.taken_up, len(table))
     if embedder.num_cut:
         logger.warning("%s", describe_cut(embedder, len(table)))
-    return Vectors(
-        chunks, embedder.dim, embedder.fingerprint, embedder.max_seq_len, settings.similarity, prompt
-    )
+    return chunks
 
 
 def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
@@ -258,18 +248,14 @@ def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
 
     Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts.
     """
-    lines: List[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-    held: List[int] = []
+    lines = array("q")
     tables = TextTableWriter(draft, TEXTS), TextTableWriter(draft, IDS)
     with Progress(files_of(str(path)), 0) as progress, tables[0] as texts, tables[1] as ids:
         for row in read_texts(path, left_out, progress.read, BAD_LINE_CURE):
             texts.append(row.text)
             ids.append(row.id)
-            held.append(row.line)
-            if len(held) >= CHUNK:
-                lines.append(np.array(held, dtype=np.int64))
-                held = []
-    numbers = np.concatenate([*lines, np.array(held, dtype=np.int64)])
+            lines.append(row.line)
+    numbers = np.array(lines, dtype=np.int64)
     if not len(numbers):
         raise InputError(
             f"{path} holds no text, so there is nothing to index; give a file with one text per line"
