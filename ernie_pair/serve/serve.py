@@ -200,12 +200,12 @@ def _serve(
         _hosts_of(config),
         texts,
     )
-    room = room_for(config.max_connections)
+    connections, backlog = room_for(config.max_connections)
     settings = uvicorn.Config(
         app,
         loop="asyncio",
-        http=protocol_for(room),
-        backlog=room.backlog,
+        http=protocol_for(connections),
+        backlog=backlog,
         log_config=None,
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
