@@ -16,7 +16,6 @@ from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, wri
 from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.files.installation import install_command
 from data_tools.options.cli import exit_code_of
-from ernie_pair.__main__ import _run
 from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
 from ernie_pair.search import build_index as building
 from ernie_pair.search import index as faiss_index
@@ -322,12 +321,6 @@ def test_a_byte_order_mark_on_stdin_is_dropped(index, embedder, monkeypatch, cap
 def test_an_empty_result_names_the_threshold(index, embedder, capfd):
     search_texts(config_of(index, query="今天", threshold=1.0))
     assert "nothing reaches --threshold 1\n" in capfd.readouterr().err
-
-
-def test_an_empty_query_gives_exit_code_2(index, capfd):
-    words = ["search", "--index", str(index), "--model_path", "any", "--query", ""]
-    assert exit_code_of(lambda: _run(words)) == 2
-    assert "error: --query is empty; fill it in" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

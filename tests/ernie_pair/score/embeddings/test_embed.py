@@ -170,11 +170,9 @@ def test_ray_writes_the_same_bytes(folder, tmp_path, small_pieces):
 
 
 def test_a_machine_with_another_model_is_refused(folder):
-    maker = embedding.PieceMaker(
-        str(folder / "model"), "cpu", EmbedderOptions(), embedding.KernelFlags(), "int8", "f" * 64, "onnx"
-    )
+    model = str(folder / "model")
     with pytest.raises(MachineError, match="is another model, or computed by"):
-        maker(["我"])
+        embedding.RayModel(open_embedder, (model,), model, ("f" * 64, "onnx"), len)(["我"])
 
 
 def test_a_replaced_model_is_opened_again(tmp_path):
@@ -279,8 +277,3 @@ def test_damaged_vectors_are_an_error(folder, tmp_path):
             open_vectors(tmp_path / name).rows(0, 1)
     with pytest.raises(InputError, match="holds no vectors.json"):
         open_vectors(tmp_path)
-
-
-def test_ray_flags_require_the_ray_engine(folder, tmp_path):
-    with pytest.raises(InputError, match="are for engine ray|are for --engine ray"):
-        config_of(folder, tmp_path / "v", workers=2)

@@ -190,12 +190,6 @@ def test_int8_is_used_only_when_named_as_the_backend(exported, tmp_path):
     assert written == PairPredictor(exported, INT8).predict(PAIRS).classes.tolist()
 
 
-def test_a_missing_int8_model_is_reported(tmp_path, model):
-    folder = ship(model, tmp_path / "ship", "onnx")
-    with pytest.raises(InputError, match="holds no model for onnx-int8; pass backend onnx"):
-        PairPredictor(folder, INT8)
-
-
 @pytest.mark.parametrize("number", [1, 2])
 def test_earlier_export_formats_can_be_loaded(tmp_path, exported, number):
     folder = Path(copytree(exported, tmp_path / "ship"))
