@@ -153,7 +153,7 @@ class Service:
     ):
         self.predictor, self.limits, self.numbers, self.texts = predictor, limits, Numbers(), texts
         self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.called)
-        recall = None if texts is None else texts.recall
+        recall: Any = None if texts is None else texts.recall
         self.recall = MicroBatcher(recall, batching, part_of=lambda hits, mine: hits[mine])
         self._running = AsyncExitStack()
 

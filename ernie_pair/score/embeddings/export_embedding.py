@@ -82,9 +82,8 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     )
     inputs: Dict[str, Sequence[Path]] = {"model_path": files_of_model(config.model_path)}
     outputs = [output_dir / name for name in (*EXPORTED, EMBEDDING, README)]
-    settings = settings_of(config, *inputs, "output_dir")
-    record = output_dir / MADE
-    results = Results("export-embedding", outputs, inputs, settings, config.overwrite, record=record)
+    flags, record = settings_of(config, *inputs, "output_dir"), output_dir / MADE
+    results = Results("export-embedding", outputs, inputs, flags, config.overwrite, record=record)
     if results.are_done():
         return
     import_optional("onnxruntime", "onnx")

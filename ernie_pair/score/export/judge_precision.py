@@ -11,6 +11,7 @@ from data_tools.files.errors import CheckpointError
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.exported_model import FILES_OF
 from ernie_pair.inference.predictor import PairPredictor, TextPair
+from ernie_pair.inference.scores import Decisions
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.data.pair_file import has_labels
 from ernie_pair.pair.data.pair_records import Columns, RowRules
@@ -95,9 +96,10 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
         predictors[name] = PairPredictor(folder, kind[0], threads, precision=kind[1])
     logits, seconds = answer_in_turn(predictors, pairs)
     has_classes = predictors[way.full].labels.has_classes
-    answers = {name: predictor.answers(logits[name]) for name, predictor in predictors.items()}
-    if has_classes:
-        answers = {name: decided.classes for name, decided in answers.items()}
+    answers: Dict[str, np.ndarray] = {}
+    for name, predictor in predictors.items():
+        decided = predictor.answers(logits[name])
+        answers[name] = decided.classes if isinstance(decided, Decisions) else decided
     agreement = _accuracy if has_classes else _spearman
     facts: Dict[str, Any] = {"judged_on": judging.name, "sha256": judging.sha256, "rows": len(pairs)}
     if judging.labels is not None:
