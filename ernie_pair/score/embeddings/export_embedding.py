@@ -47,10 +47,10 @@ from ernie_pair.score.export.formats import (
     answers_of,
     largest_difference,
     random_texts,
+    write_int8,
     write_onnx,
     write_paddle,
 )
-from ernie_pair.score.export.quantize import write_int8
 
 NUM_TEXTS, TEXTS_PER_BATCH = 24, 6
 COMMANDS = "ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors"

@@ -25,19 +25,17 @@ from ernie_pair.score.evaluation.calibration import fit_temperature, is_at_the_e
 from ernie_pair.score.evaluation.evaluation import (
     Answers,
     Fitted,
+    ScoreAnswers,
     Scored,
     evaluation_of,
+    ranking_evaluation_of,
+    score_evaluation_of,
     slices_of,
     thresholds_of,
 )
 from ernie_pair.score.evaluation.evaluation_report import FILES, made_of, write_report
 from ernie_pair.score.evaluation.inference_model import InferenceModel
 from ernie_pair.score.evaluation.robustness_table import bearing_of, new_pairs_of, table_lines
-from ernie_pair.score.evaluation.score_evaluation import (
-    ScoreAnswers,
-    ranking_evaluation_of,
-    score_evaluation_of,
-)
 from ernie_pair.score.evaluation.scorer import results_of
 
 WRITTEN = "; the evaluation is written, nothing is saved"

@@ -33,8 +33,7 @@ from ernie_pair.report.page import (
     table_line,
 )
 from ernie_pair.score.evaluation.calibration import Curve
-from ernie_pair.score.evaluation.evaluation import Answers
-from ernie_pair.score.evaluation.score_evaluation import ScoreAnswers
+from ernie_pair.score.evaluation.evaluation import Answers, ScoreAnswers
 
 FILES = ("report.json", "errors.tsv", "report.html")
 PREDICTED = "probability of the predicted class"

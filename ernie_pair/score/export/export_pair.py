@@ -52,6 +52,7 @@ from ernie_pair.score.export.formats import (
     answers_of,
     largest_difference,
     parity_batches,
+    write_int8,
     write_onnx,
     write_paddle,
 )
@@ -63,7 +64,6 @@ from ernie_pair.score.export.judge_precision import (
     judging_pairs,
     refuse_loss_of_accuracy,
 )
-from ernie_pair.score.export.quantize import write_int8
 
 COMMANDS = """\
 ernie-pair run --model . --input_file pairs.tsv --output_file predictions.tsv --scores true

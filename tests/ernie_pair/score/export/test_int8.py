@@ -14,7 +14,7 @@ from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.models.networks.classifier_weights import load_classifier
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
 from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported
-from ernie_pair.score.export import quantize
+from ernie_pair.score.export import formats as quantize
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.judge_precision import BF16, FLOAT, INT8
 
