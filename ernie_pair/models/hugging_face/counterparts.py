@@ -16,8 +16,8 @@ import numpy as np
 
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import shown
+from ernie_pair.weights.weight_files import Arrays
 
-Arrays = Dict[str, np.ndarray]  # as of `weight_files`, which needs the libraries of training
 SPECIFIC = 1e-12  # transformers' own default of all these families
 # The key of the epsilon of all layer norms, where it is not the one that PaddleNLP's class computes with.
 EPSILON = "computed_layer_norm_eps"
