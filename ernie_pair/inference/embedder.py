@@ -73,11 +73,7 @@ class TextEmbedder:
     """
 
     def __init__(
-        self,
-        model: EmbeddingModel,
-        dim: int = 0,
-        batch_size: int = BATCH_SIZE,
-        prompt: Optional[str] = None,
+        self, model: EmbeddingModel, dim: int = 0, batch_size: int = BATCH_SIZE, prompt: Optional[str] = None
     ):
         self.model, self.batch_size, self.num_cut = model, batch_size, 0
         self.settings, self.backend = model.settings, model.backend

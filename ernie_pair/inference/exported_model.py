@@ -38,16 +38,7 @@ PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
 ONNX_FILES = ("model.onnx",)
 INT8_FILES = ("model.int8.onnx",)
 FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES, "onnx-int8": INT8_FILES}
-WRITTEN = (
-    *PADDLE_FILES,
-    *ONNX_FILES,
-    *INT8_FILES,
-    VOCAB,
-    FAST_TOKENIZER,
-    CONFIG,
-    TOKENIZER,
-    EXPORT_MANIFEST,
-)
+WRITTEN = (*PADDLE_FILES, *ONNX_FILES, *INT8_FILES, VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER, EXPORT_MANIFEST)
 MOST_MANIFEST_BYTES = 1 << 20
 CURE = "export the model again"
 

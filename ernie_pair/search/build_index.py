@@ -90,10 +90,7 @@ class IndexConfig(Options):
         group="precision",
     )
     dim: int = option(
-        0,
-        help="length of the vectors, one of the model's lengths; 0: full length",
-        group="model",
-        at_least=0,
+        0, help="length of the vectors, one of the model's lengths; 0: full length", group="model", at_least=0
     )
     lists: int = option(
         0,

@@ -47,9 +47,7 @@ class SearchConfig(Options):
         group="model",
     )
     query: str = option(
-        TYPED,
-        help="a query, answered on the terminal; -: one query per line of standard input",
-        group="data",
+        TYPED, help="a query, answered on the terminal; -: one query per line of standard input", group="data"
     )
     queries_file: str = option(
         "",

@@ -54,13 +54,7 @@ class ServeConfig(Options):
     )
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
     device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
-    threads: int = option(
-        0,
-        help=THREADS_HELP,
-        group="devices",
-        unit="threads",
-        at_least=0,
-    )
+    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
     threshold: Optional[float] = option(
         None,
         help="for two classes: predict 1 at this probability or above; none: as exported",

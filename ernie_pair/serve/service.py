@@ -145,11 +145,7 @@ class Service:
     """Answers requests with one predictor, and with one index if there is one."""
 
     def __init__(
-        self,
-        predictor: PairPredictor,
-        batching: Batching,
-        limits: Limits,
-        texts: Optional[TextRecall] = None,
+        self, predictor: PairPredictor, batching: Batching, limits: Limits, texts: Optional[TextRecall] = None
     ):
         self.predictor, self.limits, self.numbers, self.texts = predictor, limits, Numbers(), texts
         self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.called)

@@ -178,11 +178,7 @@ def _drift(
     cosines = products / (lengths[0] * lengths[1])
     if not np.isfinite(cosines).all():
         raise CheckpointError("the model of int8 answers with NaN or infinity; leave --quantize int8 out")
-    return {
-        "texts": len(cosines),
-        "mean_cosine": float(cosines.mean()),
-        "least_cosine": float(cosines.min()),
-    }
+    return {"texts": len(cosines), "mean_cosine": float(cosines.mean()), "least_cosine": float(cosines.min())}
 
 
 class UnitVectors(nn.Layer):

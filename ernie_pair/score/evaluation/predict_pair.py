@@ -54,13 +54,7 @@ class ExportedFlags(Options):
     )
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
     device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
-    threads: int = option(
-        0,
-        help=THREADS_HELP,
-        group="devices",
-        unit="threads",
-        at_least=0,
-    )
+    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
     text_a: str = option(
         "", help="the column of the first text; empty: found by its name or position", group="data"
     )

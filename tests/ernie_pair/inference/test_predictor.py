@@ -187,11 +187,7 @@ def test_paddle_batches_have_a_limited_number_of_tokens(exported, monkeypatch):
     [
         ("onnx", "avx512_bf16", "precision bf16 is for backend paddle, not onnx; use precision fp32"),
         ("onnx-int8", "avx512_bf16", "is for backend paddle, not onnx-int8"),
-        (
-            "paddle",
-            "avx512",
-            r"needs a processor with AVX512-BF16 \(.*\); use precision fp32",
-        ),
+        ("paddle", "avx512", r"needs a processor with AVX512-BF16 \(.*\); use precision fp32"),
         ("auto", "none", "needs a processor with AVX512-BF16 "),
     ],
 )

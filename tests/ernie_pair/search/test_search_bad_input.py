@@ -52,10 +52,7 @@ def refusal_of(path, **flags):
 BAD_FILES = {
     "empty.txt": (b"", "holds no text, so there is nothing to index"),
     "blank.txt": ("今天\n\n".encode(), "blank.txt:2: an empty text; fix the line, or pass --on_bad_row skip"),
-    "columns.tsv": (
-        "a\t今天\nb\t明天\t好\n".encode(),
-        "columns.tsv:2: 3 columns instead of id TAB text",
-    ),
+    "columns.tsv": ("a\t今天\nb\t明天\t好\n".encode(), "columns.tsv:2: 3 columns instead of id TAB text"),
     "no_id.tsv": ("\t今天\n".encode(), "no_id.tsv:1: an empty id"),
     "twice.tsv": ("a\t今天\nb\t好\na\t明天\n".encode(), "twice.tsv:3: repeats the id of line 1"),
     "number.jsonl": (b'{"text": 1}\n', 'number.jsonl:1: no "text" that is a string'),

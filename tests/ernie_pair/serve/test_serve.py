@@ -237,12 +237,7 @@ ROUTES = "GET /openapi.json, POST /predict, POST /rank, GET /, GET /health, GET 
         ("GET", "/nothing", 404, f"there is no /nothing here; available: {ROUTES}"),
         ("POST", f"/{'n' * 99}", 404, f"there is no /{'n' * 79}... here; available: {ROUTES}"),
         ("POST", "/search", 404, "the service has no index: start it with --index and --embedding_model; "),
-        (
-            "GET",
-            "/predict",
-            405,
-            '/predict does not accept GET; use POST {"pairs": [["text a", "text b"]]}',
-        ),
+        ("GET", "/predict", 405, '/predict does not accept GET; use POST {"pairs": [["text a", "text b"]]}'),
         ("POST", "/health", 405, "/health does not accept POST; use GET"),
     ],
 )

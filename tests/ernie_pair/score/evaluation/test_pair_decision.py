@@ -196,10 +196,7 @@ def test_tuning_on_the_judged_file_is_explicit_and_reported(folder, capfd):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        (
-            {"save_temperature": True},
-            "fitted on the file that is judged is not saved; .* calibrate_on FILE",
-        ),
+        ({"save_temperature": True}, "fitted on the file that is judged is not saved; .* calibrate_on FILE"),
         (
             {"save_temperature": True, "calibrate_on": "copy.tsv"},
             "calibrate_on .*copy.tsv holds the pairs of input_file itself: .* give other labelled pairs",
