@@ -158,7 +158,6 @@ def show_pair(tokenizer: AnyTokenizer, left: str, right: str, max_seq_len: int) 
 
 
 def _texts_of(given: Any) -> List[str]:
-    """Return several texts as a list. Raises InputError for anything else."""
     texts = [given] if isinstance(given, str) or not hasattr(given, "__iter__") else list(given)
     wrong = [each for each in texts if not isinstance(each, str)]
     if wrong or isinstance(given, str):

@@ -222,6 +222,5 @@ def _serve(
 
 
 def _hosts_of(config: ServeConfig) -> List[str]:
-    """Return the host names that requests may use for the service."""
     given = [name.strip() for name in config.allowed_hosts.split(",")]
     return [config.host, socket.gethostname(), *filter(None, given)]

@@ -389,7 +389,6 @@ def create_app(
 
 
 async def _refuse_route(request: Request, error: HTTPException) -> JSONResponse:
-    """Answer which routes there are, or which method this one takes."""
     path, reason = request.url.path, str(error.detail)
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     methods = {route.path: "POST" if "POST" in (route.methods or ()) else "GET" for route in routes}

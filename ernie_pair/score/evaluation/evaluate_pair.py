@@ -125,7 +125,6 @@ def _evaluate_classes(scorer: InferenceModel, config: EvaluateConfig, results: R
 
 
 def _evaluate_scores(scorer: InferenceModel, config: EvaluateConfig, results: Results) -> str:
-    """Measure a model without classes, and write what is asked for."""
     pairs = scorer.read("input_file")
     symmetric = scorer.calibration.chosen_symmetry(config.symmetric, config.model_path)
     answers = ScoreAnswers(
@@ -290,7 +289,6 @@ def _unreached(thresholds: Dict[str, Any], flag: str, result: str = "") -> str:
 
 
 def _log_evaluation(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved: bool) -> None:
-    """Print the metrics on stdout, and log the rest."""
     if evaluation["single_class"] is not None:
         logger.warning("%s", describe_single_class(evaluation["single_class"], evaluation["rows"]))
     _log_calibration(evaluation["calibration"])
