@@ -287,7 +287,7 @@ COMMANDS = {
         "Combine several classifiers into one exported folder",
     ),
     "run": (
-        "ernie_pair.score.export.predict_exported",
+        "ernie_pair.score.evaluation.predict_pair",
         "predict_exported",
         "RunConfig",
         "Predict the labels of pairs with an exported classifier",
@@ -305,7 +305,7 @@ COMMANDS = {
         "Search an index for texts that match a query",
     ),
     "robustness": (
-        "ernie_pair.score.export.robustness_exported",
+        "ernie_pair.score.evaluation.robustness_table",
         "measure_exported",
         "RobustnessConfig",
         "Measure an exported classifier on perturbed pairs",

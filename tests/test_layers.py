@@ -79,12 +79,11 @@ BELOW = {
     ),
     "ernie_pair/pair/robustness": ("ernie_pair/pair/data",),
     "ernie_pair/pair/config": ("ernie_pair/pair/data",),
-    "ernie_pair/score/evaluation/scores": ("ernie_pair/pair/config",),
     "ernie_pair/score/evaluation": (
         "ernie_pair/models/networks",
         "ernie_pair/pair/audit",
+        "ernie_pair/pair/config",
         "ernie_pair/pair/robustness",
-        "ernie_pair/score/evaluation/scores",
     ),
     "ernie_pair/score/export": ("ernie_pair/score/evaluation",),
     "ernie_pair/train/step": (
@@ -132,7 +131,10 @@ BELOW = {
     "ernie_pair/pair": (),
     "ernie_pair/pair/distill": ("ernie_pair/pair/train",),
     "ernie_pair/score": (),
-    "ernie_pair/search": ("ernie_pair/embedding",),
+    "ernie_pair/search": (
+        "ernie_pair/embedding",
+        "ernie_pair/score/evaluation",
+    ),
     "ernie_pair/serve": ("ernie_pair/search",),
 }
 # Their paths are fixed by the recipe; these are the rooms that they belong to.

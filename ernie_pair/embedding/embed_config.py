@@ -123,9 +123,7 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
         help="JSON file to write: recall, mrr, ndcg and spearman for each length", group="data"
     )
     dims: str = option(
-        "",
-        help="lengths to measure besides --dim, for example 64,128; all: those of training",
-        group="model",
+        "", help="lengths to measure besides --dim, for example 64,128; all: those of training", group="model"
     )
     text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
     text_b: str = option("", help=SECOND_TEXT_HELP, group="data")

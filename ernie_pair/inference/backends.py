@@ -1,7 +1,7 @@
-"""An exported model on ONNX Runtime or on Paddle Inference, on the CPU: ids in, logits out.
+"""An exported model on ONNX Runtime or on Paddle Inference: ids in, logits out. Neither needs the other.
 
-Neither needs the other; `gpu_backends` has those for GPUs.
-
+A GPU is the first one that CUDA_VISIBLE_DEVICES shows: Paddle Inference computes there in float32 or half
+precision, ONNX Runtime in float32.
 B batch, S sequence, C classes. ``rules`` of a backend says which batches suit it.
 """
 
@@ -13,14 +13,19 @@ from typing import Any, Iterator, List
 import numpy as np
 
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.installation import import_optional
+from data_tools.files.installation import import_optional, install_command
 from ernie_pair.inference.exported_model import FILES_OF, ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.runtime.cpu import refuse_no_bf16
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime"}
-MOST_TOKENS, LENGTH_STEP, SHAPES_KEPT = 1024, 8, 8  # for Paddle Inference; the last two in bf16
-STDERR, CPU_PROVIDER = 2, "CPUExecutionProvider"
+MOST_TOKENS, LENGTH_STEP, SHAPES_KEPT = 1024, 8, 8  # for Paddle Inference on a CPU; the last two in bf16
+STDERR, CPU_PROVIDER, CUDA_PROVIDER = 2, "CPUExecutionProvider", "CUDAExecutionProvider"
+# Paddle Inference's names of precisions. Softmax and layer norm stay in float32 by its own rules.
+PRECISION_TYPES = {"fp32": "Float32", "bf16": "Bfloat16", "fp16": "Half"}
+FIRST_POOL_MB = 256  # that Paddle allocates at once on a GPU; it allocates more when needed
+# All activations of a pass are kept: for 12 layers x 768 in float32 about 1 MB a token.
+MOST_GPU_TOKENS = 4096
 BACKEND_HELP = "auto: onnx if it is installed; onnx-int8: if the model was exported with --quantize int8"
 THREADS_HELP = "threads of one forward pass; 0: the number of cores of this process"
 PRECISION_HELP = (
@@ -29,82 +34,99 @@ PRECISION_HELP = (
 )
 
 
-PRECISIONS = ("fp32", "bf16", "fp16")
-
-
 def open_backend(
     exported: ExportedModel, name: str, threads: int, precision: str = "fp32", device: str = "cpu"
 ):
     """Open the model for ``name``: onnx, paddle, onnx-int8, or auto for the first exported and installed.
 
     ``threads``: of one forward pass. ``precision``: fp32, or bf16, and on a GPU fp16, which only Paddle
-    Inference supports; auto then is paddle. ``device``: cpu or gpu. Raises InputError for another precision,
-    when there is no such model, or if the device lacks the precision; CheckpointError when its files are
-    damaged.
+    Inference supports; auto then is paddle. ``device``: cpu or gpu, for which auto is the first that can use
+    one. Raises InputError for another precision, when there is no such model, or if the device lacks the
+    precision; CheckpointError when its files are damaged.
     """
-    if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision} is not one of {', '.join(PRECISIONS)}; use one of them")
+    if precision not in PRECISION_TYPES:
+        raise InputError(
+            f"--precision {precision} is not one of {', '.join(PRECISION_TYPES)}; use one of them"
+        )
     held = [each for each in FILES_OF if exported.holds(each)]
     if not held:
         raise CheckpointError(f"{exported.folder} holds no model; export it again")
-    if device == "gpu":
-        from ernie_pair.inference.gpu_backends import open_on_gpu  # whose backends derive from these
+    choose = _gpu_backend if device == "gpu" else _cpu_backend
+    name = choose(exported, name, held, precision)
+    if name not in held:
+        cure = f"pass --backend {held[0]}"
+        if precision != "fp32":
+            cure = f"--precision {precision} takes one; export it with --format both, or use --precision fp32"
+        raise InputError(f"{exported.folder} holds no model for {name}; {cure}")
+    if name == "paddle":
+        return PaddleBackend(exported, threads, precision, device)
+    return OnnxBackend(exported, threads, name, device=device)
 
-        return open_on_gpu(exported, name, held, threads, precision)
+
+def _cpu_backend(exported: ExportedModel, name: str, held: List[str], precision: str) -> str:
     if precision == "fp16":
         raise InputError("--precision fp16 needs --device gpu; use fp32, or bf16 with --backend paddle")
     if precision == "bf16":
-        name = _bf16_backend(name)
+        if name not in ("auto", "paddle"):
+            raise InputError(f"--precision bf16 is for --backend paddle, not {name}; use --precision fp32")
         refuse_no_bf16()
+        return "paddle"
+    return next((each for each in held if find_spec(LIBRARY_OF[each])), held[0]) if name == "auto" else name
+
+
+def _gpu_backend(exported: ExportedModel, name: str, held: List[str], precision: str) -> str:
     if name == "auto":
-        name = next((each for each in held if find_spec(LIBRARY_OF[each])), held[0])
-    if name not in held:
-        raise InputError(f"{exported.folder} holds no model for {name}; {cure_of(held[0], precision)}")
-    if name == "paddle":
-        return PaddleBackend(exported, threads, precision)
-    return {"onnx": OnnxBackend, "onnx-int8": Int8Backend}[name](exported, threads)
-
-
-def _bf16_backend(name: str) -> str:
-    """Return paddle, which computes in bf16. Raises InputError when another backend is requested."""
-    if name not in ("auto", "paddle"):
-        raise InputError(f"--precision bf16 is for --backend paddle, not {name}; use --precision fp32")
-    return "paddle"
-
-
-def cure_of(held: str, precision: str) -> str:
-    """Return what to do if the model was exported not for Paddle Inference, but for ``held``."""
-    if precision != "fp32":
-        return f"--precision {precision} takes one; export it with --format both, or use --precision fp32"
-    return f"pass --backend {held}"
+        installed = {each for each in ("paddle", "onnx") if each in held and find_spec(LIBRARY_OF[each])}
+        if "paddle" in installed and import_optional("paddle", "gpu").is_compiled_with_cuda():
+            return "paddle"
+        onnxruntime = import_optional("onnxruntime", "predict") if "onnx" in installed else None
+        if precision == "fp32" and onnxruntime and CUDA_PROVIDER in onnxruntime.get_available_providers():
+            return "onnx"
+        raise InputError(
+            f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(held)}) has a "
+            f"GPU here for --precision {precision}; {install_command('gpu')}, or pass --device cpu"
+        )
+    if name == "onnx-int8":
+        raise InputError("--backend onnx-int8 runs on the CPU; use --backend paddle, or --device cpu")
+    if precision != "fp32" and name != "paddle":
+        raise InputError(f"--precision {precision} is for --backend paddle, not {name}; use --precision fp32")
+    return name
 
 
 class OnnxBackend:
-    """ONNX Runtime on the CPU. Raises CheckpointError when the file of the model is damaged."""
+    """ONNX Runtime. Raises CheckpointError when the file of the model is damaged, InputError without CUDA.
 
-    name, precision, where = "onnx", "fp32", "cpu"
-    output = "logits"  # of the file; other kinds of models have another name
+    ``name``: onnx, or onnx-int8 for the file with int8 weights; ``output``: what the file calls its answer.
+    """
+
     rules = BatchRules()
 
-    def __init__(self, exported: ExportedModel, threads: int):
+    def __init__(
+        self,
+        exported: ExportedModel,
+        threads: int,
+        name: str = "onnx",
+        output: str = "logits",
+        device: str = "cpu",
+    ):
+        self.name, self.precision, self.output = name, "int8" if name == "onnx-int8" else "fp32", output
+        self.where = "cpu" if device == "cpu" else "gpu:0, by CUDA"
         onnxruntime = import_optional("onnxruntime", "predict")
-        (path,) = map(exported.file, FILES_OF[self.name])
+        (path,) = map(exported.file, FILES_OF[name])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         # Threads that wait for their part would spin: 16% more processor time with two threads.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        providers = [CPU_PROVIDER] if device == "cpu" else _cuda_providers(onnxruntime)
         try:
-            self._session = onnxruntime.InferenceSession(
-                str(path), options, providers=self._providers(onnxruntime)
-            )
-        except InputError:
-            raise
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # its own classes, which derive from Exception only
             raise CheckpointError(f"{path}: {_first_line(error)}; export the model again") from None
-
-    def _providers(self, onnxruntime) -> List[Any]:
-        """Return the execution providers, in the order of preference."""
-        return [CPU_PROVIDER]
+        if device == "gpu" and self._session.get_providers()[0] != CUDA_PROVIDER:
+            raise InputError(
+                "--device gpu: ONNX Runtime could not start CUDA, of which it needs version 12 and cuDNN 9 "
+                "(its own log says what is missing); install them, use --backend paddle, or pass --device cpu"
+            )
 
     def logits(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [B, C], of token ids and token types, int64 [B, S] each."""
@@ -112,14 +134,20 @@ class OnnxBackend:
         return self._session.run([self.output], feed)[0]
 
 
-class Int8Backend(OnnxBackend):
-    """The ONNX model with int8 weights. Raises CheckpointError when its file is damaged."""
-
-    name, precision = "onnx-int8", "int8"
+def _cuda_providers(onnxruntime) -> List[Any]:
+    if CUDA_PROVIDER not in onnxruntime.get_available_providers():
+        raise InputError(
+            "--device gpu: this ONNX Runtime has no CUDA; pip uninstall onnxruntime && pip install "
+            f"onnxruntime-gpu=={onnxruntime.__version__}, use --backend paddle, or pass --device cpu"
+        )
+    # TF32 rounds the factors of products to 10 bits, which --precision fp32 must not do.
+    return [(CUDA_PROVIDER, {"device_id": "0", "use_tf32": "0"}), CPU_PROVIDER]
 
 
 class PaddleBackend:
-    """Paddle Inference on the CPU, by oneDNN. Raises CheckpointError when the files of the model are damaged.
+    """Paddle Inference, on a CPU by oneDNN.
+
+    Raises CheckpointError when the files of the model are damaged, InputError without a GPU that can be used.
 
     oneDNN plans a product again for every shape. Its passes for fully connected layers would do so for 2 s
     per shape, and keep a copy of all weights for each (12 layers x 768: 340 MB): they are off, and float32
@@ -128,35 +156,49 @@ class PaddleBackend:
     (1.3 MB a token there), which ``rules`` bounds.
     """
 
-    name, where = "paddle", "cpu"
+    name = "paddle"
 
-    def __init__(self, exported: ExportedModel, threads: int, precision: str = "fp32"):
+    def __init__(self, exported: ExportedModel, threads: int, precision: str = "fp32", device: str = "cpu"):
         inference = import_optional("paddle", "cpu").inference
         model, parameters = map(exported.file, FILES_OF[self.name])
-        self.precision = precision
+        self.precision, self.where = precision, device
         config = inference.Config(str(model), str(parameters))
         config.disable_glog_info()
         config.set_cpu_math_library_num_threads(threads)
         config.enable_memory_optim()
-        self.rules = self._configure(config, inference, precision)
+        self.rules = self._use_gpu(config, inference) if device == "gpu" else self._use_cpu(config)
+        is_quiet = device == "cpu" and precision == "bf16"
         try:
-            with _without_stderr() if precision == "bf16" else nullcontext():
+            with _without_stderr() if is_quiet else nullcontext():
                 self._predictor = inference.create_predictor(config)
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"{model}: {_first_line(error)}; export the model again") from None
         self._inputs = [self._predictor.get_input_handle(n) for n in ("input_ids", "token_type_ids")]
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
 
-    def _configure(self, config, inference, precision: str) -> BatchRules:
-        """Choose the device in ``config``, and return which batches suit it."""
+    def _use_cpu(self, config) -> BatchRules:
         config.disable_gpu()
         config.enable_mkldnn()
         config.disable_mkldnn_fc_passes()
-        if precision == "fp32":
+        if self.precision == "fp32":
             return BatchRules(MOST_TOKENS)
         config.enable_mkldnn_bfloat16()
         config.set_mkldnn_cache_capacity(SHAPES_KEPT)
         return BatchRules(MOST_TOKENS, LENGTH_STEP, rounds_rows=True)
+
+    def _use_gpu(self, config, inference) -> BatchRules:
+        from ernie_pair.kernels.choice import DTYPES  # these need the libraries of training
+        from ernie_pair.runtime.device import start_device
+        from ernie_pair.runtime.gpu.builds import paddle_capability, refuse_old_gpu
+        from ernie_pair.runtime.processes.world import World
+
+        self.where, flag = start_device("gpu", World()), f"--precision {self.precision}"
+        if self.precision != "fp32":
+            refuse_old_gpu(paddle_capability(), DTYPES[self.precision], flag, "use another precision")
+        number = int(self.where.partition(",")[0].partition(":")[2])
+        kind = getattr(inference.PrecisionType, PRECISION_TYPES[self.precision])
+        config.enable_use_gpu(FIRST_POOL_MB, number, kind)
+        return BatchRules(MOST_GPU_TOKENS)
 
     def logits(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [B, C], of token ids and token types, int64 [B, S] each."""

@@ -7,7 +7,7 @@ N texts, B batch, S sequence, D length of a vector.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional, Sequence, Union
+from typing import Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -72,11 +72,7 @@ class TextEmbedder:
     """
 
     def __init__(
-        self,
-        model: EmbeddingModel,
-        dim: int = 0,
-        batch_size: int = BATCH_SIZE,
-        prompt: Optional[str] = None,
+        self, model: EmbeddingModel, dim: int = 0, batch_size: int = BATCH_SIZE, prompt: Optional[str] = None
     ):
         self.model, self.batch_size, self.num_cut = model, batch_size, 0
         self.settings, self.backend = model.settings, model.backend
@@ -92,6 +88,11 @@ class TextEmbedder:
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of everything that a vector depends on; see `fingerprint_of`."""
         return fingerprint_of(self.model.model_sha256, self.settings, self.dim)
+
+    @property
+    def identity(self) -> Tuple[str, str]:
+        """Return the fingerprint, and what computes the vectors."""
+        return self.fingerprint, self.backend
 
     def num_tokens(self, text: str, role: str = "") -> int:
         """Return the number of tokens of a text, including [CLS] and [SEP], before truncation.
@@ -121,7 +122,14 @@ class TextEmbedder:
         for picked in evaluation_batches(rows.lengths, self.batch_size):
             batch = rows.batch(picked)
             vectors[picked] = self.model.forward(batch.input_ids, batch.token_type_ids)[:, : self.dim]
-        return finished(vectors, self.settings, self.model.name)
+        if self.settings.is_unit:
+            return unit_rows(vectors, self.model.name)
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(bad):
+            raise NumbersError(
+                f"{self.model.name}: the vector of text {bad[0]} is NaN or infinite; the weights are damaged"
+            )
+        return vectors
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Return `embed` of ``texts`` with the model's own prompt for queries."""
@@ -163,18 +171,6 @@ def unit_rows(vectors: np.ndarray, where: str) -> np.ndarray:
     return (vectors / lengths[:, None]).astype(np.float32)
 
 
-def finished(vectors: np.ndarray, settings: EmbeddingSettings, where: str) -> np.ndarray:
-    """Return float32 [N, D] with norm 1, or as they are where ``settings`` say so. Raises NumbersError."""
-    if settings.is_unit:
-        return unit_rows(vectors, where)
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(bad):
-        raise NumbersError(
-            f"{where}: the vector of text {bad[0]} is NaN or infinite; the weights are damaged"
-        )
-    return vectors
-
-
 def open_exported_embedder(
     folder: Union[str, Path],
     *,
@@ -195,9 +191,7 @@ def open_exported_embedder(
         raise InputError(
             f"{folder} is not an exported embedding model; make one with ernie-pair export-embedding"
         )
-    exported = exported_parts(folder, settings)
-    for name in settings.files:
-        exported.file(name)  # checks its hash
+    backend = open_vector_backend(folder, settings, threads or cpu_threads())
     vocab_file = folder / (FAST_TOKENIZER if FAST_TOKENIZER in settings.files else VOCAB)
     if not {CONFIG, vocab_file.name} <= set(settings.files):
         raise CheckpointError(f"{folder}/{EMBEDDING} lacks {CONFIG} or {VOCAB}; export the model again")
@@ -205,34 +199,20 @@ def open_exported_embedder(
     if TOKENIZER not in settings.files and (folder / TOKENIZER).exists():
         raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")
     tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len, of_pairs=False)
-    backend = open_vector_backend(exported, threads or cpu_threads())
-    model = EmbeddingModel(
-        str(folder), settings, settings.model_sha256, tokenizer, backend.logits, backend.name
-    )
-    return TextEmbedder(model, dim, batch_size, prompt)
+    parts = (str(folder), settings, settings.model_sha256, tokenizer, backend.logits, backend.name)
+    return TextEmbedder(EmbeddingModel(*parts), dim, batch_size, prompt)
 
 
-def exported_parts(folder: Path, settings: EmbeddingSettings) -> ExportedModel:
-    """Return the exported files of an embedding model, in the form that a backend takes."""
-    return ExportedModel(folder, (), settings.max_seq_len, 1.0, settings.files)
+def open_vector_backend(folder: Path, settings: EmbeddingSettings, threads: int) -> OnnxBackend:
+    """Open an exported embedding model, the int8 one if there is one: its ``logits`` are vectors [B, D].
 
-
-class VectorBackend(OnnxBackend):
-    """An exported embedding model on ONNX Runtime: ``logits`` returns vectors, float32 [B, D]."""
-
-    output = VECTORS
-
-
-class Int8VectorBackend(VectorBackend):
-    """An exported embedding model with int8 weights, on ONNX Runtime."""
-
-    name, precision = "onnx-int8", "int8"
-
-
-def open_vector_backend(exported: ExportedModel, threads: int) -> VectorBackend:
-    """Open the ONNX model of ``exported``, the int8 one if there is one. Raises CheckpointError."""
-    is_int8 = INT8_FILES[0] in exported.files
-    return (Int8VectorBackend if is_int8 else VectorBackend)(exported, threads)
+    Raises CheckpointError when a file is not as exported.
+    """
+    exported = ExportedModel(folder, (), settings.max_seq_len, 1.0, settings.files)
+    for name in settings.files:
+        exported.file(name)  # checks its hash
+    name = "onnx-int8" if INT8_FILES[0] in settings.files else "onnx"
+    return OnnxBackend(exported, threads, name, VECTORS)
 
 
 def describe_cut(embedder: TextEmbedder, count: Optional[int] = None) -> str:

@@ -37,16 +37,7 @@ PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
 ONNX_FILES = ("model.onnx",)
 INT8_FILES = ("model.int8.onnx",)
 FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES, "onnx-int8": INT8_FILES}
-WRITTEN = (
-    *PADDLE_FILES,
-    *ONNX_FILES,
-    *INT8_FILES,
-    VOCAB,
-    FAST_TOKENIZER,
-    CONFIG,
-    TOKENIZER,
-    EXPORT_MANIFEST,
-)
+WRITTEN = (*PADDLE_FILES, *ONNX_FILES, *INT8_FILES, VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER, EXPORT_MANIFEST)
 MOST_MANIFEST_BYTES = 1 << 20
 CURE = "export the model again"
 
@@ -125,10 +116,10 @@ def read_exported(folder: Path) -> ExportedModel:
 def _exported_of(folder: Path, manifest: Dict[str, Any]) -> ExportedModel:
     if manifest["format"] not in READABLE:
         raise ValueError(f"format {manifest['format']!r}, not {EXPORT_FORMAT}")
-    labels, files = manifest["labels"], manifest["files"]
-    max_seq_len, temperature = manifest["max_seq_len"], manifest["temperature"]
-    threshold, symmetric = manifest.get("threshold"), manifest.get("symmetric", "none")
-    target, limits = manifest.get("target", CLASSIFICATION), manifest.get("label_range")
+    labels, files, max_seq_len = manifest["labels"], manifest["files"], manifest["max_seq_len"]
+    temperature, threshold = manifest["temperature"], manifest.get("threshold")
+    symmetric, limits = manifest.get("symmetric", "none"), manifest.get("label_range")
+    target = manifest.get("target", CLASSIFICATION)
     is_sound = {
         "target": target in TARGETS,
         "label_range": limits is None or (target == REGRESSION and is_range(limits)),
@@ -141,5 +132,5 @@ def _exported_of(folder: Path, manifest: Dict[str, Any]) -> ExportedModel:
     }
     if not all(is_sound.values()):
         raise ValueError(", ".join(key for key, sound in is_sound.items() if not sound))
-    asked = (max_seq_len, float(temperature), files, threshold, symmetric, target)
-    return ExportedModel(folder, tuple(labels), *asked, None if limits is None else (limits[0], limits[1]))
+    decides = threshold, symmetric, target, None if limits is None else (limits[0], limits[1])
+    return ExportedModel(folder, tuple(labels), max_seq_len, float(temperature), files, *decides)

@@ -31,8 +31,11 @@ class ShownPair(NamedTuple):
     def __repr__(self) -> str:
         """Return the tokens above their ids and segments, and what was cut."""
         columns = list(zip(self.tokens, map(str, self.input_ids), map(str, self.token_type_ids)))
+        aligned = []
+        for cells in columns:
+            widths = [sum(2 if east_asian_width(c) in "WF" else 1 for c in cell) for cell in cells]
+            aligned.append([cell + " " * (max(widths) - width) for cell, width in zip(cells, widths)])
         names = ("tokens", "ids", "segments")
-        aligned = [_aligned(column) for column in columns]
         lines = [f"{name:9} " + " ".join(cells).rstrip() for name, cells in zip(names, zip(*aligned))]
         gone = [
             f"{counted(len(tokens), 'token')} of the {which} text ({' '.join(tokens)})"
@@ -154,7 +157,6 @@ def show_pair(tokenizer: AnyTokenizer, left: str, right: str, max_seq_len: int) 
 
 
 def _texts_of(given: Any) -> List[str]:
-    """Return several texts as a list. Raises InputError for anything else."""
     texts = [given] if isinstance(given, str) or not hasattr(given, "__iter__") else list(given)
     wrong = [each for each in texts if not isinstance(each, str)]
     if wrong or isinstance(given, str):
@@ -168,14 +170,3 @@ def _enough(max_seq_len: int) -> int:
     if max_seq_len < SHORTEST_PAIR:
         raise InputError(f"max_seq_len={max_seq_len} is below {SHORTEST_PAIR}; raise it")
     return max_seq_len
-
-
-def _aligned(cells: Sequence[str]) -> List[str]:
-    """Return the cells of a column, filled up to the widest."""
-    widest = max(map(_width, cells))
-    return [cell + " " * (widest - _width(cell)) for cell in cells]
-
-
-def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes: two for each wide character."""
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)

@@ -1,36 +1,132 @@
 """Predict with an exported model: texts in, labels and probabilities out, without the training code."""
 
 from pathlib import Path
-from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, NumbersError
 from ernie_pair.inference.backends import open_backend
-from ernie_pair.inference.exported_model import read_exported
-from ernie_pair.inference.ranking import Ranked, rank_texts
+from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
 from ernie_pair.inference.scores import (
+    Decisions,
+    Ranked,
+    ScoreUnit,
+    chosen_calibration,
     decide,
     probabilities,
-    refuse_threshold,
+    rank_texts,
     refuse_threshold_out_of_range,
     refuse_unrankable,
     scores_of,
+    unit_of,
 )
-from ernie_pair.inference.token_rows import (
-    Batch,
-    EncodedPairs,
-    encode_texts,
-    evaluation_batches,
-    open_tokenizer,
-)
+from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
+from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels
 from ernie_pair.models.spec import CONFIG, TOKENIZER, read_spec
-from ernie_pair.models.temperature import score_pairs
+from ernie_pair.models.temperature import Calibration, describe_decision, score_pairs
 from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.processes.world import World
 
 BATCH_SIZE = 64  # pairs in one forward pass
+WINDOW = 4096  # pairs of a file that are asked together
 
 TextPair = Tuple[str, str]
+Advance = Callable[[int], None]  # called with the rows of each batch
+
+
+class PairScorer:
+    """A pair model from any folder, which is loaded once: logits, decisions and scores. Not thread-safe.
+
+    A subclass opens its folder, sets ``where`` (its name in errors), ``labels`` and ``calibration`` (how its
+    logits become classes), and computes ``logits_of_texts``. ``world``: the processes that compute together;
+    ``window``: how many pairs of a file are asked at a time.
+    """
+
+    where: str
+    labels: Labels
+    class_names: Sequence[str]  # of a model without classes, that of its output
+    calibration: Calibration
+    world, window = World(), WINDOW
+
+    @property
+    def identity(self) -> Tuple[str, str]:
+        """Return the hash of the model, and what computes it where answers depend on that, otherwise ''."""
+        raise NotImplementedError
+
+    def logits_of_texts(
+        self, left: Sequence[str], right: Sequence[str], advance: Optional[Advance] = None
+    ) -> np.ndarray:
+        """Return the logits of the pairs (left[i], right[i]) in this order of the texts, float32 [N, C]."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Wait until all processes of the ``world`` are here."""
+
+    @property
+    def unit(self) -> ScoreUnit:
+        """Return the unit of its scores: a probability for two classes, a score for a model without."""
+        return unit_of(self.labels.has_classes, self.labels.label_range)
+
+    @property
+    def threshold(self) -> Optional[float]:
+        """Return the probability from which on a pair is of class 1; None: the most probable class."""
+        return self.calibration.threshold
+
+    @property
+    def symmetric(self) -> str:
+        """Return how pairs are scored: none, or average for the mean of both orders."""
+        return self.calibration.symmetric
+
+    def decide_by(self, threshold: Optional[float], symmetric: str) -> None:
+        """Decide by ``threshold`` and ``symmetric`` where they are given: not None, not auto.
+
+        Raises InputError if they do not fit the model.
+        """
+        self.calibration = chosen_calibration(
+            self.calibration, threshold, symmetric, len(self.class_names), self.where
+        )
+
+    def describe_decision(self, threshold: Optional[float]) -> str:
+        """Return a line on how classes are chosen; ``threshold``: that of the flags."""
+        return describe_decision(self.threshold, threshold is None, self.symmetric)
+
+    def refuse_unrankable(self) -> None:
+        """Raise InputError for a model with more than two classes."""
+        refuse_unrankable(len(self.class_names), self.where)
+
+    def answers(self, logits: np.ndarray) -> Union[Decisions, np.ndarray]:
+        """Return what a file of predictions shows for logits [N, C]: decisions, or scores float64 [N]."""
+        if not self.labels.has_classes:
+            return scores_of(logits, self.labels.label_range)
+        return decide(logits, self.calibration.temperature, self.threshold)
+
+    def score(self, pairs: Sequence[TextPair]) -> np.ndarray:
+        """Return a number for every pair, float64 [N], in the order of ``pairs``.
+
+        For a model without classes this is the score, for two classes the probability of class 1, calibrated
+        if the model is. Raises InputError for more than two classes and for an item that is not a pair of
+        texts, NumbersError for logits that are not finite.
+        """
+        self.refuse_unrankable()
+
+        def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+            return self.logits_of_texts(left, right, lambda rows: None)  # which shows no bar
+
+        logits = score_pairs(score, *texts_of(pairs), self.symmetric)
+        if not self.labels.has_classes:
+            return scores_of(logits, self.labels.label_range)
+        return probabilities(logits, self.calibration.temperature)[:, 1]
+
+
+def texts_of(pairs: Sequence[TextPair]) -> Tuple[List[str], List[str]]:
+    """Return the first and the second texts. Raises InputError for an item that is not a pair of texts."""
+    for place, pair in enumerate(pairs):
+        is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+        if not (is_pair and all(isinstance(text, str) for text in pair)):
+            raise InputError(f"pair {place} is {str(pair)[:60]}; give two texts")
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
 class Prediction(NamedTuple):
@@ -41,7 +137,7 @@ class Prediction(NamedTuple):
     probabilities: np.ndarray  # float32 [pairs, classes]
 
 
-class PairPredictor:
+class PairPredictor(PairScorer):
     """Predict with an exported model, which is loaded once. Not thread-safe.
 
     >>> from ernie_pair import PairPredictor
@@ -71,19 +167,36 @@ class PairPredictor:
         precision: str = "fp32",
         device: str = "cpu",
     ):
-        self.exported = read_exported(Path(folder))
-        self.class_names = self.exported.labels
-        self.symmetric = self.exported.calibration.chosen_symmetry(symmetric, str(folder))
-        self.threshold = self.exported.threshold if threshold is None else threshold
-        refuse_threshold(threshold, len(self.class_names), str(folder))
+        self.exported = exported = read_exported(Path(folder))
+        self.where, self.calibration = str(folder), exported.calibration
+        self.labels, self.class_names = _labels_of(exported), exported.labels
+        self.decide_by(threshold, symmetric)
         refuse_threshold_out_of_range(threshold)
-        if TOKENIZER in self.exported.files:
-            self.exported.file(TOKENIZER)  # checks its hash; read_spec reads it
-        vocab_file = self.exported.tokenizer_file
-        spec = read_spec(self.exported.file(CONFIG), vocab_file)
-        self._tokenizer = open_tokenizer(vocab_file, spec, self.exported.max_seq_len)
-        self._backend = open_backend(self.exported, backend, threads or cpu_threads(), precision, device)
+        if TOKENIZER in exported.files:
+            exported.file(TOKENIZER)  # checks its hash; read_spec reads it
+        vocab_file = exported.tokenizer_file
+        spec = read_spec(exported.file(CONFIG), vocab_file)
+        self._tokenizer = open_tokenizer(vocab_file, spec, exported.max_seq_len)
+        self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)
         self.backend, self.device = self._backend.name, self._backend.where
+
+    @classmethod
+    def of(cls, config) -> "PairPredictor":
+        """Open the exported model that the flags of a command name. Raises an ErniePairError."""
+        return cls(
+            config.model,
+            config.backend,
+            config.threads,
+            threshold=getattr(config, "threshold", None),
+            symmetric=config.symmetric,
+            precision=config.precision,
+            device=config.device,
+        )
+
+    @property
+    def identity(self) -> Tuple[str, str]:
+        """Return the hash of export.json, which holds that of each file, and ''."""
+        return sha256_of_file(self.exported.folder / EXPORT_MANIFEST), ""
 
     @property
     def precision(self) -> str:
@@ -104,22 +217,15 @@ class PairPredictor:
         """
         if not self.exported.has_classes:
             raise InputError(f"{self.exported.folder} is a model for {self.exported.target}; use its `score`")
-        logits = self.logits(pairs)
-        classes, shares = decide(logits, self.exported.temperature, self.threshold)
-        names = [self.class_names[number] for number in classes]
-        return Prediction(classes, names, shares.astype(np.float32))
+        classes, shares = self.answers(self.logits(pairs))
+        return Prediction(classes, [self.class_names[number] for number in classes], shares)
 
-    def score(self, pairs: Sequence[TextPair]) -> np.ndarray:
-        """Return a number for every pair, float64 [N], in the order of ``pairs``.
-
-        For a model without classes this is the score, for two classes the probability of class 1, calibrated
-        if the model is. Raises InputError for more than two classes, and whatever ``logits`` raises.
-        """
-        self.refuse_unrankable()
-        logits, exported = self.logits(pairs), self.exported
-        if exported.has_classes:
-            return probabilities(logits, exported.temperature)[:, 1]
-        return scores_of(logits, exported.label_range)
+    def answers(self, logits: np.ndarray) -> Union[Decisions, np.ndarray]:
+        """Return the decisions on logits [N, C], their probabilities float32, or scores float64 [N]."""
+        found = super().answers(logits)
+        if isinstance(found, Decisions):
+            return found._replace(probabilities=found.probabilities.astype(np.float32))
+        return found
 
     def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[Ranked]:
         """Return the ``top_k`` candidates that match ``query`` best, best first: (place, text, score).
@@ -138,47 +244,38 @@ class PairPredictor:
             raise InputError(f"the query is {str(query)[:60]}; give a text")
         return rank_texts(lambda window: self.score([(query, text) for text in window]), candidates, top_k)
 
-    def refuse_unrankable(self) -> None:
-        """Raise InputError for a model with more than two classes."""
-        refuse_unrankable(len(self.class_names), str(self.exported.folder))
-
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return the logits of the pairs before temperature and softmax, float32 [N, C].
 
         Raises InputError for an item that is not a pair of texts, NumbersError for logits that are not
         finite.
         """
-        return score_pairs(self._logits_of_texts, *self._texts_of(pairs), self.symmetric)
+        return score_pairs(self.logits_of_texts, *texts_of(pairs), self.symmetric)
 
-    def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-        rows = encode_texts(left, right, None, self._tokenizer, self.exported.max_seq_len)
+    def logits_of_texts(
+        self, left: Sequence[str], right: Sequence[str], advance: Optional[Advance] = None
+    ) -> np.ndarray:
+        """Return the logits of the pairs (left[i], right[i]), float32 [N, C]; see ``logits``."""
+        rules, longest = self._backend.rules, self.exported.max_seq_len
+        rows = encode_texts(left, right, None, self._tokenizer, longest)
         logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
-        for picked in evaluation_batches(rows.lengths, BATCH_SIZE, self._backend.rules):
-            batch = self._batch(rows, picked)
+        for picked in evaluation_batches(rows.lengths, BATCH_SIZE, rules):
+            more = (1 << (len(picked) - 1).bit_length()) - len(picked) if rules.rounds_rows else 0
+            length = min(rules.padded(int(rows.lengths[picked].max())), longest)
+            batch = rows.batch(np.pad(picked, (0, more), mode="edge"), length)
             logits[picked] = self.logits_of_ids(batch.input_ids, batch.token_type_ids)[: len(picked)]
+            if advance is not None:
+                advance(len(picked))
         if not np.isfinite(logits).all():
             raise NumbersError(f"{self.exported.folder} returns NaN or infinity; export the model again")
         return logits
-
-    def _batch(self, rows: EncodedPairs, picked: np.ndarray) -> Batch:
-        """Return the batch of the ``picked`` rows, in a shape that suits the backend.
-
-        If it takes few shapes, the last row may be repeated.
-        """
-        rules = self._backend.rules
-        length = min(rules.padded(int(rows.lengths[picked].max())), self.exported.max_seq_len)
-        if rules.rounds_rows:
-            more = (1 << (len(picked) - 1).bit_length()) - len(picked)
-            picked = np.pad(picked, (0, more), mode="edge")
-        return rows.batch(picked, length)
 
     def logits_of_ids(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [B, C], of ids and token types int64 [B, S], in one forward pass."""
         return self._backend.logits(input_ids, token_type_ids)
 
-    def _texts_of(self, pairs: Sequence[TextPair]) -> Tuple[List[str], List[str]]:
-        for place, pair in enumerate(pairs):
-            is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
-            if not (is_pair and all(isinstance(text, str) for text in pair)):
-                raise InputError(f"pair {place} is {str(pair)[:60]}; give two texts")
-        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+def _labels_of(exported) -> Labels:
+    if exported.target == CLASSIFICATION:
+        return Labels.named({name: number for number, name in enumerate(exported.labels)})
+    return Labels.of_candidates() if exported.target == RANKING else Labels.scores(exported.label_range)

@@ -2,9 +2,9 @@
 
 import socket
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, Literal, TypeVar
+from typing import Any, Callable, Hashable, Iterable, Iterator, Literal, Tuple, TypeVar
 
 from data_tools.files.errors import InputError, MachineError
 from data_tools.files.ray_pool import ray_map, require_ray
@@ -50,12 +50,40 @@ class RayFlags(Options):
         """Yield ``ask`` of each item, in order, here or by Ray, which pickles it."""
         if self.engine == "local":
             return map(ask, items)
-        return partial(ray_map, workers=self.workers, address=self.ray_address)(ask, items)
+        return ray_map(ask, items, workers=self.workers, address=self.ray_address)
 
 
-def refuse_unseen(folder: str) -> None:
-    """Raise MachineError, in a task, if this machine does not see the folder of the model."""
-    if not Path(folder).exists():
-        raise MachineError(
-            f"{folder}: not seen by {socket.gethostname()}; put it where all machines of the cluster see it"
-        )
+@dataclass(frozen=True)
+class RayModel:
+    """The answers of a model to items in the tasks of Ray, each of which opens it once. Picklable.
+
+    ``open(*words)`` opens it, ``ask`` asks it for an item. ``identity``: the hash of the model here, and what
+    computes it, '' where that is no matter: another machine must answer as this one.
+    """
+
+    open: Callable[..., Any]
+    words: Tuple[Hashable, ...]
+    folder: str
+    identity: Tuple[str, str]
+    ask: Callable[[Any, Any], Any]
+
+    def __call__(self, item: Any) -> Any:
+        """Return the answer to an item. Raises MachineError on a machine that would give another."""
+        host, (_, wanted) = socket.gethostname(), self.identity
+        if not Path(self.folder).exists():
+            raise MachineError(
+                f"{self.folder}: not seen by {host}; put it where all machines of the cluster see it"
+            )
+        model = _opened(self.open, self.words)
+        if model.identity != self.identity:
+            other = f", or computed by {model.identity[1]} and not {wanted}" if wanted else ""
+            cure = ", or pass --kernels plain" if wanted else ""
+            raise MachineError(
+                f"{self.folder} on {host} is another model{other}; give all machines the same{cure}"
+            )
+        return self.ask(model, item)
+
+
+@lru_cache(maxsize=1)  # in a task alone: later the folder may hold another model
+def _opened(opens: Callable[..., Any], words: Tuple[Hashable, ...]) -> Any:
+    return opens(*words)

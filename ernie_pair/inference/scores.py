@@ -1,11 +1,17 @@
-"""The output of a model without classes as the displayed score."""
+"""What follows from the logits of a pair model: probabilities, classes, scores and rankings."""
 
-from typing import NamedTuple, Optional, Sequence, Tuple
+from dataclasses import replace
+from heapq import heappush, heapreplace
+from itertools import islice
+from typing import Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.files.errors import InputError
+from data_tools.files.errors import InputError, NumbersError
 from data_tools.options.options import Bounds
+from ernie_pair.models.temperature import Calibration
+
+CANDIDATES = 4096  # ranked at a time
 
 
 def scores_of(outputs: np.ndarray, label_range: Optional[Tuple[float, float]]) -> np.ndarray:
@@ -98,3 +104,63 @@ def refuse_threshold_out_of_range(threshold: Optional[float]) -> None:
 def are_names(names: Sequence[str]) -> bool:
     """Return whether classes have real names, other than 0, 1 and so on or LABEL_0, LABEL_1."""
     return any(name not in (str(number), f"LABEL_{number}") for number, name in enumerate(names))
+
+
+def chosen_calibration(
+    saved: Calibration, threshold: Optional[float], symmetric: str, num_classes: int, where: str
+) -> Calibration:
+    """Return how the model ``where`` decides: as ``saved``, but for ``threshold`` and ``symmetric`` if given.
+
+    Raises InputError for a threshold of other than two classes, or a way of scoring it was not tuned for.
+    """
+    refuse_threshold(threshold, num_classes, where)
+    chosen = saved.chosen_symmetry(symmetric, where)
+    return replace(saved, symmetric=chosen, threshold=saved.threshold if threshold is None else threshold)
+
+
+class Ranked(NamedTuple):
+    """A candidate and how well it matches the query."""
+
+    place: int  # among the candidates, from 0
+    text: str
+    score: float  # a probability with two classes, otherwise the score of the model
+
+
+def rank_texts(
+    score: Callable[[Sequence[str]], np.ndarray], candidates: Iterable[str], top_k: int
+) -> List[Ranked]:
+    """Return the ``top_k`` candidates with the best ``score``, best first; ties in their order.
+
+    ``score``: candidates to numbers, float64 [N]. ``candidates`` may be an iterator of any length: CANDIDATES
+    and top_k of them are in memory at a time. Raises InputError for a ``top_k`` below 1 and for a candidate
+    that is not a text, NumbersError for a score that is NaN.
+    """
+    if top_k < 1:
+        raise InputError(f"top_k {top_k} is below 1; ask for at least one")
+    if isinstance(candidates, (str, bytes)):
+        raise InputError(f"the candidates are one text, {candidates[:60]!r}; give a list of texts")
+    best: List[Tuple[float, int, str]] = []  # a heap, the worst first; of equals the last one is the worst
+    rest, first = iter(candidates), 0
+    while True:
+        window = list(islice(rest, CANDIDATES))
+        if not window:
+            return [Ranked(-place, text, value) for value, place, text in sorted(best, reverse=True)]
+        for place, text in enumerate(window, first):
+            if not isinstance(text, str):
+                raise InputError(f"candidate {place} is {str(text)[:60]}; give a text")
+        scores = np.asarray(score(window), dtype=np.float64)
+        if np.isnan(scores).any():
+            raise NumbersError(f"the score of candidate {first + int(np.isnan(scores).argmax())} is NaN")
+        is_full = len(best) == top_k
+        for place in np.flatnonzero(scores > best[0][0]) if is_full else range(len(scores)):
+            candidate = (float(scores[place]), -(first + int(place)), window[place])
+            if len(best) < top_k:
+                heappush(best, candidate)
+            elif candidate > best[0]:
+                heapreplace(best, candidate)
+        first += len(window)
+
+
+def best_places(scores: np.ndarray, top_k: int) -> List[int]:
+    """Return the positions of the ``top_k`` best of scores [N], best first; ties in their order."""
+    return np.argsort(-np.asarray(scores), kind="stable")[:top_k].tolist()

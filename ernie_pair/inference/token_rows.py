@@ -160,10 +160,9 @@ def encode_texts(
     """
     rows: List[np.ndarray] = []
     heads: List[int] = []
-    num_cut, is_fast = 0, tokenizer.truncation == "fast"
+    num_cut, is_fast, empty = 0, tokenizer.truncation == "fast", list(tokenizer.empty)
     before, between, after = tokenizer.pair_specials
     room = max_seq_len - len(before) - len(between) - len(after)
-    empty = list(tokenizer.empty)
     for first in range(0, len(left), CHUNK):
         chunk = slice(first, first + CHUNK)
         for a, b in zip(tokenizer.encode_batch(left[chunk]), tokenizer.encode_batch(right[chunk])):
@@ -172,10 +171,7 @@ def encode_texts(
             num_cut += num_a + num_b < len(a) + len(b)
             rows.append(np.array([*before, *a[:num_a], *between, *b[:num_b], *after], dtype=np.int32))
             heads.append(len(before) + num_a + 1)
-    starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
-    numbers = np.array(heads, dtype=np.int64)
-    return EncodedPairs(ids, starts, numbers, labels, tokenizer.pad_id, num_cut, (), len(between) - 1)
+    return _encoded(rows, np.array(heads, dtype=np.int64), labels, tokenizer, num_cut, len(between) - 1)
 
 
 def encode_single_texts(texts: Sequence[str], tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:
@@ -190,10 +186,15 @@ def encode_single_texts(texts: Sequence[str], tokenizer: AnyTokenizer, max_seq_l
         for ids in tokenizer.encode_batch(texts[first : first + CHUNK]):
             num_cut += len(ids) > room
             rows.append(np.array([*before, *(ids[:room] or tokenizer.empty), *after], dtype=np.int32))
-    lengths = np.array(list(map(len, rows)), dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
-    return EncodedPairs(tokens, starts, lengths, None, tokenizer.pad_id, num_cut)
+    return _encoded(rows, np.array(list(map(len, rows)), dtype=np.int64), None, tokenizer, num_cut)
+
+
+def _encoded(
+    rows: List[np.ndarray], heads: np.ndarray, labels, tokenizer: AnyTokenizer, num_cut: int, separators=0
+) -> EncodedPairs:
+    starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+    return EncodedPairs(ids, starts, heads, labels, tokenizer.pad_id, num_cut, (), separators)
 
 
 def exchange_texts(batch: Batch) -> Batch:
@@ -246,21 +247,12 @@ def evaluation_batches(
         by_length = begin + np.argsort(lengths[begin : begin + WINDOW], kind="stable")
         first = 0
         while first < len(by_length):
-            size = _size_at(lengths[by_length[first : first + batch_size]], batch_size, rules)
+            next_lengths, size = lengths[by_length[first : first + batch_size]], batch_size  # ascending
+            while rules.most_tokens and size > 1:  # then the power of two that most_tokens allows
+                longest = int(next_lengths[min(size, len(next_lengths)) - 1])
+                if size * rules.padded(longest) <= rules.most_tokens:
+                    break
+                size = 1 << ((size - 1).bit_length() - 1)
             batches.append(by_length[first : first + size])
             first += size
     return batches
-
-
-def _size_at(lengths: np.ndarray, batch_size: int, rules: BatchRules) -> int:
-    """Return how many rows make the next batch: ``batch_size``, or the power of two that most_tokens allows.
-
-    ``lengths``: those of the next batch_size rows, ascending.
-    """
-    size = batch_size
-    while rules.most_tokens and size > 1:
-        longest = int(lengths[min(size, len(lengths)) - 1])
-        if size * rules.padded(longest) <= rules.most_tokens:
-            break
-        size = 1 << ((size - 1).bit_length() - 1)
-    return size

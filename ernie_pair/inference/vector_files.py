@@ -12,7 +12,7 @@ Two vectors, [0.6, 0.8] and [1, 0], are in int8 [[95, 127], [127, 0]] with the s
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional, Union
+from typing import Dict, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -110,10 +110,7 @@ def open_vectors(folder: Union[str, Path]) -> VectorFile:
     path = Path(folder) / VECTORS_JSON
     if not path.is_file():
         raise InputError(f"{folder} holds no {VECTORS_JSON}; make vectors with ernie-pair embed")
-    return _checked(Path(folder), read_json_object(path, CURE))
-
-
-def _checked(folder: Path, found: Dict[str, Any]) -> VectorFile:
+    found = read_json_object(path, CURE)
     files = found.get("files")
     is_sound = {
         "format": found.get("format") == VECTORS_FORMAT,
@@ -125,7 +122,6 @@ def _checked(folder: Path, found: Dict[str, Any]) -> VectorFile:
     }
     for key, sound in is_sound.items():
         if not sound:
-            raise InputError(f"{folder / VECTORS_JSON}: wrong or missing: {key}; {CURE}")
-    return VectorFile(
-        folder, **{key: found[key] for key in VectorFile.__dataclass_fields__ if key != "folder"}
-    )
+            raise InputError(f"{path}: wrong or missing: {key}; {CURE}")
+    named = {key: found[key] for key in VectorFile.__dataclass_fields__ if key != "folder"}
+    return VectorFile(Path(folder), **named)

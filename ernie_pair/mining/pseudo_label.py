@@ -26,7 +26,8 @@ from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, refuse_ending, 
 from ernie_pair.pair.config.ask_config import AskConfig
 from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.score.evaluation.inference_model import InferenceModel, results_of
+from ernie_pair.score.evaluation.inference_model import InferenceModel
+from ernie_pair.score.evaluation.scorer import results_of
 
 
 @dataclass(frozen=True)

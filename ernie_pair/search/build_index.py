@@ -6,10 +6,11 @@ after a killed one reuses them; the folder appears when it is complete.
 
 import logging
 import os
+from array import array
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Dict, List, Literal, NamedTuple, Optional, Sequence
+from typing import Dict, List, Literal, Optional, Sequence, Union
 
 import numpy as np
 
@@ -22,7 +23,10 @@ from data_tools.options.options import Options, option, refuse_empty
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.named_texts import LeftOut, read_texts, refuse_repeated_ids
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
-from ernie_pair.inference.embedder import describe_cut
+from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.inference.embedder import EmbedderOptions, describe_cut
+from ernie_pair.inference.exported_model import EXPORT_MANIFEST
+from ernie_pair.models.embedding_json import read_embedding
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -45,7 +49,6 @@ from ernie_pair.search.index_folder import (
     TextTable,
     TextTableWriter,
 )
-from ernie_pair.search.models import files_of_model, open_embedding_model
 from ernie_pair.search.vector_chunks import (
     CHUNK,
     StoredVectors,
@@ -87,10 +90,7 @@ class IndexConfig(Options):
         group="precision",
     )
     dim: int = option(
-        0,
-        help="length of the vectors, one of the model's lengths; 0: full length",
-        group="model",
-        at_least=0,
+        0, help="length of the vectors, one of the model's lengths; 0: full length", group="model", at_least=0
     )
     lists: int = option(
         0,
@@ -135,25 +135,22 @@ class IndexConfig(Options):
         return IndexShape(self.kind, self.precision, self.lists, self.links, self.ef_construction)
 
 
-class Vectors(NamedTuple):
-    """The vectors of all texts, chunk by chunk, and the model that made them."""
-
-    chunks: Chunks
-    dim: int
-    fingerprint: str
-    max_seq_len: int  # 0 if unknown
-    similarity: str
-    prompt: str  # that the texts were read with
-
-
 @with_standard_streams
 def make_index(config: IndexConfig) -> None:
     """Write ``output_dir``, entirely or not at all. Raises an ErniePairError."""
     start_console(World())
     require_faiss()
     output_dir = Path(os.path.realpath(config.output_dir))
-    _refuse_loss(output_dir)
-    results = _results(config, output_dir)
+    is_index = (output_dir / INDEX_MANIFEST).is_file()
+    refuse_loss(output_dir, (*WRITTEN, CONFIG_YAML) if is_index else ())
+    inputs: Dict[str, Sequence[Path]] = {
+        "texts_file": files_of(config.texts_file),
+        "model_path": files_of_model(config.model_path),
+        "vectors": content_of(config.vectors),
+    }
+    outputs = [output_dir / name for name in WRITTEN]
+    settings = settings_of(config, *inputs, "output_dir", "batch_size")
+    results = Results("index", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
         return
     work = work_folder_of(output_dir)
@@ -168,26 +165,25 @@ def make_index(config: IndexConfig) -> None:
     logger.info("the index of %s is in %s", config.texts_file, config.output_dir)
 
 
-def _results(config: IndexConfig, output_dir: Path) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {
-        "texts_file": files_of(config.texts_file),
-        "model_path": files_of_model(config.model_path),
-        "vectors": content_of(config.vectors),
-    }
-    settings = settings_of(config, *inputs, "output_dir", "batch_size")
-    outputs = [output_dir / name for name in WRITTEN]
-    return Results("index", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
+def files_of_model(folder: str) -> List[Path]:
+    """Return the files that determine the answers of a model, trained or exported; '': no model, no files."""
+    settings = read_embedding(Path(folder)) if folder else None
+    is_exported = (Path(folder) / EXPORT_MANIFEST).is_file() or bool(settings and settings.is_exported)
+    if is_exported or not folder:
+        return content_of(folder)
+    from ernie_pair.models import source  # which needs the libraries for training
 
-
-def _refuse_loss(output_dir: Path) -> None:
-    """Raise InputError when what would be replaced is not an earlier index."""
-    refuse_loss(output_dir, (*WRITTEN, CONFIG_YAML) if (output_dir / INDEX_MANIFEST).is_file() else ())
+    return source.files_of_model(folder)
 
 
 def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     left_out = LeftOut()
     count = _write_texts(Path(config.texts_file), draft, left_out if config.on_bad_row == "skip" else None)
-    _refuse_many_lists(config, count)
+    if config.lists > count:  # faiss cannot find centres for them
+        raise InputError(
+            f"--lists {config.lists} is above the {count} texts of {config.texts_file}; use "
+            f"{replace(config.shape, lists=0).lists_for(count)}, or leave it out"
+        )
     if left_out.count:
         logger.warning("left out: %s, the first: %s", counted(left_out.count, "line"), left_out.first)
     vectors = _vectors_of(config, TextTable(draft, TEXTS), work)
@@ -198,41 +194,25 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
         logger.warning("%s", few)
     logger.info("building %s of %d vectors of %d", config.shape.words(count), count, dim)
     with CountProgress(count, "vector") as progress:
-        index = build_index(config.shape, count, dim, vectors.chunks, threads, progress.advance)
+        index = build_index(config.shape, count, dim, vectors, threads, progress.advance)
     write_index(index, draft / INDEX_FILE)
     del index
-    recall = recall_of(VectorIndex(draft / INDEX_FILE, kind, count, dim, threads), vectors.chunks, count)
+    recall = recall_of(VectorIndex(draft / INDEX_FILE, kind, count, dim, threads), vectors, count)
     checked, nearest = counted(min(PROBED, count), "text"), min(NEAREST, count)
     logger.info(
         "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
     )
-    manifest = IndexManifest(
-        *(kind, config.precision, count, dim, vectors.fingerprint, vectors.max_seq_len, recall),
-        similarity=vectors.similarity,
-        prompt=vectors.prompt,
-    )
+    manifest = IndexManifest(kind, config.precision, count, dim, recall_at_10=recall, **vectors.about)
     manifest.write(draft, lines_left_out=left_out.count)
 
 
-def _refuse_many_lists(config: IndexConfig, count: int) -> None:
-    """Raise InputError for more lists than texts: faiss cannot find centres for them."""
-    if config.lists > count:
-        raise InputError(
-            f"--lists {config.lists} is above the {count} texts of {config.texts_file}; use "
-            f"{replace(config.shape, lists=0).lists_for(count)}, or leave it out"
-        )
-
-
-def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
+def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Union[VectorChunks, StoredVectors]:
     """Return the vectors of the texts: existing ones, or those that the model computes now."""
     if config.vectors:
-        stored = StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
-        return Vectors(
-            stored, stored.dim, stored.fingerprint, stored.max_seq_len, stored.similarity, stored.prompt
-        )
-    embedder = open_embedding_model(
-        config.model_path, config.dim, config.device, config.threads or cpu_threads(), config.batch_size
-    )
+        return StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
+    threads = config.threads or cpu_threads()
+    options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
+    embedder = open_embedder(config.model_path, config.device, options)
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
     settings.refuse_search(config.model_path)
     refuse_little_memory(config.shape, len(table), embedder.dim)
@@ -243,7 +223,12 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
         lambda: table.chunks(CHUNK),
         lambda texts: embedder.comparable(embedder.embed_passages(texts)),
         embedder.dim,
-        embedder.fingerprint,
+        {
+            "fingerprint": embedder.fingerprint,
+            "max_seq_len": embedder.max_seq_len,
+            "similarity": settings.similarity,
+            "prompt": prompt,
+        },
         settings.has_unit_products,
     )
     with CountProgress(len(table), "text") as progress:
@@ -252,9 +237,7 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
         logger.info("reused %d of %d vectors, of a run that did not finish", chunks.taken_up, len(table))
     if embedder.num_cut:
         logger.warning("%s", describe_cut(embedder, len(table)))
-    return Vectors(
-        chunks, embedder.dim, embedder.fingerprint, embedder.max_seq_len, settings.similarity, prompt
-    )
+    return chunks
 
 
 def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
@@ -262,18 +245,14 @@ def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
 
     Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts.
     """
-    lines: List[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-    held: List[int] = []
+    lines = array("q")
     tables = TextTableWriter(draft, TEXTS), TextTableWriter(draft, IDS)
     with Progress(files_of(str(path)), 0) as progress, tables[0] as texts, tables[1] as ids:
         for row in read_texts(path, left_out, progress.read, BAD_LINE_CURE):
             texts.append(row.text)
             ids.append(row.id)
-            held.append(row.line)
-            if len(held) >= CHUNK:
-                lines.append(np.array(held, dtype=np.int64))
-                held = []
-    numbers = np.concatenate([*lines, np.array(held, dtype=np.int64)])
+            lines.append(row.line)
+    numbers = np.array(lines, dtype=np.int64)
     if not len(numbers):
         raise InputError(
             f"{path} holds no text, so there is nothing to index; give a file with one text per line"

@@ -8,7 +8,7 @@ All vectors have length 1, so their inner product is their cosine.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Iterator, Tuple
 
@@ -46,20 +46,16 @@ class IndexShape:
 
     def lists_for(self, count: int) -> int:
         """Return the number of lists for ``count`` vectors: 4 sqrt(count), fewer for short lists."""
-        return self.lists or self.lists_by(count)
+        return self.lists or max(1, min(round(4 * math.sqrt(count)), count // FEWEST_PER_LIST))
 
     def few_for_lists(self, count: int) -> str:
         """Return in words that ``count`` vectors are few for the requested lists, or ''."""
         if self.kind != "ivf" or self.lists < 2 or self.lists * FEWEST_PER_LIST <= count:
             return ""
         return (
-            f"{count} texts are few for {self.lists} lists, of which some may stay empty: "
-            f"--lists {self.lists_by(count)} has {FEWEST_PER_LIST} texts or more for each"
+            f"{count} texts are few for {self.lists} lists, of which some may stay empty: --lists "
+            f"{replace(self, lists=0).lists_for(count)} has {FEWEST_PER_LIST} texts or more for each"
         )
-
-    def lists_by(self, count: int) -> int:
-        """Return the usual number of lists for ``count`` vectors."""
-        return max(1, min(round(4 * math.sqrt(count)), count // FEWEST_PER_LIST))
 
     def words(self, count: int) -> str:
         """Return the description for faiss's index_factory."""
@@ -111,24 +107,19 @@ def build_index(
         index.hnsw.efConstruction = shape.ef_construction
     elif shape.kind == "ivf":
         index.cp.min_points_per_centroid = 1  # otherwise its C++ warns; `few_for_lists` says it
-    sample_size = shape.sample_size(count)
     if not index.is_trained:
-        index.train(_sample(chunks, count, dim, sample_size or count))
+        size, first, done = shape.sample_size(count) or count, 0, 0
+        picked = np.sort(np.random.default_rng(SEED).choice(count, size, replace=False))
+        sample = np.empty((size, dim), dtype=np.float32)
+        for chunk in chunks():
+            begin, end = np.searchsorted(picked, [first, first + len(chunk)])
+            sample[done : done + end - begin] = chunk[picked[begin:end] - first]
+            first, done = first + len(chunk), done + end - begin
+        index.train(sample)
     for chunk in chunks():
         index.add(np.ascontiguousarray(chunk))
         advance(len(chunk))
     return index
-
-
-def _sample(chunks: Chunks, count: int, dim: int, size: int) -> np.ndarray:
-    """Return ``size`` of all vectors, float32 [size, D], drawn with SEED."""
-    picked = np.sort(np.random.default_rng(SEED).choice(count, size, replace=False))
-    sample, first, done = np.empty((size, dim), dtype=np.float32), 0, 0
-    for chunk in chunks():
-        mine = picked[np.searchsorted(picked, first) : np.searchsorted(picked, first + len(chunk))] - first
-        sample[done : done + len(mine)] = chunk[mine]
-        first, done = first + len(chunk), done + len(mine)
-    return sample
 
 
 def write_index(index: Any, path: Path) -> None:

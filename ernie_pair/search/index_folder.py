@@ -14,7 +14,7 @@ Of a model that has them also "similarity": "dot" and "prompt": "passage: ", put
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Iterator, List, Tuple
 
 import numpy as np
 
@@ -160,18 +160,6 @@ def open_index_folder(folder: Path) -> IndexFolder:
     found = read_json_object(path, CURE, CheckpointError)
     if found.get("format") != INDEX_FORMAT:
         raise CheckpointError(f"{path}: format {found.get('format')!r}, not {INDEX_FORMAT}; {CURE}")
-    manifest = _manifest_of(path, found)
-    for name in FILES:
-        file = folder / name
-        if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
-            raise CheckpointError(f"{file} is not the file that was written; {CURE}")
-    texts, ids = TextTable(folder, TEXTS), TextTable(folder, IDS)
-    if not len(texts) == len(ids) == manifest.texts:
-        raise CheckpointError(f"{path}: {manifest.texts} texts, and {len(texts)} are there; {CURE}")
-    return IndexFolder(folder, manifest, texts, ids)
-
-
-def _manifest_of(path: Path, found: Dict[str, Any]) -> IndexManifest:
     files = found.get("files")
     is_sound = {
         "kind": found.get("kind") in KINDS,
@@ -188,6 +176,14 @@ def _manifest_of(path: Path, found: Dict[str, Any]) -> IndexManifest:
     for key, sound in is_sound.items():
         if not sound:
             raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
-    return IndexManifest(
+    manifest = IndexManifest(
         **{name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
     )
+    for name in FILES:
+        file = folder / name
+        if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
+            raise CheckpointError(f"{file} is not the file that was written; {CURE}")
+    texts, ids = TextTable(folder, TEXTS), TextTable(folder, IDS)
+    if not len(texts) == len(ids) == manifest.texts:
+        raise CheckpointError(f"{path}: {manifest.texts} texts, and {len(texts)} are there; {CURE}")
+    return IndexFolder(folder, manifest, texts, ids)

@@ -21,9 +21,8 @@ from data_tools.options.standard_streams import refuse_closed_input, with_standa
 from data_tools.text.named_texts import NamedText, read_texts
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.search.build_index import THREADS_HELP
+from ernie_pair.search.build_index import THREADS_HELP, files_of_model
 from ernie_pair.search.index_folder import INDEX_MANIFEST
-from ernie_pair.search.models import files_of_model
 from ernie_pair.search.searcher import RECALL_K, Hit, PairSearcher
 
 DIGITS, PROMPT = 6, "> "
@@ -48,9 +47,7 @@ class SearchConfig(Options):
         group="model",
     )
     query: str = option(
-        TYPED,
-        help="a query, answered on the terminal; -: one query per line of standard input",
-        group="data",
+        TYPED, help="a query, answered on the terminal; -: one query per line of standard input", group="data"
     )
     queries_file: str = option(
         "",
@@ -106,7 +103,7 @@ def search_texts(config: SearchConfig) -> None:
     start_console(World())
     if config.query == TYPED and not config.queries_file:
         refuse_closed_input("--query -", "give a query")
-    results = _results(config)
+    results = _results(config) if config.queries_file else None
     if results is not None and results.are_done():
         return
     if config.queries_file:
@@ -118,11 +115,11 @@ def search_texts(config: SearchConfig) -> None:
         config.model_path,
         config.reranker,
         config.recall_k,
-        config.threshold,
-        config.device,
-        config.threads,
-        config.breadth,
-        config.long_query == "cut",
+        threshold=config.threshold,
+        device=config.device,
+        threads=config.threads,
+        breadth=config.breadth,
+        cuts=config.long_query == "cut",
     )
     if results is not None:
         _answer_file(config, searcher, results, count)
@@ -133,14 +130,13 @@ def search_texts(config: SearchConfig) -> None:
         _answer_lines(config, searcher, sys.stdin)
 
 
-def _results(config: SearchConfig) -> Optional[Results]:
-    if not config.queries_file:
-        return None
+def _results(config: SearchConfig) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
-        **{name: files_of_model(getattr(config, name)) for name in ("model_path", "reranker")},
+        "model_path": files_of_model(config.model_path),
+        "reranker": files_of_model(config.reranker),
         "queries_file": files_of(config.queries_file),
+        "index": files_of(os.path.join(config.index, INDEX_MANIFEST)),  # it has the hash of each file
     }
-    inputs["index"] = files_of(os.path.join(config.index, INDEX_MANIFEST))  # it has the hash of each file
     settings = settings_of(config, *inputs, "answers_file")
     return Results("search", [config.answers_file], inputs, settings, config.overwrite)
 

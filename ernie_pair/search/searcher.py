@@ -9,13 +9,14 @@ import numpy as np
 
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import shown
-from ernie_pair.inference.embedder import TextEmbedder
-from ernie_pair.inference.ranking import best_places
-from ernie_pair.inference.scores import COSINE, PRODUCT
+from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
+from ernie_pair.inference.predictor import PairScorer
+from ernie_pair.inference.scores import COSINE, PRODUCT, best_places
 from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.score.evaluation.scorer import open_scorer
 from ernie_pair.search.index import VectorIndex
 from ernie_pair.search.index_folder import INDEX_FILE, IndexFolder, open_index_folder
-from ernie_pair.search.models import Scorer, open_embedding_model, open_scorer
 from ernie_pair.search.vector_chunks import refuse_bad_vectors
 
 
@@ -89,14 +90,8 @@ class TextRecall:
         self.unit = COSINE if embedder.settings.has_unit_products else PRODUCT
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
         self._embedder, self._folder = embedder, folder
-        self._index = VectorIndex(
-            folder.folder / INDEX_FILE,
-            manifest.kind,
-            manifest.texts,
-            manifest.dim,
-            threads or cpu_threads(),
-            breadth,
-        )
+        path, threads = folder.folder / INDEX_FILE, threads or cpu_threads()
+        self._index = VectorIndex(path, manifest.kind, manifest.texts, manifest.dim, threads, breadth)
 
     def recall(self, queries: Sequence[str], top_k: int = 0) -> List[List[Hit]]:
         """Return the nearest texts of each query, nearest first; longer queries are cut.
@@ -107,13 +102,11 @@ class TextRecall:
         vectors = embedder.comparable(embedder.embed_queries(queries))
         refuse_bad_vectors(vectors, embedder.model.name, is_unit=embedder.settings.has_unit_products)
         cosines, places = self._index.nearest(vectors, min(max(self.recall_k, top_k), self.count))
+        ids, texts = self._folder.ids, self._folder.texts
         return [
-            [self._hit(place, cosine) for place, cosine in zip(row, near) if place >= 0]
+            [Hit(ids[place], texts[place], cosine, cosine) for place, cosine in zip(row, near) if place >= 0]
             for row, near in zip(places.tolist(), cosines.tolist())
         ]
-
-    def _hit(self, place: int, cosine: float) -> Hit:
-        return Hit(self._folder.ids[place], self._folder.texts[place], cosine, cosine)
 
     def why_refused(self, query: str) -> str:
         """Return why a query is refused, in a line; '' if it is not."""
@@ -158,10 +151,13 @@ class PairSearcher:
             raise InputError(f"--recall_k {recall_k} is below 1; use {RECALL_K}, for example")
         folder = open_index_folder(Path(index))
         folder.refuse_breadth(breadth)
-        embedder = open_embedding_model(str(model_path), 0, device, threads)
+        embedder = open_embedder(str(model_path), device, EmbedderOptions(threads=threads))
         self.texts = TextRecall(folder, embedder, recall_k, threads, breadth)
         self.threshold, self.cuts = threshold, cuts
-        self._scorer: Optional[Scorer] = open_scorer(str(reranker), device, threads) if reranker else None
+        self._scorer: Optional[PairScorer] = None
+        if reranker:
+            self._scorer = open_scorer(str(reranker), device, threads)
+            self._scorer.refuse_unrankable()
         (self.texts.unit if self._scorer is None else self._scorer.unit).refuse_outside(threshold)
 
     def search(self, query: str, top_k: int = 10) -> List[Hit]:
@@ -179,13 +175,19 @@ class PairSearcher:
         if top_k < 1:
             raise InputError(f"--top_k {top_k} is below 1; ask for at least one")
         rest = iter(queries)
-        while True:
-            window = list(islice(rest, QUERIES))
-            if not window:
-                return
+        for window in iter(lambda: list(islice(rest, QUERIES)), []):
             for query in window:
                 self.refuse_query(query)
-            yield from self._answers(window, top_k)
+            recalled = self.texts.recall(window, top_k)
+            if self._scorer is None:
+                scores = np.array([hit.similarity for hits in recalled for hit in hits], dtype=np.float64)
+            else:
+                pairs = [(query, hit.text) for query, hits in zip(window, recalled) for hit in hits]
+                scores = self._scorer.score(pairs)
+            first = 0
+            for hits in recalled:
+                yield rerank(hits, scores[first : first + len(hits)], top_k, self.threshold)
+                first += len(hits)
 
     def refuse_query(self, query: str, where: str = "") -> None:
         """Raise InputError for a query that is not a text, empty or too long; ``where``: its location."""
@@ -194,15 +196,3 @@ class PairSearcher:
         reason = self.texts.why_refused(query)
         if reason and not (self.cuts and query.strip()):
             raise InputError(f"{where}{reason}")
-
-    def _answers(self, queries: List[str], top_k: int) -> Iterator[List[Hit]]:
-        recalled = self.texts.recall(queries, top_k)
-        if self._scorer is None:
-            scores = np.array([hit.similarity for hits in recalled for hit in hits], dtype=np.float64)
-        else:
-            pairs = [(query, hit.text) for query, hits in zip(queries, recalled) for hit in hits]
-            scores = self._scorer.score(pairs)
-        first = 0
-        for hits in recalled:
-            yield rerank(hits, scores[first : first + len(hits)], top_k, self.threshold)
-            first += len(hits)

@@ -11,7 +11,7 @@ import hashlib
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 import numpy as np
 
@@ -67,8 +67,9 @@ def remove_chunks(folder: Path) -> None:
 class VectorChunks:
     """The vectors of ``texts``, which yields them CHUNK at a time, computed by ``embed``.
 
-    ``fingerprint``: that of the model; ``is_unit``: whether they are of length 1. Raises NumbersError, when
-    they are computed, for vectors that are not finite or not of that length.
+    ``about``: fingerprint, max_seq_len, similarity and prompt of the model; ``is_unit``: whether they are of
+    length 1. Raises NumbersError, when they are computed, for vectors that are not finite or not of that
+    length.
     """
 
     def __init__(
@@ -77,12 +78,12 @@ class VectorChunks:
         texts: Callable[[], Iterator[List[str]]],
         embed: Embed,
         dim: int,
-        fingerprint: str,
+        about: Dict[str, Any],
         is_unit: bool = True,
     ):
         self._is_unit = is_unit
         self._folder, self._texts, self._embed = folder, texts, embed
-        self.dim, self.fingerprint = dim, fingerprint
+        self.dim, self.about = dim, about
         self._known: List[KeyedCache] = []
         self.taken_up = 0  # texts whose vectors an earlier run computed
 
@@ -90,7 +91,13 @@ class VectorChunks:
         """Compute the missing vectors; ``advance`` is called with the number of texts of every chunk."""
         self._known, self.taken_up = [], 0
         for texts in self._texts():
-            cache = self._cache_of(texts)
+            key: Dict[str, object] = {
+                "format": 1,
+                "model": self.about["fingerprint"],
+                "texts": _hash_of(texts),
+            }
+            shape = ArrayKind(np.dtype(np.float32), (len(texts), self.dim))
+            cache = array_cache(self._folder, key, KIND, shape.fits)
             if cache.read() is None:
                 cache.get(partial(self._vectors, texts), LOCK_SECONDS)
             else:
@@ -111,11 +118,6 @@ class VectorChunks:
         vectors = self._embed(texts)
         refuse_bad_vectors(vectors, "the embedding model", is_unit=self._is_unit)
         return vectors
-
-    def _cache_of(self, texts: Sequence[str]) -> KeyedCache:
-        key: Dict[str, object] = {"format": 1, "model": self.fingerprint, "texts": _hash_of(texts)}
-        wanted = ArrayKind(np.dtype(np.float32), (len(texts), self.dim))
-        return array_cache(self._folder, key, KIND, wanted.fits)
 
 
 class StoredVectors:
@@ -141,15 +143,16 @@ class StoredVectors:
                 f"with {count} texts; {CURE}"
             )
         length = about.get("max_seq_len", 0)
-        self.max_seq_len: int = length if is_whole_number(length, 0) else 0
-        self.dim, self.fingerprint = self._file.dim, self._file.fingerprint
+        length = length if is_whole_number(length, 0) else 0  # 0 if unknown
         prompt, similarity = about.get("prompt", ""), about.get("similarity", SIMILARITIES[0])
         if not isinstance(prompt, str) or similarity not in SEARCHED:
             raise InputError(
                 f"{folder / VECTORS_JSON}: its model compares vectors by {shown(similarity)}, and only "
                 f"{' and '.join(SEARCHED)} are computed here; take another model"
             )
-        self.prompt, self.similarity = prompt, similarity
+        self.dim, made_by = self._file.dim, self._file.fingerprint
+        self.about: Dict[str, Any] = {"fingerprint": made_by, "max_seq_len": length}
+        self.about.update(similarity=similarity, prompt=prompt)
         self._is_unit = about.get("unit", True) is not False or similarity == SIMILARITIES[0]
 
     def __call__(self) -> Iterator[np.ndarray]:

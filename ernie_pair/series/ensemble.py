@@ -34,9 +34,9 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.targets.metrics import METRICS, measure
 from ernie_pair.report.page import Table
 from ernie_pair.score.evaluation.calibration import fit_temperature, is_at_the_end
+from ernie_pair.score.evaluation.evaluate_pair import refuse_one_class, with_asked_precision
 from ernie_pair.score.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
 from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
-from ernie_pair.score.evaluation.tuning import refuse_one_class, with_asked_precision
 from ernie_pair.score.export.export_config import ExportFlags
 from ernie_pair.score.export.export_pair import Source, judging_of, publish_export
 from ernie_pair.series.metric_table import SHOWN, defined, metric_cells, points_of

@@ -125,32 +125,30 @@ class MicroBatcher:
             _settle(self._requests.popleft().answer, error=BusyError())
 
     async def _work(self) -> None:
-        while await self._something_to_do():
+        while True:
+            while not self._requests and not self._closing:
+                self._news.clear()
+                await self._news.wait()
+            if not self._requests:
+                return
             await self._wait_for_more()
             if self._requests:  # otherwise all of them have disconnected
                 await self._answer(self._take())
 
-    async def _something_to_do(self) -> bool:
-        while not self._requests and not self._closing:
-            self._news.clear()
-            await self._news.wait()
-        return bool(self._requests)
-
     async def _wait_for_more(self) -> None:
+        """Wait while the next call has room and holds fewer requests than there were just before."""
         now, max_wait = asyncio.get_running_loop().time, self._batching.max_wait
         if now() - self._answered >= max_wait:
             return  # the model was idle: no client is about to send its next request
         until = max(self._requests[0].arrived, self._answered) + max_wait
-        while self._is_short() and now() < until and not self._closing:
+        while self.waiting < self._batching.max_batch and len(self._requests) < self._expected:
+            if now() >= until or self._closing:
+                return
             self._news.clear()
             try:
                 await asyncio.wait_for(self._news.wait(), until - now())
             except asyncio.TimeoutError:
                 return
-
-    def _is_short(self) -> bool:
-        """Return whether the next call has room, and fewer requests than there were just before."""
-        return self.waiting < self._batching.max_batch and len(self._requests) < self._expected
 
     def _take(self) -> List[_Request]:
         """Take the oldest request, and those after it that fit into its call, from the queue."""

@@ -11,7 +11,7 @@ import os
 import resource
 import select
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, List, Optional, Tuple
 
 import uvicorn
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
@@ -35,17 +35,11 @@ FULL = (
 logger = logging.getLogger(__name__)
 
 
-class Room(NamedTuple):
-    """How many connections at a time, and how many in the system's backlog until they are accepted."""
+def room_for(wanted: int) -> Tuple[int, int]:
+    """Return how many connections at a time, and how many in the system's backlog until they are accepted.
 
-    connections: int
-    backlog: int
-
-
-def room_for(wanted: int) -> Room:
-    """Return room for ``wanted`` connections, or for as many as the limit of open files allows.
-
-    The limit is raised as far as the system allows. Raises MachineError when it leaves none.
+    They are ``wanted`` connections, or as many as the limit of open files allows, which is raised as far as
+    the system does. Raises MachineError when it leaves none.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else OTHER_FILES
@@ -60,7 +54,7 @@ def room_for(wanted: int) -> Room:
         raise MachineError(f"{soft} files may be open at a time, too few for a service; raise ulimit -n")
     if left < wanted:
         logger.warning("only %d connections at a time: %d files may be open (ulimit -n)", left, soft)
-    return Room(min(wanted, left), backlog)
+    return min(wanted, left), backlog
 
 
 def _finite(limit: int) -> int:
@@ -133,9 +127,9 @@ class BoundedProtocol(H11Protocol):
             self.limits.pop(what).cancel()
 
 
-def protocol_for(room: Room) -> type:
-    """Return the class of the connections of one service."""
-    return type("Connection", (BoundedProtocol,), {"most": room.connections})
+def protocol_for(most: int) -> type:
+    """Return the class of the connections of one service, at most so many at a time."""
+    return type("Connection", (BoundedProtocol,), {"most": most})
 
 
 class PatientServer(uvicorn.Server):

@@ -136,7 +136,7 @@ def _post(summary: str, answer: type, words: str, body: Dict[str, Any]) -> Dict[
             **{code: {"model": Refusal, "description": text} for code, text in _REFUSALS.items()},
         },
         "openapi_extra": {
-            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}}
         },
     }
 

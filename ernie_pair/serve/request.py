@@ -36,11 +36,6 @@ class RankQuestion(NamedTuple):
     candidates: List[str]
     top_k: int
 
-    @property
-    def pairs(self) -> List[TextPair]:
-        """Return the query paired with each candidate."""
-        return [(self.query, text) for text in self.candidates]
-
 
 class SearchQuestion(NamedTuple):
     """A query for the index; the best ``top_k`` texts with a score of ``threshold`` or more are returned.
@@ -66,25 +61,22 @@ async def read_body(chunks: AsyncIterator[bytes], announced: str, limits: Limits
 
     Raises RefusedError: 413 when it is above the limit, 408 when it does not arrive within BODY_SECONDS.
     """
+    too_large = RefusedError(413, f"the body is above {limits.max_body} bytes; send fewer pairs at a time")
+
+    async def join() -> bytes:
+        body = bytearray()
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > limits.max_body:
+                raise too_large
+        return bytes(body)
+
     if announced.isdecimal() and int(announced) > limits.max_body:
-        raise _too_large(limits)
+        raise too_large
     try:
-        return await asyncio.wait_for(_join(chunks, limits), BODY_SECONDS)
+        return await asyncio.wait_for(join(), BODY_SECONDS)
     except asyncio.TimeoutError:
         raise RefusedError(408, f"the body did not arrive within {BODY_SECONDS:.0f} seconds") from None
-
-
-async def _join(chunks: AsyncIterator[bytes], limits: Limits) -> bytes:
-    body = bytearray()
-    async for chunk in chunks:
-        body += chunk
-        if len(body) > limits.max_body:
-            raise _too_large(limits)
-    return bytes(body)
-
-
-def _too_large(limits: Limits) -> RefusedError:
-    return RefusedError(413, f"the body is above {limits.max_body} bytes; send fewer pairs at a time")
 
 
 def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
@@ -94,7 +86,10 @@ def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
     """
     pairs = _list_in(_object_in(body, EXAMPLE), "pairs", EXAMPLE, limits)
     for place, pair in enumerate(pairs):
-        _refuse_bad_pair(place, pair, limits)
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+            raise RefusedError(422, f"pair {place} is not a list of two texts; send {EXAMPLE}")
+        for name, text in zip("ab", pair):
+            _refuse_bad_text(f"pair {place}: text {name}", text, limits)
     return list(map(tuple, pairs))
 
 
@@ -155,13 +150,6 @@ def _top_k_in(question: Dict[str, Any]) -> int:
     if not is_whole_number(top_k, 1):
         raise RefusedError(422, "top_k is not a whole number of 1 or more; correct it")
     return top_k
-
-
-def _refuse_bad_pair(place: int, pair, limits: Limits) -> None:
-    if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
-        raise RefusedError(422, f"pair {place} is not a list of two texts; send {EXAMPLE}")
-    for name, text in zip("ab", pair):
-        _refuse_bad_text(f"pair {place}: text {name}", text, limits)
 
 
 def _refuse_bad_text(where: str, text: str, limits: Limits) -> None:

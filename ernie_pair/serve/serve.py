@@ -11,7 +11,9 @@ from typing import List, Literal, Optional
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
 from data_tools.options.options import Options, option
+from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
+from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.models.temperature import describe_decision
 from ernie_pair.runtime.cpu_env import cpu_threads
@@ -19,7 +21,6 @@ from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.search.index_folder import open_index_folder
-from ernie_pair.search.models import open_embedding_model
 from ernie_pair.search.search_texts import BREADTH_HELP
 from ernie_pair.search.searcher import RECALL_K, TextRecall
 from ernie_pair.serve.batcher import answer_function
@@ -53,13 +54,7 @@ class ServeConfig(Options):
     )
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
     device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
-    threads: int = option(
-        0,
-        help=THREADS_HELP,
-        group="devices",
-        unit="threads",
-        at_least=0,
-    )
+    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
     threshold: Optional[float] = option(
         None,
         help="for two classes: predict 1 at this probability or above; none: as exported",
@@ -162,15 +157,7 @@ def serve(config: ServeConfig) -> None:
     for name in LIBRARIES:
         import_optional(name, "serve")
     with listen(config.host, config.port) as listener:
-        predictor = PairPredictor(
-            config.model,
-            config.backend,
-            config.threads,
-            threshold=config.threshold,
-            symmetric=config.symmetric,
-            precision=config.precision,
-            device=config.device,
-        )
+        predictor = PairPredictor.of(config)
         answer_function(predictor)([("你好", "您好")])  # the first pass is slow; no request waits for it
         _serve(config, predictor, _texts_of(config, predictor), listener)
 
@@ -182,7 +169,7 @@ def _texts_of(config: ServeConfig, predictor: PairPredictor) -> Optional[TextRec
     predictor.refuse_unrankable()
     folder = open_index_folder(Path(config.index))
     threads = config.threads or cpu_threads()
-    embedder = open_embedding_model(config.embedding_model, 0, "cpu", threads)
+    embedder = open_embedder(config.embedding_model, "cpu", EmbedderOptions(threads=threads))
     texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth)
     texts.recall(["你好"])  # as above
     logger.info("/search searches the %d texts of %s", texts.count, config.index)
@@ -194,11 +181,11 @@ def _serve(
 ) -> None:
     import uvicorn
 
-    from ernie_pair.serve.app import create_app
     from ernie_pair.serve.batcher import Batching
     from ernie_pair.serve.connections import KEEP_ALIVE_SECONDS, PatientServer, protocol_for, room_for
     from ernie_pair.serve.documentation import curl_line
     from ernie_pair.serve.request import Limits
+    from ernie_pair.serve.service import create_app
 
     app = create_app(
         predictor,
@@ -207,12 +194,12 @@ def _serve(
         _hosts_of(config),
         texts,
     )
-    room = room_for(config.max_connections)
+    connections, backlog = room_for(config.max_connections)
     settings = uvicorn.Config(
         app,
         loop="asyncio",
-        http=protocol_for(room),
-        backlog=room.backlog,
+        http=protocol_for(connections),
+        backlog=backlog,
         log_config=None,
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
@@ -235,6 +222,5 @@ def _serve(
 
 
 def _hosts_of(config: ServeConfig) -> List[str]:
-    """Return the host names that requests may use for the service."""
     given = [name.strip() for name in config.allowed_hosts.split(",")]
     return [config.host, socket.gethostname(), *filter(None, given)]

@@ -1,42 +1,36 @@
-"""The numbers that /metrics reports to Prometheus."""
+"""The routes: POST /predict, /rank and /search, GET /health, /metrics, /openapi.json, and GET / to try."""
 
 import asyncio
+import ipaddress
+import json
 import logging
 import math
 import time
+from collections import Counter as Counts
 from collections import defaultdict, deque
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import (
-    Any,
-    Awaitable,
-    Callable,
-    Deque,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-)
+from typing import Any, Awaitable, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
-from fastapi import Request
+from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
 from data_tools.files.errors import InputError
 from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
-from ernie_pair.inference.ranking import best_places
-from ernie_pair.inference.scores import refuse_unrankable
-from ernie_pair.search.searcher import Hit, TextRecall, rerank
+from ernie_pair.inference.scores import best_places, refuse_unrankable
+from ernie_pair.search.searcher import TextRecall, rerank
 from ernie_pair.serve.batcher import Batching, BusyError, MicroBatcher, answer_function
+from ernie_pair.serve.documentation import POST_DOCUMENTATION, ROUTE_DOCUMENTATION
 from ernie_pair.serve.request import (
+    BODIES,
     TOP_K,
     Limits,
     RankQuestion,
@@ -56,28 +50,22 @@ LATEST = 2048  # answers of an endpoint that its quantiles cover
 
 
 class Numbers:
-    """The numbers of one service since its start."""
+    """The numbers of one service since its start, which /metrics reports to Prometheus."""
 
     def __init__(self):
         self._registry = here = CollectorRegistry()
-        self._requests = Counter(
-            f"{NAMESPACE}_requests",
-            "Requests to /predict, /rank and /search, by status.",
-            ["status"],
-            registry=here,
-        )
-        self._errors = Counter(
-            f"{NAMESPACE}_errors", "Requests that were answered with 4xx or 5xx.", registry=here
-        )
-        self._pairs = Counter(f"{NAMESPACE}_pairs", "Pairs that were answered.", registry=here)
-        self._seconds = Histogram(
-            f"{NAMESPACE}_request_seconds", "Time to the answer.", buckets=SECONDS, registry=here
-        )
+
+        def new(kind, name: str, words: str, *labels: str, **more):
+            return kind(f"{NAMESPACE}_{name}", words, labels, registry=here, **more)
+
+        routes = "Requests to /predict, /rank and /search, by status."
+        self._requests = new(Counter, "requests", routes, "status")
+        self._errors = new(Counter, "errors", "Requests that were answered with 4xx or 5xx.")
+        self._pairs = new(Counter, "pairs", "Pairs that were answered.")
+        self._seconds = new(Histogram, "request_seconds", "Time to the answer.", buckets=SECONDS)
         self._endpoints = EndpointTimes(here)
-        self._batches = Histogram(
-            f"{NAMESPACE}_batch_pairs", "Pairs in one call of the model.", buckets=PAIRS, registry=here
-        )
-        self._waiting = Gauge(f"{NAMESPACE}_waiting_pairs", "Pairs in the queue.", registry=here)
+        self._batches = new(Histogram, "batch_pairs", "Pairs in one call of the model.", buckets=PAIRS)
+        self._waiting = new(Gauge, "waiting_pairs", "Pairs in the queue.")
         ProcessCollector(registry=here)
 
     def answered(self, endpoint: str, status: int, pairs: int, seconds: float) -> None:
@@ -108,7 +96,7 @@ class EndpointTimes(Collector):
 
     def __init__(self, registry: CollectorRegistry):
         self._latest: Dict[str, Deque[float]] = defaultdict(lambda: deque(maxlen=LATEST))
-        self._counts: Dict[str, int] = defaultdict(int)
+        self._counts: Counts[str] = Counts()
         self._sums: Dict[str, float] = defaultdict(float)
         registry.register(self)
 
@@ -142,32 +130,27 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+ANY, MISDIRECTED = "*", 421
+NO_INDEX = "the service has no index: start it with --index and --embedding_model"
+LONGEST_SHOWN = 80  # characters of a path
 CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
 
 logger = logging.getLogger(__name__)
 
-
-class Reply(NamedTuple):
-    """The content of an answer, and how many pairs the model scored for it."""
-
-    content: Dict[str, object]
-    pairs: int
+Reply = Tuple[Dict[str, object], int]  # the content of an answer, and how many pairs the model scored for it
 
 
 class Service:
     """Answers requests with one predictor, and with one index if there is one."""
 
     def __init__(
-        self,
-        predictor: PairPredictor,
-        batching: Batching,
-        limits: Limits,
-        texts: Optional[TextRecall] = None,
+        self, predictor: PairPredictor, batching: Batching, limits: Limits, texts: Optional[TextRecall] = None
     ):
         self.predictor, self.limits, self.numbers, self.texts = predictor, limits, Numbers(), texts
         self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.called)
-        self.recall = MicroBatcher(self._recall, batching, part_of=lambda found, mine: found[mine])
+        recall: Any = None if texts is None else texts.recall
+        self.recall = MicroBatcher(recall, batching, part_of=lambda hits, mine: hits[mine])
         self._running = AsyncExitStack()
 
     async def __aenter__(self) -> "Service":
@@ -185,10 +168,6 @@ class Service:
         """Answer waiting requests with 503, now and from now on."""
         self.recall.turn_away()
         self.batcher.turn_away()
-
-    def _recall(self, queries: List[str]) -> List[List[Hit]]:
-        assert self.texts is not None  # otherwise there are no queries
-        return self.texts.recall(queries)
 
     async def predict(self, request: Request) -> JSONResponse:
         """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
@@ -225,9 +204,9 @@ class Service:
         content: Mapping[str, object]
         try:
             body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
-            reply = await self._unless_left(request, answer(question_of(body, self.limits)))
+            reply, pairs = await self._unless_left(request, answer(question_of(body, self.limits)))
             milliseconds = round((time.perf_counter() - started) * 1000, 2)
-            status, pairs, content = 200, reply.pairs, {**reply.content, "milliseconds": milliseconds}
+            status, content = 200, {**reply, "milliseconds": milliseconds}
         except RefusedError as refused:
             status, content = refused.status, error_content(refused)
         except BusyError:
@@ -243,57 +222,58 @@ class Service:
     async def _predicted(self, pairs: List[TextPair]) -> Reply:
         answer = await self.batcher.ask(pairs)
         if not isinstance(answer, Prediction):
-            return Reply({"scores": answer.round(DIGITS).tolist()}, len(pairs))
+            return {"scores": answer.round(DIGITS).tolist()}, len(pairs)
         scores = [[round(share, DIGITS) for share in row] for row in answer.probabilities.tolist()]
         classes = [int(number) for number in answer.classes]
-        return Reply({"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs))
+        return {"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs)
 
     async def _ranked(self, question: RankQuestion) -> Reply:
-        self._refuse_unrankable()
-        scores = await self._scores(question.pairs)
+        try:
+            refuse_unrankable(len(self.predictor.exported.labels), "the model")
+        except ValueError as error:
+            raise RefusedError(422, str(error)) from None
+        query, candidates, top_k = question
+        scores = await self._scores([(query, text) for text in candidates])
         ranking = [
-            {"place": place, "text": question.candidates[place], "score": round(float(scores[place]), DIGITS)}
-            for place in best_places(scores, question.top_k)
+            {"place": place, "text": candidates[place], "score": round(float(scores[place]), DIGITS)}
+            for place in best_places(scores, top_k)
         ]
-        return Reply({"ranking": ranking}, len(question.candidates))
+        return {"ranking": ranking}, len(candidates)
 
     async def _found(self, question: SearchQuestion) -> Reply:
         assert self.texts is not None  # otherwise there is no such route
-        self._refuse_threshold(question.threshold)
+        query, top_k, threshold = question
+        try:
+            self.predictor.exported.score_unit.refuse_outside(threshold)
+        except InputError as error:
+            raise RefusedError(422, error.message.replace("--threshold", "threshold", 1)) from None
         most = self.texts.recall_k
-        if question.top_k is not None and question.top_k > most < self.texts.count:
+        if top_k is not None and top_k > most < self.texts.count:
             raise RefusedError(
                 422,
-                f"top_k {question.top_k} is above the {most} texts that this service retrieves; ask for "
-                "fewer, or start it with a larger --recall_k",
+                f"top_k {top_k} is above the {most} texts that this service retrieves; ask for fewer, or "
+                "start it with a larger --recall_k",
             )
-        reason = self.texts.why_refused(question.query)
+        reason = self.texts.why_refused(query)
         if reason:
             raise RefusedError(413, reason)
-        (hits,) = await self.recall.ask([question.query])
-        scores = await self._scores([(question.query, hit.text) for hit in hits])
-        found = rerank(hits, scores, question.top_k or TOP_K, question.threshold)
-        return Reply({"hits": [hit.content(DIGITS) for hit in found]}, len(hits))
+        (hits,) = await self.recall.ask([query])
+        scores = await self._scores([(query, hit.text) for hit in hits])
+        best = rerank(hits, scores, top_k or TOP_K, threshold)
+        return {"hits": [hit.content(DIGITS) for hit in best]}, len(hits)
 
     async def _scores(self, pairs: List[TextPair]) -> np.ndarray:
         answer = await self.batcher.ask(pairs)
         return answer.probabilities[:, 1] if isinstance(answer, Prediction) else answer
 
-    def _refuse_unrankable(self) -> None:
-        try:
-            refuse_unrankable(len(self.predictor.exported.labels), "the model")
-        except ValueError as error:
-            raise RefusedError(422, str(error)) from None
-
-    def _refuse_threshold(self, threshold: Optional[float]) -> None:
-        try:
-            self.predictor.exported.score_unit.refuse_outside(threshold)
-        except InputError as error:
-            raise RefusedError(422, error.message.replace("--threshold", "threshold", 1)) from None
-
     async def _unless_left(self, request: Request, answer: Awaitable[Reply]) -> Reply:
         """Wait for ``answer``. Raises ClientDisconnect, and cancels it, when the client disconnects."""
-        waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(_left(request))
+
+        async def leave() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
+        waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(leave())
         try:
             await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
@@ -333,11 +313,91 @@ class Service:
         )
 
 
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def error_content(reason) -> Dict[str, str]:
     """Return the content of an error response."""
     return {"error": str(reason)}
+
+
+class HostCheck:
+    """ASGI middleware that refuses requests whose Host is a name other than ``hosts``.
+
+    Allowed are addresses, localhost, ``hosts`` with any port, and a missing Host, which browsers never
+    send. A refusal has status 421.
+    """
+
+    def __init__(self, app, hosts: Sequence[str]):
+        self.app, self.hosts = app, {"localhost", *(host.lower().rstrip(".") for host in hosts)}
+
+    async def __call__(self, scope, receive, send) -> None:
+        """Pass a request on to the application, or refuse it."""
+        if scope["type"] != "http" or ANY in self.hosts:
+            return await self.app(scope, receive, send)
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if all(map(self._is_allowed, given)):
+            return await self.app(scope, receive, send)
+        reason = f"the service is not called {given[0][:60]}; name it with --allowed_hosts"
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": MISDIRECTED, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps({"error": reason}).encode()})
+
+    def _is_allowed(self, given: str) -> bool:
+        text = given.strip().lower()  # of [::1]:8000 the host is ::1
+        ends = text[1:].partition("]") if text.startswith("[") else text.partition(":")
+        name = ends[0] if text.startswith("[") else ends[0].rstrip(".")
+        if not name or name in self.hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def create_app(
+    predictor: PairPredictor,
+    batching: Batching,
+    limits: Limits,
+    hosts: Sequence[str] = (ANY,),
+    texts: Optional[TextRecall] = None,
+) -> FastAPI:
+    """Return the ASGI application; ``hosts``: the names, besides addresses, that requests may use for it.
+
+    ``texts``: the index that /search uses; without one there is no such route.
+    """
+    service = Service(predictor, batching, limits, texts)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI):
+        async with service:
+            yield
+
+    # FastAPI's own pages load their scripts from other sites.
+    app = FastAPI(title="ernie-pair", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.turn_away = service.turn_away
+    factory: Any = HostCheck  # mypy accepts no class for the callable that Starlette describes
+    app.add_middleware(factory, hosts=hosts)
+    asked = {"/predict": service.predict, "/rank": service.rank}
+    if texts is not None:
+        asked["/search"] = service.search
+    for path, method in asked.items():
+        app.post(path, **POST_DOCUMENTATION[path])(method)
+    for path, answer in (("/", service.page), ("/health", service.health), ("/metrics", service.metrics)):
+        app.get(path, **ROUTE_DOCUMENTATION[path])(answer)
+        app.head(path, include_in_schema=False)(answer)
+    app.exception_handler(HTTPException)(_refuse_route)
+    return app
+
+
+async def _refuse_route(request: Request, error: HTTPException) -> JSONResponse:
+    path, reason = request.url.path, str(error.detail)
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    methods = {route.path: "POST" if "POST" in (route.methods or ()) else "GET" for route in routes}
+    if error.status_code == 404:
+        there = ", ".join(f"{method} {route}" for route, method in methods.items())
+        shown = path if len(path) <= LONGEST_SHOWN else f"{path[:LONGEST_SHOWN]}..."
+        why = NO_INDEX if path == "/search" else f"there is no {shown} here"
+        reason = f"{why}; available: {there}"
+    elif error.status_code == 405 and path in methods:
+        body = f" {BODIES[path]}" if path in BODIES else ""
+        reason = f"{path} does not accept {request.method}; use {methods[path]}{body}"
+    return JSONResponse(error_content(reason), error.status_code, error.headers)

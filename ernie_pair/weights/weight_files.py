@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
-from safetensors import SafetensorError  # type: ignore[attr-defined]  # its stub lacks it
-from safetensors import deserialize as open_safetensors
 
 from data_tools.files.errors import CheckpointError
 
@@ -293,6 +291,10 @@ def from_safetensors(data: bytes, where: str) -> Arrays:
 
     Raises CheckpointError naming ``where``.
     """
+    # Here, because reading the flags of a command, or an exported model, needs no such library.
+    from safetensors import SafetensorError  # type: ignore[attr-defined]  # its stub lacks it
+    from safetensors import deserialize as open_safetensors
+
     try:
         entries = open_safetensors(data)
         kinds = {name: np.dtype(SAFETENSORS_TYPES[entry["dtype"]]) for name, entry in entries}

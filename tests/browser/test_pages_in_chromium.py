@@ -187,9 +187,9 @@ def serving(model):
     """The address of the service, which serves ``model``."""
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("prometheus_client")
-    from ernie_pair.serve.app import create_app
     from ernie_pair.serve.batcher import Batching
     from ernie_pair.serve.request import Limits
+    from ernie_pair.serve.service import create_app
 
     port = free_port()
     app = create_app(model, Batching(8, 0.01, 100), Limits(2000, 5, 200))

@@ -26,7 +26,7 @@ from ernie_pair.__main__ import COMMANDS, _run
 from ernie_pair.commands import config_class_of
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.score.export.predict_exported import RunConfig
+from ernie_pair.score.evaluation.predict_pair import RunConfig
 from ernie_pair.search.build_index import IndexConfig
 
 

@@ -35,8 +35,8 @@ from ernie_pair.models.networks.text_encoder import build_text_encoder, load_tex
 from ernie_pair.models.source import open_model  # noqa: E402
 from ernie_pair.pair.train.initial_model import open_initial_model  # noqa: E402
 from ernie_pair.runtime.device import quiet_libraries  # noqa: E402
+from ernie_pair.score.evaluation.scorer import open_scorer  # noqa: E402
 from ernie_pair.score.export.export_pair import ExportConfig, export_pair  # noqa: E402
-from ernie_pair.search.trained_scorer import open_trained_scorer  # noqa: E402
 
 quiet_libraries()
 transformers.logging.set_verbosity_error()
@@ -301,7 +301,8 @@ def test_a_reranker_gives_the_scores_of_cross_encoder(tmp_path, family, changes)
         found = predictor.logits_of_ids(padded_as(IDS, ours.pad_id), TYPES)
         assert np.abs(found - expected).max() < MOST
         scores = predictor.score([("我", "你"), ("他", "我")])
-        score, unit = open_trained_scorer(str(tmp_path / "theirs"), "cpu")
+        scorer = open_scorer(str(tmp_path / "theirs"), "cpu", 0)
+        score, unit = scorer.score, scorer.unit
         assert np.abs(score([("我", "你"), ("他", "我")]) - scores).max() < MOST
         assert unit == predictor.exported.score_unit
     trained = retrained(tmp_path / "theirs", tmp_path / "trained")

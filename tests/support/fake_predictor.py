@@ -1,5 +1,6 @@
-"""A model for the service that nobody trained."""
+"""A model for the service that nobody trained, and clients of the service in this process."""
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -7,6 +8,30 @@ import numpy as np
 
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.predictor import Prediction
+
+LIMITS = {"max_body": 2000, "max_pairs": 5, "max_chars": 20}
+
+
+def ask(model, action, texts=None, hosts=("*",), limits=None, **settings):
+    """Run ``action(client)`` against the service, which is shut down cleanly afterwards."""
+    import httpx
+
+    from ernie_pair.serve.batcher import Batching
+    from ernie_pair.serve.request import Limits
+    from ernie_pair.serve.service import create_app
+
+    batching = Batching(**{"max_batch": 8, "max_wait": 0.02, "max_waiting": 100, **settings})
+    app = create_app(model, batching, Limits(**{**LIMITS, **(limits or {})}), hosts, texts)
+
+    async def main():
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        ):
+            return await action(client)
+
+    return asyncio.run(main())
 
 
 class Model:

@@ -52,7 +52,7 @@ class HashEmbedder:
 def use_embedder(monkeypatch, embedder) -> None:
     """Let ``embedder`` be what every folder of an embedding model opens as."""
     for module in (building, searching):
-        monkeypatch.setattr(module, "open_embedding_model", lambda *given: embedder)
+        monkeypatch.setattr(module, "open_embedder", lambda *given: embedder)
 
 
 def texts_of(count: int, seed: int = 0) -> List[str]:

@@ -6,13 +6,12 @@ import json
 import logging
 import os
 import shutil
-import socket
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -30,9 +29,9 @@ from data_tools.text.text_files import LineRules
 from ernie_pair.checkpoint.manifest import sha256_of
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
 from ernie_pair.embedding.embed_config import EmbedConfig
-from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut
-from ernie_pair.inference.ray_flags import refuse_unseen
+from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.inference.vector_files import (
     DTYPES,
     SCALE_DTYPE,
@@ -98,18 +97,15 @@ class VectorWriter:
     def append(self, packed: Packed) -> None:
         """Write the next piece, and then the line by which it counts. Raises OSError."""
         assert len(packed.rows) == self.shape.rows_of(self.done)
-        content = self._content_of(packed)
-        for name, data in content.items():
-            self._write(name, data)
-        self._write(PIECES, f"{sha256_of(*content.values())}\n".encode())
-        self.done += 1
-
-    def _content_of(self, packed: Packed) -> Dict[str, bytes]:
         arrays = {VECTORS_FILE: packed.rows, SCALES_FILE: packed.scales}
-        return {
+        content = {
             name: np.ascontiguousarray(arrays[name], dtype=dtype).tobytes()
             for name, (dtype, _) in self.shape.arrays.items()
         }
+        content[PIECES] = f"{sha256_of(*content.values())}\n".encode()
+        for name, data in content.items():
+            self._write(name, data)
+        self.done += 1
 
     def _write(self, name: str, data: bytes) -> None:
         with open(self.folder / name, "ab") as file:
@@ -193,42 +189,6 @@ PLACES = ("model_path", "input_file", "output_dir", "workers", "ray_address", "e
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class PieceMaker:
-    """The maker of pieces in the tasks of Ray: texts -> their vectors as they are stored.
-
-    Picklable; opens the model once. ``fingerprint`` and ``backend`` are those of the model here: another
-    machine must answer as this one.
-    """
-
-    model_path: str
-    device: str
-    options: EmbedderOptions
-    kernels: KernelFlags
-    dtype: str
-    fingerprint: str
-    backend: str
-
-    def __call__(self, texts: List[str]) -> Packed:
-        """Return the vectors of ``texts``. Raises MachineError on a machine that would make others."""
-        embedder = _opened_in_task(self.model_path, self.device, self.options, self.kernels)
-        if (embedder.fingerprint, embedder.backend) != (self.fingerprint, self.backend):
-            raise MachineError(
-                f"{self.model_path} on {socket.gethostname()} is another model, or computed by "
-                f"{embedder.backend} and not {self.backend}; give all machines the same, or pass "
-                "--kernels plain"
-            )
-        return pack_vectors(embedder.embed(texts), self.dtype)
-
-
-@lru_cache(maxsize=1)  # in a task alone: later the folder may hold another model
-def _opened_in_task(
-    model_path: str, device: str, options: EmbedderOptions, kernels: KernelFlags
-) -> TextEmbedder:
-    refuse_unseen(model_path)
-    return open_embedder(model_path, device, options, kernels)
-
-
 @with_standard_streams
 def embed(config: EmbedConfig) -> None:
     """Write the vectors of ``input_file`` into ``output_dir``, or go on with what a killed run has left.
@@ -236,27 +196,39 @@ def embed(config: EmbedConfig) -> None:
     Raises InputError for bad texts or what would be lost, MachineError when the disk or Ray refuses.
     """
     start_console(World())
-    config = replace(config, model_path=str(_folder_of(config.model_path).absolute()))
+    if not Path(config.model_path).is_dir():
+        raise InputError(f"--model_path {config.model_path} is not a folder; give that of an embedding model")
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path)).absolute()))
     output_dir, text_file = Path(os.path.realpath(config.output_dir)), Path(config.input_file)
     refuse_loss(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, CONFIG_YAML))
-    results = _results(config, output_dir)
+    inputs: Dict[str, Sequence[Path]] = {
+        "model_path": files_of_model(config.model_path),
+        "input_file": files_of(config.input_file),
+    }
+    outputs = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
+    results = Results(
+        "embed",
+        [output_dir / name for name in outputs],
+        inputs,
+        settings_of(config, *PLACES),
+        config.overwrite,
+        record=output_dir / MADE,
+    )
     if results.are_done():
         return
     config.refuse_no_ray()
-    texts = _count_texts(config)
-    embedder = open_embedder(*_asked_of(config))
-    logger.info(
-        "%d texts by %s, fingerprint %s", texts.num_texts, embedder.backend, embedder.fingerprint[:12]
-    )
+    count, sha256, stamp = _count_texts(config)
+    embedder = open_embedder(*_opened_by(config))
+    logger.info("%d texts by %s, fingerprint %s", count, embedder.backend, embedder.fingerprint[:12])
     if embedder.prompt:
         logger.info("before each text: %s", shown(embedder.prompt))
-    shape = VectorShape(texts.num_texts, embedder.dim, config.dtype, PIECE)
-    made_of = {"texts": texts.sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
+    shape = VectorShape(count, embedder.dim, config.dtype, PIECE)
+    made_of = {"texts": sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
     with part_folder(output_dir) as folder:
-        writer = VectorWriter(folder, shape, {**made_of, "settings": _settings(config)})
+        writer = VectorWriter(folder, shape, {**made_of, "settings": settings_of(config, *PLACES)})
         _write(config, embedder, writer)
-        refuse_changed(text_file, texts.stamp)
-        about = _about(config, embedder, shape, texts.sha256)
+        refuse_changed(text_file, stamp)
+        about = _about(config, embedder, shape, sha256)
         publish_folder(
             output_dir,
             with_config(lambda draft: _fill(draft, writer, about), "embed", config),
@@ -268,16 +240,11 @@ def embed(config: EmbedConfig) -> None:
     logger.info("%d vectors of %d numbers, %s: %s", shape.count, shape.dim, shape.dtype, config.output_dir)
 
 
-class _Texts(NamedTuple):
-    """A file of texts, which is not to change: its content and what changes with that."""
+def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
+    """Read all texts once, before anything is computed; return how many, their hash and the file's stamp.
 
-    num_texts: int
-    sha256: str
-    stamp: Tuple[int, int]
-
-
-def _count_texts(config: EmbedConfig) -> _Texts:
-    """Read all texts once, before anything is computed. Raises InputError for a line that is none."""
+    Raises InputError for a line that is none.
+    """
     path = Path(config.input_file)
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file; give a file with a text in each line")
@@ -287,11 +254,7 @@ def _count_texts(config: EmbedConfig) -> _Texts:
         raise InputError(f"{path} holds no text; give a file with a text in each line")
     if has_ids(path):  # an index of these vectors would refuse it
         refuse_repeated_ids(path, (row.id for row in _rows_of(config)), lines)
-    return _Texts(len(lines), sha256_of_file(path), stamp)
-
-
-def _texts_of(config: EmbedConfig) -> Iterator[str]:
-    return (row.text for row in _rows_of(config))
+    return len(lines), sha256_of_file(path), stamp
 
 
 def _rows_of(config: EmbedConfig) -> Iterator[NamedText]:
@@ -299,58 +262,30 @@ def _rows_of(config: EmbedConfig) -> Iterator[NamedText]:
     return read_texts(Path(config.input_file), rules=rules)
 
 
-def _asked_of(config: EmbedConfig) -> Tuple[str, str, EmbedderOptions, KernelFlags]:
+def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
     return config.model_path, config.device, config.options, KernelFlags(config.kernels, config.precision)
 
 
-def _folder_of(model_path: str) -> Path:
-    if not Path(model_path).is_dir():
-        raise InputError(f"--model_path {model_path} is not a folder; give that of an embedding model")
-    return model_folder_of(Path(model_path))
-
-
-def _settings(config: EmbedConfig) -> dict:
-    return settings_of(config, *PLACES)
-
-
-def _results(config: EmbedConfig, output_dir: Path) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {
-        "model_path": files_of_model(config.model_path),
-        "input_file": files_of(config.input_file),
-    }
-    names = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
-    outputs = [output_dir / name for name in names]
-    return Results("embed", outputs, inputs, _settings(config), config.overwrite, record=output_dir / MADE)
-
-
 def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) -> None:
-    """Write the pieces that are not done yet, in their order."""
-    maker = _maker_of(config, embedder)
-    shape, done = writer.shape, writer.done * PIECE
+    """Write the pieces that are not done yet, in their order, by ``embedder`` or those of Ray's tasks."""
+    ask = partial(_packed, dtype=config.dtype)
+    maker: Callable[[List[str]], Packed] = partial(ask, embedder)
+    if config.engine == "ray":
+        opened_by, folder = _opened_by(config), config.model_path
+        maker = RayModel(open_embedder, opened_by, folder, embedder.identity, ask)
+    shape, done = writer.shape, min(writer.done * PIECE, writer.shape.count)
     if writer.done:
-        logger.info(
-            "an earlier run has left %d of %d vectors: continuing", min(done, shape.count), shape.count
-        )
-    texts = islice(_texts_of(config), done, None)
-    with CountProgress(shape.count - min(done, shape.count), "text") as progress:
-        for packed in config.mapped(maker, _pieces(texts)):
+        logger.info("an earlier run has left %d of %d vectors: continuing", done, shape.count)
+    texts = islice((row.text for row in _rows_of(config)), done, None)
+    pieces = iter(lambda: list(islice(texts, PIECE)), [])
+    with CountProgress(shape.count - done, "text") as progress:
+        for packed in config.mapped(maker, pieces):
             writer.append(packed)
             progress.advance(len(packed.rows))
 
 
-def _maker_of(config: EmbedConfig, embedder: TextEmbedder) -> Callable[[List[str]], Packed]:
-    """Return what makes a piece: ``embedder`` itself, or one that is like it in a task of Ray."""
-    if config.engine == "local":
-        return lambda texts: pack_vectors(embedder.embed(texts), config.dtype)
-    return PieceMaker(*_asked_of(config), config.dtype, embedder.fingerprint, embedder.backend)
-
-
-def _pieces(texts: Iterator[str]) -> Iterator[List[str]]:
-    while True:
-        piece = list(islice(texts, PIECE))
-        if not piece:
-            return
-        yield piece
+def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Packed:
+    return pack_vectors(embedder.embed(texts), dtype)
 
 
 def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha256: str) -> dict:

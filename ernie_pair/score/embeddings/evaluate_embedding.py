@@ -26,7 +26,7 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.evaluation.inference_model import results_of
+from ernie_pair.score.evaluation.scorer import results_of
 
 CHUNK = 4096  # texts that are asked for at a time
 

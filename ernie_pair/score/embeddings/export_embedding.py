@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from paddle import nn
@@ -21,8 +21,9 @@ from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
 from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
 from ernie_pair.embedding.open_embedder import settings_of_model
 from ernie_pair.embedding.trained_model import load_text_encoder
-from ernie_pair.inference.embedder import VECTORS, exported_parts, open_vector_backend
-from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES, ExportedModel
+from ernie_pair.inference.backends import OnnxBackend
+from ernie_pair.inference.embedder import VECTORS, open_vector_backend
+from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
@@ -46,10 +47,10 @@ from ernie_pair.score.export.formats import (
     answers_of,
     largest_difference,
     random_texts,
+    write_int8,
     write_onnx,
     write_paddle,
 )
-from ernie_pair.score.export.quantize import write_int8
 
 NUM_TEXTS, TEXTS_PER_BATCH = 24, 6
 COMMANDS = "ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors"
@@ -59,15 +60,6 @@ from ernie_pair import open_embedder
 print(open_embedder(".").embed(["怎么注销信用卡", "如何注销信用卡"]))"""
 
 logger = logging.getLogger(__name__)
-
-
-class Trained(NamedTuple):
-    """The model to be exported."""
-
-    source: ModelSource
-    model: TextEncoder
-    settings: EmbeddingSettings
-    tokenizer: AnyTokenizer
 
 
 def export_embedding(config: ExportEmbeddingConfig) -> None:
@@ -88,30 +80,26 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     refuse_loss(
         output_dir, (*EXPORTED, EMBEDDING, README, CONFIG_YAML) if (output_dir / EMBEDDING).is_file() else ()
     )
-    results = _results(config, output_dir)
+    inputs: Dict[str, Sequence[Path]] = {"model_path": files_of_model(config.model_path)}
+    outputs = [output_dir / name for name in (*EXPORTED, EMBEDDING, README)]
+    flags, record = settings_of(config, *inputs, "output_dir"), output_dir / MADE
+    results = Results("export-embedding", outputs, inputs, flags, config.overwrite, record=record)
     if results.are_done():
         return
     import_optional("onnxruntime", "onnx")
     start_device("cpu", World())
-    trained = _open(config)
+    source, settings = _open(Path(config.model_path))
     publish_folder(
         output_dir,
-        with_config(lambda draft: _fill(draft, trained, config.quantize), "export-embedding", config),
+        with_config(lambda draft: _fill(draft, source, settings, config), "export-embedding", config),
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
     logger.info("exported %s to %s", config.model_path, config.output_dir)
 
 
-def _results(config: ExportEmbeddingConfig, output_dir: Path) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {"model_path": files_of_model(config.model_path)}
-    outputs = [output_dir / name for name in (*EXPORTED, EMBEDDING, README)]
-    settings = settings_of(config, "model_path", "output_dir")
-    return Results("export-embedding", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
-
-
-def _open(config: ExportEmbeddingConfig) -> Trained:
-    folder = Path(config.model_path)
+def _open(folder: Path) -> Tuple[ModelSource, EmbeddingSettings]:
+    """Return the trained model in ``folder`` and how it is asked. Raises InputError for another folder."""
     settings = read_embedding(folder)
     if settings is not None and settings.is_exported:
         raise InputError(f"{folder} is an exported model already; give the trained one that it was made of")
@@ -119,19 +107,20 @@ def _open(config: ExportEmbeddingConfig) -> Trained:
     if settings is None and not source.is_hugging_face:
         raise InputError(f"{folder} holds no {EMBEDDING}; train one with ernie-pair train-embedding")
     refuse_no_family(source, "write model_type there")
-    settings = settings_of_model(folder, source)
-    model, _ = load_text_encoder(source, settings, "cpu", KernelFlags(kernels="plain"), folder)
+    return source, settings_of_model(folder, source)
+
+
+def _fill(
+    draft: Path, source: ModelSource, settings: EmbeddingSettings, config: ExportEmbeddingConfig
+) -> None:
+    folder, kernels = Path(config.model_path), KernelFlags(kernels="plain")
+    model, _ = load_text_encoder(source, settings, "cpu", kernels, folder)
     tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len, of_pairs=False)
-    return Trained(source, model, settings, tokenizer)
-
-
-def _fill(draft: Path, trained: Trained, quantize: str) -> None:
-    model, settings = trained.model, trained.settings
-    model_sha256 = model.sha256(trained.tokenizer.sha256)
+    model_sha256 = model.sha256(tokenizer.sha256)
     layer = UnitVectors(model) if settings.is_unit else model
-    batches = parity_texts(trained.tokenizer, settings.max_seq_len)
+    batches = parity_texts(tokenizer, settings.max_seq_len)
     expected = answers_of(layer, batches)
-    copy_tokenizer(trained.source.vocab_file, trained.source.spec, draft)
+    copy_tokenizer(source.vocab_file, source.spec, draft)
     content = json.dumps(model.spec.to_config(), indent=2, ensure_ascii=False)
     (draft / CONFIG).write_text(f"{content}\n", encoding="utf-8")
     write_paddle(model, draft, layer)
@@ -140,7 +129,7 @@ def _fill(draft: Path, trained: Trained, quantize: str) -> None:
         (draft / name).unlink()
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     settings = replace(settings, model_sha256=model_sha256, files=files)
-    backend = open_vector_backend(exported_parts(draft, settings), cpu_threads())
+    backend = open_vector_backend(draft, settings, cpu_threads())
     difference = largest_difference(backend, batches, expected)
     logger.info(
         "largest difference of %s from the trained model %.3g, in %d batches",
@@ -148,43 +137,48 @@ def _fill(draft: Path, trained: Trained, quantize: str) -> None:
         difference,
         len(batches),
     )
-    facts: Dict[str, Any] = {"parity": {backend.name: difference}, "model": Path(trained.source.name).name}
-    told = f"onnx {difference:.3g}"
-    if quantize == "int8":
+    facts: Dict[str, Any] = {"parity": {backend.name: difference}, "model": Path(source.name).name}
+    note = f"onnx {difference:.3g}"
+    if config.quantize == "int8":
         write_int8(draft)
         (draft / ONNX_FILES[0]).unlink()
-        settings = _of_int8(settings, draft)
-        facts["int8"] = drift = _drift(exported_parts(draft, settings), batches, expected)
-        told = "int8: cosine to the trained model's vectors {mean_cosine:.4f}, at least {least_cosine:.4f}"
-        told = told.format(**drift)
-        logger.info("%s, of %d texts", told, drift["texts"])
+        files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
+        own = hashlib.sha256(f"{model_sha256} {INT8_FILES[0]}".encode()).hexdigest()  # another model
+        settings = replace(settings, model_sha256=own, files=files)
+        int8 = open_vector_backend(draft, settings, cpu_threads())
+        facts["int8"] = drift = _drift(int8, batches, expected)
+        note = "int8: cosine to the trained model's vectors {mean_cosine:.4f}, at least {least_cosine:.4f}"
+        note = note.format(**drift)
+        logger.info("%s, of %d texts", note, drift["texts"])
     (draft / EMBEDDING).write_text(settings.to_json(**facts), encoding="utf-8")
-    write_card(draft, _card_of(trained, told))
-
-
-def _of_int8(settings: EmbeddingSettings, draft: Path) -> EmbeddingSettings:
-    """Return what the folder says once its weights are of int8: another model, of other files."""
-    files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
-    own = hashlib.sha256(f"{settings.model_sha256} {INT8_FILES[0]}".encode()).hexdigest()
-    return replace(settings, model_sha256=own, files=files)
+    write_card(
+        draft,
+        ModelCard(
+            title=f"An embedding model of the family {model.family}, exported",
+            facts={
+                "exported from": Path(source.name).name,
+                "numbers of a vector": ", ".join(map(str, settings.dims)),
+                "pooling": settings.pooling,
+                "tokens per text": str(settings.max_seq_len),
+                "largest difference": note,
+            },
+            commands=COMMANDS,
+            python=PYTHON,
+        ),
+    )
 
 
 def _drift(
-    exported: ExportedModel, batches: Sequence[Batch], expected: Sequence[np.ndarray]
+    backend: OnnxBackend, batches: Sequence[Batch], expected: Sequence[np.ndarray]
 ) -> Dict[str, float]:
     """Return the cosines of the vectors of int8 with those ``expected``, float32 [B, D] of each batch."""
-    backend = open_vector_backend(exported, cpu_threads())
     found = [backend.logits(batch.input_ids, batch.token_type_ids) for batch in batches]
     lengths = [np.linalg.norm(np.concatenate(rows), axis=1) for rows in (found, expected)]
     products = np.concatenate([(one * other).sum(axis=1) for one, other in zip(found, expected)])
     cosines = products / (lengths[0] * lengths[1])
     if not np.isfinite(cosines).all():
         raise CheckpointError("the model of int8 answers with NaN or infinity; leave --quantize int8 out")
-    return {
-        "texts": len(cosines),
-        "mean_cosine": float(cosines.mean()),
-        "least_cosine": float(cosines.min()),
-    }
+    return {"texts": len(cosines), "mean_cosine": float(cosines.mean()), "least_cosine": float(cosines.min())}
 
 
 class UnitVectors(nn.Layer):
@@ -206,19 +200,3 @@ def parity_texts(tokenizer: AnyTokenizer, max_seq_len: int) -> List[Batch]:
     short = [text[: number + 1] for number, text in enumerate(more)]
     rows = encode_single_texts([*texts, *short], tokenizer, max_seq_len)
     return [rows.batch(picked) for picked in evaluation_batches(rows.lengths, TEXTS_PER_BATCH)]
-
-
-def _card_of(trained: Trained, difference: str) -> ModelCard:
-    settings = trained.settings
-    return ModelCard(
-        title=f"An embedding model of the family {trained.model.family}, exported",
-        facts={
-            "exported from": Path(trained.source.name).name,
-            "numbers of a vector": ", ".join(map(str, settings.dims)),
-            "pooling": settings.pooling,
-            "tokens per text": str(settings.max_seq_len),
-            "largest difference": difference,
-        },
-        commands=COMMANDS,
-        python=PYTHON,
-    )

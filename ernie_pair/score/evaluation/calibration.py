@@ -51,17 +51,13 @@ def confidences_and_hits(probabilities: np.ndarray, labels: np.ndarray) -> Tuple
     return top_label(probabilities, labels)
 
 
-def equal_mass_bins(said: np.ndarray, true: np.ndarray) -> List[Bin]:
-    """Return at most BINS bins by rising ``said`` [N], of as many rows each as ties allow.
+def equal_mass_bins(stated: np.ndarray, true: np.ndarray) -> List[Bin]:
+    """Return at most BINS bins by rising ``stated`` [N], of as many rows each as ties allow.
 
     Equal values share a bin.
     """
-    ranks = np.searchsorted(np.sort(said), said, side="left")
-    places = ranks * BINS // len(said)
-    return [
-        Bin(int(inside.sum()), float(said[inside].mean()), float(true[inside].mean()))
-        for inside in (places == place for place in np.unique(places))
-    ]
+    ranks = np.searchsorted(np.sort(stated), stated, side="left")
+    return _bins_of(stated, true, ranks * BINS // len(stated))
 
 
 def top_label(probabilities: np.ndarray, labels: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
@@ -69,11 +65,14 @@ def top_label(probabilities: np.ndarray, labels: np.ndarray) -> Tuple[np.ndarray
     return probabilities.max(axis=1), labels == probabilities.argmax(axis=1)
 
 
-def equal_width_bins(said: np.ndarray, true: np.ndarray) -> List[Bin]:
+def equal_width_bins(stated: np.ndarray, true: np.ndarray) -> List[Bin]:
     """Return the bins that hold rows, of BINS bins (0, 1/BINS], (1/BINS, 2/BINS] and so on."""
-    places = np.maximum(np.ceil(said * BINS).astype(int) - 1, 0)
+    return _bins_of(stated, true, np.maximum(np.ceil(stated * BINS).astype(int) - 1, 0))
+
+
+def _bins_of(stated: np.ndarray, true: np.ndarray, places: np.ndarray) -> List[Bin]:
     return [
-        Bin(int(inside.sum()), float(said[inside].mean()), float(true[inside].mean()))
+        Bin(int(inside.sum()), float(stated[inside].mean()), float(true[inside].mean()))
         for inside in (places == place for place in np.unique(places))
     ]
 

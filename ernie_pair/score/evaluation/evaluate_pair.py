@@ -1,4 +1,4 @@
-"""Evaluate a trained model on labelled pairs."""
+"""Evaluate a trained model on labelled pairs, and save what later predictions are to decide by."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from data_tools.options.standard_streams import as_called, with_standard_streams
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.models.labels import CLASSIFICATION, RANKING
 from ernie_pair.models.source import model_folder_of
-from ernie_pair.models.temperature import CALIBRATION, Calibration, write_calibration
+from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
 from ernie_pair.pair.audit.new_pairs import refuse_ending, write_new_pairs
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.config.target_flags import refuse_class_flags, refuse_query
@@ -21,33 +21,24 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.robustness.perturb import Perturbing, parse_kinds, perturb
 from ernie_pair.pair.targets.metrics import describe_single_class
 from ernie_pair.pair.targets.target_metrics import OF_TARGET
-from ernie_pair.score.evaluation.calibration import fit_temperature
+from ernie_pair.score.evaluation.calibration import fit_temperature, is_at_the_end
 from ernie_pair.score.evaluation.evaluation import (
     Answers,
     Fitted,
+    ScoreAnswers,
     Scored,
     evaluation_of,
+    ranking_evaluation_of,
+    score_evaluation_of,
     slices_of,
     thresholds_of,
 )
 from ernie_pair.score.evaluation.evaluation_report import FILES, made_of, write_report
-from ernie_pair.score.evaluation.inference_model import InferenceModel, results_of
-from ernie_pair.score.evaluation.robustness_table import Bearing, bearing_of, new_pairs_of, table_lines
-from ernie_pair.score.evaluation.scores.ranking import ranking_evaluation_of, write_ranking_report
-from ernie_pair.score.evaluation.scores.regression import (
-    ScoreAnswers,
-    score_evaluation_of,
-    write_score_report,
-)
-from ernie_pair.score.evaluation.tuning import (
-    is_kept,
-    refuse_judged_file,
-    refuse_one_class,
-    refuse_unsavable,
-    why_unsaved,
-    with_temperature,
-    with_threshold,
-)
+from ernie_pair.score.evaluation.inference_model import InferenceModel
+from ernie_pair.score.evaluation.robustness_table import bearing_of, new_pairs_of, table_lines
+from ernie_pair.score.evaluation.scorer import results_of
+
+WRITTEN = "; the evaluation is written, nothing is saved"
 
 logger = logging.getLogger(__name__)
 
@@ -61,135 +52,137 @@ def evaluate_pair(config: EvaluateConfig) -> None:
     if config.report and Path(config.report).is_file():
         raise InputError(f"--report {config.report} is a file; give the name of a folder")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
-    _refuse_checkpoint(config)
-    kinds = parse_kinds(config.robustness)
-    results = _results(config)
-    if results.are_done() and _is_all_there(config):
-        return
-    trained = InferenceModel(config)
-    refuse_class_flags(config, trained.labels, config.model_path)
-    refuse_query(config.query, trained.labels)
-    if not trained.labels.has_classes:
-        _evaluate_scores(trained, config, results)
-        return
-    answers = _ask(trained, config)
-    if kinds:
-        asked = Perturbing(kinds, config.robustness_rows, config.seed)
-        answers = answers._replace(bearing=_changed(trained, answers, asked))
-    thresholds = thresholds_of(answers, config.at_precision)
-    fault = why_unsaved(answers.fitted._asdict(), thresholds, config)
-    is_saved = (config.save_temperature or config.save_threshold) and not fault
-    calibration = with_threshold(answers.saved, thresholds, config) if is_saved else answers.saved
-    answers = answers._replace(saved=calibration)
-    if trained.world.is_first:
-        kernels = trained.kernels.describe(with_notes=False)
-        evaluation = {**evaluation_of(answers, config), "kernels": kernels}
-        if is_saved:
-            write_calibration(Path(config.model_path), calibration)
-        _write(results, evaluation, answers, config)
-        _tell(evaluation, config, is_saved)
-    trained.process_group.barrier()
-    _refuse(fault)
-
-
-def _is_all_there(config: EvaluateConfig) -> bool:
-    """Return whether the calibration that an evaluation was to save is there as well; print its metrics then.
-
-    Raises InputError where something that is to be saved was not found.
-    """
-    evaluation = json.loads(Path(config.output_file).read_text(encoding="utf-8"))
-    fault = why_unsaved(evaluation.get("calibration"), evaluation.get("thresholds"), config)
-    if not (fault or is_kept(evaluation, config)):
-        logger.info("%s/%s does not hold what it found: evaluating again", config.model_path, CALIBRATION)
-        return False
-    _print_metrics(evaluation)
-    _refuse(fault)
-    return True
-
-
-def _refuse(fault: str) -> None:
-    """Raise InputError, when all is written, where something that is to be saved was not found."""
-    if fault:
-        raise InputError(fault)
-
-
-def _evaluate_scores(trained: InferenceModel, config: EvaluateConfig, results: Results) -> None:
-    """Measure a model without classes, and write what is asked for."""
-    pairs = trained.read("input_file")
-    symmetric = trained.calibration.chosen_symmetry(config.symmetric, config.model_path)
-    exchanged = Pairs(pairs.right, pairs.left, *pairs[2:])
-    answers = ScoreAnswers(
-        pairs,
-        trained.labels.label_range,
-        trained.logits(pairs, symmetric),
-        trained.logits(exchanged, symmetric) if config.swap else None,
-        symmetric,
-    )
-    if trained.world.is_first:
-        is_ranking = trained.labels.target == RANKING
-        evaluation = (
-            ranking_evaluation_of(answers, config)
-            if is_ranking
-            else score_evaluation_of(answers, config, slices_of(pairs.left, pairs.right))
+    saves = config.save_temperature or config.save_threshold
+    if saves and (Path(config.model_path) / MANIFEST).is_file():
+        raise InputError(
+            f"--model_path {config.model_path} is a checkpoint, into which nothing is saved; give OUT/best, "
+            "or leave --save_temperature and --save_threshold out"
         )
-        evaluation["kernels"] = trained.kernels.describe(with_notes=False)
-        with results.published() as (numbers, *report):
-            write_json(numbers, evaluation)
-            if report:
-                write = write_ranking_report if is_ranking else write_score_report
-                write(report, evaluation, answers, config.worst_rows, made_of(config))
-        if config.report:
-            logger.info("report: %s", Path(config.report) / "report.html")
-        _print_metrics(evaluation)
-    trained.process_group.barrier()
-
-
-def _results(config: EvaluateConfig) -> Results:
+    parse_kinds(config.robustness)
     more = [Path(config.report) / name for name in FILES] if config.report else []
     if config.robustness_file:
         refuse_ending("robustness_file", config.robustness_file)
         more.append(Path(config.robustness_file))
-    but = CALIBRATION if config.save_temperature or config.save_threshold else ""
-    return results_of("evaluate", config, more, but)
+    results = results_of("evaluate", config, more, CALIBRATION if saves else "")
+    if results.are_done() and _is_complete(config):
+        return
+    scorer = InferenceModel(config)
+    refuse_class_flags(config, scorer.labels, config.model_path)
+    refuse_query(config.query, scorer.labels)
+    evaluate = _evaluate_classes if scorer.labels.has_classes else _evaluate_scores
+    fault = evaluate(scorer, config, results)
+    scorer.wait()
+    if fault:  # all is written
+        raise InputError(fault)
 
 
-def _write(results: Results, evaluation: Dict[str, Any], answers: Answers, config: EvaluateConfig) -> None:
+def _is_complete(config: EvaluateConfig) -> bool:
+    """Return whether the calibration that an evaluation was to save is there as well; print its metrics then.
+
+    Raises InputError where something that is to be saved was not found, or for a damaged calibration.
+    """
+    evaluation = json.loads(Path(config.output_file).read_text(encoding="utf-8"))
+    fault = _why_unsaved(evaluation.get("calibration"), evaluation.get("thresholds"), config)
+    if not fault and (config.save_temperature or config.save_threshold):
+        saved = read_calibration(Path(config.model_path), len(evaluation["classes"]))
+        threshold = evaluation.get("thresholds", {}).get("at_precision", {}).get("threshold")
+        has_temperature = saved.temperature == evaluation["calibration"]["temperature"]
+        if (config.save_temperature and not has_temperature) or (
+            config.save_threshold and saved.threshold != threshold
+        ):
+            message = "%s/%s does not hold what it found: evaluating again"
+            logger.info(message, config.model_path, CALIBRATION)
+            return False
+    _print_metrics(evaluation)
+    if fault:
+        raise InputError(fault)
+    return True
+
+
+def _evaluate_classes(scorer: InferenceModel, config: EvaluateConfig, results: Results) -> str:
+    """Measure a model with classes, write and save what is asked for; return why nothing is saved, or ''."""
+    answers, kinds = _answers(scorer, config), parse_kinds(config.robustness)
+    if kinds:  # every process makes the changed pairs for itself
+        perturbing = Perturbing(kinds, config.robustness_rows, config.seed)
+        changed = perturb(answers.pairs, answers.num_classes, perturbing)
+        logits = scorer.logits(Pairs(changed.left, changed.right, None, ""), answers.symmetric)
+        bearing = bearing_of(changed, logits, answers.predictions, answers.labels)
+        answers = answers._replace(bearing=bearing)
+    thresholds = thresholds_of(answers, config.at_precision)
+    fault = _why_unsaved(answers.fitted._asdict(), thresholds, config)
+    is_saved = (config.save_temperature or config.save_threshold) and not fault
+    if is_saved and config.save_threshold:
+        assert thresholds is not None  # of two classes, see `_refuse_unsavable`, that both occur
+        chosen = with_asked_precision(answers.saved, thresholds, "--save_threshold true")
+        answers = answers._replace(saved=chosen)
+    if scorer.world.is_first:
+        evaluation = {**evaluation_of(answers, config), "kernels": scorer.kernels.describe(with_notes=False)}
+        if is_saved:
+            write_calibration(Path(config.model_path), answers.saved)
+        _write(results, evaluation, answers, config)
+        _log_evaluation(evaluation, config, is_saved)
+    return fault
+
+
+def _evaluate_scores(scorer: InferenceModel, config: EvaluateConfig, results: Results) -> str:
+    pairs = scorer.read("input_file")
+    symmetric = scorer.calibration.chosen_symmetry(config.symmetric, config.model_path)
+    answers = ScoreAnswers(
+        pairs,
+        scorer.labels.label_range,
+        scorer.logits(pairs, symmetric),
+        scorer.logits(_exchanged(pairs), symmetric) if config.swap else None,
+        symmetric,
+    )
+    if scorer.world.is_first:
+        if scorer.labels.target == RANKING:
+            evaluation = ranking_evaluation_of(answers, config)
+        else:
+            evaluation = score_evaluation_of(answers, config, slices_of(pairs.left, pairs.right))
+        evaluation["kernels"] = scorer.kernels.describe(with_notes=False)
+        _write(results, evaluation, answers, config)
+        if config.report:
+            logger.info("report: %s", Path(config.report) / "report.html")
+        _print_metrics(evaluation)
+    return ""
+
+
+def _exchanged(pairs: Pairs) -> Pairs:
+    return Pairs(pairs.right, pairs.left, *pairs[2:])
+
+
+def _write(results: Results, evaluation: Dict[str, Any], answers: Any, config: EvaluateConfig) -> None:
     with results.published() as (numbers, *drafts):
         write_json(numbers, evaluation)
         if config.report:
-            made = made_of(config)
-            write_report(drafts[: len(FILES)], evaluation, answers, config.worst_rows, made=made)
+            write_report(drafts[: len(FILES)], evaluation, answers, config.worst_rows, made=made_of(config))
         if config.robustness_file and answers.bearing is not None:
             rows = new_pairs_of(answers.bearing.changed, answers.pairs, answers.names)
             write_new_pairs(drafts[-1], Path(config.robustness_file), rows)
 
 
-def _refuse_checkpoint(config: EvaluateConfig) -> None:
-    """Raise InputError if a temperature or a threshold would be written into a checkpoint of a run."""
-    is_saved = config.save_temperature or config.save_threshold
-    if is_saved and (Path(config.model_path) / MANIFEST).is_file():
-        raise InputError(
-            f"--model_path {config.model_path} is a checkpoint, into which nothing is saved; give OUT/best, "
-            "or leave --save_temperature and --save_threshold out"
-        )
-
-
-def _ask(trained: InferenceModel, config: EvaluateConfig) -> Answers:
-    saved, symmetric = _saved_for(trained.calibration, config)
-    refuse_unsavable(config, saved, trained.num_classes)
-    pairs, calibrating, tuning = _read(trained, config)
+def _answers(scorer: InferenceModel, config: EvaluateConfig) -> Answers:
+    saved, symmetric = _saved_for(scorer.calibration, config)
+    _refuse_unsavable(config, saved, scorer.num_classes)
+    pairs, calibrating, tuning = _read(scorer, config)
     scored: Dict[str, Scored] = {}
     for each in (pairs, calibrating, tuning):
         if each is not None and each.sha256 not in scored:
-            scored[each.sha256] = Scored(each, trained.logits(each, symmetric))
-    fitted = _fitted(scored, pairs, calibrating, saved, config)
-    saved = with_temperature(saved, fitted, config)
-    exchanged = Pairs(pairs.right, pairs.left, *pairs[2:])
+            scored[each.sha256] = Scored(each, scorer.logits(each, symmetric))
+    if calibrating is None and saved.temperature != 1.0:
+        where = f"{config.model_path}/{CALIBRATION}"
+        fitted = Fitted(saved.temperature, where, saved.rows, saved.fitted_on_sha256)
+    else:
+        on = pairs if calibrating is None else calibrating
+        temperature = fit_temperature(scored[on.sha256].logits, on.known_labels)
+        fitted = Fitted(temperature, on.path, len(on), on.sha256)
+    if config.save_temperature and not is_at_the_end(fitted.temperature):
+        saved = replace(saved, **fitted._asdict())
     return Answers(
         pairs,
-        trained.labels.names,
+        scorer.labels.names,
         scored[pairs.sha256].logits,
-        trained.logits(exchanged, symmetric) if config.swap else None,
+        scorer.logits(_exchanged(pairs), symmetric) if config.swap else None,
         saved.temperature,
         fitted,
         symmetric,
@@ -198,25 +191,22 @@ def _ask(trained: InferenceModel, config: EvaluateConfig) -> Answers:
     )
 
 
-def _changed(trained: InferenceModel, answers: Answers, asked: Perturbing) -> Bearing:
-    """Ask the model about the changed pairs of the file, which every process makes for itself."""
-    changed = perturb(answers.pairs, answers.num_classes, asked)
-    logits = trained.logits(Pairs(changed.left, changed.right, None, ""), answers.symmetric)
-    return bearing_of(changed, logits, answers.predictions, answers.labels)
-
-
-def _read(trained: InferenceModel, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
+def _read(scorer: InferenceModel, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
     """Read the pairs to judge, to fit the temperature on and to choose thresholds on; None: those judged."""
-    pairs = trained.read("input_file")
+    pairs = scorer.read("input_file")
     pairs = pairs.changed(path=as_called(pairs.path))  # what is written down names no file that will be gone
     calibrating = tuning = None
     if config.calibrate_on:
-        calibrating = tuning = trained.read("calibrate_on")
-        refuse_judged_file(config, pairs, calibrating)
+        calibrating = tuning = scorer.read("calibrate_on")
+        if config.save_temperature and calibrating.sha256 == pairs.sha256:
+            raise InputError(
+                f"--calibrate_on {config.calibrate_on} holds the pairs of --input_file itself: a temperature "
+                "fitted on what is judged is not saved; give other labelled pairs"
+            )
     if config.tune_on:
-        tuning = trained.read("tune_on")
+        tuning = scorer.read("tune_on")
     if tuning is not None:
-        refuse_one_class("tune_on" if config.tune_on else "calibrate_on", tuning, trained.num_classes)
+        refuse_one_class("tune_on" if config.tune_on else "calibrate_on", tuning, scorer.num_classes)
     return pairs, calibrating, tuning
 
 
@@ -226,39 +216,84 @@ def _saved_for(calibration: Calibration, config: EvaluateConfig) -> Tuple[Calibr
     if symmetric == calibration.symmetric:
         return calibration, symmetric
     if calibration.is_tuned:
-        logger.warning(
-            "%s/%s was tuned with --symmetric %s: it is not used for --symmetric %s",
-            config.model_path,
-            CALIBRATION,
-            calibration.symmetric,
-            symmetric,
-        )
+        message = "%s/%s was tuned with --symmetric %s: it is not used for --symmetric %s"
+        logger.warning(message, config.model_path, CALIBRATION, calibration.symmetric, symmetric)
     return Calibration(symmetric=symmetric), symmetric
 
 
-def _fitted(
-    scored: Dict[str, Scored],
-    pairs: Pairs,
-    calibrating: Optional[Pairs],
-    saved: Calibration,
-    config: EvaluateConfig,
-) -> Fitted:
-    """Return the temperature to judge: fitted on --calibrate_on, else the model's, else on ``pairs``."""
-    if calibrating is None and saved.temperature != 1.0:
-        where = f"{config.model_path}/{CALIBRATION}"
-        return Fitted(saved.temperature, where, saved.rows, saved.fitted_on_sha256)
-    on = pairs if calibrating is None else calibrating
-    temperature = fit_temperature(scored[on.sha256].logits, on.known_labels)
-    return Fitted(temperature, on.path, len(on), on.sha256)
+def _refuse_unsavable(config: EvaluateConfig, saved: Calibration, num_classes: int) -> None:
+    """Raise InputError, before the work, when the flags ask to save what would not fit together."""
+    if config.save_threshold and num_classes != 2:
+        raise InputError(
+            f"--save_threshold true is for two classes, {config.model_path} has {num_classes}; leave it out"
+        )
+    if config.save_temperature and saved.threshold is not None and not config.save_threshold:
+        raise InputError(
+            f"--save_temperature true: the threshold {saved.threshold:.4f} of {config.model_path} is for "
+            "probabilities of another temperature; pass --save_threshold true as well"
+        )
 
 
-def _tell(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved: bool) -> None:
-    """Print the metrics on stdout, and log the rest."""
+def refuse_one_class(flag: str, pairs: Pairs, num_classes: int) -> None:
+    """Raise InputError when thresholds of two classes cannot be chosen on ``pairs``."""
+    absent = sorted({0, 1} - set(pairs.known_labels.tolist()))
+    if num_classes == 2 and absent:
+        raise InputError(
+            f"--{flag} {pairs.path} has no pair of class {absent[0]}, so no threshold can be chosen on it; "
+            "give a file that has both classes"
+        )
+
+
+def _why_unsaved(
+    fitted: Optional[Dict[str, Any]], thresholds: Optional[Dict[str, Any]], config: EvaluateConfig
+) -> str:
+    """Return why nothing of an evaluation is saved; '' where it is, or where nothing is to be.
+
+    ``fitted``: the fields of `Fitted`; ``thresholds``: of `thresholds_of`.
+    """
+    if config.save_temperature and fitted is not None and is_at_the_end(fitted["temperature"]):
+        return (
+            f"--save_temperature true: the temperature {fitted['temperature']:.3g} fitted on the "
+            f"{fitted['rows']} rows of {fitted['fitted_on']} is at the end of its range and therefore "
+            f"meaningless{WRITTEN}; give more rows, which the model has not learned, with --calibrate_on"
+        )
+    if config.save_threshold and thresholds is not None:
+        return _unreached(thresholds, "--save_threshold true", WRITTEN)
+    return ""
+
+
+def with_asked_precision(calibration: Calibration, thresholds: Dict[str, Any], flag: str) -> Calibration:
+    """Return ``calibration`` with the threshold of --at_precision, of what `thresholds_of` has found.
+
+    ``flag`` asks for it. Raises InputError when that precision is not reached.
+    """
+    chosen, fault = thresholds["at_precision"], _unreached(thresholds, flag)
+    if fault:
+        raise InputError(fault)
+    return replace(
+        calibration,
+        threshold=chosen["threshold"],
+        tuned_for=f"precision {chosen['asked']:g}",
+        **{name: thresholds[name] for name in ("tuned_on", "tuned_on_sha256", "tuned_rows")},
+    )
+
+
+def _unreached(thresholds: Dict[str, Any], flag: str, result: str = "") -> str:
+    chosen = thresholds["at_precision"]
+    if chosen["reached"]:
+        return ""
+    return (
+        f"{flag}: no threshold reaches precision {chosen['asked']} on {thresholds['tuned_on']} (the nearest "
+        f"is {chosen['precision']:.4f}){result}; ask for less with --at_precision"
+    )
+
+
+def _log_evaluation(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved: bool) -> None:
     if evaluation["single_class"] is not None:
         logger.warning("%s", describe_single_class(evaluation["single_class"], evaluation["rows"]))
-    _tell_calibration(evaluation["calibration"])
+    _log_calibration(evaluation["calibration"])
     if "thresholds" in evaluation:
-        _tell_thresholds(evaluation["thresholds"], evaluation["classes"][1])
+        _log_thresholds(evaluation["thresholds"], evaluation["classes"][1])
     if "swap" in evaluation:
         flipped = evaluation["swap"]["flip_rate"]
         logger.info("%.2f %% of the pairs change class when their texts are swapped", 100 * flipped)
@@ -271,21 +306,18 @@ def _tell(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved: bool) ->
         logger.info("report: %s", Path(config.report) / "report.html")
     if is_saved:
         logger.info("saved: %s", Path(config.model_path) / CALIBRATION)
-        if config.save_threshold:
-            _tell_saved_threshold(evaluation)
+    if is_saved and config.save_threshold:  # a precise one may find little
+        logger.warning(
+            "all later predictions of this model use the threshold %.4f: on the evaluated rows precision "
+            "%.4f, recall %.4f, accuracy %.4f; without it accuracy %.4f",
+            *_figures(evaluation["thresholds"]["saved"]),
+            evaluation["accuracy"],
+        )
     _print_metrics(evaluation)
 
 
-def _tell_saved_threshold(evaluation: Dict[str, Any]) -> None:
-    """Say what later predictions lose or gain by the threshold; a precise one may find little."""
-    found = evaluation["thresholds"]["saved"]
-    named = (found[key] for key in ("threshold", "precision", "recall", "accuracy"))
-    logger.warning(
-        "all later predictions of this model use the threshold %.4f: on the evaluated rows precision %.4f, "
-        "recall %.4f, accuracy %.4f; without it accuracy %.4f",
-        *named,
-        evaluation["accuracy"],
-    )
+def _figures(found: Dict[str, Any]) -> Tuple[float, ...]:
+    return tuple(found[name] for name in ("threshold", "precision", "recall", "accuracy"))
 
 
 def _print_metrics(evaluation: Dict[str, Any]) -> None:
@@ -293,38 +325,43 @@ def _print_metrics(evaluation: Dict[str, Any]) -> None:
     print(json.dumps({name: evaluation[name] for name in (*names, "rows")}))
 
 
-def _tell_calibration(calibration: Dict[str, object]) -> None:
+def _log_calibration(calibration: Dict[str, Any]) -> None:
+    temperature = calibration["temperature"]
     if calibration["at_end_of_range"]:
-        logger.warning(
-            "the temperature %.3g is at the end of its range; fit it on more rows", calibration["temperature"]
-        )
+        logger.warning("the temperature %.3g is at the end of its range; fit it on more rows", temperature)
     kind = ", the evaluated rows" if calibration["is_judged_file"] else ""
-    logger.info("temperature %.4g, from %s%s", calibration["temperature"], calibration["fitted_on"], kind)
+    logger.info("temperature %.4g, from %s%s", temperature, calibration["fitted_on"], kind)
     for name in ("ece", "ece_top_label"):
-        named = (calibration[key] for key in (f"{name}_method", name, f"{name}_calibrated"))
-        logger.info("calibration error, %s: %.4f; with the temperature %.4f", *named)
+        figures = (calibration[key] for key in (f"{name}_method", name, f"{name}_calibrated"))
+        logger.info("calibration error, %s: %.4f; with the temperature %.4f", *figures)
 
 
-def _tell_thresholds(thresholds: Dict[str, Any], name: str) -> None:
+def _log_thresholds(thresholds: Dict[str, Any], name: str) -> None:
     """Log what the thresholds reach; ``name`` is that of class 1."""
     where = f"on {thresholds['tuned_on']}"
     where += ", the evaluated rows" if thresholds["is_judged_file"] else ""
-    best, asked = (thresholds[key] for key in ("best_f1", "at_precision"))
+    best, precise = thresholds["best_f1"], thresholds["at_precision"]
     logger.info("threshold %.4f has the best F1 %s: %.4f", best["threshold"], where, best["f1"])
-    reached = "reaches" if asked["reached"] else "comes nearest to"
-    at = "threshold %.4f %s precision %.4f %s: precision %.4f, recall %.4f, %s of class %s"
-    share = asked["precision"], asked["recall"]
-    answers = counted(asked["rows"], "prediction")
-    logger.info(at, asked["threshold"], reached, asked["asked"], where, *share, answers, name)
-    if asked["reached"] and asked["rows"] * (1 - asked["asked"]) < 1:
+    predictions = counted(precise["rows"], "prediction")
+    logger.info(
+        "threshold %.4f %s precision %.4f %s: precision %.4f, recall %.4f, %s of class %s",
+        precise["threshold"],
+        "reaches" if precise["reached"] else "comes nearest to",
+        precise["asked"],
+        where,
+        precise["precision"],
+        precise["recall"],
+        predictions,
+        name,
+    )
+    if precise["reached"] and precise["rows"] * (1 - precise["asked"]) < 1:
         few = "precision %g is based on %s of class %s; one more error would miss it: use more rows"
-        logger.warning(few, asked["asked"], answers, name)
-    judged = {"that threshold": asked.get("judged")}
+        logger.warning(few, precise["asked"], predictions, name)
+    judged = {"that threshold": precise.get("judged")}
     saved = thresholds.get("saved")
-    if saved is not None and saved["threshold"] != asked["threshold"]:
+    if saved is not None and saved["threshold"] != precise["threshold"]:
         judged["the threshold in calibration.json"] = saved
     for what, found in judged.items():
         if found is not None:
-            named = (found[key] for key in ("threshold", "precision", "recall", "accuracy"))
-            told = "%s, on the evaluated rows: %.4f gives precision %.4f, recall %.4f, accuracy %.4f"
-            logger.info(told, what, *named)
+            message = "%s, on the evaluated rows: %.4f gives precision %.4f, recall %.4f, accuracy %.4f"
+            logger.info(message, what, *_figures(found))

@@ -1,14 +1,15 @@
-"""All measurements of the predictions of a model on one file, as one dictionary that JSON can hold."""
+"""All measurements of a model on one file, with classes or without, as one dictionary that JSON can hold."""
 
 import math
 import re
 import unicodedata
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from data_tools.options.standard_streams import as_asked
-from ernie_pair.inference.scores import probabilities
+from ernie_pair.inference.scores import probabilities, scores_of
+from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.models.temperature import Calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
@@ -22,6 +23,18 @@ from ernie_pair.pair.targets.metrics import (
     find_single_class,
     log_odds,
     measure,
+)
+from ernie_pair.pair.targets.ranking_metrics import (
+    RANKING_METRICS,
+    CountedQueries,
+    measure_ranking,
+    refuse_nothing_to_rank,
+)
+from ernie_pair.pair.targets.regression_metrics import (
+    REGRESSION_METRICS,
+    CountedScores,
+    error_bins,
+    measure_scores,
 )
 from ernie_pair.score.evaluation.calibration import (
     BINS,
@@ -45,9 +58,6 @@ UNIT = re.compile(r"[a-z0-9]+|\w")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 OVERLAPS = (0.25, 0.5, 0.75, 1.0)
 
-Name = str
-Group = Tuple[Name, np.ndarray]  # and which rows are of it, bool [N]
-
 
 def slice_table(
     left: Sequence[str], right: Sequence[str], labels: np.ndarray, predictions: np.ndarray, num_classes: int
@@ -63,19 +73,36 @@ def slice_table(
     ]
 
 
-def slices_of(left: Sequence[str], right: Sequence[str]) -> Iterator[Tuple[str, Name, np.ndarray]]:
+def slices_of(left: Sequence[str], right: Sequence[str]) -> Iterator[Tuple[str, str, np.ndarray]]:
     """Yield (by, slice, which rows are of it, bool [N]) for each slice that has rows."""
     pairs = [(_plain(a), _plain(b)) for a, b in zip(left, right)]
-    kinds: Dict[str, Callable[[List[Tuple[str, str]]], Iterator[Group]]] = {
-        "length": _by_length,
-        "overlap": _by_overlap,
-        "negation": _by_negation,
-        "digits": _by_digits,
-    }
-    for kind, groups in kinds.items():
-        for name, inside in groups(pairs):
-            if inside.any():
-                yield kind, name, inside
+    for kind, name, inside in _all_slices(pairs):
+        if inside.any():
+            yield kind, name, inside
+
+
+def _all_slices(pairs: List[Tuple[str, str]]) -> Iterator[Tuple[str, str, np.ndarray]]:
+    lengths = np.array([len(a) + len(b) for a, b in pairs])  # of both texts together, in quartiles
+    quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")
+    for quarter in np.unique(quarters):
+        inside = quarters == quarter
+        shortest, longest = lengths[inside].min(), lengths[inside].max()
+        span = f"{shortest} to {longest}" if shortest < longest else f"{longest}"
+        yield "length", f"{span} characters", inside
+    shares = np.array([overlap(a, b) for a, b in pairs])
+    for low, high in zip((0.0, *OVERLAPS), OVERLAPS):
+        yield "overlap", f"{low:.0%} to {high:.0%} of the words shared", (low <= shares) & (shares < high)
+    yield "overlap", "the same words", shares == 1.0
+    negated = np.array([[is_negated(a), is_negated(b)] for a, b in pairs])
+    yield "negation", "in one text only", negated[:, 0] != negated[:, 1]
+    yield "negation", "in both", negated.all(axis=1)
+    yield "negation", "in neither", ~negated.any(axis=1)
+    numbers = [(set(NUMBER.findall(a)), set(NUMBER.findall(b))) for a, b in pairs]
+    have = np.array([bool(a or b) for a, b in numbers])
+    same = np.array([a == b for a, b in numbers])
+    yield "digits", "different numbers", ~same
+    yield "digits", "the same numbers", have & same
+    yield "digits", "no digits", ~have
 
 
 def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> Dict[str, object]:
@@ -95,26 +122,6 @@ def _plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).lower()
 
 
-def _by_length(pairs) -> Iterator[Group]:
-    """Yield the quartiles of the number of characters of both texts together."""
-    lengths = np.array([len(a) + len(b) for a, b in pairs])
-    quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")
-    for quarter in np.unique(quarters):
-        inside = quarters == quarter
-        shortest, longest = lengths[inside].min(), lengths[inside].max()
-        yield f"{shortest} to {longest} characters" if shortest < longest else f"{longest} characters", inside
-
-
-def _by_overlap(pairs) -> Iterator[Group]:
-    """Yield groups of pairs by the ``overlap`` of their texts."""
-    shares = np.array([overlap(a, b) for a, b in pairs])
-    low = 0.0
-    for high in OVERLAPS:
-        yield f"{low:.0%} to {high:.0%} of the words shared", (low <= shares) & (shares < high)
-        low = high
-    yield "the same words", shares == 1.0
-
-
 def overlap(a: str, b: str) -> float:
     """Return the share of the units (UNIT) of both texts that stands in both (Jaccard), in [0, 1].
 
@@ -123,22 +130,6 @@ def overlap(a: str, b: str) -> float:
     units = [set(UNIT.findall(text)) for text in (a, b)]
     either = units[0] | units[1]
     return len(units[0] & units[1]) / len(either) if either else 1.0
-
-
-def _by_negation(pairs) -> Iterator[Group]:
-    negated = np.array([[is_negated(a), is_negated(b)] for a, b in pairs])
-    yield "in one text only", negated[:, 0] != negated[:, 1]
-    yield "in both", negated.all(axis=1)
-    yield "in neither", ~negated.any(axis=1)
-
-
-def _by_digits(pairs) -> Iterator[Group]:
-    numbers = [(set(NUMBER.findall(a)), set(NUMBER.findall(b))) for a, b in pairs]
-    have = np.array([bool(a or b) for a, b in numbers])
-    same = np.array([a == b for a, b in numbers])
-    yield "different numbers", ~same
-    yield "the same numbers", have & same
-    yield "no digits", ~have
 
 
 class CountedRows:
@@ -308,7 +299,9 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     """
     labels, logits = answers.labels, answers.logits
     thresholds, single = thresholds_of(answers, config.at_precision), find_single_class(logits, labels)
-    confusion = _confusion(answers)
+    size = answers.num_classes
+    cells = labels * size + answers.predictions
+    confusion = np.bincount(cells, minlength=size * size).reshape(size, size)  # by label, then prediction
     sections = {
         "rows": len(labels),
         "model": config.model_path,
@@ -327,9 +320,15 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     }
     if config.bootstrap:
         sections["intervals"] = intervals(logits, labels, config.bootstrap, config.seed)
-        of_classes = class_intervals(answers.labels, answers.predictions, answers.num_classes, config)
-        for row, interval in zip(sections["per_class"], of_classes):
-            row["f1_interval"] = interval
+        names = list(map(str, range(size)))
+
+        def measure_classes(counts: np.ndarray) -> Dict[str, float]:
+            table = np.bincount(cells, counts, size * size).reshape(size, size)
+            return {row["class"]: row["f1"] for row in class_table(table, names)}
+
+        of_classes = bootstrap_intervals(measure_classes, names, len(labels), config.bootstrap, config.seed)
+        for row, name in zip(sections["per_class"], names):
+            row["f1_interval"] = of_classes.get(name)
     if thresholds is not None:
         sections["thresholds"] = thresholds
     if answers.swapped is not None:
@@ -338,22 +337,7 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
         table = robustness_table(answers.bearing, config.bootstrap, config.seed)
         sections["robustness"] = {"seed": config.seed, "kinds": table}
     metrics = measure(logits, labels)
-    return {**{n: value if math.isfinite(value) else None for n, value in metrics.items()}, **sections}
-
-
-def class_intervals(
-    labels: np.ndarray, predictions: np.ndarray, num_classes: int, config: EvaluateConfig
-) -> List[Optional[List[float]]]:
-    """Return the interval of the F1 of each class, see ``bootstrap_intervals``."""
-    names = list(map(str, range(num_classes)))
-    cells = labels * num_classes + predictions
-
-    def measure_classes(counts: np.ndarray) -> Dict[str, float]:
-        table = np.bincount(cells, counts, num_classes**2).reshape(num_classes, num_classes)
-        return {row["class"]: row["f1"] for row in class_table(table, names)}
-
-    found = bootstrap_intervals(measure_classes, names, len(labels), config.bootstrap, config.seed)
-    return [found.get(name) for name in names]
+    return {**{name: _known(value) for name, value in metrics.items()}, **sections}
 
 
 def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]]:
@@ -377,32 +361,17 @@ def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]
         "at_precision": at_precision(curve, precision),
     }
     for name in () if is_judged else ("best_f1", "at_precision"):
-        found[name]["judged"] = _judged(answers, found[name]["threshold"])
-    if answers.saved.threshold is not None:
-        found["saved"] = _saved(answers, answers.saved.threshold)
-    return found
-
-
-def _saved(answers: Answers, threshold: float) -> Dict[str, object]:
+        found[name]["judged"] = measure_at(found[name]["threshold"], answers.shown[:, 1], answers.labels)
     saved = answers.saved
-    return {
-        **_judged(answers, threshold),
-        "tuned_on": saved.tuned_on,
-        "tuned_on_sha256": saved.tuned_on_sha256,
-        "tuned_for": saved.tuned_for,
-        "is_judged_file": saved.tuned_on_sha256 == answers.pairs.sha256,
-    }
-
-
-def _judged(answers: Answers, threshold: float) -> Dict[str, object]:
-    return measure_at(threshold, answers.shown[:, 1], answers.labels)
-
-
-def _confusion(answers: Answers) -> np.ndarray:
-    """Return the confusion matrix, int64 [C, C]: counts by label, then by prediction."""
-    size = answers.num_classes
-    cells = answers.labels * size + answers.predictions
-    return np.bincount(cells, minlength=size * size).reshape(size, size)
+    if saved.threshold is not None:
+        found["saved"] = {
+            **measure_at(saved.threshold, answers.shown[:, 1], answers.labels),
+            "tuned_on": saved.tuned_on,
+            "tuned_on_sha256": saved.tuned_on_sha256,
+            "tuned_for": saved.tuned_for,
+            "is_judged_file": saved.tuned_on_sha256 == answers.pairs.sha256,
+        }
+    return found
 
 
 def _calibration(answers: Answers) -> Dict[str, object]:
@@ -437,3 +406,146 @@ def _swap(answers: Answers, swapped: np.ndarray) -> Dict[str, float]:
         "accuracy_swapped": float(np.mean(predictions == answers.labels)),
         "accuracy_both_orders": float(np.mean(both == answers.labels)),
     }
+
+
+# Models without classes.
+
+RANK_EDGES = (1, 2, 3, 5, 10, 20, 50)  # the last rank of each part of the table
+
+
+class ScoreAnswers(NamedTuple):
+    """The rows of a file and what a model without classes says of them.
+
+    ``outputs`` float32 [N, 1], ``swapped`` those of (B, A) where they were asked for. ``symmetric`` says how
+    pairs were scored.
+    """
+
+    pairs: Pairs
+    label_range: Optional[Tuple[float, float]]
+    outputs: np.ndarray
+    swapped: Optional[np.ndarray]
+    symmetric: str = "none"
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Return the labels of the rows: scores float64 [N], or the relevance of candidates int64 [N]."""
+        return self.pairs.known_labels
+
+    @property
+    def known_groups(self) -> np.ndarray:
+        """Return the query of each row, int64 [N], of candidates that are ranked."""
+        assert self.pairs.groups is not None  # they are read with it
+        return self.pairs.groups
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Return the scores that a prediction would show, float64 [N]."""
+        return scores_of(self.outputs, self.label_range)
+
+
+def score_evaluation_of(
+    answers: ScoreAnswers, config: EvaluateConfig, slices: Iterable[Tuple[str, str, np.ndarray]]
+) -> Dict[str, Any]:
+    """Return the metrics, facts about the rows, and a section for each further question.
+
+    The dictionary can be written as JSON; what is undefined is None.
+    """
+    labels, limits = answers.labels, answers.label_range
+    metrics = measure_scores(answers.outputs, labels, limits)
+    sections: Dict[str, Any] = {
+        "target": REGRESSION,
+        "rows": len(labels),
+        "model": config.model_path,
+        "input_file": as_asked(config.input_file),
+        "input_sha256": answers.pairs.sha256,
+        "label_range": None if limits is None else list(limits),
+        "symmetric": answers.symmetric,
+        "bins": error_bins(answers.scores, labels),
+        "slices": [_score_slice(answers, *each) for each in slices],
+    }
+    if config.bootstrap:
+        measure = CountedScores(answers.outputs, labels, limits).measure
+        sections["intervals"] = bootstrap_intervals(
+            measure, REGRESSION_METRICS, len(labels), config.bootstrap, config.seed
+        )
+    if answers.swapped is not None:
+        sections["swap"] = _score_swap(answers, answers.swapped)
+    return {**{name: _known(value) for name, value in metrics.items()}, **sections}
+
+
+def _score_slice(answers: ScoreAnswers, kind: str, name: str, inside: np.ndarray) -> Dict[str, object]:
+    found = measure_scores(answers.outputs[inside], answers.labels[inside], answers.label_range)
+    told = {metric: _known(found[metric]) for metric in ("spearman", "mae")}
+    mean_label = float(answers.labels[inside].mean())
+    return {"by": kind, "slice": name, "rows": int(inside.sum()), **told, "mean_label": mean_label}
+
+
+def _score_swap(answers: ScoreAnswers, swapped: np.ndarray) -> Dict[str, Optional[float]]:
+    """Return what changes when the two texts change places.
+
+    ``*_both_orders`` are of the mean of the outputs, as --symmetric average takes it.
+    """
+    found = scores_of(swapped, answers.label_range)
+    differences = np.abs(found - answers.scores)
+    alone, both = (
+        measure_scores(outputs, answers.labels, answers.label_range)
+        for outputs in (swapped, (answers.outputs + swapped) / 2)
+    )
+    return {
+        "mean_difference": float(differences.mean()),
+        "largest_difference": float(differences.max()),
+        "spearman_swapped": _known(alone["spearman"]),
+        "mae_swapped": alone["mae"],
+        "spearman_both_orders": _known(both["spearman"]),
+        "mae_both_orders": both["mae"],
+    }
+
+
+def _known(value: float) -> Optional[float]:
+    return value if math.isfinite(value) else None
+
+
+def ranking_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
+    """Return the metrics, facts about the queries, and a section for each further question.
+
+    Raises InputError for a file in which there is no order to measure.
+    """
+    refuse_nothing_to_rank(answers.labels, answers.pairs.groups, config.input_file)
+    groups = answers.known_groups
+    counted = CountedQueries(answers.outputs, answers.labels, groups)
+    sections: Dict[str, Any] = {
+        "target": RANKING,
+        "rows": len(answers.labels),
+        "queries": int(groups.max()) + 1,
+        "ranked_queries": counted.num_queries,
+        "model": config.model_path,
+        "input_file": as_asked(config.input_file),
+        "input_sha256": answers.pairs.sha256,
+        "symmetric": answers.symmetric,
+        "first_ranks": _first_ranks(counted),
+    }
+    if config.bootstrap:
+        sections["intervals"] = bootstrap_intervals(
+            counted.measure, RANKING_METRICS, counted.num_queries, config.bootstrap, config.seed
+        )
+    if answers.swapped is not None:
+        sections["swap"] = {
+            "mean_difference": float(np.abs(answers.outputs - answers.swapped).mean()),
+            "mrr_swapped": measure_ranking(answers.swapped, answers.labels, groups)["mrr"],
+            "mrr_both_orders": measure_ranking(
+                (answers.outputs + answers.swapped) / 2, answers.labels, groups
+            )["mrr"],
+        }
+    return {**measure_ranking(answers.outputs, answers.labels, groups), **sections}
+
+
+def _first_ranks(counted: CountedQueries) -> List[Dict[str, Any]]:
+    """Return how many queries have their first relevant candidate at which ranks: from, to, queries."""
+    ranks = np.array([query.ranks[0] for query in counted.queries])
+    edges = [*RANK_EDGES, max(int(ranks.max()), RANK_EDGES[-1] + 1)]
+    parts = [(low + 1, high) for low, high in zip([0, *edges], edges)]
+    found = [
+        {"from": low, "to": high, "queries": int(np.sum((low <= ranks) & (ranks <= high)))}
+        for low, high in parts
+    ]
+    return found[: max(place for place, part in enumerate(found) if part["queries"]) + 1]

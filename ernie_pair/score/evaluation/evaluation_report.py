@@ -1,18 +1,24 @@
-"""The folder of a report: report.json and errors.tsv for programs, report.html for a reader."""
+"""The folder of a report: report.json and errors.tsv for programs, report.html for a reader.
+
+A model with classes, for regression and for ranking each has its `Kind`: charts, cards and worst rows on one
+frame.
+"""
 
 import math
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from data_tools.files.json_file import write_json
 from data_tools.options.standard_streams import as_asked
 from ernie_pair.inference.scores import are_names
+from ernie_pair.models.labels import CLASSIFICATION, RANKING, REGRESSION
 from ernie_pair.models.model_card import changed_flags
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.targets.metrics import describe_single_class
+from ernie_pair.pair.targets.ranking_metrics import ranked_queries
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, drawn_text, few_of
 from ernie_pair.report.page import (
     NOT_SAID,
@@ -27,26 +33,150 @@ from ernie_pair.report.page import (
     table_line,
 )
 from ernie_pair.score.evaluation.calibration import Curve
-from ernie_pair.score.evaluation.evaluation import Answers
+from ernie_pair.score.evaluation.evaluation import Answers, ScoreAnswers
 
+FILES = ("report.json", "errors.tsv", "report.html")
 PREDICTED = "probability of the predicted class"
-HISTOGRAM_BINS = np.linspace(0, 1, 41)
+NUM_BINS = 40  # of a histogram
+RARE = 0.025  # chances below it are none
+
+Rows = List[Dict[str, Any]]
 
 
-def charts_of(answers: Answers, evaluation: Dict) -> List[Chart]:
-    """Draw reliability and scores; of two classes that both occur, precision-recall, ROC, thresholds too."""
-    curve = answers.curve()
-    charts = []
+class Kind(NamedTuple):
+    """The report of the models for one target.
+
+    ``worst`` returns at most so many of the worst rows, a value for each of ``columns``, of which ``rounded``
+    are shown with six digits; ``values``: what the page of ``template`` shows besides.
+    """
+
+    template: str
+    columns: Tuple[str, ...]
+    rounded: Tuple[str, ...]
+    worst: Callable[[Any, int], Rows]
+    values: Callable[[Any, Dict[str, Any]], Dict[str, Any]]
+
+
+def write_report(
+    files: Sequence[Path],
+    evaluation: Dict[str, Any],
+    answers: Any,
+    most_rows: int,
+    tables: Sequence[Table] = (),
+    made: Made = NOT_SAID,
+) -> None:
+    """Write the report to ``files``, which become FILES. Raises OSError.
+
+    ``answers``: `Answers`, or the `ScoreAnswers` of a model without classes. Equal answers give equal bytes
+    but for the date on the page. ``tables`` stand on it below the metrics.
+    """
+    kind = KINDS[evaluation.get("target", CLASSIFICATION)]
+    worst = kind.worst(answers, most_rows)
+    numbers, errors, page = files
+    write_json(numbers, evaluation)
+    lines = [table_line(kind.columns)]
+    for row in worst:
+        lines.append(
+            table_line(
+                f"{row[name]:.6g}" if name in kind.rounded else str(row[name]) for name in kind.columns
+            )
+        )
+    errors.write_bytes("".join(lines).encode("utf-8"))
+    rendered = render_page(
+        Path(__file__).with_name(kind.template),
+        evaluation=evaluation,
+        tables=tables,
+        worst=worst[:ON_THE_PAGE],
+        made=made,
+        **kind.values(answers, evaluation),
+    )
+    page.write_bytes(rendered.encode("utf-8"))
+
+
+def made_of(config: EvaluateConfig) -> Made:
+    """Return what the page says of how it was made: the flags that were given, and the model's card."""
+    defaults = {item.name: item.default for item in fields(config)}
+    flags = {name: as_asked(value) for name, value in asdict(config).items()}
+    return Made(changed_flags(flags, defaults), read_card(Path(config.model_path)))
+
+
+# Models with classes.
+
+COLUMNS = ("line", "loss", "probability", "label", "prediction", "text_a", "text_b")
+
+
+def worst_rows(answers: Answers, most: int) -> Rows:
+    """Return at most ``most`` wrong rows, COLUMNS of each, by falling loss.
+
+    ``probability`` is that of the label. Label and prediction stand there by name where the classes have
+    names.
+    """
+    names, labels, predictions, pairs = answers.names, answers.labels, answers.predictions, answers.pairs
+    of_label = answers.shown[np.arange(len(labels)), labels]
+    order = np.argsort(of_label, kind="stable")
+    rows = []
+    for row in order[predictions[order] != labels[order]][:most].tolist():
+        share, label, prediction = float(of_label[row]), names[labels[row]], names[predictions[row]]
+        loss = -math.log(max(share, 1e-300))
+        values = (pairs.number(row), loss, share, label, prediction, pairs.left[row], pairs.right[row])
+        rows.append(dict(zip(COLUMNS, values)))
+    return rows
+
+
+def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what the page shows; of two classes that both occur, three more charts."""
+    curve, single = answers.curve(), evaluation["single_class"]
+    charts = [_reliability(answers, evaluation), _histogram(answers)]
     if curve is not None:
-        charts += [
+        charts[:0] = [
             _precision_recall(curve, evaluation),
             _roc(answers, evaluation),
-            _thresholds(curve, evaluation, class_shown(answers, 1)),
+            _thresholds(curve, evaluation, _class_shown(answers, 1)),
         ]
-    return [*charts, _reliability(answers, evaluation), _histogram(answers)]
+    return {
+        "cards": _cards_of_classes(evaluation),
+        "charts": charts,
+        "slices": _slices_by_kind(evaluation),
+        "num_wrong": int(np.sum(answers.predictions != answers.labels)),
+        "single_class": "" if single is None else describe_single_class(single, evaluation["rows"]),
+        "are_named": are_names(answers.names),
+    }
 
 
-def class_shown(answers: Answers, place: int, before: str = "class ") -> str:
+def _cards_of_classes(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
+    calibration = evaluation["calibration"]
+    names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
+    names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
+    cards = metric_cards(evaluation, names)
+    for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
+        after = f"{shown_number(calibration[name + '_calibrated'])} with temperature "
+        after += f"{calibration['temperature']:.3g}"
+        cards.append({"name": shown, "value": shown_number(calibration[name]), "below": after})
+    if "swap" in evaluation:
+        swap = evaluation["swap"]
+        below = f"mean difference {shown_number(swap['mean_difference'])}"
+        cards.append({"name": "Flipped by swapping", "value": percent(swap["flip_rate"]), "below": below})
+    return cards
+
+
+def _slices_by_kind(evaluation: Dict[str, Any]) -> Dict[str, Rows]:
+    """Return {by: slices}, each slice with ``share`` of all rows and, of models with classes, ``is_low``.
+
+    ``is_low``: fewer rows are right than the accuracy of the whole file leads to by chance.
+    """
+    kinds: Dict[str, Rows] = {}
+    for entry in evaluation["slices"]:
+        more: Dict[str, Any] = {"share": entry["rows"] / evaluation["rows"]}
+        if "accuracy" in entry:
+            from scipy.stats import binom
+
+            num_right = round(entry["accuracy"] * entry["rows"])
+            more["is_low"] = binom.cdf(num_right, entry["rows"], evaluation["accuracy"]) < RARE
+        kinds.setdefault(entry["by"], []).append({**entry, **more})
+    return kinds
+
+
+def _class_shown(answers: Answers, place: int, before: str = "class ") -> str:
     """Return the name of a class for a chart, which shows its number where no font has the characters."""
     name = answers.names[place]
     return drawn_text(name, f"{before}{place}") if are_names(answers.names) else f"{before}{place}"
@@ -109,156 +239,171 @@ def _reliability(answers: Answers, evaluation: Dict) -> Chart:
         ):
             points = [b.probability for b in bins], [b.observed for b in bins]
             axes.plot(*points, "o-", color=color, label=label, ms=3.5)
-        said = f"probability of {class_shown(answers, 1)}" if answers.num_classes == 2 else PREDICTED
-        axes.set(xlabel=said, ylabel="observed share", xlim=(0, 1), ylim=(0, 1.01))
+        shown = f"probability of {_class_shown(answers, 1)}" if answers.num_classes == 2 else PREDICTED
+        axes.set(xlabel=shown, ylabel="observed share", xlim=(0, 1), ylim=(0, 1.01))
 
     note = f"Each point is one of {calibration['bins']} bins with equally many rows; the diagonal is perfect."
     return draw_chart("Reliability", draw, note)
 
 
 def _histogram(answers: Answers) -> Chart:
+    edges = np.linspace(0, 1, NUM_BINS + 1)
     if answers.num_classes == 2:
-        shown, split = answers.shown[:, 1], answers.labels == 1
-        names = [f"label {class_shown(answers, place, '')}" for place in (0, 1)]
-        said = f"probability of {class_shown(answers, 1)}"
+        names = [f"label {_class_shown(answers, place, '')}" for place in (0, 1)]
+        shown = f"probability of {_class_shown(answers, 1)}"
         note = "The less the two overlap, the better the classes are separated."
-    else:
-        shown, split = answers.shown.max(axis=1), answers.predictions == answers.labels
-        names, said = ["wrong", "right"], PREDICTED
-        note = "The more confident the model, the more rarely it should be wrong."
+        values, split = answers.shown[:, 1], answers.labels == 1
+        return _two_groups("Scores by label", values, split, names, edges, note, xlabel=shown, xlim=(0, 1))
+    note = "The more confident the model, the more rarely it should be wrong."
+    values, split, names = (
+        answers.shown.max(axis=1),
+        answers.predictions == answers.labels,
+        ["wrong", "right"],
+    )
+    return _two_groups("Scores", values, split, names, edges, note, xlabel=PREDICTED, xlim=(0, 1))
+
+
+def _two_groups(
+    title: str, values: np.ndarray, split: np.ndarray, names: Sequence[str], edges, note: str, **axis: Any
+) -> Chart:
+    """Draw histograms of the values outside and inside of ``split``, bool [N], which are called ``names``."""
 
     def draw(axes) -> None:
         for inside, color, name in ((~split, ORANGE, names[0]), (split, BLUE, names[1])):
-            axes.hist(shown[inside], HISTOGRAM_BINS, color=color, alpha=0.55, label=name)
-        axes.set(xlabel=said, ylabel="rows", xlim=(0, 1))
+            axes.hist(values[inside], edges, color=color, alpha=0.55, label=name)
+        axes.set(ylabel="rows", **axis)
 
-    return draw_chart("Scores by label" if answers.num_classes == 2 else "Scores", draw, note)
-
-
-FILES = ("report.json", "errors.tsv", "report.html")
-TEMPLATE = Path(__file__).with_name("report.html")
-COLUMNS = ("line", "loss", "probability", "label", "prediction", "text_a", "text_b")
-RARE = 0.025  # chances below it are none
+    return draw_chart(title, draw, note)
 
 
-def write_report(
-    files: Sequence[Path],
-    evaluation: Dict[str, object],
-    answers: Answers,
-    most_rows: int,
-    tables: Sequence[Table] = (),
-    made: Made = NOT_SAID,
-) -> None:
-    """Write the report to ``files``, which become FILES. Raises OSError.
+# Models for regression.
 
-    Equal answers give equal bytes but for the date on the page. ``tables`` stand on it below the metrics.
-    """
-    worst = worst_rows(answers, most_rows)
-    numbers, errors, page = files
-    write_json(numbers, evaluation)
-    errors.write_bytes("".join(_lines(worst)).encode("utf-8"))
-    page.write_bytes(page_of(evaluation, answers, worst, tables, made).encode("utf-8"))
+SCORE_COLUMNS = ("line", "error", "score", "label", "text_a", "text_b")
+SCORE_NAMES = {"pearson": "Pearson", "spearman": "Spearman", "mae": "Mean absolute error", "mse": "MSE"}
 
 
-def made_of(config: EvaluateConfig) -> Made:
-    """Return what the page says of how it was made: the flags that were given, and the model's card."""
-    defaults = {item.name: item.default for item in fields(config)}
-    flags = {name: as_asked(value) for name, value in asdict(config).items()}
-    return Made(changed_flags(flags, defaults), read_card(Path(config.model_path)))
+def _worst_scores(answers: ScoreAnswers, most: int) -> Rows:
+    """Return rows by falling distance of the score from the label."""
+    errors, pairs = answers.scores - answers.labels, answers.pairs
+    rows = []
+    for row in np.argsort(-np.abs(errors), kind="stable")[:most].tolist():
+        numbers = float(errors[row]), float(answers.scores[row]), float(answers.labels[row])
+        values = (pairs.number(row), *numbers, pairs.left[row], pairs.right[row])
+        rows.append(dict(zip(SCORE_COLUMNS, values)))
+    return rows
 
 
-def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
-    """Return at most ``most`` wrong rows, COLUMNS of each, by falling loss.
-
-    ``probability`` is that of the label. Label and prediction stand there by name where the classes have
-    names.
-    """
-    of_label = answers.shown[np.arange(len(answers.labels)), answers.labels]
-    order = np.argsort(of_label, kind="stable")
-    wrong = order[answers.predictions[order] != answers.labels[order]][:most]
-    return [
-        dict(
-            zip(
-                COLUMNS,
-                (
-                    answers.pairs.number(int(row)),
-                    -math.log(max(of_label[row], 1e-300)),
-                    float(of_label[row]),
-                    answers.names[answers.labels[row]],
-                    answers.names[answers.predictions[row]],
-                    answers.pairs.left[row],
-                    answers.pairs.right[row],
-                ),
-            )
-        )
-        for row in wrong
-    ]
+def _values_of_scores(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
+    cards = metric_cards(evaluation, SCORE_NAMES)
+    if "swap" in evaluation:
+        swap = evaluation["swap"]
+        below = f"at most {shown_number(swap['largest_difference'])}"
+        value = shown_number(swap["mean_difference"])
+        cards.append({"name": "Moved by swapping", "value": value, "below": below})
+    charts = [_scatter(answers, evaluation), _by_label(evaluation), _errors(answers)]
+    return {"cards": cards, "charts": charts, "slices": _slices_by_kind(evaluation)}
 
 
-def _lines(rows: List[Dict[str, object]]):
-    yield table_line(COLUMNS)
-    for row in rows:
-        shown = {**row, "loss": f"{row['loss']:.6g}", "probability": f"{row['probability']:.6g}"}
-        yield table_line(str(shown[name]) for name in COLUMNS)
+def _scatter(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Chart:
+    labels, scores = answers.labels, answers.scores
+    few = np.argsort(labels, kind="stable")[few_of(len(labels))]
+    ends = [float(min(labels.min(), scores.min())), float(max(labels.max(), scores.max()))]
+
+    def draw(axes) -> None:
+        axes.plot(ends, ends, color=GREY, linestyle=":", linewidth=1)
+        axes.plot(labels[few], scores[few], "o", color=BLUE, alpha=0.35, ms=3.5)
+        axes.set(xlabel="label", ylabel="score")
+
+    shown = "all" if len(few) == len(labels) else f"{len(few)} of the {len(labels)}"
+    pearson = evaluation["pearson"]
+    pearson = "Pearson undefined" if pearson is None else f"Pearson {pearson:.4f}"
+    note = f"{pearson}; on the dotted line, score equals label; {shown} rows."
+    return draw_chart("Scores and labels", draw, note)
 
 
-def page_of(
-    evaluation: Dict[str, object],
-    answers: Answers,
-    worst: List[Dict[str, object]],
-    tables: Sequence[Table] = (),
-    made: Made = NOT_SAID,
-) -> str:
-    """Return the report as one HTML page that needs no other file."""
-    return render_page(
-        TEMPLATE,
-        evaluation=evaluation,
-        cards=_cards(evaluation),
-        tables=tables,
-        charts=charts_of(answers, evaluation),
-        slices=_slices_by_kind(evaluation),
-        worst=worst[:ON_THE_PAGE],
-        num_wrong=int(np.sum(answers.predictions != answers.labels)),
-        single_class=_single_class(evaluation),
-        are_named=are_names(answers.names),
-        made=made,
+def _by_label(evaluation: Dict[str, Any]) -> Chart:
+    bins = evaluation["bins"]
+    means = [each["mean_label"] for each in bins]
+
+    def draw(axes) -> None:
+        axes.plot([means[0], means[-1]], [means[0], means[-1]], color=GREY, linestyle=":", linewidth=1)
+        axes.plot(means, [each["mean_score"] for each in bins], "o-", color=BLUE, label="mean score", ms=3.5)
+        axes.plot(means, [each["mae"] for each in bins], "s-", color=ORANGE, label="mean error", ms=3.5)
+        axes.set(xlabel="label")
+
+    return draw_chart(
+        "By label", draw, "The range of the labels in bins; a perfect model lies on the dotted line."
     )
 
 
-def _single_class(evaluation: Dict[str, Any]) -> str:
-    """Return the warning about a classifier that predicts one class only, otherwise an empty text."""
-    name = evaluation["single_class"]
-    return "" if name is None else describe_single_class(name, evaluation["rows"])
+def _errors(answers: ScoreAnswers) -> Chart:
+    errors = answers.scores - answers.labels
+
+    def draw(axes) -> None:
+        axes.hist(errors, NUM_BINS, color=BLUE, alpha=0.7)
+        axes.axvline(0.0, color=GREY, linestyle=":", linewidth=1)
+        axes.set(xlabel="score - label", ylabel="rows")
+
+    return draw_chart("Errors", draw, f"mean error {errors.mean():+.4f}; above 0, the scores are too high.")
 
 
-def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
-    """Return the numbers at the top of the page: name, value, and what stands below it."""
-    calibration = evaluation["calibration"]
-    names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
-    names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
-    cards = metric_cards(evaluation, names)
-    for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
-        after = f"{shown_number(calibration[name + '_calibrated'])} with temperature "
-        after += f"{calibration['temperature']:.3g}"
-        cards.append({"name": shown, "value": shown_number(calibration[name]), "below": after})
-    if "swap" in evaluation:
-        swap = evaluation["swap"]
-        below = f"mean difference {shown_number(swap['mean_difference'])}"
-        cards.append({"name": "Flipped by swapping", "value": percent(swap["flip_rate"]), "below": below})
-    return cards
+# Models that rank candidates.
+
+RANK_COLUMNS = ("line", "rank", "candidates", "score", "first_score", "query", "relevant", "first")
+RANK_NAMES = {
+    "mrr": "MRR",
+    "map": "MAP",
+    "ndcg": "nDCG",
+    "hit_at_1": "First is relevant",
+    "loss": "Listwise loss",
+}
 
 
-def _slices_by_kind(evaluation: Dict[str, Any]) -> Dict[str, List[Dict[str, object]]]:
-    """Return {by: slices}, each slice with ``share`` of all rows and ``is_low``.
+def _worst_queries(answers: ScoreAnswers, most: int) -> Rows:
+    """Return queries whose first candidate, ``first``, is not relevant.
 
-    ``is_low``: fewer rows are right than the accuracy of the whole file leads to by chance.
+    They come by the falling rank of the first relevant candidate, which ``line`` is of.
     """
-    from scipy.stats import binom
+    pairs, scores = answers.pairs, answers.scores
+    names = pairs.left if pairs.queries is None else pairs.queries
+    rows: Rows = []
+    for query in ranked_queries(scores, answers.labels, answers.known_groups):
+        rank = int(query.ranks[0])
+        if rank > 1:
+            relevant, first = int(query.rows[rank - 1]), int(query.rows[0])
+            numbers = (pairs.number(relevant), rank, len(query.rows), float(scores[relevant]))
+            texts = (names[relevant], pairs.right[relevant], pairs.right[first])
+            rows.append(dict(zip(RANK_COLUMNS, (*numbers, float(scores[first]), *texts))))
+    return sorted(rows, key=lambda row: (-row["rank"], row["line"]))[:most]
 
-    kinds: Dict[str, List[Dict[str, object]]] = {}
-    for entry in evaluation["slices"]:
-        num_right = round(entry["accuracy"] * entry["rows"])
-        chance = binom.cdf(num_right, entry["rows"], evaluation["accuracy"])
-        more = {"share": entry["rows"] / evaluation["rows"], "is_low": chance < RARE}
-        kinds.setdefault(entry["by"], []).append({**entry, **more})
-    return kinds
+
+def _values_of_ranking(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
+    scores, names = answers.scores, ["label 0", "label 1"]
+    edges = np.linspace(scores.min(), scores.max() + 1e-9, NUM_BINS + 1)
+    note = "Of all queries together: only the order within a query counts."
+    by_label = _two_groups("Scores by label", scores, answers.labels == 1, names, edges, note, xlabel="score")
+    return {"cards": metric_cards(evaluation, RANK_NAMES), "charts": [_ranks(evaluation), by_label]}
+
+
+def _ranks(evaluation: Dict[str, Any]) -> Chart:
+    parts = evaluation["first_ranks"]
+    names = [
+        f"{part['from']}" if part["from"] == part["to"] else f"{part['from']}–{part['to']}" for part in parts
+    ]
+
+    def draw(axes) -> None:
+        axes.bar(names, [part["queries"] for part in parts], color=BLUE, alpha=0.8)
+        axes.set(xlabel="rank of the first relevant candidate", ylabel="queries")
+
+    return draw_chart("Where the answer stands", draw, f"MRR {evaluation['mrr']:.4f}; 1 is best.")
+
+
+KINDS = {
+    CLASSIFICATION: Kind("report.html", COLUMNS, ("loss", "probability"), worst_rows, _values_of_classes),
+    REGRESSION: Kind(
+        "score_report.html", SCORE_COLUMNS, ("error", "score", "label"), _worst_scores, _values_of_scores
+    ),
+    RANKING: Kind(
+        "ranking_report.html", RANK_COLUMNS, ("score", "first_score"), _worst_queries, _values_of_ranking
+    ),
+}

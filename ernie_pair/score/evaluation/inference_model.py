@@ -1,96 +1,75 @@
-"""The result file of a command that runs a model, and when it may be written."""
+"""Trained pair models on Paddle, as scorers of pairs: for a program, or for the processes of a command."""
 
+import hashlib
 import logging
 from functools import cached_property
 from pathlib import Path
-from typing import Callable, Dict, Iterator, Optional, Sequence
+from typing import Optional, Sequence, Tuple
 
 import numpy as np
 
+from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import content_of
-from data_tools.files.errors import InputError, counted
-from data_tools.files.progress import CountProgress
-from data_tools.files.results import Results, settings_of
-from ernie_pair.inference.token_rows import WINDOW, open_tokenizer
-from ernie_pair.models.labels import Labels
+from data_tools.files.errors import counted
+from ernie_pair.inference.predictor import Advance, PairScorer
+from ernie_pair.inference.token_rows import WINDOW, encode_texts, open_tokenizer
+from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.networks.kernel_path import casting, choose_path, logits_of
+from ernie_pair.models.networks.kernel_path import casting, choose_path, logits_of, take_threads
+from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import read_calibration, score_pairs
 from ernie_pair.pair.config.ask_config import AskConfig
 from ernie_pair.pair.data.checked_pairs import CheckedPairs
-from ernie_pair.pair.data.encoded_pairs import encode_texts
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.console import start_console
-from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.runtime.processes.world import World, launched_world
+from ernie_pair.score.evaluation.scorer import check_pairs, read_pairs, refuse_unusable
 from ernie_pair.train.process_group import join_process_group
 
-INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")
-OUTPUTS = ("output_file", "report", "robustness_file")
-
-
-def refuse_unusable(path: Path) -> None:
-    """Raise InputError, before the work, when no file can be written at ``path``."""
-    if path.is_dir():
-        raise InputError(f"--output_file {path} is a folder; give the name of a file")
-    if not path.parent.is_dir():
-        raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
-
-
-def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -> Results:
-    """Return the output_file of ``config``, and ``more``, as results of its model and its files of pairs.
-
-    ``but``: a file in the model's folder that is no input; what only tells of the model is none either.
-    Raises InputError when no file can be written there.
-    """
-    refuse_unusable(Path(config.output_file))
-    inputs: Dict[str, Sequence[Path]] = {
-        name: [path for path in content_of(getattr(config, name)) if path.name != but]
-        for name in INPUTS
-        if hasattr(config, name)
-    }
-    named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models
-    settings = {**settings_of(config, *INPUTS, *OUTPUTS, "batch_size"), **named}
-    outputs = [Path(config.output_file), *more]
-    return Results(command, outputs, inputs, settings, config.overwrite, asked=more)
-
+BATCH_SIZE = 64
 
 logger = logging.getLogger(__name__)
 
 
-class InferenceModel:
-    """A trained model, opened by every process of the run.
+class TrainedScorer(PairScorer):
+    """A trained model in ``folder``, or the best one of the run there; it decides by its calibration.
 
-    Raises InputError when the flags cannot be followed.
+    ``kernels``: how it is computed on ``device``, cpu or gpu; ``threads``: of one forward pass on a CPU, 0:
+    those of this process. Raises InputError for a folder without one, CheckpointError.
     """
 
-    def __init__(self, config: AskConfig):
-        self.world = launched_world()
-        start_console(self.world)
-        refuse_unusable(Path(config.output_file))
-        device = start_device(config.device, self.world)
-        logger.info("on %s, %s", device, counted(self.world.size, "process", "processes"))
-        self.config = config
-        self.model, vocab_file = load_classifier(config.model_path, config.model_class)
-        self.kernels = choose_path(self.model, config, config.device, casts=True)
-        if config.device == "cpu" or self.kernels.is_cast:
-            logger.info("%s", self.kernels.describe())
-        self.max_seq_len = config.max_seq_len or self.model.spec.inference_length
+    window = WINDOW
+
+    def __init__(
+        self,
+        folder: str,
+        device: str,
+        kernels: KernelFlags = KernelFlags(),  # noqa: B008
+        *,
+        model_class: str = "",
+        max_seq_len: int = 0,
+        batch_size: int = BATCH_SIZE,
+        threads: int = 0,
+        world: World = World(),  # noqa: B008
+    ):
+        self.world, self.device, self.flags, self.batch_size = world, device, kernels, batch_size
+        self.started_on = start_device(device, world)
+        self.where = str(model_folder_of(Path(folder)))
+        self.model, vocab_file = load_classifier(self.where, model_class)
+        self.labels = self.model.spec.labels
+        self.class_names, self.num_classes = self.labels.names, self.model.num_classes
+        self.kernels = choose_path(self.model, kernels, device, casts=True)
+        take_threads(self.model, threads)
+        self.max_seq_len = max_seq_len or self.model.spec.inference_length
         self.tokenizer = open_tokenizer(vocab_file, self.model.spec, self.max_seq_len)
-        self.calibration = read_calibration(Path(config.model_path), self.num_classes)
+        self.calibration = read_calibration(Path(self.where), self.num_classes)
 
     @property
-    def num_classes(self) -> int:
-        """Return the number of classes C."""
-        return self.model.num_classes
-
-    @property
-    def labels(self) -> Labels:
-        """Return the names of the classes, and the words that files use for them."""
-        return self.model.spec.labels
+    def identity(self) -> Tuple[str, str]:
+        """Return a hash of all files of the model but those that only tell of it, and its kernels."""
+        files = "".join(map(sha256_of_file, content_of(self.where)))
+        return hashlib.sha256(files.encode()).hexdigest(), self.kernels.name
 
     @cached_property
     def process_group(self):
@@ -100,74 +79,62 @@ class InferenceModel:
         """
         group, own = join_process_group(self.world), self.kernels
         self.kernels = choose_path(
-            self.model, self.config, self.config.device, group.size, group.all_reduce, casts=True
+            self.model, self.flags, self.device, group.size, group.all_reduce, casts=True
         )
         if self.kernels.name != own.name:
             logger.info("%s", self.kernels.describe())
         return group
 
-    def read(self, flag: str) -> Pairs:
-        """Read the labelled pairs of a file, or of the part `dev` of a set, named by ``flag``.
+    def wait(self) -> None:
+        """Wait until all processes of the ``world`` are here."""
+        self.process_group.barrier()
 
-        Raises InputError.
-        """
-        return self._read(flag, "dev", self.labels)
-
-    def read_texts(self, flag: str) -> Pairs:
-        """Read the pairs of a file, labelled or not, or of the part `test` of a set, named by ``flag``.
-
-        Raises InputError.
-        """
-        return self._read(flag, "test", None)
-
-    def check(self, flag: str) -> CheckedPairs:
-        """Check the pairs of a file, labelled or not, or of the part `test` of a set, named by ``flag``.
-
-        Raises InputError.
-        """
-        return CheckedPairs(
-            self._source(flag, "test", None), self._told(flag) if self.world.is_first else None
-        )
-
-    def _read(self, flag: str, split: str, labels: Optional[Labels]) -> Pairs:
-        source = self._source(flag, split, labels)
-        pairs = source.read()
-        if self.world.is_first:
-            tell_rejected(source.name, pairs.bad, len(pairs), self._told(flag))
-        return pairs
-
-    def _source(self, flag: str, split: str, labels: Optional[Labels]) -> PairSource:
-        named = self.config.text_a, self.config.text_b, self.config.label
-        columns = Columns(*named, getattr(self.config, "query", ""))
-        name = getattr(self.config, flag)
-        return PairSource(flag, name, split, labels, columns, RowRules.of(self.config))
-
-    def _told(self, flag: str) -> Optional[Path]:
-        """Return where the rows left out of the file of ``flag`` are written; two may have one file name."""
-        other = "" if flag == "input_file" else f".{flag}"
-        return rejected_beside(self.config.output_file, other)
+    def logits_of_texts(
+        self, left: Sequence[str], right: Sequence[str], advance: Optional[Advance] = None
+    ) -> np.ndarray:
+        """Return the logits of the pairs (left[i], right[i]), float32 [N, C], the same on every process."""
+        rows = encode_texts(left, right, None, self.tokenizer, self.max_seq_len)
+        group = self.process_group
+        with casting(self.kernels):
+            return logits_of(self.model, rows, self.batch_size, group, advance)
 
     def logits(self, pairs: Pairs, symmetric: str) -> np.ndarray:
-        """Return the logits of the pairs, float32 [N, C], the same on every process.
+        """Return the logits of the pairs, float32 [N, C]; see `pair_symmetry` for ``symmetric``."""
+        return score_pairs(self.logits_of_texts, pairs.left, pairs.right, symmetric)
 
-        See ``logits_of``, and `pair_symmetry` for ``symmetric``.
-        """
-        return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
 
-    def logits_by_window(self, pairs: CheckedPairs, symmetric: str) -> Iterator[np.ndarray]:
-        """Yield the logits of all pairs, float32 [at most WINDOW, C], in their order; see ``logits``."""
-        orders = 1 if symmetric == "none" else 2
-        with CountProgress(pairs.count, "pair", shown=self.world.is_first) as progress:
+class InferenceModel(TrainedScorer):
+    """The model of a command, opened by every process of the run, and its files of pairs.
 
-            def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-                return self._logits_of_texts(left, right, lambda rows: progress.advance(rows / orders))
+    Raises InputError when the flags cannot be followed.
+    """
 
-            for window in pairs.windows(WINDOW):
-                yield score_pairs(score, window.left, window.right, symmetric)
+    def __init__(self, config: AskConfig):
+        world = launched_world()
+        start_console(world)
+        refuse_unusable(Path(config.output_file))
+        self.config = config
+        super().__init__(
+            config.model_path,
+            config.device,
+            config,
+            model_class=config.model_class,
+            max_seq_len=config.max_seq_len,
+            batch_size=config.batch_size,
+            world=world,
+        )
+        logger.info("on %s, %s", self.started_on, counted(world.size, "process", "processes"))
+        if config.device == "cpu" or self.kernels.is_cast:
+            logger.info("%s", self.kernels.describe())
 
-    def _logits_of_texts(
-        self, left: Sequence[str], right: Sequence[str], asked: Optional[Callable[[int], None]] = None
-    ) -> np.ndarray:
-        rows = encode_texts(left, right, None, self.tokenizer, self.max_seq_len)
-        with casting(self.kernels):
-            return logits_of(self.model, rows, self.config.batch_size, self.process_group, asked)
+    def read(self, flag: str) -> Pairs:
+        """Read the labelled pairs of a file, or of the part `dev` of a set, named by ``flag``."""
+        return read_pairs(self.config, flag, self.labels, is_first=self.world.is_first)
+
+    def read_texts(self, flag: str) -> Pairs:
+        """Read the pairs of a file, labelled or not, or of the part `test` of a set, named by ``flag``."""
+        return read_pairs(self.config, flag, None, "test", self.world.is_first)
+
+    def check(self, flag: str = "input_file") -> CheckedPairs:
+        """Check the pairs of ``input_file``, labelled or not, or of the part `test` of a set."""
+        return check_pairs(self.config, self.world.is_first)

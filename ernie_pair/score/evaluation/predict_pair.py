@@ -1,74 +1,202 @@
-"""Predict the class of every pair of a file, written in the recipe's two columns."""
+"""Predict the class or the score of every pair of a file, written in the recipe's two columns.
 
-import hashlib
+`predict` asks a trained model, `run` an exported one, which needs no Paddle; both write the same format.
+"""
+
 import logging
 import os
-import socket
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Deque, Iterable, Iterator, Sequence
+from typing import Deque, Iterable, Iterator, List, Literal, Optional, Sequence
 
 import numpy as np
 
-from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import content_of
-from data_tools.files.errors import InputError, MachineError, counted
-from data_tools.files.progress import CountProgress
+from data_tools.files.errors import counted
+from data_tools.files.results import Results
+from data_tools.options.options import Options, option, refuse_empty
 from data_tools.options.standard_streams import with_standard_streams
-from ernie_pair.inference.ray_flags import refuse_unseen
-from ernie_pair.inference.scores import Decisions, are_names, decide, refuse_threshold, scores_of
-from ernie_pair.inference.token_rows import WINDOW
-from ernie_pair.models.source import model_folder_of
-from ernie_pair.models.temperature import describe_decision
+from data_tools.text.text_files import ENCODINGS
+from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
+from ernie_pair.inference.predictor import PairPredictor, PairScorer
+from ernie_pair.inference.ray_flags import RayFlags, RayModel
+from ernie_pair.inference.scores import Decisions, are_names
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.target_flags import refuse_class_flags
-from ernie_pair.pair.data.checked_pairs import CheckedPairs
-from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, PAIR_HELP
 from ernie_pair.report.page import ESCAPES
-from ernie_pair.score.evaluation.inference_model import InferenceModel, results_of
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.scorer import (
+    check_pairs,
+    logits_by_ray,
+    logits_by_window,
+    logits_of_window,
+    results_of,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ExportedFlags(Options):
+    """How an exported model is used; the base of the commands that use one."""
+
+    model: str = option(help="the folder that ernie-pair export made", group="model")
+    input_file: str = option(help="pairs: .tsv, .csv, .json or .jsonl", group="data")
+    output_file: str = option(help="file to write the results to", group="data")
+    symmetric: Literal["auto", "none", "average"] = option(
+        "auto",
+        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
+        group="evaluation",
+    )
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
+        "auto", help=BACKEND_HELP, group="devices"
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
+    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
+    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
+    text_a: str = option(
+        "", help="the column of the first text; empty: found by its name or position", group="data"
+    )
+    text_b: str = option(
+        "", help="the column of the second text; empty: found by its name or position", group="data"
+    )
+    overwrite: bool = option(False, help="replace an existing result", group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_file")
+
+
+@dataclass(frozen=True)
+class RunConfig(RayFlags, ExportedFlags):
+    """Predict the class of every pair of a file with an exported model."""
+
+    EXAMPLE = "--model exported --input_file pairs.tsv --output_file predictions.tsv"
+
+    input_file: str = option(
+        help="pairs, labelled or not: .tsv, .csv, .json or .jsonl",
+        group="data",
+        stdin=(".tsv", ".jsonl"),
+        unless="pair",
+    )
+    output_file: str = option(
+        help="file to write: index TAB prediction, one row per input row",
+        group="data",
+        stdout=True,
+        unless="pair",
+    )
+    pair: Optional[List[str]] = option(None, help=PAIR_HELP, group="data", values=2)
+    scores: bool = option(
+        False, help="add the probability of every class, calibrated if the model is", group="evaluation"
+    )
+    threshold: Optional[float] = option(
+        None,
+        help="for two classes: predict 1 at this probability or above; none: as exported",
+        group="evaluation",
+        at_least=0,
+        at_most=1,
+    )
+
+
+@with_standard_streams
+def predict_pair(config: PredictConfig) -> None:
+    """Write a header, then the prediction of every input row, in their order. Raises InputError."""
+    from ernie_pair.models.source import model_folder_of
+    from ernie_pair.score.evaluation.inference_model import InferenceModel  # which loads Paddle
+
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    results = results_of("predict", config)
+    if results.are_done():
+        return
+    config.refuse_no_ray()
+    scorer = InferenceModel(config)
+    # What a task would write goes nowhere.
+    folder = str(Path(config.model_path).absolute())
+    _predict(config, results, scorer, folder, replace(config, model_path=folder, output_file=os.devnull))
+
+
+@with_standard_streams
+def predict_exported(config: RunConfig) -> None:
+    """Write the predictions of an exported model as `predict_pair` does. Raises an ErniePairError."""
+    start_console(World())
+    results = results_of("run", config)
+    if results.are_done():
+        return
+    config.refuse_no_ray()
+    scorer = PairPredictor.of(config)
+    folder = str(Path(config.model).absolute())
+    _predict(config, results, scorer, folder, replace(config, model=folder, backend=scorer.backend))
+
+
+def _predict(config, results: Results, scorer: PairScorer, folder: str, in_tasks) -> None:
+    """Write the predictions of ``scorer``, or of the tasks of Ray that open it by the flags ``in_tasks``."""
+    refuse_class_flags(config, scorer.labels, scorer.where)
+    scorer.decide_by(config.threshold, config.symmetric)
+    pairs = check_pairs(config, scorer.world.is_first)
+    if config.engine == "local":
+        logits = logits_by_window(scorer, pairs)
+    else:
+        model = RayModel(_open_in_task, (in_tasks,), folder, scorer.identity, logits_of_window)
+        logits = logits_by_ray(config, scorer, model, pairs)
+    lines = prediction_lines(map(scorer.answers, logits), scorer.class_names, config.scores, pairs.left_out)
+    if scorer.world.is_first:
+        with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+    else:
+        for _ in lines:  # its share of each window
+            pass
+    scorer.wait()
+    if scorer.labels.has_classes:
+        logger.info("%s", scorer.describe_decision(config.threshold))
+    made = counted(pairs.count, "prediction")
+    by = f" by {scorer.describe()}" if isinstance(scorer, PairPredictor) else ""
+    logger.info("%s%s: %s", made, by, config.output_file)
+
+
+def _open_in_task(config) -> PairScorer:
+    if isinstance(config, RunConfig):
+        return PairPredictor.of(config)
+    from ernie_pair.score.evaluation.inference_model import InferenceModel
+
+    scorer = InferenceModel(config)
+    scorer.decide_by(config.threshold, config.symmetric)
+    return scorer
 
 
 def prediction_lines(
-    parts: Iterable[Decisions], names: Sequence[str], scores: bool, left_out: Deque[int]
+    parts: Iterable, names: Sequence[str], scores: bool, left_out: Deque[int]
 ) -> Iterator[str]:
     """Yield a header, then a line per row of the file; ``scores`` adds the probability of each class.
 
-    ``parts`` are the decisions on its good rows, in their order. The row at a place in ``left_out`` gets
-    empty cells; taking the next part may add places to it, up to the last row of that part.
+    ``parts`` are the decisions on its good rows, in their order, or of a model without classes their scores
+    float64 [N]. The row at a place in ``left_out`` gets empty cells; taking the next part may add places to
+    it, up to the last row of that part.
     """
-    labels = [str(name).translate(ESCAPES) for name in names] if are_names(names) else []
+    labels = [str(name).translate(ESCAPES) for name in names] if are_names(names) and len(names) > 1 else []
     shown = [f"probability_{number}" for number in range(len(names))] if scores else []
     header = ["index", "prediction", *["label"] * bool(labels), *shown]
     yield "\t".join(header) + "\n"
     empty = "\t" * (len(header) - 1) + "\n"
     place = 0
     for part in parts:
-        for number, row in zip(part.classes.tolist(), part.probabilities.tolist()):
+        for cells in _cells(part, labels, len(shown)):
             while left_out and left_out[0] == place:
                 yield f"{left_out.popleft()}{empty}"
                 place += 1
-            cells = [str(place), str(number), *labels[number : number + 1]]
-            yield "\t".join([*cells, *(f"{value:.6g}" for value in row[: len(shown)])]) + "\n"
+            yield "\t".join([str(place), *cells]) + "\n"
             place += 1
     yield from (f"{rest}{empty}" for rest in left_out)
 
 
-def score_lines(parts: Iterable[np.ndarray], left_out: Deque[int]) -> Iterator[str]:
-    """Yield a header, then a line per row of the file with its score.
-
-    ``parts`` are the scores float64 [N] of its good rows, in their order; see ``prediction_lines``.
-    """
-    yield "index\tprediction\n"
-    place = 0
-    for part in parts:
-        for score in part.tolist():
-            while left_out and left_out[0] == place:
-                yield f"{left_out.popleft()}\t\n"
-                place += 1
-            yield f"{place}\t{score:.6g}\n"
-            place += 1
-    yield from (f"{rest}\t\n" for rest in left_out)
+def _cells(part, labels: List[str], num_shown: int) -> Iterator[List[str]]:
+    if not isinstance(part, Decisions):
+        yield from ([f"{score:.6g}"] for score in part.tolist())
+        return
+    for number, row in zip(part.classes.tolist(), part.probabilities.tolist()):
+        yield [str(number), *labels[number : number + 1], *(f"{value:.6g}" for value in row[:num_shown])]
 
 
 def read_log_probabilities(path, num_classes: int) -> np.ndarray:
@@ -86,98 +214,3 @@ def read_log_probabilities(path, num_classes: int) -> np.ndarray:
     except IndexError:
         raise ValueError("a row is too short") from None
     return np.log(np.maximum(values.reshape(-1, num_classes), 1e-300))
-
-
-logger = logging.getLogger(__name__)
-
-
-@with_standard_streams
-def predict_pair(config: PredictConfig) -> None:
-    """Write a header, then the prediction of every input row, in their order. Raises InputError."""
-    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
-    results = results_of("predict", config)
-    if results.are_done():
-        return
-    config.refuse_no_ray()
-    trained = InferenceModel(config)
-    refuse_class_flags(config, trained.labels, config.model_path)
-    refuse_threshold(config.threshold, trained.num_classes, config.model_path)
-    saved = trained.calibration
-    symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
-    threshold = saved.threshold if config.threshold is None else config.threshold
-    pairs = trained.check("input_file")
-    parts = (
-        trained.logits_by_window(pairs, symmetric)
-        if config.engine == "local"
-        else _logits_by_ray(config, trained, pairs, symmetric)
-    )
-    if trained.labels.has_classes:
-        decisions = (decide(logits, saved.temperature, threshold) for logits in parts)
-        lines = prediction_lines(decisions, trained.labels.names, config.scores, pairs.left_out)
-    else:
-        lines = score_lines((scores_of(part, trained.labels.label_range) for part in parts), pairs.left_out)
-    if trained.world.is_first:
-        with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
-            file.writelines(lines)
-    else:
-        for _ in lines:  # its share of each window
-            pass
-    trained.process_group.barrier()
-    if trained.labels.has_classes:
-        logger.info("%s", describe_decision(threshold, config.threshold is None, symmetric))
-    logger.info("%s: %s", counted(pairs.count, "prediction"), config.output_file)
-
-
-@dataclass(frozen=True)
-class RayAsker:
-    """The logits of windows of pairs in the tasks of Ray, each of which opens the model once."""
-
-    config: PredictConfig
-    symmetric: str
-    kernels: str  # in words: another machine must compute as this one
-    sha256: str  # of the weights and the vocabulary
-
-    @classmethod
-    def of(cls, config: PredictConfig, trained: InferenceModel, symmetric: str) -> "RayAsker":
-        """Return what computes as ``trained`` does, elsewhere; what it would write goes nowhere."""
-        folder = Path(config.model_path).absolute()
-        settled = replace(config, model_path=str(folder), output_file=os.devnull)
-        return cls(settled, symmetric, trained.kernels.name, _hash_of(folder))
-
-    def __call__(self, window: Pairs) -> np.ndarray:
-        """Return the logits float32 [N, C]. Raises MachineError on a machine that would find others."""
-        refuse_unseen(self.config.model_path)
-        trained = _opened(self.config)
-        if (trained.kernels.name, _hash_of(Path(self.config.model_path))) != (self.kernels, self.sha256):
-            raise MachineError(
-                f"{self.config.model_path} on {socket.gethostname()} is another model, or computed by "
-                f"{trained.kernels.name} and not {self.kernels}; give all machines the same, or pass "
-                "--kernels plain"
-            )
-        return trained.logits(window, self.symmetric)
-
-
-@lru_cache(maxsize=1)
-def _opened(config: PredictConfig) -> InferenceModel:
-    return InferenceModel(config)
-
-
-def _hash_of(folder: Path) -> str:
-    """Return a hash of all files of a model but those that only tell of it."""
-    return hashlib.sha256("".join(map(sha256_of_file, content_of(str(folder)))).encode()).hexdigest()
-
-
-def _logits_by_ray(
-    config: PredictConfig, trained: InferenceModel, pairs: CheckedPairs, symmetric: str
-) -> Iterator[np.ndarray]:
-    """Yield the logits of all pairs, float32 [at most WINDOW, C], in their order.
-
-    A task gets a whole window: within it pairs of similar length stand together, here as there.
-    """
-    if trained.world.size > 1:
-        raise InputError("--engine ray starts its own tasks; run it in one process, not by a launcher")
-    asker = RayAsker.of(config, trained, symmetric)
-    with CountProgress(pairs.count, "pair") as progress:
-        for logits in config.mapped(asker, pairs.windows(WINDOW)):
-            progress.advance(len(logits))
-            yield logits

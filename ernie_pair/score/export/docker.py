@@ -13,7 +13,7 @@ import zipfile
 from email import message_from_bytes
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Dict, List, Set
+from typing import List, Set
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -185,32 +185,27 @@ def _config_of(exported: ExportedModel, path: Path, only_cpu: bool) -> str:
     import onnx
 
     graph = onnx.load(str(path)).graph
-    parts = [
-        'backend: "onnxruntime"',
-        f"max_batch_size: {BATCH_SIZE}",
-        *(_message("input", _ends(value)) for value in graph.input),
-        *(_message("output", [*_ends(value), 'label_filename: "labels.txt"']) for value in graph.output),
-        _message("dynamic_batching", [f"max_queue_delay_microseconds: {QUEUE_MICROSECONDS}"]),
-    ]
-    if only_cpu:  # ONNX Runtime has int8 products for CPUs alone
-        parts.append(_message("instance_group", ["kind: KIND_CPU"]))
-    parts += [
-        _message("parameters", [f'key: "{key}"', f'value {{ string_value: "{value}" }}'])
-        for key, value in _parameters(exported).items()
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def _parameters(exported: ExportedModel) -> Dict[str, object]:
-    said = {
+    limits = exported.label_range
+    parameters = {
         "max_seq_len": exported.max_seq_len,
         "temperature": exported.temperature,
         "threshold": exported.threshold,
         "symmetric": exported.symmetric,
         "target": None if exported.has_classes else exported.target,
-        "label_range": None if exported.label_range is None else "{:g},{:g}".format(*exported.label_range),
+        "label_range": None if limits is None else "{:g},{:g}".format(*limits),
     }
-    return {key: value for key, value in said.items() if value is not None}
+    messages = [("input", _ends(value)) for value in graph.input]
+    messages += [("output", [*_ends(value), 'label_filename: "labels.txt"']) for value in graph.output]
+    messages.append(("dynamic_batching", [f"max_queue_delay_microseconds: {QUEUE_MICROSECONDS}"]))
+    if only_cpu:  # ONNX Runtime has int8 products for CPUs alone
+        messages.append(("instance_group", ["kind: KIND_CPU"]))
+    for key, value in parameters.items():
+        if value is not None:
+            lines = [f'key: "{key}"', f'value {{ string_value: "{value}" }}']
+            messages.append(("parameters", lines))
+    parts = ['backend: "onnxruntime"', f"max_batch_size: {BATCH_SIZE}"]
+    parts += ["\n".join([f"{field} {{", *(f"  {line}" for line in lines), "}"]) for field, lines in messages]
+    return "\n".join(parts) + "\n"
 
 
 def _ends(value) -> List[str]:
@@ -220,7 +215,3 @@ def _ends(value) -> List[str]:
     sizes = [axis.dim_value if axis.HasField("dim_value") else -1 for axis in tensor.shape.dim]
     data_type = {TensorProto.INT64: "TYPE_INT64", TensorProto.FLOAT: "TYPE_FP32"}[tensor.elem_type]
     return [f'name: "{value.name}"', f"data_type: {data_type}", f"dims: {sizes[1:]}"]
-
-
-def _message(field: str, lines: List[str]) -> str:
-    return "\n".join([f"{field} {{", *(f"  {line}" for line in lines), "}"])

@@ -78,9 +78,7 @@ class ExportFlags(Options):
         group="data",
     )
     wheel: str = option(
-        "",
-        help="the wheel of ernie-pair for --docker true; empty: built from the sources here",
-        group="data",
+        "", help="the wheel of ernie-pair for --docker true; empty: built from the sources here", group="data"
     )
     text_a: str = option("", help="the column of the first text in files of pairs", group="data")
     text_b: str = option("", help="the column of the second text", group="data")

@@ -23,7 +23,7 @@ from ernie_pair.inference.exported_model import (
     WRITTEN,
     ExportedModel,
 )
-from ernie_pair.inference.scores import refuse_threshold
+from ernie_pair.inference.scores import chosen_calibration
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import ModelCard, write_card
@@ -51,6 +51,7 @@ from ernie_pair.score.export.formats import (
     answers_of,
     largest_difference,
     parity_batches,
+    write_int8,
     write_onnx,
     write_paddle,
 )
@@ -58,12 +59,10 @@ from ernie_pair.score.export.judge_precision import (
     BF16_BESIDE_FLOAT,
     INT8_BESIDE_FLOAT,
     JudgingPairs,
-    Lower,
     judge,
     judging_pairs,
     refuse_loss_of_accuracy,
 )
-from ernie_pair.score.export.quantize import write_int8
 
 COMMANDS = """\
 ernie-pair run --model . --input_file pairs.tsv --output_file predictions.tsv --scores true
@@ -83,49 +82,37 @@ def card_of_exported(
     exported: ExportedModel, model: str, family: str, differences: Dict[str, float]
 ) -> ModelCard:
     """Return the card; ``differences``: {format: the largest difference from the trained model}."""
-    if not exported.has_classes:
-        return _card_of_scores(exported, model, family, differences)
-    threshold = (
-        "the likeliest class" if exported.threshold is None else f"class 1 from {exported.threshold:.4f} on"
-    )
-    return ModelCard(
-        title=f"{family} sentence-pair classifier, exported",
-        facts={
-            "exported from": model,
-            "classes": ", ".join(exported.labels),
-            "tokens per pair": str(exported.max_seq_len),
-            "temperature": f"{exported.temperature:.4g}",
-            "decision": f"{threshold}, pairs scored with --symmetric {exported.symmetric}",
-            "largest difference": ", ".join(f"{name} {value:.3g}" for name, value in differences.items()),
-        },
-        commands=COMMANDS,
-        python=PYTHON,
-    )
-
-
-def _card_of_scores(
-    exported: ExportedModel, model: str, family: str, differences: Dict[str, float]
-) -> ModelCard:
-    limits = exported.label_range
-    return ModelCard(
-        title=f"A model of the family {family} that scores sentence pairs, exported",
-        facts={
-            "exported from": model,
-            "made for": exported.target,
-            "scores": "any number" if limits is None else "from {:g} to {:g}".format(*limits),
-            "tokens per pair": str(exported.max_seq_len),
-            "pairs scored": f"with --symmetric {exported.symmetric}",
-            "largest difference": ", ".join(f"{name} {value:.3g}" for name, value in differences.items()),
-        },
-        commands=COMMANDS.replace(" --scores true", ""),
-        python=PYTHON_OF_SCORES,
-    )
+    facts, limits = {"exported from": model}, exported.label_range
+    tokens = str(exported.max_seq_len)
+    if exported.has_classes:
+        chosen = "the likeliest class"
+        if exported.threshold is not None:
+            chosen = f"class 1 from {exported.threshold:.4f} on"
+        facts["classes"], facts["tokens per pair"] = ", ".join(exported.labels), tokens
+        facts["temperature"] = f"{exported.temperature:.4g}"
+        facts["decision"] = f"{chosen}, pairs scored with --symmetric {exported.symmetric}"
+        title, python, commands = f"{family} sentence-pair classifier, exported", PYTHON, COMMANDS
+    else:
+        facts["made for"] = exported.target
+        facts["scores"] = "any number" if limits is None else "from {:g} to {:g}".format(*limits)
+        facts["tokens per pair"], facts["pairs scored"] = tokens, f"with --symmetric {exported.symmetric}"
+        title = f"A model of the family {family} that scores sentence pairs, exported"
+        python, commands = PYTHON_OF_SCORES, COMMANDS.replace(" --scores true", "")
+    largest = ", ".join(f"{name} {value:.3g}" for name, value in differences.items())
+    facts["largest difference"] = largest
+    return ModelCard(title=title, facts=facts, commands=commands, python=python)
 
 
 VERSIONED = (
-    *("ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp"),
-    *("paddle2onnx", "onnxruntime", "numpy"),
+    "ernie-pair",
+    "paddlepaddle",
+    "paddlepaddle-gpu",
+    "paddlenlp",
+    "paddle2onnx",
+    "onnxruntime",
+    "numpy",
 )
+OUTPUTS = (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)
 FILE_FLAGS = ("quantize_file", "wheel", "eval_file", "calibrate_on", "tune_on")
 
 logger = logging.getLogger(__name__)
@@ -176,8 +163,23 @@ def publish_export(
     quiet_libraries()
     refuse_without_programs(command)
     output_dir = Path(os.path.realpath(config.output_dir))
-    _refuse_loss(output_dir)
-    results = _results(config, command, models, output_dir)
+    own: Set[str] = set()
+    if (output_dir / EXPORT_MANIFEST).is_file():  # what an earlier export may have written, with its folders
+        recorded = (read_made(output_dir) or {}).get("outputs")
+        own = {*OUTPUTS, CONFIG_YAML, MADE, *(recorded if isinstance(recorded, dict) else ())}
+        own |= {str(folder) for name in own for folder in PurePosixPath(name).parents}
+    refuse_loss(output_dir, own)
+    inputs: Dict[str, Sequence[Path]] = {
+        flag: [path for folder in folders for path in content_of(str(folder))]
+        for flag, folders in models.items()
+    }
+    for name in FILE_FLAGS:
+        files = files_of(getattr(config, name, ""))
+        if files:  # otherwise it is the name of a set, or nothing
+            inputs[name] = files
+    settings = settings_of(config, *inputs, "output_dir")
+    outputs = [output_dir / name for name in OUTPUTS]
+    results = Results(command, outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
         return False
     if "onnx" in config.backends:
@@ -200,52 +202,6 @@ def publish_export(
     return True
 
 
-def _results(config: ExportFlags, command: str, models: Dict[str, List[Path]], output_dir: Path) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {
-        flag: [path for folder in folders for path in content_of(str(folder))]
-        for flag, folders in models.items()
-    }
-    left_out = [*models, "output_dir"]
-    for name in FILE_FLAGS:
-        files = files_of(getattr(config, name, ""))
-        if files:  # otherwise it is the name of a set, or nothing
-            inputs[name] = files
-            left_out.append(name)
-    settings = settings_of(config, *left_out)
-    outputs = [output_dir / name for name in (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)]
-    return Results(command, outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
-
-
-def _refuse_loss(output_dir: Path) -> None:
-    """Raise InputError when what would be replaced is not an earlier export."""
-    is_export = (output_dir / EXPORT_MANIFEST).is_file()
-    refuse_loss(output_dir, _own(output_dir) if is_export else ())
-
-
-def _own(output_dir: Path) -> Set[str]:
-    """Return what an earlier export may have written in ``output_dir``, files and folders."""
-    recorded = (read_made(output_dir) or {}).get("outputs")
-    names = {
-        *WRITTEN,
-        *TRITON_FILES,
-        DOCKERFILE,
-        README,
-        CONFIG_YAML,
-        MADE,
-        *(recorded if isinstance(recorded, dict) else ()),
-    }
-    return names | {str(folder) for name in names for folder in PurePosixPath(name).parents}
-
-
-def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
-    """Return the calibration of the model, as the flags change it. Raises InputError if they cannot."""
-    refuse_threshold(config.threshold, num_classes, config.model_path)
-    saved = read_calibration(Path(config.model_path), num_classes)
-    symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
-    threshold = saved.threshold if config.threshold is None else config.threshold
-    return replace(saved, symmetric=symmetric, threshold=threshold)
-
-
 def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
     model, vocab_file = (
         load_classifier(config.model_path, config.model_class)
@@ -253,7 +209,10 @@ def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
         else (given.to(device="cpu"), find_tokenizer(Path(config.model_path)))
     )
     refuse_class_flags(config, model.spec.labels, config.model_path)
-    calibration = _calibration(config, model.num_classes)
+    saved = read_calibration(Path(config.model_path), model.num_classes)
+    calibration = chosen_calibration(
+        saved, config.threshold, config.symmetric, model.num_classes, config.model_path
+    )
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
     judging = judging_of(config, model.spec.labels, tokenizer, max_seq_len)
@@ -303,7 +262,8 @@ def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
     }
     _write_manifest(exported, facts)
     if source.judging is not None:  # it is asked as it will be, by the folder
-        for way in _lower_ways(config):
+        int8 = [INT8_BESIDE_FLOAT] if config.quantize == "int8" else []
+        for way in [*int8, *([BF16_BESIDE_FLOAT] if config.precision == "bf16" else [])]:
             facts[way.name] = judge(draft, source.judging, threads, way)
             of_scores = not exported.has_classes
             refuse_loss_of_accuracy(facts[way.name], config.max_accuracy_drop, way, of_scores)
@@ -315,11 +275,6 @@ def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
     if source.report is not None:
         source.report(draft)
     write_card(draft, card_of_exported(exported, source.name, source.model.family, differences))
-
-
-def _lower_ways(config: ExportFlags) -> List[Lower]:
-    int8 = [INT8_BESIDE_FLOAT] if config.quantize == "int8" else []
-    return [*int8, *([BF16_BESIDE_FLOAT] if config.precision == "bf16" else [])]
 
 
 def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:

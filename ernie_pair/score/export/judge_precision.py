@@ -11,7 +11,7 @@ from data_tools.files.errors import CheckpointError
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.exported_model import FILES_OF
 from ernie_pair.inference.predictor import PairPredictor, TextPair
-from ernie_pair.inference.scores import decide, scores_of
+from ernie_pair.inference.scores import Decisions
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.data.pair_file import has_labels
 from ernie_pair.pair.data.pair_records import Columns, RowRules
@@ -90,30 +90,31 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
     largest_difference of a logit between them; alone: how far a logit of either moves when a pair is asked
     on its own. Raises an ErniePairError if one does not answer.
     """
-    predictors = {name: _open(folder, name, threads) for name in (way.full, way.lower)}
-    logits, seconds = answer_in_turn(predictors, judging.pairs)
-    facts: Dict[str, Any] = {"judged_on": judging.name, "sha256": judging.sha256, "rows": len(judging.pairs)}
-    answers = {name: _answers(predictor, logits[name]) for name, predictor in predictors.items()}
-    metric, agreement = ("accuracy", _accuracy) if predictors[way.full].exported.has_classes else SPEARMAN
+    pairs, predictors = judging.pairs, {}
+    for name in (way.full, way.lower):
+        kind = ("paddle", "bf16") if name == BF16 else (name, "fp32")
+        predictors[name] = PairPredictor(folder, kind[0], threads, precision=kind[1])
+    logits, seconds = answer_in_turn(predictors, pairs)
+    has_classes = predictors[way.full].labels.has_classes
+    answers: Dict[str, np.ndarray] = {}
+    for name, predictor in predictors.items():
+        decided = predictor.answers(logits[name])
+        answers[name] = decided.classes if isinstance(decided, Decisions) else decided
+    agreement = _accuracy if has_classes else _spearman
+    facts: Dict[str, Any] = {"judged_on": judging.name, "sha256": judging.sha256, "rows": len(pairs)}
     if judging.labels is not None:
+        metric = "accuracy" if has_classes else "spearman"
         facts[metric] = {name: agreement(given, judging.labels) for name, given in answers.items()}
     facts["agreement"] = agreement(answers[way.lower], answers[way.full])
     facts["largest_difference"] = float(np.abs(logits[way.full] - logits[way.lower]).max())
-    facts["alone"] = {name: _moves_alone(predictors[name], judging.pairs, logits[name]) for name in logits}
-    facts["pairs_per_second"] = {
-        name: round(len(judging.pairs) / spent, 1) for name, spent in seconds.items()
-    }
-    facts["bytes"] = {
-        name: sum((folder / file).stat().st_size for file in FILES_OF[predictor.backend])
-        for name, predictor in predictors.items()
-    }
+    for section in ("alone", "pairs_per_second", "bytes"):
+        facts[section] = {}
+    for name, predictor in predictors.items():
+        alone = np.concatenate([predictor.logits([pair]) for pair in pairs[:MOST_ALONE]])
+        facts["alone"][name] = float(np.abs(alone - logits[name][:MOST_ALONE]).max())
+        facts["pairs_per_second"][name] = round(len(pairs) / seconds[name], 1)
+        facts["bytes"][name] = sum((folder / file).stat().st_size for file in FILES_OF[predictor.backend])
     return {**facts, "threads": threads}
-
-
-def _open(folder: Path, name: str, threads: int) -> PairPredictor:
-    if name == BF16:
-        return PairPredictor(folder, "paddle", threads, precision="bf16")
-    return PairPredictor(folder, name, threads)
 
 
 def answer_in_turn(
@@ -139,27 +140,12 @@ def answer_in_turn(
     return {name: np.concatenate(parts) for name, parts in answers.items()}, seconds
 
 
-def _answers(predictor: PairPredictor, logits: np.ndarray) -> np.ndarray:
-    """Return the classes int64 [N], or of a model without classes the scores float64 [N]."""
-    if not predictor.exported.has_classes:
-        return scores_of(logits, predictor.exported.label_range)
-    return decide(logits, predictor.exported.temperature, predictor.threshold).classes
-
-
 def _accuracy(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.mean(found == wanted))
 
 
 def _spearman(found: np.ndarray, wanted: np.ndarray) -> float:
     return measure_scores(found[:, None], wanted)["spearman"]
-
-
-SPEARMAN = ("spearman", _spearman)
-
-
-def _moves_alone(predictor: PairPredictor, pairs: List[TextPair], logits: np.ndarray) -> float:
-    alone = np.concatenate([predictor.logits([pair]) for pair in pairs[:MOST_ALONE]])
-    return float(np.abs(alone - logits[:MOST_ALONE]).max())
 
 
 def refuse_loss_of_accuracy(
@@ -170,31 +156,27 @@ def refuse_loss_of_accuracy(
     Without labels the share of pairs that change class counts: no accuracy can drop by more.
     ``is_of_scores``: the model has no classes, and Spearman's correlation counts in place of both.
     """
-    speed, size = facts["pairs_per_second"], facts["bytes"]
+    full, lower = way.full, way.lower
+    speed, size, alone = facts["pairs_per_second"], facts["bytes"], facts["alone"]
     logger.info(
         "%s: %.1f pairs/s against %.1f, %.1f MB against %.1f",
         way.name,
-        *(speed[way.lower], speed[way.full], size[way.lower] / 1e6, size[way.full] / 1e6),
+        speed[lower],
+        speed[full],
+        size[lower] / 1e6,
+        size[full] / 1e6,
     )
-    logger.info(
-        "a logit of %s differs by %.3g at most, and by %.3g when a pair is asked alone (float32: %.3g)",
-        way.name,
-        *(facts["largest_difference"], facts["alone"][way.lower], facts["alone"][way.full]),
-    )
-    said, drop = _drop_in_words(facts, way, is_of_scores)
-    logger.info("%s", said)
+    message = "a logit of %s differs by %.3g at most, and by %.3g when a pair is asked alone (float32: %.3g)"
+    logger.info(message, way.name, facts["largest_difference"], alone[lower], alone[full])
+    metric, drop = "spearman" if is_of_scores else "accuracy", 1 - facts["agreement"]
+    line = f"{AGREEMENT[is_of_scores]} {facts['agreement']:.4f}"
+    if metric in facts:
+        before, after = facts[metric][full], facts[metric][lower]
+        line, drop = f"{metric} {before:.4f} in float32, {after:.4f} in {way.name}, {line}", before - after
+    line += f" of {facts['rows']} pairs of {facts['judged_on']}"
+    logger.info("%s", line)
     if not drop <= most:
         raise CheckpointError(
-            f"{way.name} loses too much ({said}), {drop:.4f} with --max_accuracy_drop {most}: nothing is "
+            f"{way.name} loses too much ({line}), {drop:.4f} with --max_accuracy_drop {most}: nothing is "
             f"exported; raise the limit or pass {way.cure}"
         )
-
-
-def _drop_in_words(facts: Dict[str, Any], way: Lower, is_of_scores: bool) -> Tuple[str, float]:
-    on = f"of {facts['rows']} pairs of {facts['judged_on']}"
-    agreement = f"{AGREEMENT[is_of_scores]} {facts['agreement']:.4f}"
-    metric = SPEARMAN[0] if is_of_scores else "accuracy"
-    if metric not in facts:
-        return f"{agreement} {on}", 1 - facts["agreement"]
-    before, after = facts[metric][way.full], facts[metric][way.lower]
-    return f"{metric} {before:.4f} in float32, {after:.4f} in {way.name}, {agreement} {on}", before - after

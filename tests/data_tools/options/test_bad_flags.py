@@ -17,7 +17,7 @@ from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of, parse_config
 from data_tools.trans_to_json import TransConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.score.export.predict_exported import RunConfig
+from ernie_pair.score.evaluation.predict_pair import RunConfig
 from ernie_pair.search.build_index import IndexConfig
 
 

@@ -7,10 +7,10 @@ from ernie_pair.embedding.embed_config import EmbedConfig, ExportEmbeddingConfig
 from ernie_pair.mining import mine_pairs
 from ernie_pair.score.embeddings import embed, export_embedding
 from ernie_pair.score.evaluation import predict_pair
-from ernie_pair.score.evaluation.inference_model import results_of
+from ernie_pair.score.evaluation.predict_pair import RunConfig
+from ernie_pair.score.evaluation.scorer import results_of
 from ernie_pair.score.export import export_pair
 from ernie_pair.score.export.export_config import ExportConfig
-from ernie_pair.score.export.predict_exported import RunConfig
 from ernie_pair.search import build_index, search_texts
 
 

@@ -9,11 +9,12 @@ import pytest
 from tiny_ship import ship, write_trained
 
 from data_tools.files.errors import InputError
-from ernie_pair.inference import backends, gpu_backends
+from ernie_pair.inference import backends
+from ernie_pair.inference.backends import CUDA_PROVIDER, FIRST_POOL_MB, MOST_GPU_TOKENS
 from ernie_pair.inference.exported_model import FILES_OF, read_exported
-from ernie_pair.inference.gpu_backends import CUDA_PROVIDER, FIRST_POOL_MB, MOST_TOKENS
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.runtime.device import start_device
+from ernie_pair.runtime.processes.world import World
 
 CPU = "CPUExecutionProvider"
 
@@ -92,10 +93,10 @@ def libraries(monkeypatch):
     """Replace the installed libraries by those of a machine with a GPU of compute capability 8.0."""
 
     def put(capability=(8, 0), **modules):
-        for module in (backends, gpu_backends):
-            monkeypatch.setattr(module, "import_optional", lambda name, extra: modules[name])
-        monkeypatch.setattr(gpu_backends, "find_spec", modules.get)
-        monkeypatch.setattr(gpu_backends, "start_device", lambda device, world: f"{device}:1, A card")
+        monkeypatch.setattr(backends, "import_optional", lambda name, extra: modules[name])
+        monkeypatch.setattr(backends, "find_spec", modules.get)
+        card = "ernie_pair.runtime.device.start_device"
+        monkeypatch.setattr(card, lambda device, world: f"{device}:1, A card")
         monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda number: capability)
 
     return put
@@ -111,7 +112,7 @@ def test_paddle_inference_is_given_the_gpu_and_the_precision(libraries, exported
     words = {name for name, *_ in asked}
     assert not words & {"disable_gpu", "enable_mkldnn", "enable_mkldnn_bfloat16"}
     assert (backend.name, backend.where) == ("paddle", "gpu:1, A card")
-    assert backend.rules.most_tokens == MOST_TOKENS
+    assert backend.rules.most_tokens == MOST_GPU_TOKENS
     ids = np.arange(6).reshape(2, 3)
     assert backend.logits(ids, ids).tolist() == [[0, 1], [3, 4]]
 
@@ -134,7 +135,7 @@ def test_the_installed_paddle_accepts_the_settings(folder, precision):
     """The names and arguments exist in the installed Paddle, even in a CPU build."""
     inference = paddle.inference
     config = inference.Config(*(str(folder / name) for name in FILES_OF["paddle"]))
-    kind = getattr(inference.PrecisionType, gpu_backends.PRECISION_TYPES[precision])
+    kind = getattr(inference.PrecisionType, backends.PRECISION_TYPES[precision])
     config.enable_use_gpu(FIRST_POOL_MB, 0, kind)
     assert config.use_gpu() == paddle.is_compiled_with_cuda()
 
@@ -215,7 +216,7 @@ def test_device_gpu_without_a_gpu_is_refused(folder):
 @pytest.mark.skipif(not paddle.device.cuda.device_count(), reason="no GPU")
 @pytest.mark.parametrize("precision, bound", [("fp32", 1e-3), ("fp16", 0.05), ("bf16", 0.2)])
 def test_gpu_logits_match_those_of_the_cpu(folder, precision, bound):
-    start_device("gpu", gpu_backends.World())
+    start_device("gpu", World())
     pairs = [("今天天气真好", "今天天气很好"), ("你", "我们去上下左右")] * 40
     expected = PairPredictor(folder, "paddle").logits(pairs)
     found = PairPredictor(folder, "paddle", precision=precision, device="gpu").logits(pairs)

@@ -26,13 +26,12 @@ from ernie_pair.inference.scores import probabilities
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
-from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
+from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
 
 ASKED = """
 import asyncio, httpx
 from ernie_pair import PairPredictor
-from ernie_pair.serve.app import create_app
+from ernie_pair.serve.service import create_app
 from ernie_pair.serve.batcher import Batching
 from ernie_pair.serve.request import Limits
 model, pairs, output = sys.argv[1:]
@@ -188,11 +187,7 @@ def test_paddle_batches_have_a_limited_number_of_tokens(exported, monkeypatch):
     [
         ("onnx", "avx512_bf16", "precision bf16 is for backend paddle, not onnx; use precision fp32"),
         ("onnx-int8", "avx512_bf16", "is for backend paddle, not onnx-int8"),
-        (
-            "paddle",
-            "avx512",
-            r"needs a processor with AVX512-BF16 \(.*\); use precision fp32",
-        ),
+        ("paddle", "avx512", r"needs a processor with AVX512-BF16 \(.*\); use precision fp32"),
         ("auto", "none", "needs a processor with AVX512-BF16 "),
     ],
 )

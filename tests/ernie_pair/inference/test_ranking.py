@@ -7,9 +7,9 @@ import pytest
 from tiny_ship import random_texts, ship, write_trained
 
 from data_tools.files.errors import InputError, NumbersError
-from ernie_pair.inference import ranking
+from ernie_pair.inference import scores as ranking
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.inference.ranking import Ranked, best_places, rank_texts
+from ernie_pair.inference.scores import Ranked, best_places, rank_texts
 
 
 def lengths(texts):

@@ -27,5 +27,5 @@ class Killed(HashEmbedder):
 
 if __name__ == "__main__":
     build_index.CHUNK = vector_chunks.CHUNK = 50
-    build_index.open_embedding_model = lambda *given: Killed()
+    build_index.open_embedder = lambda *given: Killed()
     make_index(parse_config(IndexConfig, json.loads(sys.argv[1])))

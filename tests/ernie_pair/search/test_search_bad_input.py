@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,13 +16,11 @@ from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, wri
 from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.files.installation import install_command
 from data_tools.options.cli import exit_code_of
-from ernie_pair.__main__ import _run
 from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
 from ernie_pair.search import build_index as building
 from ernie_pair.search import index as faiss_index
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.index_folder import WRITTEN, TextTable, TextTableWriter, open_index_folder
-from ernie_pair.search.models import Scorer
 from ernie_pair.search.search_texts import SearchConfig, search_texts
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 
@@ -53,10 +52,7 @@ def refusal_of(path, **flags):
 BAD_FILES = {
     "empty.txt": (b"", "holds no text, so there is nothing to index"),
     "blank.txt": ("今天\n\n".encode(), "blank.txt:2: an empty text; fix the line, or pass --on_bad_row skip"),
-    "columns.tsv": (
-        "a\t今天\nb\t明天\t好\n".encode(),
-        "columns.tsv:2: 3 columns instead of id TAB text",
-    ),
+    "columns.tsv": ("a\t今天\nb\t明天\t好\n".encode(), "columns.tsv:2: 3 columns instead of id TAB text"),
     "no_id.tsv": ("\t今天\n".encode(), "no_id.tsv:1: an empty id"),
     "twice.tsv": ("a\t今天\nb\t好\na\t明天\n".encode(), "twice.tsv:3: repeats the id of line 1"),
     "number.jsonl": (b'{"text": 1}\n', 'number.jsonl:1: no "text" that is a string'),
@@ -233,7 +229,8 @@ def test_a_folder_without_an_index_is_refused(tmp_path):
     ids=["cosine", "probability", "regression", "ranking"],
 )
 def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeypatch, unit, inside, outside):
-    scorer = Scorer(lambda pairs: np.linspace(-8, 5, len(pairs)), unit)
+    scorer = SimpleNamespace(unit=unit, refuse_unrankable=lambda: None)
+    scorer.score = lambda pairs: np.linspace(-8, 5, len(pairs))
     monkeypatch.setattr("ernie_pair.search.searcher.open_scorer", lambda *given: scorer)
     reranker = None if unit is COSINE else "ranker"
     found = PairSearcher(index, "any", reranker, threshold=inside).search(TEXTS[0], top_k=50)
@@ -321,12 +318,6 @@ def test_a_byte_order_mark_on_stdin_is_dropped(index, embedder, monkeypatch, cap
 def test_an_empty_result_names_the_threshold(index, embedder, capfd):
     search_texts(config_of(index, query="今天", threshold=1.0))
     assert "nothing reaches --threshold 1\n" in capfd.readouterr().err
-
-
-def test_an_empty_query_gives_exit_code_2(index, capfd):
-    words = ["search", "--index", str(index), "--model_path", "any", "--query", ""]
-    assert exit_code_of(lambda: _run(words)) == 2
-    assert "error: --query is empty; fill it in" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 import pytest
 from tiny_ship import write_trained
 
+from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.kernels.encoder_layer import ModelState
 from ernie_pair.models.networks import kernel_path
-from ernie_pair.search.models import open_embedding_model, open_scorer
+from ernie_pair.score.evaluation.scorer import open_scorer
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_trained_models_use_the_threads_of_the_flag(tmp_path, taken, threads):
     scorer = open_scorer(model, "cpu", threads)
     own = taken.copy()
     taken.clear()
-    embedder = open_embedding_model(model, 0, "cpu", threads)
+    embedder = open_embedder(model, "cpu", EmbedderOptions(threads=threads))
     for told in (own, taken):
         assert (3 in told) == bool(threads) and (not threads or told[-1] == 3)
     assert len(scorer.score([("今天", "明天")])) == 1 and len(embedder.embed(["今天"])) == 1

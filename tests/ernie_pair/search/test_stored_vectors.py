@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny_search import texts_of, write_embedder, write_lines
 
-from data_tools.files.errors import CheckpointError, InputError, NumbersError
+from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.score.embeddings.embed import embed
 from ernie_pair.search.build_index import IndexConfig, make_index
@@ -75,12 +75,3 @@ def test_damaged_vectors_are_refused(stored, tmp_path):
             indexed(stored, tmp_path)
     finally:
         path.write_bytes(whole)
-
-
-def test_a_nan_in_stored_vectors_is_refused(stored, tmp_path, monkeypatch):
-    from ernie_pair.inference.vector_files import VectorFile
-
-    monkeypatch.setattr(VectorFile, "rows", lambda self, begin, end: np.full((end - begin, 32), np.nan, "f4"))
-    with pytest.raises(NumbersError, match="the vector of text 0 is NaN, infinite or zero"):
-        indexed(stored, tmp_path)
-    assert os.listdir(tmp_path) == []

@@ -26,8 +26,9 @@ class Model:
     exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.0, {})
     threshold, symmetric = None, "none"
 
-    def __init__(self, *given, **chosen):
-        pass
+    @classmethod
+    def of(cls, config):
+        return cls()
 
     def describe(self):
         return self.backend

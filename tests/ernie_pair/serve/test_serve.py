@@ -10,10 +10,9 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from contextlib import asynccontextmanager
 
 import pytest
-from fake_predictor import Model
+from fake_predictor import LIMITS, Model, ask
 from places import ROOT
 
 from data_tools.files.errors import InputError
@@ -28,38 +27,13 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 from ernie_pair.serve import request  # noqa: E402 - they need the libraries of the extra
-from ernie_pair.serve.app import create_app  # noqa: E402
 from ernie_pair.serve.batcher import Batching, MicroBatcher  # noqa: E402
 from ernie_pair.serve.request import Limits  # noqa: E402
-
-LIMITS = Limits(max_body=2000, max_pairs=5, max_chars=20)
 
 
 @pytest.fixture
 def model():
     return Model()
-
-
-@asynccontextmanager
-async def running(model, max_batch=8, max_wait=0.02, max_waiting=100):
-    """A client of the service, which is shut down cleanly afterwards."""
-    app = create_app(model, Batching(max_batch, max_wait, max_waiting), LIMITS)
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://here") as client,
-    ):
-        yield client
-
-
-def ask(model, action, **settings):
-    """Run ``action(client)`` against the service."""
-
-    async def main():
-        async with running(model, **settings) as client:
-            return await action(client)
-
-    return asyncio.run(main())
 
 
 def post(client, *pairs):
@@ -247,7 +221,7 @@ def test_a_body_that_does_not_arrive_times_out(model, monkeypatch):
         await asyncio.sleep(60)
 
     async def main():
-        return await request.read_body(chunks(), "", LIMITS)
+        return await request.read_body(chunks(), "", Limits(**LIMITS))
 
     with pytest.raises(request.RefusedError, match="did not arrive") as refused:
         asyncio.run(main())
@@ -263,12 +237,7 @@ ROUTES = "GET /openapi.json, POST /predict, POST /rank, GET /, GET /health, GET 
         ("GET", "/nothing", 404, f"there is no /nothing here; available: {ROUTES}"),
         ("POST", f"/{'n' * 99}", 404, f"there is no /{'n' * 79}... here; available: {ROUTES}"),
         ("POST", "/search", 404, "the service has no index: start it with --index and --embedding_model; "),
-        (
-            "GET",
-            "/predict",
-            405,
-            '/predict does not accept GET; use POST {"pairs": [["text a", "text b"]]}',
-        ),
+        ("GET", "/predict", 405, '/predict does not accept GET; use POST {"pairs": [["text a", "text b"]]}'),
         ("POST", "/health", 405, "/health does not accept POST; use GET"),
     ],
 )

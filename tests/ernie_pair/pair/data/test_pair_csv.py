@@ -21,8 +21,7 @@ from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
+from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
 
 TWO = Labels.numbered(2)
 HARD = [

@@ -18,10 +18,9 @@ from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pair.train.trainer import PairTrainer
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.export_pair import export_pair
-from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
 
 
 def words_of(config):

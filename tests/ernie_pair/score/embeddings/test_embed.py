@@ -25,18 +25,18 @@ COUNT, PIECE = 100, 16
 # Writes small pieces, and is killed in the fourth: its rows are written, its line is not.
 KILLED = """
 import os, signal, sys
-from ernie_pair.embedding import embed, vector_writer
+from ernie_pair.score.embeddings import embed
 from ernie_pair.__main__ import main
 
 embed.PIECE = 16
-write = vector_writer.VectorWriter._write
+write = embed.VectorWriter._write
 
 def killed(self, name, data):
-    if name == vector_writer.PIECES and self.done == 3:
+    if name == embed.PIECES and self.done == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     write(self, name, data)
 
-vector_writer.VectorWriter._write = killed
+embed.VectorWriter._write = killed
 sys.argv = ["ernie-pair", "embed", *sys.argv[1:]]
 main()
 """
@@ -170,11 +170,9 @@ def test_ray_writes_the_same_bytes(folder, tmp_path, small_pieces):
 
 
 def test_a_machine_with_another_model_is_refused(folder):
-    maker = embedding.PieceMaker(
-        str(folder / "model"), "cpu", EmbedderOptions(), embedding.KernelFlags(), "int8", "f" * 64, "onnx"
-    )
+    model = str(folder / "model")
     with pytest.raises(MachineError, match="is another model, or computed by"):
-        maker(["我"])
+        embedding.RayModel(open_embedder, (model,), model, ("f" * 64, "onnx"), len)(["我"])
 
 
 def test_a_replaced_model_is_opened_again(tmp_path):
@@ -279,8 +277,3 @@ def test_damaged_vectors_are_an_error(folder, tmp_path):
             open_vectors(tmp_path / name).rows(0, 1)
     with pytest.raises(InputError, match="holds no vectors.json"):
         open_vectors(tmp_path)
-
-
-def test_ray_flags_require_the_ray_engine(folder, tmp_path):
-    with pytest.raises(InputError, match="are for engine ray|are for --engine ray"):
-        config_of(folder, tmp_path / "v", workers=2)

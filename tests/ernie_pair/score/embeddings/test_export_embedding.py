@@ -18,7 +18,7 @@ from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig, ExportEmbeddingConfig
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
-from ernie_pair.inference.embedder import VectorBackend, open_exported_embedder
+from ernie_pair.inference.embedder import open_exported_embedder
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.score.embeddings import export_embedding as exporting
 from ernie_pair.score.embeddings.evaluate_embedding import evaluate_embedding
@@ -114,11 +114,14 @@ def test_a_changed_file_is_refused(folder, tmp_path, name):
 
 
 def test_a_failed_parity_check_exports_nothing(folder, tmp_path, monkeypatch):
-    class Wrong(VectorBackend):
-        def logits(self, input_ids, token_type_ids):
-            return super().logits(input_ids, token_type_ids) + 1e-3
+    def opened(*words):
+        backend = open_vector_backend(*words)
+        logits = backend.logits
+        backend.logits = lambda *ids: logits(*ids) + 1e-3
+        return backend
 
-    monkeypatch.setattr(exporting, "open_vector_backend", Wrong)
+    open_vector_backend = exporting.open_vector_backend
+    monkeypatch.setattr(exporting, "open_vector_backend", opened)
     with pytest.raises(CheckpointError, match="differs from the trained one by 0.001"):
         export_embedding(ExportEmbeddingConfig(str(folder / "model"), str(tmp_path / "ship")))
     assert not list(tmp_path.iterdir())

@@ -8,11 +8,12 @@ import pytest
 from tiny_ship import random_texts, ship, write_trained
 
 from data_tools.files.errors import InputError, MachineError
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.score.evaluation import predict_pair as predicting
-from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.score.export import predict_exported as running
-from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
+from ernie_pair.score.evaluation.inference_model import TrainedScorer
+from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
+from ernie_pair.score.evaluation.scorer import logits_of_window, open_scorer
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 RAY = {"engine": "ray", "workers": 2}
@@ -36,7 +37,7 @@ def asked(here, name, **flags):
 
 @needs_ray
 def test_ray_output_of_an_exported_model_is_byte_identical(here, monkeypatch):
-    monkeypatch.setattr(running, "CHUNK", 20)
+    monkeypatch.setattr(PairPredictor, "window", 20)
     predict_exported(RunConfig(str(here / "ship"), **asked(here, "alone.tsv", threads=2)))
     predict_exported(RunConfig(str(here / "ship"), **asked(here, "ray.tsv", **RAY)))
     rows = (here / "ray.tsv").read_text().splitlines()
@@ -46,8 +47,7 @@ def test_ray_output_of_an_exported_model_is_byte_identical(here, monkeypatch):
 
 @needs_ray
 def test_ray_output_of_a_trained_model_is_byte_identical(here, monkeypatch):
-    monkeypatch.setattr(predicting, "WINDOW", 30)
-    monkeypatch.setattr("ernie_pair.score.evaluation.inference_model.WINDOW", 30)
+    monkeypatch.setattr(TrainedScorer, "window", 30)
     flags = {"model_path": str(here / "best"), "device": "cpu"}
     predict_pair(PredictConfig(**flags, **asked(here, "one.tsv")))
     predict_pair(PredictConfig(**flags, **asked(here, "tasks.tsv", **RAY)))
@@ -78,16 +78,15 @@ def test_inconsistent_ray_flags_are_rejected(config_class, model, flags, reason)
 
 
 def test_a_worker_with_a_different_model_is_an_error(here, tmp_path):
-    config = RunConfig(str(here / "ship"), **asked(here, "x.tsv", **RAY))
-    asker = running.RayAsker(config, "0" * 64)
-    with pytest.raises(MachineError, match="is another model; give all machines the same"):
-        asker(None)
-    unseen = running.RayAsker(RunConfig(str(tmp_path / "absent"), **asked(here, "x.tsv", **RAY)), "0" * 64)
+    def ask(model, identity):
+        RayModel(open_scorer, (str(model), "cpu", 1), str(model), identity, logits_of_window)(None)
+
+    with pytest.raises(MachineError, match="is another model; give all machines the same$"):
+        ask(here / "ship", ("0" * 64, ""))
     with pytest.raises(MachineError, match="not seen by .*; put it where all machines of the cluster see it"):
-        unseen(None)
-    trained = PredictConfig(model_path=str(here / "best"), device="cpu", **asked(here, "x.tsv", **RAY))
-    with pytest.raises(MachineError, match="is another model, or computed by"):
-        predicting.RayAsker(trained, "none", "fused", "0" * 64)(None)
+        ask(tmp_path / "absent", ("0" * 64, ""))
+    with pytest.raises(MachineError, match="is another model, or computed by .*, or pass kernels plain"):
+        ask(here / "best", ("0" * 64, "fused"))
 
 
 def test_a_model_that_is_exported_again_is_opened_again(here, tmp_path):

@@ -1,6 +1,5 @@
 """How logits become predictions: saved threshold and temperature, class names, both orders of a pair."""
 
-import asyncio
 import json
 import shutil
 from dataclasses import replace
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_predictor import ask
 from tiny_pair import write_rows
 from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
 
@@ -25,9 +25,8 @@ from ernie_pair.models.temperature import (
 )
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
 from ernie_pair.score.export.export_pair import ExportConfig, export_pair
-from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
 
 NAMES = ("不同", "相同")
 
@@ -162,25 +161,15 @@ def test_an_explicit_threshold_overrides_the_saved_one(folder):
 
 
 def test_the_service_uses_the_threshold_and_class_names(folder):
-    httpx = pytest.importorskip("httpx")
-    from ernie_pair.serve.app import create_app
-    from ernie_pair.serve.batcher import Batching
-    from ernie_pair.serve.request import Limits
-
+    pytest.importorskip("httpx")
     write_calibration(folder / "best", Calibration(threshold=0.999999, symmetric="average"))
     predictor = PairPredictor(ship(folder / "best", folder / "ship"))
-    app = create_app(predictor, Batching(8, 0.0, 100), Limits(10_000, 50, 100))
 
-    async def main():
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
-        ):
-            pairs = {"pairs": [["今天好", "坏"], ["坏", "今天好"]]}
-            return (await client.post("/predict", json=pairs)).json(), (await client.get("/health")).json()
+    async def both(client):
+        pairs = {"pairs": [["今天好", "坏"], ["坏", "今天好"]]}
+        return (await client.post("/predict", json=pairs)).json(), (await client.get("/health")).json()
 
-    answer, health = asyncio.run(main())
+    answer, health = ask(predictor, both)
     assert answer["labels"] == ["不同", "不同"] and answer["classes"] == [0, 0]
     assert answer["scores"][0] == answer["scores"][1]
     assert health["threshold"] == 0.999999 and health["symmetric"] == "average"
@@ -207,10 +196,7 @@ def test_tuning_on_the_judged_file_is_explicit_and_reported(folder, capfd):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        (
-            {"save_temperature": True},
-            "fitted on the file that is judged is not saved; .* calibrate_on FILE",
-        ),
+        ({"save_temperature": True}, "fitted on the file that is judged is not saved; .* calibrate_on FILE"),
         (
             {"save_temperature": True, "calibrate_on": "copy.tsv"},
             "calibrate_on .*copy.tsv holds the pairs of input_file itself: .* give other labelled pairs",
@@ -398,14 +384,6 @@ def test_export_has_its_own_flag_for_symmetry(folder):
     predictor = PairPredictor(folder / "ship")
     assert predictor.symmetric == "average"
     assert np.array_equal(predictor.logits([("今天好", "坏")]), predictor.logits([("坏", "今天好")]))
-
-
-def test_an_export_of_an_older_release_has_no_threshold(folder):
-    path = ship(folder / "best", folder / "ship") / "export.json"
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    del manifest["threshold"], manifest["symmetric"]
-    path.write_text(json.dumps({**manifest, "format": 1}))
-    assert PairPredictor(folder / "ship").threshold is None
 
 
 def test_a_classifier_predicting_one_class_gives_a_warning(folder, capfd, monkeypatch):

@@ -269,18 +269,6 @@ def test_a_threshold_from_few_predictions_gives_a_warning(trained, tmp_path, cap
         ) is is_told
 
 
-def test_an_invalid_calibration_file_is_reported(trained, tmp_path):
-    best, _ = trained
-    (best / CALIBRATION).write_text('{"temperature": 0}')
-    try:
-        with pytest.raises(
-            InputError, match="calibration.json: no temperature above 0 in it; remove it, or make"
-        ):
-            predicted(trained, tmp_path)
-    finally:
-        (best / CALIBRATION).unlink()
-
-
 @pytest.mark.parametrize(
     "flags, reason",
     [

@@ -18,8 +18,7 @@ from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.pair.audit.pairs_to_text import PairsToTextConfig, pairs_to_text
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
+from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
 from ernie_pair.series.compare_starts import CompareConfig, compare_starts
 
 
@@ -186,22 +185,22 @@ PEAK = """
 import re, sys
 import numpy as np
 from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.score.evaluation import inference_model, predict_pair
-from ernie_pair.score.export import predict_exported
 from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.score.evaluation import predict_pair
+from ernie_pair.score.evaluation.inference_model import InferenceModel
 
 def answer(self, left, right, *more):
     return np.zeros((len(left), 2), dtype=np.float32)
 
 command, model, pairs, out = sys.argv[1:]
-inference_model.WINDOW = 4096
-inference_model.InferenceModel._logits_of_texts = PairPredictor._logits_of_texts = answer
+InferenceModel.window = 4096
+InferenceModel.logits_of_texts = PairPredictor.logits_of_texts = answer
 if command == "predict":
     asked = PredictConfig(model, pairs, out, scores=True, on_bad_row="skip", device="cpu")
     predict_pair.predict_pair(asked)
 else:
-    asked = predict_exported.RunConfig(model, pairs, out, scores=True, on_bad_row="skip")
-    predict_exported.predict_exported(asked)
+    asked = predict_pair.RunConfig(model, pairs, out, scores=True, on_bad_row="skip")
+    predict_pair.predict_exported(asked)
 peak = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())  # ru_maxrss begins with pytest's
 print(int(peak[1]) / 1e3)
 """

@@ -17,7 +17,6 @@ from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import install_command
 from data_tools.options.cli import exit_code_of
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.score.export import export_pair as export
 from ernie_pair.score.export import formats as export_formats
 from ernie_pair.score.export.export_pair import ExportConfig, export_pair
@@ -73,22 +72,9 @@ def test_an_export_is_verified_and_has_a_complete_manifest(tmp_path, capfd, fami
         manifest["vocab_sha256"] == hashlib.sha256((trained / "vocab.txt").read_bytes().rstrip()).hexdigest()
     )
     facts = {key: manifest[key] for key in ("labels", "max_seq_len", "temperature", "model")}
-    assert facts == {
-        "labels": ["0", "1"],
-        "max_seq_len": MAX_SEQ_LEN,
-        "temperature": 1.0,
-        "model": "best",
-    }
+    assert facts == {"labels": ["0", "1"], "max_seq_len": MAX_SEQ_LEN, "temperature": 1.0, "model": "best"}
     build = "paddlepaddle-gpu" if paddle.is_compiled_with_cuda() else "paddlepaddle"
     assert manifest["versions"][build] == paddle.__version__
-
-
-def test_class_names_and_temperature_are_exported(tmp_path):
-    names = {"0": "不同", "1": "相同", "2": "相关"}
-    trained = write_trained(tmp_path / "best", num_labels=3, id2label=names)
-    write_calibration(trained, Calibration(1.7, "dev.tsv", rows=100))
-    manifest = manifest_of(ship(trained, tmp_path / "ship"))
-    assert manifest["labels"] == ["不同", "相同", "相关"] and manifest["temperature"] == 1.7
 
 
 def test_onnx_has_named_io_dynamic_axes_and_one_embedding(tmp_path, model):

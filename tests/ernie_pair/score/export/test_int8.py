@@ -13,10 +13,10 @@ from data_tools.options.cli import exit_code_of
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
-from ernie_pair.score.export import quantize
+from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported
+from ernie_pair.score.export import formats as quantize
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.judge_precision import BF16, FLOAT, INT8
-from ernie_pair.score.export.predict_exported import RunConfig, predict_exported
 
 pytest.importorskip("onnxruntime")
 
@@ -188,12 +188,6 @@ def test_int8_is_used_only_when_named_as_the_backend(exported, tmp_path):
     predict_exported(RunConfig(str(exported), str(tmp_path / "new.tsv"), str(out), backend=INT8))
     written = [int(line.split("\t")[1]) for line in out.read_text(encoding="utf-8").splitlines()[1:]]
     assert written == PairPredictor(exported, INT8).predict(PAIRS).classes.tolist()
-
-
-def test_a_missing_int8_model_is_reported(tmp_path, model):
-    folder = ship(model, tmp_path / "ship", "onnx")
-    with pytest.raises(InputError, match="holds no model for onnx-int8; pass backend onnx"):
-        PairPredictor(folder, INT8)
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -1,0 +1,128 @@
+"""Pair models of any folder as one `PairScorer`: the pairs of files that they score, and result files.
+
+A trained folder is computed by Paddle, an exported or a combined one by its backend, without Paddle.
+"""
+
+from pathlib import Path
+from typing import Dict, Iterator, Optional, Sequence
+
+import numpy as np
+
+from data_tools.files.atomic_folder import content_of
+from data_tools.files.errors import InputError
+from data_tools.files.progress import CountProgress
+from data_tools.files.results import Results, settings_of
+from ernie_pair.inference.exported_model import EXPORT_MANIFEST
+from ernie_pair.inference.predictor import PairPredictor, PairScorer
+from ernie_pair.inference.ray_flags import RayModel
+from ernie_pair.models.labels import Labels
+from ernie_pair.models.temperature import score_pairs
+from ernie_pair.pair.data.checked_pairs import CheckedPairs
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import Columns, RowRules
+from ernie_pair.pair.data.pair_source import FileSource, PairSource
+from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
+
+INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")
+OUTPUTS = ("output_file", "report", "robustness_file")
+
+
+def open_scorer(folder: str, device: str, threads: int) -> PairScorer:
+    """Open the pair model in ``folder``: exported, combined, or trained (of a run, its best).
+
+    ``threads``: of one forward pass on a CPU, 0: those of this process. Raises an ErniePairError.
+    """
+    if (Path(folder) / EXPORT_MANIFEST).is_file():
+        return PairPredictor(folder, threads=threads, device=device)
+    from ernie_pair.score.evaluation.inference_model import TrainedScorer  # which loads Paddle
+
+    return TrainedScorer(folder, device, threads=threads)
+
+
+def refuse_unusable(path: Path) -> None:
+    """Raise InputError, before the work, when no file can be written at ``path``."""
+    if path.is_dir():
+        raise InputError(f"--output_file {path} is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
+
+
+def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -> Results:
+    """Return the output_file of ``config``, and ``more``, as results of its model and its files of pairs.
+
+    ``but``: a file in the model's folder that is no input; what only tells of the model is none either.
+    Raises InputError when no file can be written there.
+    """
+    refuse_unusable(Path(config.output_file))
+    inputs: Dict[str, Sequence[Path]] = {
+        name: [path for path in content_of(getattr(config, name)) if path.name != but]
+        for name in INPUTS
+        if hasattr(config, name)
+    }
+    named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models
+    settings = {**settings_of(config, *INPUTS, *OUTPUTS, "batch_size"), **named}
+    outputs = [Path(config.output_file), *more]
+    return Results(command, outputs, inputs, settings, config.overwrite, asked=more)
+
+
+def source_of(config, flag: str, split: str, labels: Optional[Labels]) -> PairSource:
+    """Return the pairs that ``flag`` of ``config`` names; an exported model knows files alone.
+
+    ``split``: the part of a set; ``labels``: None where labels are not read.
+    """
+    columns = Columns(
+        config.text_a, config.text_b, getattr(config, "label", ""), getattr(config, "query", "")
+    )
+    source = FileSource if hasattr(config, "model") else PairSource
+    return source(flag, getattr(config, flag), split, labels, columns, RowRules.of(config))
+
+
+def read_pairs(
+    config, flag: str, labels: Optional[Labels], split: str = "dev", is_first: bool = True
+) -> Pairs:
+    """Read the pairs of ``flag``; the first process logs which rows are left out. Raises InputError.
+
+    They are written beside the output; two files may have one name, so that of ``flag`` is in theirs.
+    """
+    source = source_of(config, flag, split, labels)
+    pairs = source.read()
+    if is_first:
+        where = rejected_beside(config.output_file, "" if flag == "input_file" else f".{flag}")
+        tell_rejected(source.name, pairs.bad, len(pairs), where)
+    return pairs
+
+
+def check_pairs(config, is_first: bool = True) -> CheckedPairs:
+    """Check the pairs of input_file, labelled or not, or of the part `test` of a set. Raises InputError."""
+    source = source_of(config, "input_file", "test", None)
+    return CheckedPairs(source, rejected_beside(config.output_file) if is_first else None)
+
+
+def logits_by_window(scorer: PairScorer, pairs: CheckedPairs) -> Iterator[np.ndarray]:
+    """Yield the logits of all pairs, float32 [at most a window, C], in their order."""
+    orders = 1 if scorer.symmetric == "none" else 2
+    with CountProgress(pairs.count, "pair", shown=scorer.world.is_first) as progress:
+
+        def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+            return scorer.logits_of_texts(left, right, lambda rows: progress.advance(rows / orders))
+
+        for window in pairs.windows(scorer.window):
+            yield score_pairs(score, window.left, window.right, scorer.symmetric)
+
+
+def logits_by_ray(config, scorer: PairScorer, model: RayModel, pairs: CheckedPairs) -> Iterator[np.ndarray]:
+    """Yield the logits of all pairs as `logits_by_window` does, computed by the tasks of Ray.
+
+    A task gets a whole window: within it pairs of similar length stand together, here as there.
+    """
+    if scorer.world.size > 1:
+        raise InputError("--engine ray starts its own tasks; run it in one process, not by a launcher")
+    with CountProgress(pairs.count, "pair") as progress:
+        for logits in config.mapped(model, pairs.windows(scorer.window)):
+            progress.advance(len(logits))
+            yield logits
+
+
+def logits_of_window(scorer: PairScorer, window: Pairs) -> np.ndarray:
+    """Return the logits of a window of pairs, float32 [N, C]."""
+    return score_pairs(scorer.logits_of_texts, window.left, window.right, scorer.symmetric)

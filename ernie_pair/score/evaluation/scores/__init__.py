@@ -1,1 +1,0 @@
-"""Evaluation of models without classes: rankings and scores."""

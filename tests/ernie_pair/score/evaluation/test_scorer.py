@@ -1,0 +1,43 @@
+"""One scorer for every folder of a pair model: trained, exported, and several combined."""
+
+import shutil
+
+import numpy as np
+import pytest
+from tiny_ship import MAX_SEQ_LEN, random_texts, ship, write_trained
+
+from data_tools.files.errors import InputError
+from ernie_pair.__main__ import _run
+from ernie_pair.models.temperature import Calibration, write_calibration
+from ernie_pair.score.evaluation.scorer import open_scorer
+
+PAIRS = random_texts(30, longest=MAX_SEQ_LEN // 4)
+DECIDED = Calibration(1.5, threshold=0.4, symmetric="average")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scorer")
+    write_calibration(write_trained(folder / "trained", initializer_range=0.5), DECIDED)
+    ship(folder / "trained", folder / "exported")
+    both = [str(folder / "trained"), shutil.copytree(folder / "trained", str(folder / "twin"))]
+    out = str(folder / "combined")
+    _run(["ensemble", *both, "--output_dir", out, "--threshold", "0.4", "--max_seq_len", str(MAX_SEQ_LEN)])
+    return folder
+
+
+@pytest.mark.parametrize("name", ["trained", "exported", "combined"])
+def test_every_folder_scores_and_decides_alike(folder, name):
+    scorer, trained = (open_scorer(str(folder / each), "cpu", 1) for each in (name, "trained"))
+    assert (scorer.threshold, scorer.symmetric) == (0.4, "average") and scorer.unit.name == "a probability"
+    scores = scorer.score(PAIRS)
+    assert np.abs(scores - trained.score(PAIRS)).max() < 1e-3 and len(set(scores.round(3))) > 20
+    assert np.array_equal(scores, scorer.score([pair[::-1] for pair in PAIRS]))
+    logits = scorer.logits_of_texts(*zip(*PAIRS))
+    assert logits.shape == (30, 2) and len(scorer.answers(logits).classes) == 30
+    with pytest.raises(InputError, match="pair 0 is .*; give two texts"):
+        scorer.score(["今"])
+    scorer.decide_by(0.9, "auto")
+    assert scorer.threshold == 0.9
+    with pytest.raises(InputError, match="were tuned with symmetric average"):
+        scorer.decide_by(None, "none")
