@@ -24,7 +24,7 @@ from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, refuse_ending, write_new_pairs
 from ernie_pair.pair.config.ask_config import AskConfig
-from ernie_pair.pair.data.checked_pairs import CheckedPairs
+from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.score.evaluation.inference_model import InferenceModel, results_of
 

@@ -18,7 +18,7 @@ from ernie_pair.models.networks.kernel_path import casting, choose_path
 from ernie_pair.models.networks.row_answers import logits_of
 from ernie_pair.models.temperature import read_calibration, score_pairs
 from ernie_pair.pair.config.ask_config import AskConfig
-from ernie_pair.pair.data.checked_pairs import CheckedPairs
+from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.pair.data.encoded_pairs import encode_texts
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules

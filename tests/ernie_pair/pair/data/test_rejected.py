@@ -4,7 +4,7 @@ import pytest
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError
-from ernie_pair.pair.data.checked_pairs import CheckedPairs
+from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.pair.data.pair_file import BadRow
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import FileSource
