@@ -56,7 +56,8 @@ BEGINNING = 10_000  # rows that a stream is known by
 
 
 Keys = Tuple[str, ...]
-One, All = TypeVar("One"), TypeVar("All")  # a row, and all of them
+One = TypeVar("One")  # a row
+All = TypeVar("All")  # all rows
 
 
 @dataclass(frozen=True)
@@ -305,9 +306,11 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
                 f"{where}: {shown(example)} is no row of token ids, as the first one is; give one kind alone"
             )
         if isinstance(example, Mapping) and keys is not None:
-            given, label = example, example.get(keys[2])
+            given: Mapping = example
+            label: Any = example.get(keys[2])
         else:
-            given, label = dict(zip(("input_ids", "token_type_ids"), example)), (*example, None)[2]
+            given = dict(zip(("input_ids", "token_type_ids"), example))
+            label = example[2] if len(example) > 2 else None
         ids, head = self.form.ids_and_head(where, given)
         if self.labels is None:
             return TokenRow(ids, head, None)

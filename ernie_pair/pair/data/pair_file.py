@@ -23,7 +23,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
-    TypeVar,  # fmt: skip
+    TypeVar,
     Union,
 )
 

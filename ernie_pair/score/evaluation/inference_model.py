@@ -18,11 +18,10 @@ from ernie_pair.models.networks.kernel_path import casting, choose_path
 from ernie_pair.models.networks.row_answers import logits_of
 from ernie_pair.models.temperature import read_calibration, score_pairs
 from ernie_pair.pair.config.ask_config import AskConfig
-from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.pair.data.encoded_pairs import encode_texts
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_source import CheckedPairs, PairSource
 from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.console import start_console

@@ -23,8 +23,8 @@ from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import describe_decision
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.target_flags import refuse_class_flags
-from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.report.page import ESCAPES
 from ernie_pair.score.evaluation.inference_model import InferenceModel, results_of
 

@@ -10,8 +10,15 @@ from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.new_pairs import NewPair
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.robustness.perturb import ALL, CHANGING, Perturbed, Perturbing, parse_kinds, perturb
-from ernie_pair.pair.robustness.rules import UNKNOWN
+from ernie_pair.pair.robustness.perturb import (
+    ALL,
+    CHANGING,
+    UNKNOWN,
+    Perturbed,
+    Perturbing,
+    parse_kinds,
+    perturb,
+)
 from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
 
 

@@ -19,10 +19,9 @@ from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.ray_flags import RayFlags, refuse_unseen
 from ernie_pair.inference.scores import Decisions
 from ernie_pair.models.temperature import describe_decision
-from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import PAIR_HELP, Columns, RowRules
-from ernie_pair.pair.data.pair_source import FileSource
+from ernie_pair.pair.data.pair_source import CheckedPairs, FileSource
 from ernie_pair.pair.data.rejected import rejected_beside
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World

@@ -12,8 +12,7 @@ from data_tools.options.cli import exit_code_of, parse_config
 from ernie_pair.__main__ import _run
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_of, audit_pairs, same_of
-from ernie_pair.pair.audit.audit_report import report_lines, warnings_of
-from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.audit.findings import coded, report_lines, warnings_of
 from ernie_pair.pair.data.pair_file import read_file
 
 CLEAN = ["今天 天气 1", "明天 昨天 0", "大小 多少 1", "上下 左右 0"]
