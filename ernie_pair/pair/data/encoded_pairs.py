@@ -27,7 +27,6 @@ from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts
 from ernie_pair.models.config_json import CONFIG
 from ernie_pair.models.labels import UNLABELLED
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.models.temperature import both_orders
 from ernie_pair.pair.data.in_memory_pairs import TokenizedPairs
 from ernie_pair.pair.data.pair_file import Pair, Pairs, labels_array, read_cells, row_of
 from ernie_pair.pair.data.pair_records import Columns, RowRules
@@ -46,11 +45,6 @@ def encode_pairs(pairs: Pairs, tokenizer: AnyTokenizer, max_seq_len: int) -> Enc
     rows = encode_texts(pairs.left, pairs.right, pairs.labels, tokenizer, max_seq_len)
     rows.bad, rows.groups = pairs.bad, pairs.groups
     return rows
-
-
-def encode_both_orders(pairs: Pairs, tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:
-    """Encode the 2N pairs of ``both_orders``, without labels, as who asks for their mean does."""
-    return encode_texts(*both_orders(pairs.left, pairs.right), None, tokenizer, max_seq_len)
 
 
 def join_rows(parts: Sequence[EncodedPairs]) -> EncodedPairs:

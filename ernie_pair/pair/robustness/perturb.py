@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -163,23 +163,28 @@ def change_entity(pair: Untouched, facts: Facts) -> Optional[Change]:
     if not found:
         return None
     how, words = found[int(pair.rng.integers(len(found)))]
-    rewrite = _with_numbers if how == "number" else _with_words
-    return pair.on_a_side(lambda text: rewrite(text, words), facts.different, how)
+
+    def rewrite(text: str) -> str:
+        if how == "number":
+            return NUMBER.sub(lambda number: words.get(number[0], number[0]), text)
+        return "".join(words.get(word.text, word.text) for word in words_of(text))
+
+    return pair.on_a_side(rewrite, facts.different, how)
 
 
 def _directions(pair: Untouched) -> Iterator[Rewriting]:
     """Yield the exchange of two places of which one text says that one leads to the other."""
-    for first, second in sorted({*_ways(pair.left)} & {*_ways(pair.right)}):
+    for first, second in sorted(_ways(pair.left) & _ways(pair.right)):
         yield "direction", {first: second, second: first}
 
 
-def _ways(text: str) -> List[Tuple[str, str]]:
+def _ways(text: str) -> Set[Tuple[str, str]]:
     words = words_of(text)
-    return [
+    return {
         (first.text, second.text)
         for first, towards, second in zip(words, words[1:], words[2:])
         if first.text in GROUP_OF and second.text in GROUP_OF and towards.text in TOWARDS
-    ]
+    }
 
 
 def _named(pair: Untouched, facts: Facts) -> Iterator[Rewriting]:
@@ -196,29 +201,17 @@ def _named(pair: Untouched, facts: Facts) -> Iterator[Rewriting]:
 
 
 def _numbers(pair: Untouched) -> Iterator[Rewriting]:
+    """Yield a number of the same form for one of both texts: a digit changes, and the first becomes no 0."""
     numbers = {*NUMBER.findall(pair.left)}, {*NUMBER.findall(pair.right)}
     for number in sorted(numbers[0] & numbers[1]):
+        places = [place for place, digit in enumerate(number) if digit != "."]
         for _ in range(TRIES):
-            other = _like(number, pair.rng)
+            place = places[int(pair.rng.integers(len(places)))]
+            least = 1 if place == 0 and len(number) > 1 else 0
+            other = f"{number[:place]}{pair.rng.integers(least, 10)}{number[place + 1 :]}"
             if other not in numbers[0] | numbers[1]:
                 yield "number", {number: other}
                 break
-
-
-def _like(number: str, rng: np.random.Generator) -> str:
-    """Return a number of the same form with one digit changed; the first digit becomes no 0."""
-    places = [place for place, digit in enumerate(number) if digit != "."]
-    place = places[int(rng.integers(len(places)))]
-    least = 1 if place == 0 and len(number) > 1 else 0
-    return f"{number[:place]}{rng.integers(least, 10)}{number[place + 1 :]}"
-
-
-def _with_numbers(text: str, numbers: Dict[str, str]) -> str:
-    return NUMBER.sub(lambda found: numbers.get(found[0], found[0]), text)
-
-
-def _with_words(text: str, words: Dict[str, str]) -> str:
-    return "".join(words.get(word.text, word.text) for word in words_of(text))
 
 
 LEAST_COUNT = 2  # of a character in the file: what stands there once is no common one
@@ -245,14 +238,13 @@ def make_homophone(pair: Untouched, facts: Facts) -> Optional[Change]:
 
 def _choices(text: str, by_sound) -> List[Tuple[int, List[Tuple[str, int]]]]:
     """Return the places of ``text`` that have homophones, and these with their counts."""
-    found, begin = [], 0
-    for word in words_of(text):
-        sounds = _sounds(word.text) if is_hanzi(word.text) and not NEGATING.intersection(word.text) else []
+    found = []
+    for begin, word, _ in _placed(text):
+        sounds = _sounds(word) if is_hanzi(word) and not NEGATING.intersection(word) else []
         for offset, sound in enumerate(sounds):
-            others = [entry for entry in by_sound.get(sound, ()) if entry[0] != word.text[offset]]
+            others = [entry for entry in by_sound.get(sound, ()) if entry[0] != word[offset]]
             if others:
                 found.append((begin + offset, others))
-        begin += len(word.text)
     return found
 
 
@@ -303,10 +295,17 @@ def change_negation(pair: Untouched, facts: Facts) -> Optional[Change]:
         return None
     counts = count_negations(pair.left.lower()), count_negations(pair.right.lower())
     if counts == (0, 0):
-        return pair.on_a_side(lambda text: _drawn(pair, _negated(text)), facts.different, "inserted")
-    if counts == (1, 1):
-        return pair.on_a_side(lambda text: _drawn(pair, _affirmed(text)), facts.different, "removed")
-    return None
+        rewritings, how = _negated, "inserted"
+    elif counts == (1, 1):
+        rewritings, how = _affirmed, "removed"
+    else:
+        return None
+
+    def rewrite(text: str) -> Optional[str]:
+        found = rewritings(text)
+        return found[int(pair.rng.integers(len(found)))] if found else None
+
+    return pair.on_a_side(rewrite, facts.different, how)
 
 
 def is_polar(text: str) -> bool:
@@ -316,29 +315,25 @@ def is_polar(text: str) -> bool:
     return text.rstrip().endswith(("?", "？")) and not QUESTION_WORDS.search(text.lower())
 
 
-def _drawn(pair: Untouched, found: List[str]) -> Optional[str]:
-    return found[int(pair.rng.integers(len(found)))] if found else None
-
-
 def _negated(text: str) -> List[str]:
     if REQUEST.search(text):
         return []
     is_question = QUESTION_WORDS.search(text.lower()) is not None
     words = {word: other for word, other in NEGATED.items() if not (is_question and word in NOT_IN_QUESTIONS)}
-    if not _is_verb_hui(text):
+    tagged = words_of(text)
+    # A 会 that follows a pronoun, an adverb or a time is the verb: that of 唯品会 is none.
+    if not any(word.text == "会" and before.kind[:1] in "rdt" for before, word in zip(tagged, tagged[1:])):
         del words["会"]
     english = [text[: found.end()] + " not" + text[found.end() :] for found in _AUXILIARY.finditer(text)]
     return _replaced(text, words) + (english if len(english) == 1 else [])
 
 
-def _is_verb_hui(text: str) -> bool:
-    """Return whether a 会 of the text follows a pronoun, an adverb or a time: that of 唯品会 is none."""
-    words = words_of(text)
-    return any(word.text == "会" and before.kind[:1] in "rdt" for before, word in zip(words, words[1:]))
-
-
 def _affirmed(text: str) -> List[str]:
-    found = _replaced(text, AFFIRMED) + _without_not(text)
+    placed, found = _placed(text), _replaced(text, AFFIRMED)
+    # a 不 or 没 that stands on its own before a long verb or adjective
+    for (begin, word, _), (_, following, kind) in zip(placed, placed[1:]):
+        if word in ("不", "没") and kind[:1] in ("v", "a") and len(following) > 1:
+            found.append(text[:begin] + text[begin + 1 :])
     for match in _NOT.finditer(text):
         found.append(text[: match.start()] + (match[1] or match[2]) + text[match.end() :])
     return found
@@ -350,16 +345,6 @@ def _replaced(text: str, words: Dict[str, str]) -> List[str]:
         text[:begin] + words[word] + text[begin + len(word) :]
         for begin, word, _ in _placed(text)
         if word in words
-    ]
-
-
-def _without_not(text: str) -> List[str]:
-    """Return the text without a 不 or 没 that stands on its own before a long verb or adjective."""
-    placed = _placed(text)
-    return [
-        text[:begin] + text[begin + 1 :]
-        for (begin, word, _), (_, following, kind) in zip(placed, placed[1:])
-        if word in ("不", "没") and kind[:1] in ("v", "a") and len(following) > 1
     ]
 
 
@@ -377,7 +362,7 @@ LOOK_ALIKES = Path(__file__).with_name("look_alikes.txt")
 KEYS = dict(zip("qwertyuiopasdfghjklzxcvbnm", "wetrwytuoisqdjgfkhjlxzcvnb"))  # the key beside it
 SHORTEST_TEXT, SHORTEST_WORD = 4, 4  # characters of a text with a typo, letters of such a Latin word
 
-Place = Tuple[int, int]  # of a character in its text: begin and end of the part of its word that may change
+TYPOS = ("swapped", "left out", "doubled", "look-alike")
 
 
 def make_typo(pair: Untouched, facts: Facts) -> Optional[Change]:
@@ -385,53 +370,37 @@ def make_typo(pair: Untouched, facts: Facts) -> Optional[Change]:
 
     Numbers and negations stay, and a word of one character is not left out: the meaning can be read still.
     """
-    ways = [("swapped", _swap), ("left out", _leave_out), ("doubled", _double), ("look-alike", _mistake)]
-    for place in pair.rng.permutation(len(ways)).tolist():
-        how, way = ways[place]
-        found = pair.on_a_side(partial(_applied, way, pair.rng), pair.label, how)
+    for place in pair.rng.permutation(len(TYPOS)).tolist():
+        how = TYPOS[place]
+        found = pair.on_a_side(partial(_with_typo, how, pair.rng), pair.label, how)
         if found is not None:
             return found
     return None
 
 
-def _applied(way, rng: np.random.Generator, text: str) -> Optional[str]:
-    found = [one for one in way(text, list(_spans(text))) if one != text]
+def _with_typo(how: str, rng: np.random.Generator, text: str) -> Optional[str]:
+    found = [one for one in _typos(how, text) if one != text]
     return found[int(rng.integers(len(found)))] if found and len(text) >= SHORTEST_TEXT else None
 
 
-def _spans(text: str) -> Iterator[Place]:
-    """Yield the stretches of ``text`` in which a character may change; the first Latin letter stays."""
-    begin = 0
-    for word in words_of(text):
-        end = begin + len(word.text)
-        if is_hanzi(word.text) and not NEGATING.intersection(word.text):
-            yield begin, end
-        elif word.text.isascii() and word.text.isalpha() and len(word.text) >= SHORTEST_WORD:
-            yield begin + 1, end
-        begin = end
-
-
-def _swap(text: str, spans: List[Place]) -> Iterator[str]:
-    for begin, end in spans:
-        for i in range(begin, end - 1):
-            yield text[:i] + text[i + 1] + text[i] + text[i + 2 :]
-
-
-def _leave_out(text: str, spans: List[Place]) -> Iterator[str]:
-    for begin, end in spans:
-        for i in range(begin, end) if end - begin > 1 else ():
-            yield text[:i] + text[i + 1 :]
-
-
-def _double(text: str, spans: List[Place]) -> Iterator[str]:
-    return (text[: i + 1] + text[i:] for begin, end in spans for i in range(begin, end))
-
-
-def _mistake(text: str, spans: List[Place]) -> Iterator[str]:
-    for begin, end in spans:
+def _typos(how: str, text: str) -> Iterator[str]:
+    """Yield ``text`` with one typo, for each place that may have one; the first Latin letter stays."""
+    for begin, word, _ in _placed(text):
+        end = begin + len(word)
+        if word.isascii() and word.isalpha() and len(word) >= SHORTEST_WORD:
+            begin += 1
+        elif not is_hanzi(word) or NEGATING.intersection(word):
+            continue
         for i in range(begin, end):
-            for other in _look_alikes().get(text[i], KEYS.get(text[i], "")):
-                yield text[:i] + other + text[i + 1 :]
+            if how == "swapped" and i + 1 < end:
+                yield text[:i] + text[i + 1] + text[i] + text[i + 2 :]
+            elif how == "left out" and end - begin > 1:
+                yield text[:i] + text[i + 1 :]
+            elif how == "doubled":
+                yield text[: i + 1] + text[i:]
+            elif how == "look-alike":
+                for other in _look_alikes().get(text[i], KEYS.get(text[i], "")):
+                    yield text[:i] + other + text[i + 1 :]
 
 
 @lru_cache(maxsize=1)

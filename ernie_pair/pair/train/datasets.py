@@ -10,16 +10,16 @@ import numpy as np
 
 from data_tools.files.errors import InputError, counted
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.inference.token_rows import Batch, EncodedPairs, open_tokenizer
+from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts, open_tokenizer
 from ernie_pair.models.labels import RANKING, UNLABELLED, Labels
 from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
+from ernie_pair.models.temperature import both_orders
 from ernie_pair.pair.audit.audit_pairs import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import (
     StreamRules,
     UserCollator,
-    encode_both_orders,
     join_rows,
     streamed_steps,
     training_steps,
@@ -95,7 +95,9 @@ def open_pairs(
                 "--symmetric average scores the dev pairs in both orders of their texts, and "
                 f"{sources['dev'].flag} holds token ids; give texts there"
             )
-        data.dev.orders = encode_both_orders(sources["dev"].read(), tokenizer, config.max_seq_len)
+        dev = sources["dev"].read()
+        texts = both_orders(dev.left, dev.right)
+        data.dev.orders = encode_texts(*texts, None, tokenizer, config.max_seq_len)
     for rows in filter(None, (data.train, data.dev, data.dev.orders)):
         rows.collator = collator
     if data.dev.groups is not None:
