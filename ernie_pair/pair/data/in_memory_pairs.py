@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterator as OneShot
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from typing import (
     Any,
@@ -82,7 +81,7 @@ class InMemoryPairs(Generic[One, All]):
 
     def sha256(self) -> str:
         """Return the SHA-256 of all rows and their labels, in hex. Raises InputError naming a bad row."""
-        return self._content[1]
+        return self._content()[1]
 
     def sha256_of_ends(self) -> str:
         """Return the SHA-256 of the first BEGINNING rows, in hex. Raises InputError naming a bad row.
@@ -100,18 +99,22 @@ class InMemoryPairs(Generic[One, All]):
 
     def read(self) -> All:
         """Return all rows, read once for all calls. Raises InputError naming a bad row."""
-        return self._content[0]
+        return self._content()[0]
 
     def refuse_one_shot(self) -> None:
         """Raise InputError when the rows can be read only once."""
         refuse_one_shot(self.flag, self.examples)
 
-    @cached_property
     def _content(self) -> Tuple[All, str]:
-        bad: List[BadRow] = []
-        rows = list(self.rows(bad.append))
-        sha256 = self._hash_of(rows)
-        return self._collect(rows, bad, sha256), sha256
+        # No cached_property: until Python 3.12 all instances share its lock, and a loader of Paddle whose
+        # collate_fn reads pairs would wait for it in a thread of its own, for which this one waits.
+        kept = vars(self).get("_kept")
+        if kept is None:
+            bad: List[BadRow] = []
+            rows = list(self.rows(bad.append))
+            sha256 = self._hash_of(rows)
+            kept = vars(self)["_kept"] = self._collect(rows, bad, sha256), sha256
+        return kept
 
     def _rows(self) -> Iterator[Union[One, BadRow]]:
         keys: Optional[Keys] = None
