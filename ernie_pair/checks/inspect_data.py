@@ -21,6 +21,7 @@ from data_tools.samples.masking import MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.text_files import ENCODINGS
+from ernie_pair.pair.data.encoded_pairs import open_pair_tokenizer, shown_pairs
 from ernie_pair.pair.data.pair_records import (
     ENCODING_HELP,
     FIRST_TEXT_HELP,
@@ -28,7 +29,6 @@ from ernie_pair.pair.data.pair_records import (
     Columns,
     RowRules,
 )
-from ernie_pair.pair.data.shown_pairs import open_pair_tokenizer, shown_pairs
 from ernie_pair.report.chart import draw_picture
 
 BAR = 40  # characters of the longest bar

@@ -10,7 +10,7 @@ Any number of pairs takes the same memory. A run that is killed continues where 
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, refuse_ending, write_new_pairs
 from ernie_pair.pair.config.ask_config import AskConfig
-from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.score.evaluation.inference_model import InferenceModel
 from ernie_pair.score.evaluation.scorer import results_of
 
@@ -172,18 +172,22 @@ def _thresholds(
 
     Raises InputError when no class has one, or ``dev`` lacks a class.
     """
-    _refuse_absent_class(trained.labels.names, dev)
+    names = trained.labels.names
+    rows = np.bincount(dev.known_labels, minlength=len(names))
+    if not rows.all():  # nothing tells how often that class is mistaken for another
+        raise InputError(
+            f"--dev_file {dev.path} has no pair of class {names[int(rows.argmin())]}, so precision "
+            "cannot be measured on it; give labelled pairs of all classes"
+        )
     shown = probabilities(trained.logits(dev, symmetric), trained.calibration.temperature)
     found = precise_thresholds(shown, dev.known_labels, config.at_precision, config.confidence)
-    for name, one in zip(trained.labels.names, found):
-        said = (
-            "no threshold reaches --at_precision, the best"
-            if one.threshold is None
-            else f"probability {one.threshold:.4f} or more"
-        )
+    for name, one in zip(names, found):
+        limit = "no threshold reaches --at_precision, the best"
+        if one.threshold is not None:
+            limit = f"probability {one.threshold:.4f} or more"
         logger.info(
             "class %s, %s: precision %.4f, at least %.4f with confidence %g, on %d of %d pairs of %s",
-            *(name, said, one.precision, one.bound, config.confidence, one.rows, one.predicted, dev.path),
+            *(name, limit, one.precision, one.bound, config.confidence, one.rows, one.predicted, dev.path),
         )
     if all(one.threshold is None for one in found):
         best = max(one.bound for one in found)
@@ -192,16 +196,6 @@ def _thresholds(
             f"{best:.4f}; ask for less with --at_precision, or give more labelled pairs"
         )
     return found
-
-
-def _refuse_absent_class(names: Sequence[str], dev: Pairs) -> None:
-    """Raise InputError for a class without a row: nothing tells then how often it is mistaken for another."""
-    rows = np.bincount(dev.known_labels, minlength=len(names))
-    if not rows.all():
-        raise InputError(
-            f"--dev_file {dev.path} has no pair of class {names[int(rows.argmin())]}, so precision "
-            "cannot be measured on it; give labelled pairs of all classes"
-        )
 
 
 def _windows(

@@ -17,9 +17,9 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.data.encoded_pairs import StreamRules, streamed_steps
 from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.data.row_stream import StreamRules, streamed_steps
 from ernie_pair.pair.train.datasets import open_pair_data
 from ernie_pair.pair.train.initial_model import open_initial_model
 from ernie_pair.runtime.processes.world import World

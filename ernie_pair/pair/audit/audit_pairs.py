@@ -14,7 +14,7 @@ import logging
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Literal, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
 
 import numpy as np
 
@@ -22,23 +22,29 @@ from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_texts
 from data_tools.files.keyed_cache import KeyedCache
-from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.results import Results
 from data_tools.options.options import Options, option
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.text_files import ENCODINGS
 from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
 from ernie_pair.models.labels import Labels, parse_label_map
-from ernie_pair.pair.audit.audit_report import Cleaned, FileFacts, PairAudit, draw, report_lines, warnings_of
 from ernie_pair.pair.audit.findings import (
+    Cleaned,
     Coded,
+    FileFacts,
+    PairAudit,
     coded,
+    draw,
     findings_of,
     is_contradicted,
     is_repeated,
     is_shared,
     quantiles,
+    report_lines,
+    warnings_of,
 )
+from ernie_pair.pair.audit.new_pairs import results_of_pairs
 from ernie_pair.pair.data.pair_file import PACKED, Pairs
 from ernie_pair.pair.data.pair_records import (
     BAD_ROW_HELP,
@@ -126,6 +132,9 @@ def audit_pairs(config: AuditPairsConfig) -> None:
     if config.drop_leaks != "none":
         _refuse_uncleanable(sources["train"], Path(config.output))
     tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
+    if config.same and config.same not in labels.classes:
+        raise InputError(f"--same {config.same} is not one of {labels.allowed}; give one of them")
+    same = labels.classes[config.same] if config.same else same_of(labels)
     results = _results(config)
     are_there = config.output and results.are_done()
     read = {split: source.read() for split, source in sources.items()}
@@ -133,14 +142,21 @@ def audit_pairs(config: AuditPairsConfig) -> None:
         path = Path(config.output) / f"{split}{ENDING}" if config.output else None
         tell_rejected(pairs.path, pairs.bad, len(pairs), path)
     files = coded(read)
-    audit = audit_of(files, labels, _same(config.same, labels), tokenizer, config.max_seq_len)
+    audit = audit_of(files, labels, same, tokenizer, config.max_seq_len)
     lines: List[Iterable[bytes]] = []
     if config.drop_leaks != "none":
         cleaned, kept = _clean(files, Path(config.output), config.drop_leaks)
         audit, lines = replace(audit, cleaned=cleaned), [kept]
     print(as_called("\n".join(report_lines(audit))))
     if config.output and not are_there:
-        _write(results, audit, lines)
+        with results.published() as (text, picture, *training):
+            for draft, kept in zip(training, lines):
+                with open(draft, "wb") as out:
+                    out.writelines(kept)
+            content = as_called(json.dumps(asdict(audit), ensure_ascii=False, indent=1))
+            text.write_text(content + "\n", encoding="utf-8")
+            draw(picture, audit)
+        print("wrote {} and {}".format(*results.given))
 
 
 def audit_of(
@@ -158,7 +174,10 @@ def audit_of(
     for name, file in files.items():
         lengths = _lengths(file.pairs, tokenizer)
         too_long = int((lengths > max_seq_len).sum())
-        counts = _counts(file.pairs, labels)
+        counts: Dict[str, int] = {}
+        if file.pairs.labels is not None and labels.has_classes:
+            rows = np.bincount(file.pairs.labels, minlength=len(labels.names)).tolist()
+            counts = dict(zip(labels.names, rows))
         facts[name] = FileFacts(file.pairs.path, len(file.pairs), counts, quantiles(lengths), too_long)
     unit = "tokens" if tokenizer else "characters"
     return PairAudit(unit, max_seq_len, facts, findings_of(files, same))
@@ -169,14 +188,6 @@ def same_of(labels: Labels) -> Optional[int]:
     return 1 if len(labels.names) == 2 else None
 
 
-def _same(name: str, labels: Labels) -> Optional[int]:
-    if not name:
-        return same_of(labels)
-    if name not in labels.classes:
-        raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
-    return labels.classes[name]
-
-
 def _lengths(pairs: Pairs, tokenizer: Optional[AnyTokenizer]) -> np.ndarray:
     """Return the length of each pair with its special tokens, int64 [rows]."""
     sides = []
@@ -184,13 +195,6 @@ def _lengths(pairs: Pairs, tokenizer: Optional[AnyTokenizer]) -> np.ndarray:
         found = tokenizer.encode_batch(texts) if tokenizer else texts
         sides.append(np.fromiter(map(len, found), dtype=np.int64, count=len(texts)))
     return sides[0] + sides[1] + SPECIALS_PER_PAIR
-
-
-def _counts(pairs: Pairs, labels: Labels) -> Dict[str, int]:
-    if pairs.labels is None or not labels.has_classes:
-        return {}
-    counts = np.bincount(pairs.labels, minlength=len(labels.names)).tolist()
-    return dict(zip(labels.names, counts))
 
 
 def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
@@ -249,32 +253,13 @@ def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
 
 def _results(config: AuditPairsConfig) -> Results:
     """Return the result files: audit and picture, and the cleaned training file where it is asked for."""
-    places = ("train_file", "dev_file", "test_file", "vocab_file")
-    inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in places[:3]}
-    inputs["vocab_file"] = [vocabulary_file(config.vocab_file)] if config.vocab_file else []
-    sets = {place: getattr(config, place) for place, found in inputs.items() if not found}
-    is_cleaned = config.drop_leaks != "none"
-    names = [JSON_FILE, PICTURE_FILE, *([Path(config.train_file).name] if is_cleaned else [])]
-    settings = {**settings_of(config, *places, "output"), **sets}
-    return Results(
-        "audit-pairs",
-        [Path(config.output, name) for name in names],
-        inputs,
-        settings,
-        config.overwrite,
-        positional=["train_file"],
-    )
-
-
-def _write(results: Results, audit: PairAudit, cleaned: List[Iterable[bytes]]) -> None:
-    with results.published() as (text, picture, *training):
-        for draft, lines in zip(training, cleaned):
-            with open(draft, "wb") as out:
-                out.writelines(lines)
-        content = as_called(json.dumps(asdict(audit), ensure_ascii=False, indent=1))
-        text.write_text(content + "\n", encoding="utf-8")
-        draw(picture, audit)
-    print("wrote {} and {}".format(*results.given))
+    names = [JSON_FILE, PICTURE_FILE]
+    if config.drop_leaks != "none":
+        names.append(Path(config.train_file).name)
+    outputs = [Path(config.output, name) for name in names]
+    vocabulary = [vocabulary_file(config.vocab_file)] if config.vocab_file else []
+    unread = {} if vocabulary else {"vocab_file": ""}
+    return results_of_pairs("audit-pairs", config, outputs, "output", {"vocab_file": vocabulary}, unread)
 
 
 VERSION = 2  # raised when the same files would give other warnings
@@ -298,7 +283,9 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
     read_as = [str(train.columns), str(train.rules), labels.read_as]
     read_as += ["labels are optional"] if labels.are_optional else []
     key = {"version": VERSION, "contents": contents, "read as": read_as}
-    cache: KeyedCache[List[str]] = KeyedCache(cache_dir, key, _note_of, _load, kind="audit-")
+    cache: KeyedCache[List[str]] = KeyedCache(
+        cache_dir, key, lambda warnings: {"warnings": warnings}, _load, kind="audit-"
+    )
     warnings = cache.get(partial(_find_warnings, sources), LOCK_SECONDS)
     for warning in warnings:
         logger.warning("%s", warning)
@@ -309,21 +296,13 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
 def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
     labels = sources["train"].labels
     assert labels is not None  # training reads them
-    pairs = {split: _read_labelled(source) for split, source in sources.items()}
+    pairs = {split: source.read() for split, source in sources.items()}
+    if labels.are_optional:
+        pairs = {split: read.labelled() for split, read in pairs.items()}
     if not len(pairs["train"]):
         return []
     files = coded(pairs)
     return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0))
-
-
-def _read_labelled(source: PairSource) -> Pairs:
-    """Return the rows of ``source`` that have a label: all of them, where it is not optional."""
-    pairs = source.read()
-    return pairs.labelled() if source.labels is not None and source.labels.are_optional else pairs
-
-
-def _note_of(warnings: List[str]) -> Dict[str, object]:
-    return {"warnings": warnings}
 
 
 def _load(note: Dict) -> Optional[List[str]]:

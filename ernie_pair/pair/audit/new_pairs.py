@@ -4,12 +4,26 @@ import csv
 import json
 import re
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from types import MappingProxyType
+from typing import (
+    IO,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import numpy as np
 
 from data_tools.files.errors import InputError
-from data_tools.files.results import followed, is_stream
+from data_tools.files.results import Results, files_of, followed, is_stream, settings_of
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.findings import compared_texts
 from ernie_pair.pair.data.pair_file import JSON_ENDINGS, PACKED, Pairs
@@ -152,3 +166,22 @@ def read_splits(config: Any, columns: Columns, labels: Optional[Labels] = None) 
             path = rejected_beside(config.output_file, f".{split}")
             tell_rejected(name, found[split].bad, len(found[split]), path)
     return found
+
+
+def results_of_pairs(
+    command: str,
+    config: Any,
+    outputs: Sequence[Path],
+    output_flag: str,
+    more: Mapping[str, Sequence[Path]] = MappingProxyType({}),
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> Results:
+    """Return the ``outputs`` of a command over the files of pairs of ``config``; a set is a setting of it.
+
+    ``more``: {flag: its files} that it reads besides; ``settings``: further ones.
+    """
+    inputs: Dict[str, Sequence[Path]] = {flag: files_of(getattr(config, flag)) for flag in FLAGS}
+    sets = {flag: getattr(config, flag) for flag in FLAGS if not inputs[flag]}
+    made_with = {**settings_of(config, *FLAGS, *more, output_flag), **sets, **settings}
+    inputs.update(more)
+    return Results(command, outputs, inputs, made_with, config.overwrite, positional=["train_file"])

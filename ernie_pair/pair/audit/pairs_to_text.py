@@ -9,14 +9,14 @@ can be told from the other (task-adaptive pretraining: Gururangan et al., 2020, 
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, Literal, Sequence, Tuple
+from typing import Iterable, Iterator, Literal, Tuple
 
 from data_tools.files.errors import InputError, counted
-from data_tools.files.results import Results, files_of, followed, is_stream, settings_of
+from data_tools.files.results import followed, is_stream
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import ENCODINGS
-from ernie_pair.pair.audit.new_pairs import FLAGS, KnownPairs, first_places, read_splits
+from ernie_pair.pair.audit.new_pairs import KnownPairs, first_places, read_splits, results_of_pairs
 from ernie_pair.pair.data.pair_records import (
     BAD_ROW_HELP,
     ENCODING_HELP,
@@ -64,8 +64,10 @@ class PairsToTextConfig(Options):
 def pairs_to_text(config: PairsToTextConfig) -> None:
     """Write each pair once, but for those of the dev and the test file. Raises InputError for none left."""
     start_console(World())
-    _refuse_ending(config.output_file)
-    results = _results(config)
+    output = Path(config.output_file)
+    if not is_stream(followed(output)) and output.suffix.lower() != TEXT_ENDING:
+        raise InputError(f"--output_file {output}: raw text is a {TEXT_ENDING} file; use that ending")
+    results = results_of_pairs("pairs-to-text", config, [output], "output_file")
     if results.are_done():
         return
     read = read_splits(config, Columns(config.text_a, config.text_b))
@@ -87,21 +89,3 @@ def pairs_to_text(config: PairsToTextConfig) -> None:
 def documents(pairs: Iterable[Tuple[str, str]]) -> Iterator[str]:
     """Yield the raw text of each pair: a line for each of its texts, and an empty line."""
     return ("".join(f"{' '.join(text.split())}\n" for text in pair) + "\n" for pair in pairs)
-
-
-def _refuse_ending(output: str) -> None:
-    if not is_stream(followed(Path(output))) and Path(output).suffix.lower() != TEXT_ENDING:
-        raise InputError(f"--output_file {output}: raw text is a {TEXT_ENDING} file; use that ending")
-
-
-def _results(config: PairsToTextConfig) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {flag: files_of(getattr(config, flag)) for flag in FLAGS}
-    sets = {flag: getattr(config, flag) for flag in FLAGS if not inputs[flag]}
-    return Results(
-        "pairs-to-text",
-        [Path(config.output_file)],
-        inputs,
-        {**settings_of(config, *FLAGS, "output_file"), **sets},
-        config.overwrite,
-        positional=["train_file"],
-    )

@@ -1,20 +1,42 @@
-"""Pairs of a file as token ids, and the batches that training takes from them.
+"""Pairs as token ids, and the batches that training takes from them: of rows in memory, or of a stream.
 
-Nothing here keeps state: which rows make a batch follows from numbers alone, so that any process, and any
-restart, finds the same ones.
+Which rows make a batch follows from numbers alone, so that any process, and any restart, finds the same ones.
+
+A stream is never all in memory: a row waits in a buffer of --shuffle_buffer rows until a draw takes it, and
+its place goes to the next row of the file. Pools of batches are then tokenised and sorted by length, as
+`batch_order` does. The rows of an epoch are laid end to end behind those of the epoch before, without a seam:
+a pool may hold rows of both. To go on from row n, the first n are read and left out.
+
+A user's data_collator makes batches in place of the padding of this package. It is called with the rows of a
+micro-batch, [{"input_ids": [...], "token_type_ids": [...], "labels": 1}, ...], and returns {"input_ids":
+[B, S], ...} of arrays or tensors. Which rows these are is settled before.
 """
 
-from typing import Iterator, List, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from data_tools.text.folder_tokenizer import AnyTokenizer
+from data_tools.files.errors import InputError
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary
+from ernie_pair.inference.pair_tokenizer import PairTokenizer, show_pair
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts
 from ernie_pair.models.labels import UNLABELLED
-from ernie_pair.models.temperature import both_orders
-from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.models.spec import CONFIG, ModelSpec
+from ernie_pair.pair.data.in_memory_pairs import TokenizedPairs
+from ernie_pair.pair.data.pair_file import Pair, Pairs, labels_array, read_cells, row_of
+from ernie_pair.pair.data.pair_records import Columns, RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import StreamedRejects
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train.batch_order import BatchOrder
+from ernie_pair.train.batch_order import POOL_BATCHES, BatchOrder, alike
+
+_POOLS = 1  # sets the draws of the pools apart from those of the buffer
+DataCollator = Callable[[List[Dict[str, Any]]], Mapping]
+KEYS = ("input_ids", "token_type_ids", "attention_mask", "labels", "label")
 
 
 def encode_pairs(pairs: Pairs, tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:
@@ -22,11 +44,6 @@ def encode_pairs(pairs: Pairs, tokenizer: AnyTokenizer, max_seq_len: int) -> Enc
     rows = encode_texts(pairs.left, pairs.right, pairs.labels, tokenizer, max_seq_len)
     rows.bad, rows.groups = pairs.bad, pairs.groups
     return rows
-
-
-def encode_both_orders(pairs: Pairs, tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:
-    """Encode the 2N pairs of ``both_orders``, without labels, as who asks for their mean does."""
-    return encode_texts(*both_orders(pairs.left, pairs.right), None, tokenizer, max_seq_len)
 
 
 def join_rows(parts: Sequence[EncodedPairs]) -> EncodedPairs:
@@ -46,6 +63,94 @@ def join_rows(parts: Sequence[EncodedPairs]) -> EncodedPairs:
     )
 
 
+@dataclass(frozen=True)
+class UserCollator:
+    """Makes the batches of the model ``spec`` with ``function``; see `EncodedPairs.collator`."""
+
+    function: DataCollator
+    spec: ModelSpec
+
+    def __call__(self, rows: EncodedPairs, picked: np.ndarray) -> Batch:
+        """Return the batch of the rows ``picked``, int64 [B]; raises InputError when it cannot be used."""
+        arrays = _arrays_of(self.function(rows.features(picked)))
+        ids = arrays["input_ids"]
+        if ids.ndim != 2 or len(ids) != len(picked):
+            shape = list(ids.shape)
+            raise _refused(f"input_ids of the shape {shape} for {len(picked)} rows", "one row for each")
+        width, most = ids.shape[1], self.spec.max_positions
+        if width > most:
+            raise _refused(f"rows of {width} tokens", f"at most {most}, as the model reads")
+        if ((ids < 0) | (ids >= self.spec.vocab_size)).any():
+            raise _refused("ids outside of the vocabulary", f"ids below {self.spec.vocab_size}")
+        own = rows.padded(picked, width)
+        real = _real_tokens(ids, own, rows.lengths[picked], rows.pad_id)
+        mask = arrays.get("attention_mask")
+        if mask is not None and (mask.size != ids.size or (mask.reshape(ids.shape) != real).any()):
+            raise _refused("an attention_mask that is not 1 of tokens and 0 of padding", "none, or that one")
+        for name in KEYS[3:]:
+            given = arrays.get(name)
+            if given is not None and not _are_same(given, own.labels):
+                raise _refused(f"other {name} than those of the rows", "them as they were given, or none")
+        types = self._types(arrays.get("token_type_ids"), ids, own)
+        return own._replace(input_ids=ids, token_type_ids=types)
+
+    def _types(self, given: Optional[np.ndarray], ids: np.ndarray, own: Batch) -> np.ndarray:
+        is_own = np.array_equal(ids, own.input_ids)
+        if is_own and (given is None or self.spec.token_types < 2):
+            return own.token_type_ids
+        if given is None:
+            raise _refused("other input_ids than it was given and no token_type_ids", "both")
+        # A model with one type reads none of them; --symmetric tells the two texts by 0 and 1.
+        if given.shape != ids.shape or not np.isin(given, range(max(2, self.spec.token_types))).all():
+            raise _refused(
+                "token_type_ids that do not fit its input_ids", "the segment of each token, 0 or 1"
+            )
+        return given
+
+
+def _arrays_of(returned: Any) -> Dict[str, np.ndarray]:
+    """Return what a collator returned as arrays, whole numbers as int64."""
+    if not isinstance(returned, Mapping) or "input_ids" not in returned:
+        kind = type(returned).__name__
+        raise _refused(f"{kind} without input_ids", "a dictionary of arrays with input_ids")
+    unknown = ", ".join(str(key) for key in returned if key not in KEYS)
+    if unknown:
+        raise _refused(f"{unknown}, which the model does not take", f"nothing but {', '.join(KEYS)}")
+    arrays = {}
+    for key, value in returned.items():
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError):  # lists of several lengths
+            array = np.zeros(0, object)
+        if array.dtype.kind not in ("iubf" if "label" in key else "iub"):
+            raise _refused(f"{key} that are no array of whole numbers", "rows of one length: pad them")
+        arrays[key] = array.astype(np.int64) if array.dtype.kind in "iub" else array
+    return arrays
+
+
+def _real_tokens(ids: np.ndarray, own: Batch, lengths: np.ndarray, pad_id: int) -> np.ndarray:
+    """Return which of ``ids`` are no padding, bool [B, S]. Raises InputError for padding of another kind."""
+    within = np.arange(ids.shape[1]) < lengths[:, None]
+    if ids.shape == own.input_ids.shape:
+        if np.array_equal(ids, own.input_ids):
+            return within
+        if np.array_equal(ids[within], own.input_ids[within]):
+            other = ids[~within & (ids != pad_id)][0]
+            raise _refused(f"rows padded with the id {other}", f"padding of this model, which is {pad_id}")
+    real = ids != pad_id
+    if (real[:, 1:] > real[:, :-1]).any() or not real[:, 0].all():
+        raise _refused("padding before tokens", "padding at the end of rows alone")
+    return real
+
+
+def _are_same(given: np.ndarray, labels: Optional[np.ndarray]) -> bool:
+    return labels is not None and given.size == labels.size and np.allclose(given.ravel(), labels.ravel())
+
+
+def _refused(what: str, wanted: str) -> InputError:
+    return InputError(f"data_collator returned {what}; return {wanted}")
+
+
 def training_steps(
     rows: EncodedPairs,
     seed: int,
@@ -54,37 +159,24 @@ def training_steps(
     consumed: int,
     bucket: bool = True,
     accumulation_steps: int = 1,
+    candidates: Optional[List[np.ndarray]] = None,
 ) -> Iterator[List[Batch]]:
     """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 
     A step takes batch_size x world size x ``accumulation_steps`` rows of the stream of `BatchOrder`: the
-    same rows however they are divided over ranks and micro-batches.
+    same rows however they are divided over ranks and micro-batches. ``candidates`` are rows that stand
+    together, see ``training_groups``: each of them counts as one row, and all of it is in one micro-batch.
     """
-    order = BatchOrder(rows.lengths, seed, batch_size * world.size * accumulation_steps, bucket)
-    for numbers in order.batches(consumed):
-        yield [rows.batch(part) for part in split_among_ranks(numbers, world, accumulation_steps)]
-
-
-def candidate_steps(
-    rows: EncodedPairs,
-    candidates: List[np.ndarray],
-    seed: int,
-    batch_size: int,
-    world: World,
-    consumed: int,
-    bucket: bool = True,
-    accumulation_steps: int = 1,
-) -> Iterator[List[Batch]]:
-    """Yield the micro-batches of this rank for every step, without end, from query ``consumed`` on.
-
-    ``candidates`` are the rows that stand together, see ``training_groups``: one of them counts as a row does
-    in ``training_steps``, and all of it is in one micro-batch.
-    """
-    longest = np.array([rows.lengths[each].max() for each in candidates])
-    order = BatchOrder(longest, seed, batch_size * world.size * accumulation_steps, bucket)
+    lengths = rows.lengths
+    if candidates is not None:
+        lengths = np.array([lengths[each].max() for each in candidates])
+    order = BatchOrder(lengths, seed, batch_size * world.size * accumulation_steps, bucket)
     for numbers in order.batches(consumed):
         parts = split_among_ranks(numbers, world, accumulation_steps)
-        yield [_candidate_batch(rows, [candidates[number] for number in part]) for part in parts]
+        if candidates is None:
+            yield [rows.batch(part) for part in parts]
+        else:
+            yield [_candidate_batch(rows, [candidates[number] for number in part]) for part in parts]
 
 
 def _candidate_batch(rows: EncodedPairs, candidates: List[np.ndarray]) -> Batch:
@@ -102,3 +194,104 @@ def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int
     1] and [4 5], rank 1 has [2 3] and [6 7].
     """
     return np.split(numbers, world.size * accumulation_steps)[world.rank :: world.size]
+
+
+class StreamRules(NamedTuple):
+    """How a stream is shuffled and batched.
+
+    ``batch_size`` rows make a step, over all ranks and micro-batches; ``accumulation_steps`` is the number of
+    micro-batches of a rank. ``buffer`` rows wait to be drawn. ``collator`` makes the batches.
+    """
+
+    seed: int
+    batch_size: int
+    buffer: int
+    bucket: bool
+    max_seq_len: int
+    accumulation_steps: int = 1
+    collator: Optional[UserCollator] = None
+
+    @property
+    def pool_size(self) -> int:
+        """Return how many rows are tokenised, and with ``bucket`` sorted by length, together."""
+        return self.batch_size * (POOL_BATCHES if self.bucket else 1)
+
+
+def streamed_steps(
+    source: PairSource,
+    tokenizer: AnyTokenizer,
+    rules: StreamRules,
+    world: World,
+    consumed: int,
+    rejects: Optional[StreamedRejects] = None,
+) -> Iterator[List[Batch]]:
+    """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
+
+    The rows of a step are the same however they are divided over ranks and micro-batches. Raises InputError
+    naming file:line when a row is bad.
+    """
+    first_pool, done = divmod(consumed, rules.pool_size)
+    stream = islice(shuffled(source, rules, rejects), first_pool * rules.pool_size, None)
+    for pool in count(first_pool):
+        rows = list(islice(stream, rules.pool_size))
+        if isinstance(source, TokenizedPairs):
+            encoded = source.form.encoded(rows)
+        else:
+            labels = labels_array([row.label for row in rows])
+            texts = [row.left for row in rows], [row.right for row in rows]
+            encoded = encode_texts(*texts, labels, tokenizer, rules.max_seq_len)
+        encoded.collator = rules.collator
+        batches = np.arange(rules.pool_size).reshape(-1, rules.batch_size)
+        if rules.bucket:
+            batches = alike(batches.ravel(), encoded.lengths, rules.batch_size)
+            batches = batches[np.random.default_rng([rules.seed, pool, _POOLS]).permutation(len(batches))]
+        for picked in batches[done // rules.batch_size :]:
+            yield [encoded.batch(part) for part in split_among_ranks(picked, world, rules.accumulation_steps)]
+        done = 0
+
+
+def shuffled(
+    source: PairSource, rules: StreamRules, rejects: Optional[StreamedRejects] = None
+) -> Iterator[Pair]:
+    """Yield the rows of all epochs without end, shuffled within a buffer; an epoch holds every row once.
+
+    ``rejects`` is called with the rows that the first epoch leaves out.
+    """
+    for epoch in count():
+        rng = np.random.default_rng([rules.seed, epoch])
+        waiting: List[Pair] = []
+        for row in source.rows() if epoch or rejects is None else source.rows(rejects):
+            if len(waiting) < rules.buffer:
+                waiting.append(row)
+                continue
+            place = int(rng.integers(len(waiting)))
+            yield waiting[place]
+            waiting[place] = row
+        if not epoch and rejects is not None:
+            rejects.tell()
+        yield from (waiting[place] for place in rng.permutation(len(waiting)))
+
+
+def shown_pairs(
+    path: Path, tokenizer: AnyTokenizer, columns: Columns, rules: RowRules, count: int, max_seq_len: int
+) -> Iterator[str]:
+    """Yield lines about each of the first ``count`` pairs: its label, tokens, ids, segments, what is cut.
+
+    Raises InputError naming file:line for a row that is no pair.
+    """
+    for number, cells in islice(read_cells(path, columns, rules), count):
+        if isinstance(cells, InputError):
+            raise cells
+        pair = row_of(f"{path}:{number}", number, cells, None)
+        label = "no label" if cells[2] is None else f"label {cells[2]}"
+        yield f"line {number}, {label}: {show_pair(tokenizer, pair.left, pair.right, max_seq_len)}\n"
+
+
+def open_pair_tokenizer(given: str, max_seq_len: int) -> AnyTokenizer:
+    """Open the tokenizer of a model folder as training does, or a file of it as it is for a corpus.
+
+    Raises InputError when it is damaged, or the model has fewer positions than ``max_seq_len``.
+    """
+    if (Path(given) / CONFIG).is_file():
+        return PairTokenizer(given, max_seq_len).tokenizer
+    return open_vocabulary(given)

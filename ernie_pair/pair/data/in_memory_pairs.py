@@ -1,9 +1,8 @@
 """Pairs given from Python: lists, generators, datasets of Hugging Face and Paddle, pandas DataFrames.
 
-A list or a generator holds dictionaries or tuples; a dataset is map-style or iterable. Rows of token ids are
-for `tokenized_pairs`.
+A list or a generator holds dictionaries or tuples; a dataset is map-style or iterable. Rows may be token ids.
 
-[{"sentence1": "怎么开户", "sentence2": "如何开户", "label": 1}, ...]      keys as in `pair_columns`
+[{"sentence1": "怎么开户", "sentence2": "如何开户", "label": 1}, ...]      keys as in `pair_records`
 [("怎么开户", "如何开户", 1), ...]                                         or without the label
 
 What can be read again is read when it is needed, a row at a time.
@@ -14,9 +13,20 @@ import json
 from collections.abc import Iterator as OneShot
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Generic,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+)
 
 import numpy as np
 
@@ -44,8 +54,13 @@ from ernie_pair.pair.data.pair_source import group_candidates
 BEGINNING = 10_000  # rows that a stream is known by
 
 
+Keys = Tuple[str, ...]
+One = TypeVar("One")  # a row
+All = TypeVar("All")  # all rows
+
+
 @dataclass(frozen=True)
-class GivenPairs:
+class InMemoryPairs(Generic[One, All]):
     """Pairs given from Python, with the methods of `PairSource`; ``flag`` names their argument.
 
     Equal pairs have equal hashes, however they were given. Errors name the row, counted from 0.
@@ -54,9 +69,10 @@ class GivenPairs:
     flag: str
     examples: Iterable
     labels: Optional[Labels]
-    columns: Columns = Columns()
-    rules: RowRules = RowRules()
+    columns: Columns
+    rules: RowRules
     is_file = False
+    START = b""  # what hashes begin with
 
     @property
     def name(self) -> str:
@@ -64,157 +80,113 @@ class GivenPairs:
         return self.flag
 
     def sha256(self) -> str:
-        """Return the SHA-256 of all pairs and their labels, in hex. Raises InputError naming a bad row."""
-        return self.read().sha256
+        """Return the SHA-256 of all rows and their labels, in hex. Raises InputError naming a bad row."""
+        return self._content()[1]
 
     def sha256_of_ends(self) -> str:
         """Return the SHA-256 of the first BEGINNING rows, in hex. Raises InputError naming a bad row.
 
         The hash identifies a stream without reading all of it.
         """
-        return _hash_of(islice(self.rows(), BEGINNING))
+        return self._hash_of(islice(self.rows(), BEGINNING))
 
-    def rows(self, reject: Reject = lambda row: None) -> Iterator[Pair]:
+    def rows(self, reject: Reject = lambda row: None) -> Iterator[One]:
         """Iterate over the good rows, read one at a time; call ``reject`` with each bad row left out.
 
         Raises InputError naming the row when bad rows are not left out, or when no row is good.
         """
         return good_rows(self._rows(), self.rules.skips, self.flag, reject)
 
-    def read(self) -> Pairs:
-        """Return all pairs, read once for all calls. Raises InputError naming a bad row."""
-        return self._pairs
+    def read(self) -> All:
+        """Return all rows, read once for all calls. Raises InputError naming a bad row."""
+        return self._content()[0]
 
     def refuse_one_shot(self) -> None:
-        """Raise InputError when the pairs can be read only once."""
+        """Raise InputError when the rows can be read only once."""
         refuse_one_shot(self.flag, self.examples)
 
-    @cached_property
-    def _pairs(self) -> Pairs:
-        bad: List[BadRow] = []
-        rows = list(self.rows(bad.append))
-        found = pairs_of(rows, bad, self.labels is not None, _hash_of(rows), self.flag)
-        return group_candidates(found, self.labels, self.rules)
+    def _content(self) -> Tuple[All, str]:
+        # No cached_property: until Python 3.12 all instances share its lock, and a loader of Paddle whose
+        # collate_fn reads pairs would wait for it in a thread of its own, for which this one waits.
+        kept = vars(self).get("_kept")
+        if kept is None:
+            bad: List[BadRow] = []
+            rows = list(self.rows(bad.append))
+            sha256 = self._hash_of(rows)
+            kept = vars(self)["_kept"] = self._collect(rows, bad, sha256), sha256
+        return kept
 
-    def _query_of(self, example) -> object:
-        return query_in(example if isinstance(example, Mapping) else {}, self.columns)
-
-    def _rows(self) -> Iterator[Union[Pair, BadRow]]:
-        keys = None
+    def _rows(self) -> Iterator[Union[One, BadRow]]:
+        keys: Optional[Keys] = None
         for number, example in enumerate(examples_of(self.flag, self.examples)):
             where = f"{self.flag}[{number}]"
             if keys is None and isinstance(example, Mapping):
-                keys = keys_of(where, list(map(str, example)), self.columns)
+                keys = self._keys(where, list(map(str, example)))
+            row: Union[One, BadRow]
             try:
-                if is_token_row(example):
-                    raise InputError(
-                        f"{where}: token ids, and {self.flag} is read as pairs of texts; give texts alone"
-                    )
-                cells = (*_cells(where, example, keys), self._query_of(example))
-                _refuse_half_characters(where, cells[:2])
-                row: Union[Pair, BadRow] = row_of(where, number, cells, self.labels)
+                row = self._row(where, number, example, keys)
             except InputError as error:
                 row = BadRow(number, error.message)
             yield row
 
+    def _hash_of(self, rows: Iterable[One]) -> str:
+        digest = hashlib.sha256(self.START)
+        for row in rows:
+            digest.update(json.dumps(self._facts(row)).encode() + b"\n")
+        return digest.hexdigest()
 
-def is_one_shot(examples: object) -> bool:
-    """Return whether ``examples`` can be read only once: an iterator, or PaddleNLP's IterDataset of one."""
-    return isinstance(examples, OneShot) or isinstance(getattr(examples, "data", None), OneShot)
+    def _collect(self, rows: List[One], bad: List[BadRow], sha256: str) -> All:
+        raise NotImplementedError
 
+    def _facts(self, row: One) -> List[object]:
+        raise NotImplementedError
 
-def refuse_one_shot(flag: str, examples: object) -> None:
-    """Raise InputError when ``examples`` can be read only once, and streaming is to read it in each epoch."""
-    if is_one_shot(examples):
-        raise InputError(
-            f"streaming reads {flag} once per epoch, and an iterator or generator can be read once; give a "
-            "list, a Dataset or an IterableDataset, or leave streaming out"
-        )
+    def _keys(self, where: str, first: List[str]) -> Keys:
+        raise NotImplementedError
 
-
-def is_token_row(example: Any) -> bool:
-    """Return whether ``example`` is a row of token ids: a mapping with input_ids, or a tuple of arrays."""
-    if isinstance(example, Mapping):
-        return "input_ids" in example
-    is_tuple = isinstance(example, (tuple, list)) and len(example) in (2, 3)
-    if not is_tuple or isinstance(example[0], str) or not hasattr(example[0], "__len__"):
-        return False
-    try:
-        ids = np.asarray(example[0])
-    except (TypeError, ValueError):  # lists of several lengths
-        return False
-    return ids.size > 0 and ids.dtype.kind in "iu"
+    def _row(self, where: str, number: int, example: Any, keys: Optional[Keys]) -> One:
+        raise NotImplementedError
 
 
-def held(examples):
-    """Return something that can be read again: ``examples`` itself, or a list of what an iterator gives."""
-    return list(iter(examples)) if is_one_shot(examples) else examples
+@dataclass(frozen=True)
+class GivenPairs(InMemoryPairs[Pair, Pairs]):
+    """Pairs of texts."""
 
+    columns: Columns = Columns()
+    rules: RowRules = RowRules()
 
-def examples_of(flag: str, examples: Any) -> Iterator:
-    """Iterate over the dictionaries or tuples of ``examples``; over a dataset without __iter__ by index.
+    def _collect(self, rows: List[Pair], bad: List[BadRow], sha256: str) -> Pairs:
+        found = pairs_of(rows, bad, self.labels is not None, sha256, self.flag)
+        return group_candidates(found, self.labels, self.rules)
 
-    Raises InputError when it is a dictionary or not iterable, or a DataFrame with two columns of one name.
-    """
-    if isinstance(examples, Mapping):
-        parts = ", ".join(map(str, examples))
-        raise InputError(f"{flag} is a dictionary ({parts}); give one of its parts")
-    if hasattr(examples, "itertuples"):
-        return _rows_of_frame(flag, examples)
-    kind = type(examples)
-    is_map_style = hasattr(kind, "__getitem__") and hasattr(kind, "__len__")
-    try:
-        if hasattr(kind, "__iter__") or not is_map_style:
-            return iter(examples)
-    except (TypeError, NotImplementedError):
-        if not is_map_style:
+    def _facts(self, row: Pair) -> List[object]:
+        return [row.left, row.right, row.label, *([row.query] if row.query else [])]
+
+    def _keys(self, where: str, first: List[str]) -> Keys:
+        return keys_of(where, first, self.columns)
+
+    def _row(self, where: str, number: int, example: Any, keys: Optional[Keys]) -> Pair:
+        if is_token_row(example):
             raise InputError(
-                f"{flag} is a {kind.__name__}; give a file, a list, a dataset or a DataFrame"
-            ) from None
-    # By its length: the index of a dataset of Paddle need not end with an IndexError.
-    return map(examples.__getitem__, range(len(examples)))
-
-
-def _rows_of_frame(flag: str, frame) -> Iterator:
-    """Iterate over a pandas DataFrame: dictionaries by column name, tuples where columns are numbers.
-
-    Raises InputError when two columns have one name.
-    """
-    names, rows = list(frame.columns), frame.itertuples(index=False, name=None)
-    if len(set(names)) < len(names):
-        raise InputError(f"{flag} has two columns of one name in {', '.join(map(str, names))}; rename one")
-    if not any(isinstance(name, str) for name in names):
-        return rows
-    return (dict(zip(names, row)) for row in rows)
-
-
-def _hash_of(rows: Iterable[Pair]) -> str:
-    digest = hashlib.sha256()
-    for row in rows:
-        named = [row.query] if row.query else []
-        digest.update(json.dumps([row.left, row.right, row.label, *named]).encode() + b"\n")
-    return digest.hexdigest()
-
-
-def _cells(where: str, example, keys: Optional[Tuple[str, str, str]]) -> Tuple[object, object, object]:
-    if isinstance(example, Mapping) and keys is not None:
-        left, right, label = map(example.get, keys)
-    elif isinstance(example, (tuple, list)) and len(example) in (2, 3):
-        left, right, label = (*example, None)[:3]
-    else:
-        raise InputError(
-            f"{where}: {shown(example)} is not a pair; give a dictionary, (text, text, label) or (text, text)"
-        )
-    return left, right, None if is_missing(label) else label
-
-
-def _refuse_half_characters(where: str, texts: Tuple[object, object]) -> None:
-    for text in texts:
-        try:
-            (text if isinstance(text, str) else "").encode("utf-8")
-        except UnicodeEncodeError as error:
-            half = ord(error.object[error.start])
-            raise InputError(f"{where}: half of a character (\\u{half:04x}) in a text; correct it") from None
+                f"{where}: token ids, and {self.flag} is read as pairs of texts; give texts alone"
+            )
+        if isinstance(example, Mapping) and keys is not None:
+            left, right, label = map(example.get, keys)
+        elif isinstance(example, (tuple, list)) and len(example) in (2, 3):
+            left, right, label = (*example, None)[:3]
+        else:
+            raise InputError(
+                f"{where}: {shown(example)} is not a pair; give a dictionary, (text, text, label) or "
+                "(text, text)"
+            )
+        query = query_in(example if isinstance(example, Mapping) else {}, self.columns)
+        for text in (left, right):
+            try:
+                (text if isinstance(text, str) else "").encode("utf-8")
+            except UnicodeEncodeError as error:
+                half = f"\\u{ord(error.object[error.start]):04x}"
+                raise InputError(f"{where}: half of a character ({half}) in a text; correct it") from None
+        return row_of(where, number, (left, right, None if is_missing(label) else label, query), self.labels)
 
 
 CURE = "make the ids with the tokenizer of the model, which is trainer.tokenizer"
@@ -308,91 +280,47 @@ class TokenForm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TokenizedPairs:
-    """Pairs given from Python as rows of ids, with the methods of `GivenPairs`; ``flag``: their argument.
+class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
+    """Pairs as rows of ids, as ``form`` says."""
 
-    Equal rows have equal hashes, however they were given. Errors name the row, counted from 0.
-    """
-
-    flag: str
-    examples: Iterable
-    labels: Optional[Labels]
-    columns: Columns
-    rules: RowRules
     form: TokenForm
-    is_file = False
-
-    @property
-    def name(self) -> str:
-        """Return the name of the argument, as the log and errors show it."""
-        return self.flag
-
-    def sha256(self) -> str:
-        """Return the SHA-256 of all rows and their labels, in hex. Raises InputError naming a bad row."""
-        return self._read[1]
-
-    def sha256_of_ends(self) -> str:
-        """Return the SHA-256 of the first BEGINNING rows, in hex. Raises InputError naming a bad row."""
-        return _hash_of_ids(islice(self.rows(), BEGINNING))
-
-    def rows(self, reject: Reject = lambda row: None) -> Iterator[TokenRow]:
-        """Iterate over the good rows, read one at a time; call ``reject`` with each bad row left out.
-
-        Raises InputError naming the row when bad rows are not left out, or when no row is good.
-        """
-        return good_rows(self._rows(), self.rules.skips, self.flag, reject)
+    START = b"token ids\n"
 
     def windows(self, size: int, reject: Reject) -> Iterator[EncodedPairs]:
         """Yield the good rows, ``size`` at a time; see ``rows``."""
         rows = self.rows(reject)
-        while True:
-            part = list(islice(rows, size))
-            if not part:
-                return
+        while part := list(islice(rows, size)):
             yield self.form.encoded(part)
 
-    def read(self) -> EncodedPairs:
-        """Return all rows, read once for all calls. Raises InputError naming a bad row."""
-        return self._read[0]
+    def _collect(self, rows: List[TokenRow], bad: List[BadRow], sha256: str) -> EncodedPairs:
+        return self.form.encoded(rows, bad)
 
-    def refuse_one_shot(self) -> None:
-        """Raise InputError when the rows can be read only once."""
-        refuse_one_shot(self.flag, self.examples)
+    def _facts(self, row: TokenRow) -> List[object]:
+        return [row.ids.tolist(), row.head, row.label]
 
-    @cached_property
-    def _read(self) -> Tuple[EncodedPairs, str]:
-        bad: List[BadRow] = []
-        rows = list(self.rows(bad.append))
-        return self.form.encoded(rows, bad), _hash_of_ids(rows)
+    def _keys(self, where: str, first: List[str]) -> Keys:
+        named = self.columns.label
+        known = [key for key in first if key == named or key.lower() in NAMES[LABEL]]
+        return keys_of(where, known, Columns(label=named))
 
-    def _rows(self) -> Iterator[Union[TokenRow, BadRow]]:
-        key = None
-        for number, example in enumerate(examples_of(self.flag, self.examples)):
-            where = f"{self.flag}[{number}]"
-            if key is None and isinstance(example, Mapping):
-                named = self.columns.label
-                known = [each for each in map(str, example) if each == named or each.lower() in NAMES[LABEL]]
-                key = keys_of(where, known, Columns(label=named))[2]
-            try:
-                row: Union[TokenRow, BadRow] = self._row(where, example, key)
-            except InputError as error:
-                row = BadRow(number, error.message)
-            yield row
-
-    def _row(self, where: str, example: Any, key: Optional[str]) -> TokenRow:
+    def _row(self, where: str, number: int, example: Any, keys: Optional[Keys]) -> TokenRow:
         if not is_token_row(example):
             raise InputError(
                 f"{where}: {shown(example)} is no row of token ids, as the first one is; give one kind alone"
             )
-        if isinstance(example, Mapping):
-            given, label = example, example.get(key)
+        if isinstance(example, Mapping) and keys is not None:
+            given: Mapping = example
+            label: Any = example.get(keys[2])
         else:
-            given, label = dict(zip(("input_ids", "token_type_ids"), example)), (*example, None)[2]
+            given = dict(zip(("input_ids", "token_type_ids"), example))
+            label = example[2] if len(example) > 2 else None
         ids, head = self.form.ids_and_head(where, given)
         if self.labels is None:
             return TokenRow(ids, head, None)
-        only = _only_value(label)
-        return TokenRow(ids, head, label_value(where, None if is_missing(only) else only, self.labels))
+        label = label.tolist() if hasattr(label, "tolist") else label
+        while isinstance(label, (list, tuple)) and len(label) == 1:
+            label = label[0]
+        return TokenRow(ids, head, label_value(where, None if is_missing(label) else label, self.labels))
 
 
 def _whole_numbers(where: str, name: str, given: Any) -> np.ndarray:
@@ -426,16 +354,71 @@ def _beside(where: str, name: str, given: Any, ids: np.ndarray) -> Optional[np.n
     return found
 
 
-def _only_value(label: Any) -> Any:
-    """Return the value of an array, a tensor or a list that holds one; anything else as it is."""
-    value = label.tolist() if hasattr(label, "tolist") else label
-    while isinstance(value, (list, tuple)) and len(value) == 1:
-        value = value[0]
-    return value
+def is_one_shot(examples: object) -> bool:
+    """Return whether ``examples`` can be read only once: an iterator, or PaddleNLP's IterDataset of one."""
+    return isinstance(examples, OneShot) or isinstance(getattr(examples, "data", None), OneShot)
 
 
-def _hash_of_ids(rows: Iterable[TokenRow]) -> str:
-    digest = hashlib.sha256(b"token ids\n")
-    for row in rows:
-        digest.update(json.dumps([row.ids.tolist(), row.head, row.label]).encode() + b"\n")
-    return digest.hexdigest()
+def refuse_one_shot(flag: str, examples: object) -> None:
+    """Raise InputError when ``examples`` can be read only once, and streaming is to read it in each epoch."""
+    if is_one_shot(examples):
+        raise InputError(
+            f"streaming reads {flag} once per epoch, and an iterator or generator can be read once; give a "
+            "list, a Dataset or an IterableDataset, or leave streaming out"
+        )
+
+
+def is_token_row(example: Any) -> bool:
+    """Return whether ``example`` is a row of token ids: a mapping with input_ids, or a tuple of arrays."""
+    if isinstance(example, Mapping):
+        return "input_ids" in example
+    is_tuple = isinstance(example, (tuple, list)) and len(example) in (2, 3)
+    if not is_tuple or isinstance(example[0], str) or not hasattr(example[0], "__len__"):
+        return False
+    try:
+        ids = np.asarray(example[0])
+    except (TypeError, ValueError):  # lists of several lengths
+        return False
+    return ids.size > 0 and ids.dtype.kind in "iu"
+
+
+def held(examples):
+    """Return something that can be read again: ``examples`` itself, or a list of what an iterator gives."""
+    return list(iter(examples)) if is_one_shot(examples) else examples
+
+
+def examples_of(flag: str, examples: Any) -> Iterator:
+    """Iterate over the dictionaries or tuples of ``examples``; over a dataset without __iter__ by index.
+
+    Raises InputError when it is a dictionary or not iterable, or a DataFrame with two columns of one name.
+    """
+    if isinstance(examples, Mapping):
+        parts = ", ".join(map(str, examples))
+        raise InputError(f"{flag} is a dictionary ({parts}); give one of its parts")
+    if hasattr(examples, "itertuples"):
+        return _rows_of_frame(flag, examples)
+    kind = type(examples)
+    is_map_style = hasattr(kind, "__getitem__") and hasattr(kind, "__len__")
+    try:
+        if hasattr(kind, "__iter__") or not is_map_style:
+            return iter(examples)
+    except (TypeError, NotImplementedError):
+        if not is_map_style:
+            raise InputError(
+                f"{flag} is a {kind.__name__}; give a file, a list, a dataset or a DataFrame"
+            ) from None
+    # By its length: the index of a dataset of Paddle need not end with an IndexError.
+    return map(examples.__getitem__, range(len(examples)))
+
+
+def _rows_of_frame(flag: str, frame) -> Iterator:
+    """Iterate over a pandas DataFrame: dictionaries by column name, tuples where columns are numbers.
+
+    Raises InputError when two columns have one name.
+    """
+    names, rows = list(frame.columns), frame.itertuples(index=False, name=None)
+    if len(set(names)) < len(names):
+        raise InputError(f"{flag} has two columns of one name in {', '.join(map(str, names))}; rename one")
+    if not any(isinstance(name, str) for name in names):
+        return rows
+    return (dict(zip(names, row)) for row in rows)

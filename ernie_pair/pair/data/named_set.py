@@ -62,12 +62,14 @@ def _open(path: str, part: Optional[str], splits: Tuple[str, ...]) -> Union[SetF
         return [dict(example) for example in _load(path, part, splits)]
     builder = builder_class(name=part)
     there = _splits_of(builder, path, part)
-    found = [split for split in splits if split in there]
-    if not found:
+    split = next((split for split in splits if split in there), None)
+    if split is None:
         raise ValueError(f"it has the parts {', '.join(there)}, and not {splits[0]}")
     builder.read = lambda filename, split: filename  # fetched, for all processes, and not read
-    file = Path(builder.read_datasets(splits=found[0]))
-    columns = _columns(file, there[found[0]]) if path == "glue" else Columns()
+    file, columns = Path(builder.read_datasets(splits=split)), Columns()
+    if path == "glue" and there[split][3]:  # its builder gives the positions of columns, its header the names
+        header = decoded(str(file), 1, next(read_lines(file), b"")).split("\t")
+        columns = Columns(*(header[place].strip() for place in there[split][2] if place < len(header)))
     return SetFile(file, columns, builder.get_labels() or ())
 
 
@@ -82,15 +84,6 @@ def _splits_of(builder, path: str, part: Optional[str]) -> Dict[str, Sequence]:
             f"{path} has the parts {', '.join(parts)}; write {path}:{next(iter(parts))}, for example"
         )
     return parts[part]["splits"]
-
-
-def _columns(file: Path, split: Sequence) -> Columns:
-    """Return the columns of a GLUE table by their names in its header; its builder gives their positions."""
-    _, _, places, num_headers = split
-    if not num_headers:
-        return Columns()
-    header = decoded(str(file), 1, next(read_lines(file), b"")).split("\t")
-    return Columns(*(header[place].strip() for place in places if place < len(header)))
 
 
 def _load(path: str, part: Optional[str], splits: Tuple[str, ...]):

@@ -34,10 +34,12 @@ from data_tools.files.errors import InputError, counted
 from data_tools.text.named_texts import PACKED
 from ernie_pair.models.labels import EXAMPLE, REGRESSION, UNLABELLED, Labels
 from ernie_pair.pair.data.pair_records import (
-    BadRecord,
+    LEFT,
+    RIGHT,
     Columns,
     Layout,
     RowRules,
+    blank_line,
     csv_records,
     json_records,
     keys_of,
@@ -49,6 +51,7 @@ JSON_ENDINGS = (".json", ".jsonl")
 
 # Text, text, label, query: as they stand, None where there is none; the query is there with --query alone.
 Cells = Tuple[object, object, object, object]
+CellsRecord = Tuple[int, Union[Cells, InputError]]  # the number of its line before them, or what is wrong
 
 
 def ending_of(path: Path) -> str:
@@ -58,7 +61,7 @@ def ending_of(path: Path) -> str:
 
 def read_cells(
     path: Path, columns: Columns, rules: RowRules, needs_label: bool = True
-) -> Iterator[Tuple[int, Union[Cells, BadRecord]]]:
+) -> Iterator[CellsRecord]:
     """Yield every row of a file: the number of its line, and its cells or what is wrong with them.
 
     Without ``needs_label`` a table may lack the column that --label names. Raises InputError when the
@@ -72,75 +75,66 @@ def read_cells(
 
 def _cells_of_table(
     path: Path, columns: Columns, rules: RowRules, mark: str, needs_label: bool
-) -> Iterator[Tuple[int, Union[Cells, BadRecord]]]:
+) -> Iterator[CellsRecord]:
     layout: Optional[Layout] = None
     for number, cells in (csv_records if mark == "," else tab_records)(path, rules):
         where = f"{path}:{number}"
         if layout is None:
-            if isinstance(cells, BadRecord):
-                raise InputError(cells.reason)
+            if isinstance(cells, InputError):
+                raise cells
             layout = layout_of(where, cells, columns, needs_label)
             if layout.has_header:
                 continue
-        if isinstance(cells, BadRecord):
+        if isinstance(cells, InputError):
             yield number, cells
         elif len(cells) != layout.width:
-            yield number, BadRecord(_bad_width(where, cells, layout, mark))
+            yield number, _bad_width(where, cells, layout, mark)
         else:
             label = None if layout.label is None else cells[layout.label]
             query = None if layout.query is None else cells[layout.query]
             yield number, (cells[layout.left], cells[layout.right], label, query)
 
 
-def _bad_width(where: str, cells: Sequence[str], layout: Layout, mark: str) -> str:
+def _bad_width(where: str, cells: Sequence[str], layout: Layout, mark: str) -> InputError:
     if not "".join(cells).strip():
-        return f"{where}: the line is blank; remove it, so that rows and lines agree"
-    begin = f"{where}: {counted(len(cells), 'column')} instead of {layout.width}; write one "
+        return blank_line(where)
+    cure = "tab between two columns and none in a text (quotes are plain text: they do not protect it)"
     if mark == ",":
-        return f"{begin}comma between two columns, and a text with commas in quotes"
-    return (
-        f"{begin}tab between two columns and none in a text (quotes are plain text: they do not protect it)"
-    )
+        cure = "comma between two columns, and a text with commas in quotes"
+    return InputError(f"{where}: {counted(len(cells), 'column')} instead of {layout.width}; write one {cure}")
 
 
-def _cells_of_json(
-    path: Path, columns: Columns, rules: RowRules
-) -> Iterator[Tuple[int, Union[Cells, BadRecord]]]:
+def _cells_of_json(path: Path, columns: Columns, rules: RowRules) -> Iterator[CellsRecord]:
     keys = None
     for number, found in json_records(path, rules):
         where = f"{path}:{number}"
-        if keys is None and isinstance(found, BadRecord):
-            raise InputError(found.reason)
-        if isinstance(found, BadRecord):
+        if isinstance(found, InputError):
+            if keys is None:
+                raise found
             yield number, found
             continue
-        keys = keys or keys_of(where, list(found), columns)
+        left, right, label = keys = keys or keys_of(where, list(found), columns)
         try:
-            for key in keys[:2]:
+            for key in (left, right):
                 _refuse_half_text(where, key, found)
         except InputError as error:
-            yield number, BadRecord(error.message)
+            yield number, error
         else:
-            left, right, label = keys
-            yield number, (found.get(left), found.get(right), found.get(label), query_in(found, columns))
+            yield number, (found[left], found[right], found.get(label), query_in(found, columns))
 
 
 def _refuse_half_text(where: str, key: str, found: dict) -> None:
     """Raise InputError when a text is missing, not a string, or cannot be written as UTF-8."""
     text = found.get(key)
     if not isinstance(text, str):
-        what = (
-            f"is {shown(text)}, not a text"
-            if key in found
-            else f"is missing (found: {', '.join(found) or '-'})"
-        )
+        keys = ", ".join(found) or "-"
+        what = f"is {shown(text)}, not a text" if key in found else f"is missing (found: {keys})"
         raise InputError(f"{where}: {key} {what}; every row needs two texts: see --text_a and --text_b")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(
-            f"{where}: {key} has half of a character (\\u{ord(text[error.start]):04x}); correct it"
-        ) from None
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise InputError(f"{where}: {key} has half of a character ({half}); correct it") from None
 
 
 def query_in(found: Mapping, columns: Columns) -> object:
@@ -227,15 +221,22 @@ class Pairs(NamedTuple):
         assert self.labels is not None
         return self.labels
 
+    def rows(self, kept: np.ndarray) -> "Pairs":
+        """Return the rows ``kept``, int64 [n], with the lines that they begin in."""
+        left, right = ([texts[row] for row in kept] for texts in (self.left, self.right))
+        return self.changed(
+            left=left,
+            right=right,
+            labels=self.known_labels[kept],
+            numbers=np.array([self.number(int(row)) for row in kept], dtype=np.int64),
+            queries=None if self.queries is None else [self.queries[row] for row in kept],
+            groups=None if self.groups is None else self.groups[kept],
+        )
+
     def labelled(self) -> "Pairs":
         """Return the rows that have a label, where it is optional; there may be none."""
         kept = np.flatnonzero(self.known_labels != UNLABELLED)
-        if len(kept) == len(self):
-            return self
-        left, right = ([side[row] for row in kept] for side in (self.left, self.right))
-        numbers = np.array([self.number(int(row)) for row in kept], dtype=np.int64)
-        labels = self.known_labels[kept]
-        return Pairs(left, right, labels, self.sha256, self.path, self.first_line, numbers, self.bad)
+        return self if len(kept) == len(self) else self.rows(kept)
 
     def number(self, row: int) -> int:
         """Return the number of the line at which row ``row`` begins; of pairs in memory, that of the row."""
@@ -363,12 +364,14 @@ def rows_of(
     A line at a time. Raises InputError when the first line does not tell how the others are to be read.
     """
     for number, cells in read_cells(path, columns, rules, needs_label=labels is not None):
-        if not isinstance(cells, BadRecord):
-            try:
-                row = row_of(f"{path}:{number}", number, cells, labels)
-            except InputError as error:
-                cells = BadRecord(error.message)
-        yield BadRow(number, cells.reason) if isinstance(cells, BadRecord) else row
+        row: Union[Pair, BadRow]
+        try:
+            if isinstance(cells, InputError):
+                raise cells
+            row = row_of(f"{path}:{number}", number, cells, labels)
+        except InputError as error:
+            row = BadRow(number, error.message)
+        yield row
 
 
 def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
@@ -378,8 +381,7 @@ def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
     """
     refuse_missing(path)
     read = read_cells(path, columns, rules, needs_label=False)
-    found = (cells for _, cells in read if not isinstance(cells, BadRecord))
-    first = next(found, None)
+    first = next((cells for _, cells in read if not isinstance(cells, InputError)), None)
     return first is not None and first[2] is not None
 
 
@@ -391,19 +393,12 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> P
     left, right, label, query = cells
     if query is not None and not str(query).strip():
         raise InputError(f"{where}: no query; fill in the column that --query names, or remove the row")
-    if not (isinstance(left, str) and isinstance(right, str) and left.strip() and right.strip()):
-        raise _bad_text(where, "sentence1", left) if _is_bad(left) else _bad_text(where, "sentence2", right)
+    for name, text in ((LEFT, left), (RIGHT, right)):
+        if not isinstance(text, str) or not text.strip():
+            found = "is empty" if isinstance(text, str) else f"is {shown(text)}, not a text"
+            raise InputError(f"{where}: {name} {found}; fill it in or remove the row")
     value = None if labels is None else label_value(where, label, labels)
-    return Pair(number, left, right, value, "" if query is None else str(query))
-
-
-def _is_bad(text: object) -> bool:
-    return not isinstance(text, str) or not text.strip()
-
-
-def _bad_text(where: str, name: str, text: object) -> InputError:
-    found = "is empty" if isinstance(text, str) else f"is {shown(text)}, not a text"
-    return InputError(f"{where}: {name} {found}; fill it in or remove the row")
+    return Pair(number, str(left), str(right), value, "" if query is None else str(query))
 
 
 def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
@@ -413,38 +408,26 @@ def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
     if label is None:
         needed = f"one of {labels.allowed}" if labels.has_classes else labels.allowed
         raise InputError(f"{where}: no label; each row needs {needed} (name its column with --label)")
-    found = labels.value_of(label)
-    if found is None:
-        raise InputError(f"{where}: {_bad_label(label, labels)}{_told_of_headers(where, labels)}")
-    return found
-
-
-def _told_of_headers(where: str, labels: Labels) -> str:
-    """Return what to do with a first line that is a header of names that are not known."""
-    is_first = labels.has_classes and where.endswith(":1")
-    return (
-        "; if the line is a header, name its columns with --text_a, --text_b and --label" if is_first else ""
-    )
-
-
-def _bad_label(label: object, labels: Labels) -> str:
+    value = labels.value_of(label)
+    if value is not None:
+        return value
     if not labels.has_classes:
         other = "another --label_range, or with " if labels.target == REGRESSION else ""
-        return (
+        wrong = (
             f"label {shown(label)} is not {labels.allowed}, as a model for {labels.target} takes it; correct "
             f"it, or train with {other}--target classification"
         )
-    if isinstance(label, (list, tuple, dict)):
-        return f"label {shown(label)} is no single value; write one of {labels.allowed}"
-    if isinstance(label, (bool, np.bool_)):
-        return f"label {label} is a boolean; name the classes so with --label_map 0=False,1=True"
-    return (
-        f"label {shown(label)} is not one of {labels.allowed}; correct it, or train with the "
-        f"names of the classes, for example --label_map {EXAMPLE}{_told_of_scores(label)}"
-    )
-
-
-def _told_of_scores(label: object) -> str:
-    """Return what to do with a label that is no whole number: a classifier is given a file of scores."""
-    is_score = Labels.scores().value_of(label) is not None
-    return "; a file of scores is for --target regression" if is_score else ""
+    elif isinstance(label, (list, tuple, dict)):
+        wrong = f"label {shown(label)} is no single value; write one of {labels.allowed}"
+    elif isinstance(label, (bool, np.bool_)):
+        wrong = f"label {label} is a boolean; name the classes so with --label_map 0=False,1=True"
+    else:
+        is_score = Labels.scores().value_of(label) is not None
+        wrong = (
+            f"label {shown(label)} is not one of {labels.allowed}; correct it, or train with the names of "
+            f"the classes, for example --label_map {EXAMPLE}"
+            f"{'; a file of scores is for --target regression' if is_score else ''}"
+        )
+    if labels.has_classes and where.endswith(":1"):
+        wrong += "; if the line is a header, name its columns with --text_a, --text_b and --label"
+    raise InputError(f"{where}: {wrong}")

@@ -21,23 +21,13 @@ from data_tools.files.json_file import JsonError, kind_of, parse_json, shown
 from data_tools.text.text_files import LONGEST_LINE, LineRules, decoded, read_lines
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
+FLAG_OF = {LEFT: "--text_a", RIGHT: "--text_b", LABEL: "--label"}
 TEXTS = ("文本", "句子", "问题", "问句", "语句")  # with a number or letter behind
 NAMES = {
     LEFT: (LEFT, "text_a", "query", "question1", "#1 string", "premise", "sentence_a", "text1", "s1", "q1")
     + tuple(text + number for text in TEXTS for number in "1一a"),
-    RIGHT: (
-        RIGHT,
-        "text_b",
-        "title",
-        "question2",
-        "#2 string",
-        "hypothesis",
-        "sentence_b",
-        "text2",
-        "s2",
-        "q2",
-    )
-    + tuple(text + number for text in TEXTS for number in "2二b"),
+    RIGHT: (RIGHT, "text_b", "title", "question2", "#2 string", "hypothesis", "sentence_b", "text2", "s2")
+    + ("q2", *(text + number for text in TEXTS for number in "2二b")),
     LABEL: (LABEL, "labels", "quality", "is_duplicate", "gold_label", "标签", "类别"),
 }
 # A first line of nothing but these is a header, though not which text is meant.
@@ -84,29 +74,32 @@ def layout_of(where: str, first: List[str], columns: Columns, needs_label: bool 
         columns = replace(columns, label="")
     places = _places(where, cells, columns, must_be_there=True)
     if LEFT in places and RIGHT in places:
-        named_texts = columns.text_a and columns.text_b
-        query = _query_place(where, cells, columns)
+        query = None
+        if columns.query:
+            if columns.query not in cells:
+                raise InputError(f"{where}: no column {columns.query!r} in {', '.join(cells)}; fix --query")
+            query = cells.index(columns.query)
         known = {*places.values(), query}
         others = {cell.lower() for place, cell in enumerate(cells) if place not in known}
-        if others - set(PASSED_OVER) and not named_texts:
-            raise _not_understood(where, cells)
-        return Layout(places[LEFT], places[RIGHT], places.get(LABEL), len(cells), True, query)
-    if any(columns.by_role.values()) or columns.query or _is_header(cells):
-        raise _not_understood(where, cells)
-    if len(cells) not in (2, 3):
-        found = (
+        if others.issubset(PASSED_OVER) or (columns.text_a and columns.text_b):
+            return Layout(places[LEFT], places[RIGHT], places.get(LABEL), len(cells), True, query)
+    elif not (any(columns.by_role.values()) or columns.query or _is_header(cells)):
+        if len(cells) in (2, 3):
+            return Layout(0, 1, 2 if len(cells) == 3 else None, len(cells), False)
+        how = "separate them by tabs, or name a file of JSON lines .jsonl, one with commas .csv"
+        if len(cells) > 1:
+            line = shown(", ".join(cells))
+            how = f"if the line is a header, name its columns with --text_a, --text_b and --label: {line}"
+        raise InputError(
             f"{where}: {counted(len(cells), 'column')} instead of 3 (text, text, label) or 2 (text, text); "
+            + how
         )
-        raise InputError(found + _how_to_separate(cells))
-    return Layout(0, 1, 2 if len(cells) == 3 else None, len(cells), False)
-
-
-def _how_to_separate(cells: List[str]) -> str:
-    """Return what to do with a first line of one column, or of more than three."""
-    if len(cells) == 1:
-        return "separate them by tabs, or name a file of JSON lines .jsonl, one with commas .csv"
-    line = shown(", ".join(cells))
-    return f"if the line is a header, name its columns with --text_a, --text_b and --label: {line}"
+    names = cells if len(cells) in (2, 3) else ["..."] * 3
+    flags = " ".join(f"{FLAG_OF[role]} {cell or '...'}" for role, cell in zip(ROLES, names))
+    raise InputError(
+        f"{where}: the header {', '.join(cells)} is not understood; write text_a, text_b, label, or name "
+        f"its columns: {flags}"
+    )
 
 
 def keys_of(where: str, first: Sequence[str], columns: Columns) -> Tuple[str, str, str]:
@@ -129,45 +122,21 @@ def _places(where: str, cells: List[str], columns: Columns, must_be_there: bool)
         ]
         if len(found) > 1:
             both = ", ".join(cells[place] for place in found)
-            raise InputError(f"{where}: both columns {both} may be {role}; name one with {_flag(role)}")
+            raise InputError(f"{where}: both columns {both} may be {role}; name one with {FLAG_OF[role]}")
         if named and must_be_there and not found:
-            raise InputError(f"{where}: no column {named!r} in {', '.join(cells)}; fix {_flag(role)}")
+            raise InputError(f"{where}: no column {named!r} in {', '.join(cells)}; fix {FLAG_OF[role]}")
         if found:
             places[role] = found[0]
     return places
 
 
-def _query_place(where: str, cells: List[str], columns: Columns) -> Optional[int]:
-    if not columns.query:
-        return None
-    if columns.query not in cells:
-        raise InputError(f"{where}: no column {columns.query!r} in {', '.join(cells)}; fix --query")
-    return cells.index(columns.query)
-
-
-def _flag(role: str) -> str:
-    return dict(zip(ROLES, ("--text_a", "--text_b", "--label")))[role]
-
-
 def _is_header(cells: List[str]) -> bool:
     """Return whether no row of texts, or of two texts and a label, has these cells."""
-    names_a_label = len(cells) == 3 and cells[2].lower() in NAMES[LABEL]
-    texts = [cell.lower() for cell in (cells[:2] if names_a_label else cells)]
-    return names_a_label or any(map(_names_a_column, cells)) or ALSO_NAMES.issuperset(texts)
-
-
-def _names_a_column(cell: str) -> bool:
-    """Return whether a cell is a name that no text consists of: `query` may be a text, `text_a` hardly."""
-    return not cell.isalpha() and any(cell.lower() in names for names in NAMES.values())
-
-
-def _not_understood(where: str, cells: List[str]) -> InputError:
-    names = cells if len(cells) in (2, 3) else ["..."] * 3
-    flags = " ".join(f"{_flag(role)} {cell or '...'}" for role, cell in zip(ROLES, names))
-    return InputError(
-        f"{where}: the header {', '.join(cells)} is not understood; write text_a, text_b, label, or name "
-        f"its columns: {flags}"
-    )
+    lower = [cell.lower() for cell in cells]
+    names_a_label = len(cells) == 3 and lower[2] in NAMES[LABEL]
+    # `query` may be a text, `text_a` hardly.
+    is_a_name = (not cell.isalpha() and any(cell in names for names in NAMES.values()) for cell in lower)
+    return names_a_label or any(is_a_name) or ALSO_NAMES.issuperset(lower)
 
 
 ENCODING_HELP = (
@@ -190,37 +159,28 @@ class RowRules:
         return cls(config.encoding, config.on_bad_row == "skip")
 
 
-class BadRecord(NamedTuple):
-    """A record that cannot be read; ``reason`` says what is wrong, where, and how to fix it."""
-
-    reason: str
-
-
-# Its line, and what stands there.
-CellsRecord = Tuple[int, Union[List[str], BadRecord]]
-JsonRecord = Tuple[int, Union[dict, BadRecord]]
+# Its line, and what stands there, or what is wrong with it, where, and how to fix it.
+CellsRecord = Tuple[int, Union[List[str], InputError]]
+JsonRecord = Tuple[int, Union[dict, InputError]]
 
 
 def tab_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
-    """Yield (line number, cells) of each line of a .tsv, split at tabs; an unreadable line is a BadRecord."""
+    """Yield (line number, cells) of each line of a .tsv, split at tabs; an InputError where unreadable."""
     for number, text in _numbered(_Lines(path, rules)):
-        yield number, text if isinstance(text, BadRecord) else text.split("\t")
+        yield number, text if isinstance(text, InputError) else text.split("\t")
 
 
 def json_records(path: Path, rules: RowRules) -> Iterator[JsonRecord]:
-    """Yield (line number, object) of each line of JSON lines; an unreadable line is a BadRecord."""
+    """Yield (line number, object) of each line of JSON lines; an InputError for an unreadable one."""
     for number, text in _numbered(_Lines(path, rules)):
-        if isinstance(text, BadRecord):
-            yield number, text
-            continue
         try:
-            yield number, _json_object(f"{path}:{number}", text)
+            yield number, text if isinstance(text, InputError) else _json_object(f"{path}:{number}", text)
         except InputError as error:
-            yield number, BadRecord(error.message)
+            yield number, error
 
 
 def csv_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
-    """Yield (line number, cells) of each row of a .csv (RFC 4180); cells are a BadRecord when unreadable.
+    """Yield (line number, cells) of each row of a .csv (RFC 4180); an InputError for an unreadable one.
 
     A row has the number of the line that it begins in. Line ends in a cell become \\n. Raises InputError for
     a quote without an end.
@@ -235,9 +195,9 @@ def csv_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield number, BadRecord(_bad_csv(f"{path}:{number}", str(error)))
+            yield number, _bad_csv(f"{path}:{number}", str(error))
         except InputError as error:
-            yield number, BadRecord(error.message)
+            yield number, error
 
 
 class _Lines:
@@ -247,7 +207,12 @@ class _Lines:
         self.path, self.end, self.number = path, end, 0
         self._rules = LineRules(encoding=rules.encoding, has_flag=True, keeps_cr=keeps_cr)
         if rules.encoding != "utf-8":
-            _refuse_mark(path, rules.encoding)
+            with open(path, "rb") as content:
+                mark = content.read(3)
+            if mark == b"\xef\xbb\xbf":
+                raise InputError(
+                    f"{path} has the byte-order mark of UTF-8, not {rules.encoding}; leave --encoding out"
+                )
         self._raw = read_lines(path)
 
     def __iter__(self) -> "_Lines":
@@ -261,33 +226,28 @@ class _Lines:
             raise InputError(f"{where}: the line is above {LONGEST_LINE} bytes; cut it")
         text = decoded(str(self.path), self.number, raw, self._rules)
         if not text.strip() and not self.end:
-            raise InputError(_blank(where))
+            raise blank_line(where)
         return text + self.end
 
 
-def _refuse_mark(path: Path, encoding: str) -> None:
-    with open(path, "rb") as content:
-        if content.read(3) == b"\xef\xbb\xbf":
-            raise InputError(f"{path} has the byte-order mark of UTF-8, not {encoding}; leave --encoding out")
+def blank_line(where: str) -> InputError:
+    """Return the error about a line without a text."""
+    return InputError(f"{where}: the line is blank; remove it, so that rows and lines agree")
 
 
-def _numbered(lines: _Lines) -> Iterator[Tuple[int, Union[str, BadRecord]]]:
+def _numbered(lines: _Lines) -> Iterator[Tuple[int, Union[str, InputError]]]:
     while True:
+        text: Union[str, InputError]
         try:
             text = next(lines)
         except StopIteration:
             return
         except InputError as error:
-            yield lines.number, BadRecord(error.message)
-        else:
-            yield lines.number, text
+            text = error
+        yield lines.number, text
 
 
-def _blank(where: str) -> str:
-    return f"{where}: the line is blank; remove it, so that rows and lines agree"
-
-
-def _bad_csv(where: str, reason: str) -> str:
+def _bad_csv(where: str, reason: str) -> InputError:
     """Return what is wrong with a row of a .csv. Raises InputError when the row after it cannot be found."""
     if "unexpected end of data" in reason or "field limit" in reason:
         raise InputError(
@@ -295,24 +255,23 @@ def _bad_csv(where: str, reason: str) -> str:
             "double the quotes within"
         )
     if "new-line" in reason:
-        return f"{where}: CR outside of quotes; save the file with LF or CRLF line ends"
-    return f"{where}: text behind the closing quote of a cell; double the quotes within a cell in quotes"
+        return InputError(f"{where}: CR outside of quotes; save the file with LF or CRLF line ends")
+    return InputError(
+        f"{where}: text behind the closing quote of a cell; double the quotes within a cell in quotes"
+    )
 
 
 def _json_object(where: str, text: str) -> dict:
-    is_first = where.endswith(":1")
+    is_first, is_array = where.endswith(":1"), text.lstrip().startswith("[")
+    array = f"{where}: an array instead of an object; write an object per line (jq -c '.[]' does)"
     try:
         found = parse_json(text)
     except JsonError as error:
-        if is_first and text.lstrip().startswith("["):
-            raise _array(where) from None
-        raise InputError(f"{where}: {error}; write an object per line") from None
+        raise InputError(
+            array if is_first and is_array else f"{where}: {error}; write an object per line"
+        ) from None
+    if isinstance(found, dict):
+        return found
     if isinstance(found, list) and is_first:
-        raise _array(where)
-    if not isinstance(found, dict):
-        raise InputError(f"{where}: {kind_of(found)} instead of an object; write {{...}} on each line")
-    return found
-
-
-def _array(where: str) -> InputError:
-    return InputError(f"{where}: an array instead of an object; write an object per line (jq -c '.[]' does)")
+        raise InputError(array)
+    raise InputError(f"{where}: {kind_of(found)} instead of an object; write {{...}} on each line")

@@ -1,11 +1,12 @@
-"""The pairs of a file as candidates of queries, which a ranking model learns to order."""
+"""The pairs of a file or a set: read at once, a row at a time, or checked first and then window by window."""
 
 import hashlib
 import json
 import re
+from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Iterator, List, Optional, Sequence, Union
+from typing import Deque, Iterator, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -18,16 +19,20 @@ from ernie_pair.pair.data.pair_file import (
     Pair,
     Pairs,
     Reject,
+    chunks_of,
     good_rows,
     pairs_of,
     query_in,
     read_file,
+    refuse_changed,
     refuse_missing,
     row_of,
     rows_of,
     shown,
+    stamp_of,
 )
 from ernie_pair.pair.data.pair_records import Columns, RowRules, keys_of
+from ernie_pair.pair.data.rejected import Rejects
 from ernie_pair.pair.targets.ranking_metrics import groups_of, rows_without_positive
 
 
@@ -40,40 +45,28 @@ def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) ->
     if labels is None or labels.target != RANKING:
         return pairs
     queries = pairs.left if pairs.queries is None else pairs.queries
-    groups, found = groups_of(queries), pairs.known_labels
-    unanswered = rows_without_positive(groups, found)
+    groups = groups_of(queries)
+    unanswered = rows_without_positive(groups, pairs.known_labels)
     if not len(unanswered):
         return pairs.changed(groups=groups)
-    row = int(unanswered[0])
+    fault = f"no candidate of the query {shown(queries[int(unanswered[0])])} has the label 1"
     reason = (
-        f"{pairs.where(row)}: no candidate of the query {shown(queries[row])} has the label 1; give it one, "
-        "or leave such queries out with --on_bad_row skip"
+        f"{pairs.where(int(unanswered[0]))}: {fault}; give it one, or leave such queries out with "
+        "--on_bad_row skip"
     )
     if not rules.skips:
         raise InputError(reason)
     kept = np.setdiff1d(np.arange(len(pairs)), unanswered)
     if not len(kept):
         raise InputError(f"{pairs.path}: no query in it has a relevant candidate; {reason}")
-    return _leave_out(pairs, kept, unanswered, queries).changed(groups=groups_of([queries[i] for i in kept]))
-
-
-def _leave_out(pairs: Pairs, kept: np.ndarray, gone: np.ndarray, queries: List[str]) -> Pairs:
-    """Return the ``kept`` rows of pairs; those ``gone`` are bad ones, for their query has none relevant."""
     places = np.setdiff1d(np.arange(len(pairs) + len(pairs.bad)), [row.place for row in pairs.bad])
     bad = [
         BadRow(pairs.number(row), f"no candidate of the query {shown(queries[row])} has the label 1", place)
-        for row, place in zip(gone.tolist(), places[gone].tolist())
+        for row, place in zip(unanswered.tolist(), places[unanswered].tolist())
     ]
-    left, right = ([texts[row] for row in kept] for texts in (pairs.left, pairs.right))
-    numbers = None if pairs.numbers is None else pairs.numbers[kept]
-    return pairs.changed(
-        left=left,
-        right=right,
-        labels=pairs.known_labels[kept],
-        first_line=pairs.number(int(kept[0])),
-        numbers=numbers,
+    return pairs.rows(kept).changed(
         bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)),
-        queries=None if pairs.queries is None else [pairs.queries[row] for row in kept],
+        groups=groups_of([queries[row] for row in kept]),
     )
 
 
@@ -111,13 +104,13 @@ class PairSource:
 
     def sha256(self) -> str:
         """Return the SHA-256 of the content, in hex. Raises InputError when it cannot be read."""
-        if not self.is_file:
-            found = self._set()
-            if not isinstance(found, SetFile):
-                return _hash_of(found)
-        path = self._path()
-        refuse_missing(path)
-        return sha256_of_file(path)
+        if self.file is None:
+            digest = hashlib.sha256()
+            for example in self._set():
+                digest.update(json.dumps(example, sort_keys=True, default=str).encode() + b"\n")
+            return digest.hexdigest()
+        refuse_missing(self.file)
+        return sha256_of_file(self.file)
 
     def sha256_of_ends(self) -> str:
         """Return the SHA-256 of the size, the first and the last MiB of the file, in hex.
@@ -137,12 +130,11 @@ class PairSource:
     def read(self) -> Pairs:
         """Read all pairs. Raises InputError naming file:line, or the row of a set."""
         if self.is_file:
-            return group_candidates(
-                read_file(Path(self.name), self.labels, self.columns, self.rules), self.labels, self.rules
-            )
-        path = str(self._path()) if isinstance(self._set(), SetFile) else f"{self.name} {self.split}"
-        bad: List[BadRow] = []
-        found = pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
+            found = read_file(Path(self.name), self.labels, self.columns, self.rules)
+        else:
+            path = str(self._path()) if isinstance(self._set(), SetFile) else f"{self.name} {self.split}"
+            bad: List[BadRow] = []
+            found = pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
         return group_candidates(found, self.labels, self.rules)
 
     def rows(self, reject: Reject = lambda row: None) -> Iterator[Pair]:
@@ -197,13 +189,6 @@ def _without_class(row: Union[Pair, BadRow]) -> Union[Pair, BadRow]:
     return BadRow(row.number, "label '-': those who were asked did not agree on one", is_known=True)
 
 
-def _hash_of(examples: List[dict]) -> str:
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(json.dumps(example, sort_keys=True, default=str).encode() + b"\n")
-    return digest.hexdigest()
-
-
 class FileSource(PairSource):
     """A source that is a file whatever its name: an exported model knows no sets."""
 
@@ -211,3 +196,32 @@ class FileSource(PairSource):
     def is_file(self) -> bool:
         """Return True: ``name`` is never that of a set."""
         return True
+
+
+class CheckedPairs:
+    """The ``count`` good pairs of ``source``: checked and counted first, then read window by window.
+
+    So a bad row at the end of a large file ends the command before a model has worked for it, and each
+    reading holds a window at most. Rows that are left out are logged, and written to ``path``; ``left_out``
+    holds the places, among all rows, of those that the last reading has left out. Raises InputError for a bad
+    row that is not left out, and when no row is good.
+    """
+
+    def __init__(self, source: PairSource, path: Optional[Path]):
+        self.source = source
+        self.left_out: Deque[int] = deque()
+        with Rejects(source.name, path) as rejects:
+            rows = source.rows(rejects)
+            self._stamp = None if source.file is None else stamp_of(source.file)
+            self.count = sum(1 for _ in rows)
+            rejects.tell(self.count)
+
+    def windows(self, size: int) -> Iterator[Pairs]:
+        """Yield the good pairs in their order, ``size`` at a time.
+
+        Raises InputError behind the last one when the file has changed since it was checked.
+        """
+        rows = self.source.rows(lambda row: self.left_out.append(row.place))
+        yield from chunks_of(rows, size, self.source.name)
+        if self.source.file is not None and self._stamp is not None:
+            refuse_changed(self.source.file, self._stamp)

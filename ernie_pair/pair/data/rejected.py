@@ -83,11 +83,8 @@ def tell_rejected(name: str, bad: Sequence[BadRow], num_good: int, path: Optiona
         rejects.tell(num_good)
 
 
-class StreamedRejects:
+class StreamedRejects(Rejects):
     """A log of the rows that a stream leaves out in its first epoch; each is written to ``path`` at once."""
-
-    def __init__(self, name: str, path: Optional[Path]):
-        self.name, self.path, self.count = name, path, 0
 
     def __call__(self, row: BadRow) -> None:
         """Count a row that is left out, log the first, and write each to the file."""
@@ -101,7 +98,7 @@ class StreamedRejects:
                 file.write(_json_line(self.name, row))
         self.count += 1
 
-    def tell(self) -> None:
+    def tell(self, num_good: int = 0) -> None:
         """Log how many rows the first epoch left out; remove the file of an earlier run if none."""
         if not self.count:
             _remove_stale(self.path)

@@ -11,7 +11,7 @@ length. A changed file has other files here.
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -50,23 +50,24 @@ def cached_rows(
     MachineError when the disk does not keep what is written.
     """
     caches = [
-        None
-        if isinstance(source, TokenizedPairs)
-        else _cache_of(cache_dir, key_of(source, tokenizer, max_seq_len), tokenizer)
+        None if isinstance(source, TokenizedPairs) else _cache_of(cache_dir, source, tokenizer, max_seq_len)
         for source in sources
     ]
-    found = [None if cache is None else cache.read() for cache in caches]
-    either = [source.read() if rows is None else rows for source, rows in zip(sources, found)]
-    check(either)
-    for each in either:
+    encoded = [None if cache is None else cache.read() for cache in caches]
+    found = [source.read() if rows is None else rows for source, rows in zip(sources, encoded)]
+    check(found)
+    for each in found:
         if isinstance(each, Pairs) and len(each.bad) > MOST_BAD:
-            raise _too_many_bad(each)
+            raise InputError(
+                f"{each.path}: {len(each.bad)} rows are not pairs, more than {MOST_BAD}; is it the right "
+                f"file, and the right --encoding? The first: {each.bad[0].reason}"
+            )
     encode = partial(_encode, tokenizer, max_seq_len)
     return [
         cache.get(partial(encode, source, each), LOCK_SECONDS)
         if cache is not None and isinstance(each, Pairs)
         else each
-        for cache, source, each in zip(caches, sources, either)
+        for cache, source, each in zip(caches, sources, found)
     ]
 
 
@@ -77,47 +78,26 @@ def _encode(tokenizer: AnyTokenizer, max_seq_len: int, source: PairSource, pairs
     return encoded
 
 
-def _too_many_bad(pairs: Pairs) -> InputError:
-    return InputError(
-        f"{pairs.path}: {len(pairs.bad)} rows are not pairs, more than {MOST_BAD}; is it the right file, and "
-        f"the right --encoding? The first: {pairs.bad[0].reason}"
-    )
-
-
-def key_of(source: PairSource, tokenizer: AnyTokenizer, max_seq_len: int) -> Dict[str, object]:
-    """Return all that the encoded rows depend on, as a dictionary that JSON can hold. Raises InputError."""
-    return {
+def _cache_of(
+    cache_dir: Path, source: PairSource, tokenizer: AnyTokenizer, max_seq_len: int
+) -> KeyedCache[EncodedPairs]:
+    labels, columns = source.labels, asdict(source.columns)
+    key: Dict[str, object] = {
         "version": VERSION,
         "content": source.sha256(),
         "ending": ending_of(Path(source.name)) if source.is_file else "",
-        "columns": {
-            name: value for name, value in asdict(source.columns).items() if name != "query" or value
-        },
+        "columns": {name: value for name, value in columns.items() if name != "query" or value},
         "rules": asdict(source.rules),
-        "labels": _labels_of(source),
-        **({"labels are optional": True} if source.labels and source.labels.are_optional else {}),
+        "labels": labels and (labels.classes if labels.has_classes else labels.read_as),
         "vocabulary": tokenizer.sha256,
         "max_seq_len": max_seq_len,
     }
-
-
-def _labels_of(source: PairSource) -> Optional[object]:
-    if source.labels is None or source.labels.has_classes:
-        return source.labels.classes if source.labels else None
-    return source.labels.read_as
-
-
-def _cache_of(cache_dir: Path, key: Dict[str, object], tokenizer: AnyTokenizer) -> KeyedCache[EncodedPairs]:
+    if labels is not None and labels.are_optional:
+        key["labels are optional"] = True
     return KeyedCache(cache_dir, key, _write, partial(_load, tokenizer), kind="pairs-", ending=".arrow")
 
 
 def _write(rows: EncodedPairs, draft: Path) -> Dict[str, object]:
-    _write_table(draft, rows)
-    note = {"sha256": sha256_of_file(draft), "rows": len(rows), "num_cut": rows.num_cut}
-    return {**note, "bad": [list(row) for row in rows.bad]}
-
-
-def _write_table(path: Path, rows: EncodedPairs) -> None:
     """Write the rows as one Arrow record batch, so that their ids lie side by side in the file."""
     import pyarrow as pa
 
@@ -130,26 +110,24 @@ def _write_table(path: Path, rows: EncodedPairs) -> None:
     if rows.groups is not None:
         columns["group"] = pa.array(rows.groups, pa.int64())
     table = pa.table(columns)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+    with pa.OSFile(str(draft), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table, max_chunksize=max(1, len(rows)))
+    bad = [list(row) for row in rows.bad]
+    return {"sha256": sha256_of_file(draft), "rows": len(rows), "num_cut": rows.num_cut, "bad": bad}
 
 
 def _load(tokenizer: AnyTokenizer, note: Dict, path: Path) -> Optional[EncodedPairs]:
+    import pyarrow as pa
+
     if not is_whole_number(note.get("num_cut"), 0):
         return None
     bad = tuple(BadRow(*row) for row in note["bad"])
-    return _mapped(path, tokenizer, note["num_cut"], bad)
-
-
-def _mapped(path: Path, tokenizer: AnyTokenizer, num_cut: int, bad: Tuple[BadRow, ...]) -> EncodedPairs:
-    import pyarrow as pa
-
     table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
     (lists,) = table.column("input_ids").chunks
     heads = table.column("head").to_numpy()
     labels = table.column("label").to_numpy() if "label" in table.column_names else None
     starts = lists.offsets.to_numpy().astype(np.int64)
     ids, separators = lists.values.to_numpy(), len(tokenizer.pair_specials[1]) - 1
-    rows = EncodedPairs(ids, starts, heads, labels, tokenizer.pad_id, num_cut, bad, separators)
+    rows = EncodedPairs(ids, starts, heads, labels, tokenizer.pad_id, note["num_cut"], bad, separators)
     rows.groups = table.column("group").to_numpy() if "group" in table.column_names else None
     return rows

@@ -5,17 +5,19 @@ They have the names, the arguments and the order of those of the Trainer of Tran
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
 
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import EVENTS as EVENTS_FILE
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.train.best_checkpoint import BestModel, EarlyStopping
 from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import Hooks, TrainerControl
 from ernie_pair.train.run_log import metrics_in, read_events
+
+if TYPE_CHECKING:  # it loads paddle
+    from ernie_pair.pair.train.best_checkpoint import BestModel, EarlyStopping
 
 Metrics = Dict[str, float]
 
@@ -61,57 +63,48 @@ class PairCallback:
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the end of the construction of a trainer; there is no optimizer yet."""
-        return None
 
     def on_train_begin(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of the run, or its resumption."""
-        return None
 
     def on_epoch_begin(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of a pass over the training pairs, before the first step in it."""
-        return None
 
     def on_step_begin(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of a step."""
-        return None
 
     def on_substep_end(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a micro-batch that is not the last one of its step."""
-        return None
 
     def on_pre_optimizer_step(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle gradients that are complete, before the weights move."""
-        return None
 
     def on_optimizer_step(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle weights that have moved, before the gradients are cleared."""
-        return None
 
     def on_step_end(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a step; ``control`` says whether it will be logged, evaluated and saved."""
-        return None
 
     def on_epoch_end(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a step that ends a pass over the training pairs, after ``on_step_end``."""
-        return None
 
-    def on_log(
+    def on_log(  # fmt: skip
         self,
         args: PairConfig,
         state: TrainerState,
@@ -122,15 +115,13 @@ class PairCallback:
         **kwargs: Any,
     ) -> Optional[TrainerControl]:
         """Handle a training log line, every ``logging_freq`` steps."""
-        return None
 
     def on_prediction_step(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a batch of an evaluation or a prediction, of rank 0; ``control`` is not read."""
-        return None
 
-    def on_evaluate(
+    def on_evaluate(  # fmt: skip
         self,
         args: PairConfig,
         state: TrainerState,
@@ -141,9 +132,8 @@ class PairCallback:
         **kwargs: Any,
     ) -> Optional[TrainerControl]:
         """Handle an evaluation, including the one before the first step."""
-        return None
 
-    def on_predict(
+    def on_predict(  # fmt: skip
         self,
         args: PairConfig,
         state: TrainerState,
@@ -154,9 +144,8 @@ class PairCallback:
         **kwargs: Any,
     ) -> Optional[TrainerControl]:
         """Handle a prediction; ``metrics`` are empty without labels."""
-        return None
 
-    def on_save(
+    def on_save(  # fmt: skip
         self,
         args: PairConfig,
         state: TrainerState,
@@ -167,13 +156,11 @@ class PairCallback:
         **kwargs: Any,
     ) -> Optional[TrainerControl]:
         """Handle a checkpoint that has been written."""
-        return None
 
     def on_train_end(
         self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the end of the run: finished, stopped early, or interrupted."""
-        return None
 
 
 EVENTS = tuple(name for name in vars(PairCallback) if name.startswith("on_"))
@@ -197,7 +184,7 @@ def checked_callback(callback) -> PairCallback:
 
 
 class Callbacks:
-    """The callbacks of a run, and the state that they are told; all ranks call them, at the same places.
+    """The callbacks of a run, and the state that they see; all ranks call them, at the same places.
 
     An event that no callback of rank 0 overrides costs nothing, neither a call nor a collective.
     """
@@ -212,7 +199,9 @@ class Callbacks:
     ):
         self.callbacks, self.args, self.state = list(callbacks), args, state
         self.world, self.all_reduce = world, all_reduce
-        self.heard = gather_results(all_reduce, world, lambda: self._overridden())[0]
+        kinds, base = [type(callback) for callback in self.callbacks], vars(PairCallback)
+        own = [name for name in EVENTS if any(getattr(kind, name) is not base[name] for kind in kinds)]
+        self.heard = gather_results(all_reduce, world, lambda: own)[0]
 
     def call(self, event: str, control: TrainerControl, **kwargs) -> None:
         """Call the method ``event`` of every callback, and set ``control`` on all ranks as rank 0 leaves it.
@@ -227,10 +216,6 @@ class Callbacks:
     def call_first(self, event: str, **kwargs) -> None:
         """Call the method ``event`` of every callback on rank 0 alone; ``control`` is not read."""
         self._call(event, TrainerControl(), **kwargs)
-
-    def _overridden(self) -> List[str]:
-        own = [type(callback) for callback in self.callbacks]
-        return [name for name in EVENTS if any(getattr(c, name) is not vars(PairCallback)[name] for c in own)]
 
     def _call(self, event: str, control: TrainerControl, **kwargs) -> Dict[str, bool]:
         asked = replace(control)
@@ -314,7 +299,7 @@ class CallingHooks(Hooks):
             for event in read_events(output_dir / EVENTS_FILE, state)
         ]
 
-    def tell_end(self, state: TrainState, best: BestModel, stopping: EarlyStopping) -> None:
+    def tell_end(self, state: TrainState, best: "BestModel", stopping: "EarlyStopping") -> None:
         """Log why the run ended before its last step, if it did, and which of its models is the best."""
         if state.step < self.lines.max_steps:
             is_early = stopping.is_due(state)

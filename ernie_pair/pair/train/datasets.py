@@ -10,13 +10,20 @@ import numpy as np
 
 from data_tools.files.errors import InputError, counted
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.inference.token_rows import Batch, EncodedPairs, open_tokenizer
+from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts, open_tokenizer
 from ernie_pair.models.labels import RANKING, UNLABELLED, Labels
 from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
+from ernie_pair.models.temperature import both_orders
 from ernie_pair.pair.audit.audit_pairs import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.data.encoded_pairs import candidate_steps, encode_both_orders, join_rows, training_steps
+from ernie_pair.pair.data.encoded_pairs import (
+    StreamRules,
+    UserCollator,
+    join_rows,
+    streamed_steps,
+    training_steps,
+)
 from ernie_pair.pair.data.in_memory_pairs import (
     GivenPairs,
     TokenForm,
@@ -30,8 +37,6 @@ from ernie_pair.pair.data.pair_records import ROLES, Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
-from ernie_pair.pair.data.row_stream import StreamRules, streamed_steps
-from ernie_pair.pair.data.user_collator import UserCollator
 from ernie_pair.pair.targets.metrics import class_weights_of
 from ernie_pair.pair.targets.ranking_metrics import training_groups
 from ernie_pair.pair.targets.target_metrics import refuse_unmeasurable
@@ -82,16 +87,17 @@ def open_pairs(
     Raises InputError when a row, a label or a flag cannot be used.
     """
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
-    labels = source.spec.labels
-    make = partial(_stream, collator=collator) if config.streaming else _hold
-    data = make(config, sources, tokenizer, labels, world)
+    opened = _open_stream if config.streaming else _open_in_memory
+    data = opened(config, sources, tokenizer, source.spec.labels, world, collator)
     if config.scored_as == "average":
         if isinstance(sources["dev"], TokenizedPairs):
             raise InputError(
                 "--symmetric average scores the dev pairs in both orders of their texts, and "
                 f"{sources['dev'].flag} holds token ids; give texts there"
             )
-        data.dev.orders = encode_both_orders(sources["dev"].read(), tokenizer, config.max_seq_len)
+        dev = sources["dev"].read()
+        texts = both_orders(dev.left, dev.right)
+        data.dev.orders = encode_texts(*texts, None, tokenizer, config.max_seq_len)
     for rows in filter(None, (data.train, data.dev, data.dev.orders)):
         rows.collator = collator
     if data.dev.groups is not None:
@@ -102,53 +108,51 @@ def open_pairs(
     return data._replace(hashes={**data.hashes, "vocabulary": tokenizer.sha256})
 
 
-def _hold(
-    config: PairConfig, sources: Dict[str, PairSource], tokenizer: AnyTokenizer, labels: Labels, world: World
+def _open_in_memory(
+    config: PairConfig,
+    sources: Dict[str, PairSource],
+    tokenizer: AnyTokenizer,
+    labels: Labels,
+    world: World,
+    collator: Optional[UserCollator],
 ) -> PairData:
-    cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     in_order = list(sources.values())
     check = partial(_refuse_labels, config, labels, in_order)
-    *training, dev = cached_rows(cache_dir, in_order, tokenizer, config.max_seq_len, check)
-    for (split, source), rows in zip(sources.items(), (*training, dev)):
-        _describe(source, rows, labels)
-        told = _rejected(config, split) if world.is_first else None
-        tell_rejected(source.name, rows.bad, len(rows), told)
+    found = cached_rows(_cache_dir(config), in_order, tokenizer, config.max_seq_len, check)
+    for (split, source), rows in zip(sources.items(), found):
+        _describe(config, split, source, rows, labels, world)
     ids = [source.flag for source in in_order if isinstance(source, TokenizedPairs)]
     if ids:
         logger.info("%s: token ids, neither audited nor cached", ", ".join(ids))
     elif world.is_first:
-        warn_before_training(cache_dir, {split: sources[split] for split in ("train", "dev")})
-    train = join_rows(training)
-    steps, num_rows = _steps_of(config, train)
+        warn_before_training(_cache_dir(config), {split: sources[split] for split in ("train", "dev")})
+    train, candidates = join_rows(found[:-1]), None
+    if train.groups is not None:
+        candidates = training_groups(train.groups, train.known_labels, config.most_candidates)
+        logger.info("%d queries to learn from, %d rows", len(candidates), sum(map(len, candidates)))
     updates = partial(
-        steps,
+        training_steps,
+        train,
         config.seed,
         config.batch_size,
         world,
         bucket=config.bucket,
         accumulation_steps=config.gradient_accumulation_steps,
+        candidates=candidates,
     )
-    hashes = {source.flag: source.sha256() for source in sources.values()}
+    hashes = {source.flag: source.sha256() for source in in_order}
     weights = class_weights_of(config.class_weights, len(labels.names), train.labels, sources["train"].name)
     if weights is not None:
         logger.info("class weights: %s", ", ".join(map("%.4g %s".__mod__, zip(weights, _shown(labels)))))
     files = [
         DataFile(split, source.name, hashes[source.flag], len(rows))
-        for (split, source), rows in zip(sources.items(), (*training, dev))
+        for (split, source), rows in zip(sources.items(), found)
     ]
-    return PairData(updates, num_rows, dev, hashes, weights, files, train)
+    num_rows = len(train) if candidates is None else len(candidates)
+    return PairData(updates, num_rows, found[-1], hashes, weights, files, train)
 
 
-def _steps_of(config: PairConfig, train: EncodedPairs) -> Tuple[Callable, int]:
-    """Return what gives the steps of ``train``, and of how many rows an epoch is; a query counts as one."""
-    if train.groups is None:
-        return partial(training_steps, train), len(train)
-    candidates = training_groups(train.groups, train.known_labels, config.most_candidates)
-    logger.info("%d queries to learn from, %d rows", len(candidates), sum(map(len, candidates)))
-    return partial(candidate_steps, train, candidates), len(candidates)
-
-
-def _stream(
+def _open_stream(
     config: PairConfig,
     sources: Dict[str, PairSource],
     tokenizer: AnyTokenizer,
@@ -162,13 +166,11 @@ def _stream(
     elif not train.is_file:
         raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
     next(train.rows())  # its layout is understood, or the run ends here
-    cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     check = partial(_refuse_labels, config, labels, [dev])
     weights = class_weights_of(config.class_weights, len(labels.names), None, train.name)
-    (dev_rows,) = cached_rows(cache_dir, [dev], tokenizer, config.max_seq_len, check)
+    (dev_rows,) = cached_rows(_cache_dir(config), [dev], tokenizer, config.max_seq_len, check)
     logger.info("%s: streamed, its rows neither counted nor audited", train.name)
-    _describe(dev, dev_rows, labels)
-    tell_rejected(dev.name, dev_rows.bad, len(dev_rows), _rejected(config, "dev") if world.is_first else None)
+    _describe(config, "dev", dev, dev_rows, labels, world)
     rules = StreamRules(
         config.seed,
         config.pairs_per_step(world.size),
@@ -178,7 +180,7 @@ def _stream(
         config.gradient_accumulation_steps,
         collator,
     )
-    rejects = StreamedRejects(train.name, _rejected(config, "train") if world.is_first else None)
+    rejects = StreamedRejects(train.name, _rejected(config, "train", world))
     updates = partial(streamed_steps, train, tokenizer, rules, world, rejects=rejects)
     hashes = {train.flag: train.sha256_of_ends(), dev.flag: dev.sha256()}
     files = [
@@ -188,6 +190,10 @@ def _stream(
     return PairData(updates, 0, dev_rows, hashes, weights, files)
 
 
+def _cache_dir(config: PairConfig) -> Path:
+    return Path(config.cache_dir or Path(config.output_dir) / "cache")
+
+
 def _refuse_labels(
     config: PairConfig,
     labels: Labels,
@@ -195,41 +201,39 @@ def _refuse_labels(
     found: Sequence[Union[Pairs, EncodedPairs]],
 ) -> None:
     """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
-    of = config.best_metric, found[-1].known_labels, labels
-    refuse_unmeasurable(*of, sources[-1].name, found[-1].groups)
-    if len(sources) > 1 and found[0].groups is not None:
-        refuse_unmeasurable(
-            config.best_metric, found[0].known_labels, labels, sources[0].name, found[0].groups
-        )
+    metric, train, dev = config.best_metric, found[0], found[-1]
+    refuse_unmeasurable(metric, dev.known_labels, labels, sources[-1].name, dev.groups)
     if len(sources) > 1:
-        class_weights_of(config.class_weights, len(labels.names), found[0].labels, sources[0].name)
+        if train.groups is not None:
+            refuse_unmeasurable(metric, train.known_labels, labels, sources[0].name, train.groups)
+        class_weights_of(config.class_weights, len(labels.names), train.labels, sources[0].name)
 
 
-def _rejected(config: PairConfig, split: str) -> Path:
-    return Path(config.output_dir) / f"{split}{ENDING}"
+def _rejected(config: PairConfig, split: str, world: World) -> Optional[Path]:
+    return Path(config.output_dir) / f"{split}{ENDING}" if world.is_first else None
 
 
-def _describe(source: PairSource, rows: EncodedPairs, labels: Labels) -> None:
+def _describe(
+    config: PairConfig, split: str, source: PairSource, rows: EncodedPairs, labels: Labels, world: World
+) -> None:
+    """Log what the rows of a source are, and write down those that were left out."""
     known = np.zeros(0, np.int64) if rows.labels is None else rows.labels
     if source.labels is not None and source.labels.are_optional:
         known = known[known != UNLABELLED]
-    shares = _shares(known, labels)
+    if labels.has_classes:
+        counts = np.bincount(known, minlength=len(labels.names)).tolist()
+        shares = ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
+    elif labels.target == RANKING:
+        shares = f"{int(known.sum())} of them relevant"
+    else:
+        low, high = float(known.min()), float(known.max())
+        shares = f"labels from {low:.4g} to {high:.4g}, mean {known.mean():.4g}"
     if len(known) < len(rows):
         shares = f"{shares}, {len(rows) - len(known)} without label"
     logger.info("%s: %d pairs (%s), %.1f tokens each", source.name, len(rows), shares, rows.lengths.mean())
     if rows.num_cut:
         logger.info("%s: cut to --max_seq_len: %s", source.name, counted(rows.num_cut, "pair"))
-
-
-def _shares(found: np.ndarray, labels: Labels) -> str:
-    """Return what the labels [N] of a file are, in words."""
-    if labels.has_classes:
-        counts = np.bincount(found, minlength=len(labels.names)).tolist()
-        return ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
-    if labels.target == RANKING:
-        return f"{int(found.sum())} of them relevant"
-    low, high = float(found.min()), float(found.max())
-    return f"labels from {low:.4g} to {high:.4g}, mean {found.mean():.4g}"
+    tell_rejected(source.name, rows.bad, len(rows), _rejected(config, split, world))
 
 
 def _shown(labels: Labels) -> List[str]:
@@ -241,7 +245,7 @@ def _shown(labels: Labels) -> List[str]:
 
 
 # A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
-# from a list, a generator or any other iterable; rows may be token ids, see `tokenized_pairs`.
+# from a list, a generator or any other iterable; rows may be token ids, see `TokenizedPairs`.
 PairDataset = Union[str, Path, Iterable]
 
 AnySource = Union[PairSource, GivenPairs, TokenizedPairs]

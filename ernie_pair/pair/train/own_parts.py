@@ -4,7 +4,7 @@ The names are those of the Trainer of transformers and PaddleNLP.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
@@ -52,18 +52,6 @@ class Predictions:
     probabilities: np.ndarray  # float64 [N, C], calibrated if the model is
     scores: Optional[np.ndarray] = None  # float64 [N], of a model without classes
 
-    @classmethod
-    def of_scores(
-        cls,
-        outputs: np.ndarray,
-        label_ids: Optional[np.ndarray],
-        metrics: Dict[str, float],
-        scores: np.ndarray,
-    ) -> "Predictions":
-        """Return the predictions of a model without classes: its outputs [N, 1] and their scores [N]."""
-        no_classes, no_shares = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
-        return cls(outputs, label_ids, metrics, no_classes, [], no_shares, scores)
-
     def __iter__(self) -> Iterator[Any]:
         """Iterate over (predictions, label_ids, metrics)."""
         return iter((self.predictions, self.label_ids, self.metrics))
@@ -78,35 +66,35 @@ class Predictions:
             return self
         count = len(self.predictions) + len(bad)
         places = np.setdiff1d(np.arange(count), [row.place for row in bad])
+
+        def spread(values: Optional[np.ndarray], empty: float) -> Any:
+            """Return ``values`` [N, ...] in their places among all rows, the others ``empty``."""
+            if values is None:
+                return None
+            shape: Tuple[int, ...] = (count, *values.shape[1:])
+            all_rows = np.full(shape, empty, dtype=values.dtype)
+            all_rows[places] = values
+            return all_rows
+
+        outputs = spread(self.predictions, np.nan)
         if self.scores is not None:
-            labels = None if self.label_ids is None else _spread(self.label_ids, places, count, np.nan)
-            outputs, scores = (
-                _spread(each, places, count, np.nan) for each in (self.predictions, self.scores)
-            )
-            return Predictions.of_scores(outputs, labels, self.metrics, scores)
+            labels, scores = spread(self.label_ids, np.nan), spread(self.scores, np.nan)
+            return replace(self, predictions=outputs, label_ids=labels, scores=scores)
         names = iter(self.names)
         return Predictions(
-            _spread(self.predictions, places, count, np.nan),
-            None if self.label_ids is None else _spread(self.label_ids, places, count, -1),
+            outputs,
+            spread(self.label_ids, -1),
             self.metrics,
-            _spread(self.classes, places, count, -1),
+            spread(self.classes, -1),
             [next(names) if is_pair else "" for is_pair in np.isin(np.arange(count), places)],
-            _spread(self.probabilities, places, count, np.nan),
+            spread(self.probabilities, np.nan),
         )
 
 
 def with_times(metrics: Dict[str, float], seconds: float, count: int) -> Dict[str, float]:
     """Return ``metrics`` and, behind them, the times of ``count`` rows; a metric of such a name stays."""
-    times = dict(zip(TIMES, (round(seconds, 4), round(count / max(seconds, 1e-9), 3))))
-    return {**metrics, **{name: value for name, value in times.items() if name not in metrics}}
-
-
-def _spread(values: np.ndarray, places: np.ndarray, count: int, empty: float) -> np.ndarray:
-    """Return ``values`` [N, ...] in their ``places`` among ``count`` rows, the others ``empty``."""
-    shape: Tuple[int, ...] = (count, *values.shape[1:])
-    all_rows = np.full(shape, empty, dtype=values.dtype)
-    all_rows[places] = values
-    return all_rows
+    times = zip(TIMES, (round(seconds, 4), round(count / max(seconds, 1e-9), 3)))
+    return {**metrics, **{name: value for name, value in times if name not in metrics}}
 
 
 OF_THE_OPTIMIZER = ("weight_decay", "layer_decay", "grad_clip")

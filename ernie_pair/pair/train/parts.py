@@ -246,8 +246,15 @@ class TrainingParts:
             )
         if not self._weight_of_all:  # micro-batches of the user's own, which all count the same
             self._weight_of_all = float(self._num_micro_batches * self._job.process_group.size)
-        if not self._is_open:
-            self._open_plain_pass()
+        if not self._is_open:  # a loss that was computed beside ``forward`` and ``loss``
+            self._weight, self._has_own_loss = 1.0, True
+            if isinstance(self._job.parallel, Zero2):
+                raise InputError(
+                    "--sharding stage2 sums gradients in the forward pass of its own, and this loss is of "
+                    "parts.model; use parts.forward(batch)"
+                )
+            if self._backwards == self._num_micro_batches - 1:
+                self._pass.callback(self._job.parallel.average)
         with self._pass:
             self._job.backward(loss, self._weight, self._weight_of_all)
         self._is_open = False
@@ -269,7 +276,12 @@ class TrainingParts:
                 f"update: backward was called {self._backwards} times, and a step has "
                 f"{self._num_micro_batches} micro-batches (--gradient_accumulation_steps); call it for each"
             )
-        self._refuse_ignored_flags(job.config)
+        for name, nothing in OF_THE_LOSS.items():
+            if self._has_own_loss and getattr(job.config, name) != nothing:
+                raise InputError(
+                    f"--{name} {getattr(job.config, name)} is part of parts.loss, and this loop has a loss "
+                    "of its own; use parts.loss(batch), or leave it out"
+                )
         rate = self.learning_rate(self.step + 1 - job.skipped_updates)
         numbers: Dict[str, float] = {"learning_rate": rate}
         if job.judges:
@@ -350,26 +362,6 @@ class TrainingParts:
                 f"the loss is not finite up to step {number} of your loop; lower --learning_rate, or look at "
                 "the samples; --on_nan skip leaves such a step out"
             )
-
-    def _open_plain_pass(self) -> None:
-        """Begin the backward pass of a loss that was computed beside ``forward`` and ``loss``."""
-        self._weight, self._has_own_loss = 1.0, True
-        parallel = self._job.parallel
-        if isinstance(parallel, Zero2):
-            raise InputError(
-                "--sharding stage2 sums gradients in the forward pass of its own, and this loss is of "
-                "parts.model; use parts.forward(batch)"
-            )
-        if self._backwards == self._num_micro_batches - 1:
-            self._pass.callback(parallel.average)
-
-    def _refuse_ignored_flags(self, config: PairConfig) -> None:
-        for name, nothing in OF_THE_LOSS.items():
-            if self._has_own_loss and getattr(config, name) != nothing:
-                raise InputError(
-                    f"--{name} {getattr(config, name)} is part of parts.loss, and this loop has a loss of "
-                    "its own; use parts.loss(batch), or leave it out"
-                )
 
 
 class Steps:

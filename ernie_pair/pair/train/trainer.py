@@ -30,7 +30,6 @@ from paddle.optimizer.lr import LRScheduler
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError
-from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.inference.pair_tokenizer import PairTokenizer, ShownPair
 from ernie_pair.inference.scores import decide, refuse_threshold, refuse_threshold_out_of_range, scores_of
 from ernie_pair.inference.token_rows import WINDOW, EncodedPairs
@@ -41,11 +40,10 @@ from ernie_pair.models.networks.plain_model import PlainModel, save_classifier
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import Calibration, read_calibration, score_pairs
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.data.encoded_pairs import encode_pairs, encode_texts
+from ernie_pair.pair.data.encoded_pairs import DataCollator, UserCollator, encode_pairs, encode_texts
 from ernie_pair.pair.data.in_memory_pairs import TokenForm, TokenizedPairs, held
 from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.rejected import tell_rejected
-from ernie_pair.pair.data.user_collator import DataCollator, UserCollator
 from ernie_pair.pair.targets.ranking_metrics import groups_of
 from ernie_pair.pair.targets.target_metrics import (
     OF_TARGET,
@@ -129,7 +127,7 @@ class TrainResult(NamedTuple):
     is_done: bool  # False: stopped early, or by a callback
 
 
-class _Asked(NamedTuple):
+class _Outputs(NamedTuple):
     """Logits float32 [N, C], labels [N] or None, the bad rows, and the queries int64 [N] of candidates."""
 
     logits: np.ndarray
@@ -190,7 +188,14 @@ class PairTrainer:
         vocab_file: Union[str, Path, None] = None,
         weights: Union[str, Path, None] = None,
     ):
-        _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers, data_collator)
+        _refuse_wrong_types(
+            model,
+            config,
+            optimizers,
+            compute_metrics=compute_metrics,
+            compute_loss_func=compute_loss_func,
+            data_collator=data_collator,
+        )
         self.overridden = overridden(self, PairTrainer)
         self.compute_loss_func, (self.optimizer, self.lr_scheduler) = compute_loss_func, optimizers
         self._optimizers, self.has_asked_flags = tuple(optimizers), False
@@ -296,14 +301,7 @@ class PairTrainer:
         unchanged weights is saved with it. An earlier saved model without added files is replaced. Raises
         InputError if ``folder`` contains anything else, MachineError if it cannot be written.
         """
-        all_reduce = join_process_group(self.world).all_reduce
-        vocab_file, max_seq_len = self._start.source.vocab_file, self.config.max_seq_len
-
-        def save() -> None:
-            if self.world.is_first:
-                save_classifier(Path(folder), self.model, vocab_file, max_seq_len, self._folder)
-
-        gather_results(all_reduce, self.world, save)
+        self._on_first(save_classifier, Path(folder))
 
     def export(self, folder: Union[str, Path], **flags: Any) -> None:
         """Export the current model to ``folder``, as ``ernie-pair export`` does; see `PairPredictor`.
@@ -311,14 +309,17 @@ class PairTrainer:
         ``flags``: those of `ExportConfig`, such as format="onnx". Raises InputError for what cannot be
         exported or would be lost, CheckpointError if the export answers differently from the model.
         """
-        all_reduce = join_process_group(self.world).all_reduce
+        self._on_first(export_current, Path(folder), flags)
+
+    def _on_first(self, write: Callable, folder: Path, *more: Any) -> None:
+        """Write the current model to ``folder`` on rank 0; what fails there is raised on all ranks."""
         vocab_file, max_seq_len = self._start.source.vocab_file, self.config.max_seq_len
 
-        def export() -> None:
+        def run() -> None:
             if self.world.is_first:
-                export_current(Path(folder), self.model, vocab_file, max_seq_len, self._folder, flags)
+                write(folder, self.model, vocab_file, max_seq_len, self._folder, *more)
 
-        gather_results(all_reduce, self.world, export)
+        gather_results(join_process_group(self.world).all_reduce, self.world, run)
 
     def train(self) -> TrainResult:
         """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing if it is finished.
@@ -390,17 +391,17 @@ class PairTrainer:
         """
         begin = time.monotonic()
         chosen = self._calibration().chosen_symmetry(symmetric, str(self._folder))
-        given = self.eval_dataset if eval_dataset is None else eval_dataset
-        found = self._ask(self._pairs_of("dev", given), chosen)
-        return self._with_times(self._metrics_of(found), begin, len(found.logits))
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        outputs = self._ask(self._pairs_of("dev", dataset), chosen)
+        return self._with_times(self._metrics_of(outputs), begin, len(outputs.logits))
 
-    def _evaluate(self, dataset: Optional[PairDataset], symmetric: str) -> Dict[str, float]:
-        return self._metrics_of(self._ask(self._pairs_of("dev", dataset), symmetric))
-
-    def _metrics_of(self, found: _Asked) -> Dict[str, float]:
-        if found.labels is None:
+    def _metrics_of(self, outputs: _Outputs) -> Dict[str, float]:
+        if outputs.labels is None:
             return {}
-        return self._measure(found.groups)(found.logits, found.labels)
+        measure, own = measure_of(self._start.source.spec.labels, outputs.groups), self.compute_metrics
+        all_reduce = join_process_group(self.world).all_reduce
+        measured = UserMetrics(measure, own, self.config.best_metric, self.world, all_reduce)
+        return measured(outputs.logits, outputs.labels)
 
     def _with_times(self, metrics: Dict[str, float], begin: float, count: int) -> Dict[str, float]:
         """Return ``metrics`` and the times of ``count`` rows since ``begin``, those of the first rank."""
@@ -425,17 +426,18 @@ class PairTrainer:
         chosen = saved.chosen_symmetry(symmetric, str(self._folder))
         first, dataset = split_first(dataset)
         labelled = is_labelled(self._pairs_of("test", first))
-        asked = self._ask(self._pairs_of("test", dataset, labelled), chosen)
-        logits, labels, bad, _ = asked
-        metrics = self._with_times(self._metrics_of(asked), begin, len(logits))
-        meant = self._start.source.spec.labels
-        if not meant.has_classes:
-            scores = scores_of(logits, meant.label_range)
-            self._tell("on_predict", metrics=dict(metrics))
-            return Predictions.of_scores(logits, labels, metrics, scores).with_bad_rows(bad)
-        decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
-        names = [meant.names[number] for number in decided.classes]
-        found = Predictions(logits, labels, metrics, decided.classes, names, decided.probabilities)
+        outputs = self._ask(self._pairs_of("test", dataset, labelled), chosen)
+        logits, label_ids, bad, _ = outputs
+        metrics = self._with_times(self._metrics_of(outputs), begin, len(logits))
+        labels = self._start.source.spec.labels
+        if labels.has_classes:
+            decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
+            names = [labels.names[number] for number in decided.classes]
+            found = Predictions(logits, label_ids, metrics, decided.classes, names, decided.probabilities)
+        else:
+            scores = scores_of(logits, labels.label_range)
+            no_classes, no_shares = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
+            found = Predictions(logits, label_ids, metrics, no_classes, [], no_shares, scores)
         self._tell("on_predict", metrics=dict(metrics))
         return found.with_bad_rows(bad)
 
@@ -477,11 +479,6 @@ class PairTrainer:
             self.model.set_state_dict(before)
         return TrainResult(state.step, {}, state.best_metric, None, state.step == run.job.total_steps)
 
-    def _train(self, signals: StopSignals) -> TrainResult:
-        run = self._open_run()
-        self._casting, self.state = run.job.precision.casting, run.state
-        return self._result(run, run.train(signals))
-
     def _open_run(self) -> PairRun:
         data = self._open_data()
         self._flags_loss = loss_of(self.model.spec.labels, self.config, data.class_weights)
@@ -514,13 +511,16 @@ class PairTrainer:
                     self.config, replace(self.state), control, model=self.model, **kwargs
                 )
 
-    def _result(self, run: PairRun, state: TrainState) -> TrainResult:
-        best = run.hooks.best.folder()
-        metrics = run.hooks.best_metrics
+    def _train(self, signals: StopSignals) -> TrainResult:
+        run = self._open_run()
+        self._casting, self.state = run.job.precision.casting, run.state
+        state = run.train(signals)
+        best, metrics = run.hooks.best.folder(), run.hooks.best_metrics
         if best is not None:
             self._folder = best
             load_best(self.model, best)
-            metrics = metrics or self._evaluate(self.eval_dataset, self.config.scored_as)
+            dev = self._pairs_of("dev", self.eval_dataset)
+            metrics = metrics or self._metrics_of(self._ask(dev, self.config.scored_as))
         is_done = state.step == run.job.total_steps
         return TrainResult(state.step, metrics, state.best_metric, best, is_done)
 
@@ -533,7 +533,7 @@ class PairTrainer:
         token_types = self._start.source.spec.token_types
         return TokenForm(self.tokenizer.tokenizer, self.config.max_seq_len, token_types)
 
-    def _ask(self, source, symmetric: str) -> _Asked:
+    def _ask(self, source, symmetric: str) -> _Outputs:
         """Return what the model says of all pairs, which are read window by window."""
         bad: List[BadRow] = []
         logits, labels = [], []
@@ -555,20 +555,19 @@ class PairTrainer:
                     queries += pairs.queries or pairs.left
         tell_rejected(source.name, bad, sum(map(len, logits)), None)
         if source.labels is None:
-            return _Asked(np.concatenate(logits), None, bad)
-        is_ranked = source.labels.target == RANKING
-        groups = groups_of(queries) if is_ranked else None
-        return _Asked(np.concatenate(logits), np.concatenate(labels), bad, groups)
+            return _Outputs(np.concatenate(logits), None, bad)
+        groups = groups_of(queries) if source.labels.target == RANKING else None
+        return _Outputs(np.concatenate(logits), np.concatenate(labels), bad, groups)
 
     def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
-        if symmetric == "average":
-            return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
-        # With their labels, which a data_collator may want.
-        return self._logits_of_rows(encode_pairs(pairs, self.tokenizer.tokenizer, self.config.max_seq_len))
+        tokenizer, longest = self.tokenizer.tokenizer, self.config.max_seq_len
+        if symmetric != "average":  # with their labels, which a data_collator may want
+            return self._logits_of_rows(encode_pairs(pairs, tokenizer, longest))
 
-    def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-        rows = encode_texts(left, right, None, self.tokenizer.tokenizer, self.config.max_seq_len)
-        return self._logits_of_rows(rows)
+        def logits_of_texts(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+            return self._logits_of_rows(encode_texts(left, right, None, tokenizer, longest))
+
+        return score_pairs(logits_of_texts, pairs.left, pairs.right, symmetric)
 
     def _logits_of_rows(self, rows: EncodedPairs) -> np.ndarray:
         was_training = self.model.training
@@ -583,30 +582,21 @@ class PairTrainer:
             if was_training:
                 self.model.train()
 
-    def _measure(self, groups: Optional[np.ndarray]) -> UserMetrics:
-        all_reduce = join_process_group(self.world).all_reduce
-        measure = measure_of(self._start.source.spec.labels, groups)
-        return UserMetrics(measure, self.compute_metrics, self.config.best_metric, self.world, all_reduce)
 
-
-def _refuse_wrong_types(model, config, compute_metrics, compute_loss_func, optimizers, data_collator) -> None:
+def _refuse_wrong_types(model, config, optimizers, **functions) -> None:
     """Raise InputError that names the argument of PairTrainer whose type is wrong."""
-    pair = optimizers if isinstance(optimizers, (tuple, list)) and len(optimizers) == 2 else (0, 0)
+    is_pair = isinstance(optimizers, (tuple, list)) and len(optimizers) == 2
+    kinds = (Optimizer, type(None)), (LRScheduler, type(None))
     if not isinstance(model, (str, Path, nn.Layer)):
         kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         wrong = f"model takes a name, a folder or a paddle.nn.Layer, not {kind}"
     elif not isinstance(config, PairConfig):
         wrong = f"config takes a PairConfig, not {config!r:.60}"
-    elif not (compute_metrics is None or callable(compute_metrics)):
-        wrong = f"compute_metrics takes a function, not {compute_metrics!r:.60}"
-    elif not (compute_loss_func is None or callable(compute_loss_func)):
-        wrong = f"compute_loss_func takes a function, not {compute_loss_func!r:.60}"
-    elif not (
-        isinstance(pair[0], (Optimizer, type(None))) and isinstance(pair[1], (LRScheduler, type(None)))
-    ):
+    elif not (is_pair and all(map(isinstance, optimizers, kinds))):
         wrong = "optimizers takes (an optimizer, a scheduler) of Paddle's, each of them or None"
-    elif not (data_collator is None or callable(data_collator)):
-        wrong = f"data_collator takes a function, not {data_collator!r:.60}"
     else:
-        return
+        faults = [name for name, value in functions.items() if not (value is None or callable(value))]
+        if not faults:
+            return
+        wrong = f"{faults[0]} takes a function, not {functions[faults[0]]!r:.60}"
     raise InputError(f"PairTrainer: {wrong}; correct it")

@@ -13,7 +13,7 @@ from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.models.temperature import Calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.robustness.rules import is_negated
+from ernie_pair.pair.robustness.perturb import is_negated
 from ernie_pair.pair.targets.bootstrap import bootstrap_intervals
 from ernie_pair.pair.targets.metrics import (
     METRICS,

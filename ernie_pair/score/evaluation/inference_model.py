@@ -19,8 +19,8 @@ from ernie_pair.models.networks.kernel_path import casting, choose_path, logits_
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import read_calibration, score_pairs
 from ernie_pair.pair.config.ask_config import AskConfig
-from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World, launched_world

@@ -22,8 +22,15 @@ from ernie_pair.pair.audit.new_pairs import NewPair, refuse_ending, write_new_pa
 from ernie_pair.pair.config.named_models import RobustnessFlags
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.robustness.perturb import ALL, CHANGING, Perturbed, Perturbing, parse_kinds, perturb
-from ernie_pair.pair.robustness.rules import UNKNOWN
+from ernie_pair.pair.robustness.perturb import (
+    ALL,
+    CHANGING,
+    UNKNOWN,
+    Perturbed,
+    Perturbing,
+    parse_kinds,
+    perturb,
+)
 from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World

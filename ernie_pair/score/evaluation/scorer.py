@@ -17,10 +17,9 @@ from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.temperature import score_pairs
-from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import FileSource, PairSource
+from ernie_pair.pair.data.pair_source import CheckedPairs, FileSource, PairSource
 from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
 
 INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")

@@ -14,8 +14,14 @@ from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run
 from ernie_pair.mining import neighbours
 from ernie_pair.mining import neighbours as kept_blocks
-from ernie_pair.mining.implied_pairs import MiningRules, TextGraph, implied_differences, transitive_pairs
-from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
+from ernie_pair.mining.mine_pairs import (
+    MineConfig,
+    MiningRules,
+    TextGraph,
+    implied_differences,
+    mine_pairs,
+    transitive_pairs,
+)
 from ernie_pair.mining.neighbours import Embeddings, KeptBlocks, Ngrams, Range, nearest
 from ernie_pair.pair.audit.findings import coded
 from ernie_pair.pair.data.pair_file import read_pairs

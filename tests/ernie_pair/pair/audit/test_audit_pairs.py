@@ -12,8 +12,7 @@ from data_tools.options.cli import exit_code_of, parse_config
 from ernie_pair.__main__ import _run
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_of, audit_pairs, same_of
-from ernie_pair.pair.audit.audit_report import report_lines, warnings_of
-from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.audit.findings import coded, report_lines, warnings_of
 from ernie_pair.pair.data.pair_file import read_file
 
 CLEAN = ["今天 天气 1", "明天 昨天 0", "大小 多少 1", "上下 左右 0"]
@@ -61,10 +60,6 @@ def test_repeats_are_found_ignoring_case_and_width(tmp_path):
     assert lines_of(tmp_path, "repeated", *rows) == ["train.tsv:6", "train.tsv:7", "train.tsv:8"]
 
 
-def test_punctuation_only_texts_are_not_all_equal(tmp_path):
-    assert found(tmp_path, "？ ！ 0", "。 ！ 1", "？ ！ 0") == {("train", "repeated"): 1}
-
-
 def test_a_multiline_text_is_one_text(tmp_path):
     lines = [{"s1": "一\n二", "s2": text, "label": 1} for text in ("三", "四", "三")]
     path = tmp_path / "train.json"
@@ -74,22 +69,23 @@ def test_a_multiline_text_is_one_text(tmp_path):
     assert [(f.kind, f.rows) for f in made.findings] == [("repeated", 1)]
 
 
-def test_conflicting_labels_are_found_in_either_order(tmp_path):
-    rows = [*CLEAN, "今天 天气 0", "昨天 明天 1", "昨天 明天 1"]
-    assert found(tmp_path, *rows) == {("train", "contradicted"): 5}
-    lines = lines_of(tmp_path, "contradicted", *rows)
-    assert lines == [f"train.tsv:{number}" for number in (1, 5, 2, 6, 7)]
-
-
-def test_a_swapped_pair_is_reported_as_reversed(tmp_path):
-    rows = [*CLEAN, "天气 今天 1", "昨天 明天 0", "昨天 明天 0"]
-    assert found(tmp_path, *rows) == {("train", "reversed"): 2, ("train", "repeated"): 1}
-
-
-def test_equal_texts_labelled_different_are_reported_as_alike(tmp_path):
-    rows = [*CLEAN, "好 好！ 0", "大 大 1"]
-    assert found(tmp_path, *rows) == {("train", "alike"): 1}
-    assert lines_of(tmp_path, "alike", *rows) == ["train.tsv:5"]
+@pytest.mark.parametrize(
+    "rows, kinds, lines",
+    [
+        (
+            ["？ ！ 0", "。 ！ 1", "？ ！ 0"],
+            {"repeated": 1},
+            [3],
+        ),  # punctuation as it stands
+        ([*CLEAN, "今天 天气 0", "昨天 明天 1", "昨天 明天 1"], {"contradicted": 5}, [1, 5, 2, 6, 7]),
+        ([*CLEAN, "天气 今天 1", "昨天 明天 0", "昨天 明天 0"], {"reversed": 2, "repeated": 1}, [5, 6]),
+        ([*CLEAN, "好 好！ 0", "大 大 1"], {"alike": 1}, [5]),
+        (["一 二 1", "二 一 0"], {"contradicted": 2}, [1, 2]),  # and not intransitive
+    ],
+)
+def test_each_kind_of_finding_is_counted_and_shown(tmp_path, rows, kinds, lines):
+    assert found(tmp_path, *rows) == {("train", kind): count for kind, count in kinds.items()}
+    assert lines_of(tmp_path, next(iter(kinds)), *rows) == [f"train.tsv:{number}" for number in lines]
 
 
 def test_labels_that_break_transitivity_are_found(tmp_path):
@@ -101,10 +97,6 @@ def test_labels_that_break_transitivity_are_found(tmp_path):
         f"{tmp_path}/train.tsv:4 says they differ, but 四 = 三 = 二 = 一",
         f"{tmp_path}/train.tsv:7 says they differ, but 一 = 二 = 三",
     ]
-
-
-def test_a_direct_contradiction_is_not_also_intransitive(tmp_path):
-    assert found(tmp_path, "一 二 1", "二 一 0") == {("train", "contradicted"): 2}
 
 
 def test_transitivity_is_not_checked_without_a_same_class(tmp_path):

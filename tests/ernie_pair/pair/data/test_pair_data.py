@@ -121,6 +121,15 @@ GOOD_JSON = '{"sentence1": "左", "sentence2": "右", "label": "0"}\n'
         ("今天\t明天\t １", r":2: label"),
         ("今天\t明天\t１", r":2: label"),
         ("今天\t明天\t 1", r":2: label ' 1'"),
+        ("今天\t明天\t1 ", r":2: label '1 '"),
+        ("今天\t明天\t01", r":2: label '01'"),
+        ("今天\t明天\tnan", r":2: label 'nan'"),
+        ("今天\t明天\tTrue", r":2: label 'True'"),
+        ("今天\t明天\tyes", r":2: label 'yes'"),
+        ('"今\t天"\t明天\t0', r":2: 4 columns instead of 3"),
+        ("今\r天\t明天\t0", r":2: .*CR inside the line"),
+        (" \u3000\t明天\t0", r":2: sentence1 is empty"),
+        ("今天\t\xa0\t0", r":2: sentence2 is empty"),
         ("今天\t明天\t", r":2: label ''"),
         ("\t明天\t1", r":2: sentence1 is empty; fill"),
         ("今天\t  \t1", r":2: sentence2 is empty"),
@@ -169,9 +178,22 @@ def test_a_bad_json_line_error_has_its_number_and_a_fix(tmp_path, bad, reason):
         read(tmp_path, GOOD_JSON + bad + "\n" + GOOD_JSON, "pairs.json")
 
 
-def test_a_non_utf_8_byte_is_reported_with_its_line(tmp_path):
-    with pytest.raises(InputError, match=r"pairs\.tsv:2: not UTF-8 \(byte 1 .*0xb0.* pass encoding gb18030"):
-        read(tmp_path, GOOD.encode("utf-8") + "啊\t波\t1\n".encode("gb18030"))
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        ("啊\t波\t1\n".encode("gb18030"), r":2: not UTF-8 \(byte 1 .*0xb0.* pass encoding gb18030"),
+        (b"\xe4\xbb\x8a\xff\t\xe5\xa4\xa9\t0\n", r":2: not UTF-8 \(byte 4 of the line is 0xff"),
+        ("今天\t明天\t".encode()[:-2] + b"\n", r":2: not UTF-8 .*is cut short"),
+    ],
+)
+def test_a_non_utf_8_byte_is_reported_with_its_line(tmp_path, line, reason):
+    with pytest.raises(InputError, match=r"pairs\.tsv" + reason):
+        read(tmp_path, GOOD.encode("utf-8") + line)
+
+
+def test_utf_16_is_recognised(tmp_path):
+    with pytest.raises(InputError, match=r"pairs\.tsv:1: .*iconv -f UTF-16 -t UTF-8"):
+        read(tmp_path, GOOD.encode("utf-16"))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"text_a\ttext_b\tlabel\n"])
@@ -181,8 +203,9 @@ def test_a_file_without_pairs_is_refused(tmp_path, content):
 
 
 def test_an_unknown_header_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r":1: the header .* write text_a, text_b, label"):
-        read(tmp_path, "text_a\ttext_b\tscore\n" + GOOD)
+    for header in ("text_a\ttext_b\tscore\n", "text_a\tscore\tlabel\n"):
+        with pytest.raises(InputError, match=r":1: the header .* write text_a, text_b, label"):
+            read(tmp_path, header + GOOD)
     with pytest.raises(InputError, match=r":1: label 'similar' .* header"):
         read(tmp_path, "left\tright\tsimilar\n" + GOOD)
 

@@ -14,12 +14,11 @@ from data_tools.files.errors import InputError, MachineError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.data import row_cache
-from ernie_pair.pair.data.encoded_pairs import encode_pairs
+from ernie_pair.pair.data.encoded_pairs import StreamRules, encode_pairs, shuffled, streamed_steps
 from ernie_pair.pair.data.pair_file import Pair
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
-from ernie_pair.pair.data.row_stream import StreamRules, shuffled, streamed_steps
 from ernie_pair.runtime.processes.world import World
 
 TWO = Labels.numbered(2)
@@ -179,7 +178,7 @@ def test_a_cache_path_that_is_a_file_is_an_error(tmp_path, source, tokenizer):
 
 
 def test_a_cache_that_cannot_be_read_back_is_an_error(tmp_path, source, tokenizer, monkeypatch):
-    monkeypatch.setattr(row_cache, "_mapped", lambda *args: None)
+    monkeypatch.setattr(row_cache, "_load", lambda *args: None)
     with pytest.raises(MachineError, match="cannot be read back as written"):
         open_rows(tmp_path, source, tokenizer)
 

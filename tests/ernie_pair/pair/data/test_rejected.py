@@ -4,10 +4,9 @@ import pytest
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError
-from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_file import BadRow
 from ernie_pair.pair.data.pair_records import RowRules
-from ernie_pair.pair.data.pair_source import FileSource
+from ernie_pair.pair.data.pair_source import CheckedPairs, FileSource
 from ernie_pair.pair.data.rejected import StreamedRejects, rejected_beside, tell_rejected
 
 BAD = [BadRow(3, "a.tsv:3: 1 column instead of 3"), BadRow(7, "a.tsv:7: sentence1 is empty")]

@@ -8,7 +8,7 @@ from tiny_pair import VOCAB, toy_rows
 
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import encode_texts
-from ernie_pair.pair.data.user_collator import UserCollator
+from ernie_pair.pair.data.encoded_pairs import UserCollator
 
 PICKED = np.array([4, 0, 7])
 

@@ -9,8 +9,7 @@ import pytest
 from data_tools.files import installation as optional_import
 from data_tools.files.errors import InputError
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.robustness.perturb import KINDS, Perturbing, parse_kinds, perturb
-from ernie_pair.pair.robustness.rules import UNKNOWN, fillings
+from ernie_pair.pair.robustness.perturb import KINDS, UNKNOWN, Perturbing, fillings, parse_kinds, perturb
 
 QUESTIONS = [
     ("支付宝为什么不能提现", "为什么支付宝不能提现", 1),

@@ -11,8 +11,7 @@ from data_tools.options.cli import exit_code_of
 from ernie_pair import measure_robustness
 from ernie_pair.__main__ import _run
 from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.pair.robustness.perturb import Perturbed
-from ernie_pair.pair.robustness.rules import UNKNOWN
+from ernie_pair.pair.robustness.perturb import UNKNOWN, Perturbed
 from ernie_pair.score.evaluation.robustness_table import bearing_of, robustness_table, table_lines
 
 ROWS = [("怎么坐地铁去上海看大", "怎么样去上海看大", 1), ("我今天来上海很好吗", "你明天去下天气好吗", 0)] * 10

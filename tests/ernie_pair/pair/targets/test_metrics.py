@@ -8,7 +8,7 @@ from sklearn import metrics as sk
 
 from data_tools.files.errors import InputError
 from ernie_pair.inference.scores import probabilities
-from ernie_pair.pair.robustness.rules import is_negated
+from ernie_pair.pair.robustness.perturb import is_negated
 from ernie_pair.pair.targets.bootstrap import resamples
 from ernie_pair.pair.targets.metrics import (
     METRICS,

@@ -8,23 +8,14 @@ import numpy as np
 import pytest
 from fake_ranks import on_ranks
 from run_files import files_of
-from tiny_pair import toy_rows, write_model
+from tiny_trainer import DEV, TRAIN, UNTRAINED
 
 from data_tools.files.errors import InputError, MachineError
 from ernie_pair import PairCallback, PairConfig, PairTrainer, TrainerControl, TrainerState
 from ernie_pair.models.temperature import CALIBRATION
 from ernie_pair.pair.train.callbacks import EVENTS, Callbacks
 
-TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
-SETTINGS = {
-    **{"model_type": "ernie", "from_scratch": True, "epochs": 2, "batch_size": 16, "learning_rate": 5e-3},
-    **{"eval_freq": 5, "logging_freq": 4, "checkpoint_steps": 4, "device": "cpu"},
-}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("model"))
+SETTINGS = {**UNTRAINED, "epochs": 2, "eval_freq": 5, "logging_freq": 4, "checkpoint_steps": 4}
 
 
 @pytest.fixture

@@ -16,7 +16,9 @@ from paddlenlp.transformers import (
     ErnieGramTokenizer,
 )
 from run_files import events
-from tiny_pair import VOCAB, toy_rows, write_pairs
+from tiny_pair import VOCAB, write_pairs
+from tiny_trainer import DEV, TRAIN
+from tiny_trainer import SETTINGS as TINY_RUN
 
 from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import PairCallback, PairClassifier, PairConfig, PairTrainer
@@ -25,11 +27,7 @@ from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.models.spec import parse_spec
 from ernie_pair.weights.weight_files import read_weights
 
-TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
-SETTINGS = {
-    **{"epochs": 2, "batch_size": 16, "learning_rate": 5e-3, "max_seq_len": 32},
-    **{"eval_freq": 5, "logging_freq": 1, "checkpoint_steps": 4, "device": "cpu"},
-}
+SETTINGS = {**TINY_RUN, "max_seq_len": 32, "epochs": 2, "eval_freq": 5, "checkpoint_steps": 4}
 Answer = namedtuple("Answer", "logits")
 
 

@@ -7,7 +7,7 @@ import paddle
 import pytest
 from paddlenlp.transformers import LinearDecayWithWarmup
 from places import ROOT
-from tiny_pair import toy_rows, write_model
+from tiny_trainer import DEV, TRAIN, UNTRAINED
 
 from data_tools.files.errors import InputError, NumbersError
 from ernie_pair import PairCallback, PairConfig, PairTrainer
@@ -15,11 +15,7 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.train.step.zero2 import Zero2
 from ernie_pair.weights.weight_files import read_weights
 
-TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
-SETTINGS = {
-    **{"model_type": "ernie", "from_scratch": True, "epochs": 2, "batch_size": 16, "learning_rate": 5e-3},
-    **{"dropout": 0.1, "device": "cpu"},
-}
+SETTINGS = {**UNTRAINED, "epochs": 2, "dropout": 0.1, "logging_freq": 10}
 
 
 def loop_of_the_page():
@@ -33,9 +29,7 @@ def loop_of_the_page():
 
 
 @pytest.fixture
-def make(tmp_path):
-    model = write_model(tmp_path / "model")
-
+def make(tmp_path, model):
     def trainer(folder, kind=PairTrainer, **changes):
         config = PairConfig(str(tmp_path / folder), **{**SETTINGS, **changes})
         return kind(model, config, TRAIN, DEV)

@@ -15,7 +15,8 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
 from pandas import DataFrame
 from run_files import events, files_of
-from tiny_pair import toy_rows, write_model, write_pairs
+from tiny_pair import write_pairs
+from tiny_trainer import DEV, TRAIN, UNTRAINED, as_dicts
 
 from data_tools.files.errors import InputError
 from ernie_pair import PairCallback, PairConfig, PairTrainer
@@ -28,17 +29,8 @@ from ernie_pair.pair.data.in_memory_pairs import BEGINNING, GivenPairs
 from ernie_pair.pair.train import trainer as trainer_module
 from ernie_pair.pair.train.train_pair import train_pair
 
-TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
+SETTINGS = {**UNTRAINED, "epochs": 2, "eval_freq": 5, "checkpoint_steps": 4}
 TIMES = ("runtime", "samples_per_second")
-SETTINGS = {
-    **{"model_type": "ernie", "from_scratch": True, "epochs": 2, "batch_size": 16, "learning_rate": 5e-3},
-    **{"eval_freq": 5, "logging_freq": 1, "checkpoint_steps": 4, "device": "cpu"},
-}
-
-
-@pytest.fixture
-def model(tmp_path):
-    return write_model(tmp_path / "model")
 
 
 @pytest.fixture
@@ -63,10 +55,6 @@ def without_times(metrics):
     """The metrics of an evaluation, which took some time."""
     assert metrics["runtime"] > 0 and metrics["samples_per_second"] > 0
     return {name: value for name, value in metrics.items() if name not in TIMES}
-
-
-def as_dicts(rows):
-    return [{"query": a, "title": b, "label": label} for a, b, label in rows]
 
 
 def as_dataset(rows):
@@ -114,14 +102,6 @@ def test_a_run_of_the_command_can_be_continued_in_python(tmp_path, model, files,
     result = make(*files).train()
     assert result.step == 12 and events(tmp_path / "out") == before
     assert result.metrics["accuracy"] == result.best_metric
-
-
-@pytest.mark.parametrize("given", [as_dicts, as_dataset])
-def test_equal_pairs_give_equal_runs_from_any_source(tmp_path, make, given):
-    make(folder="tuples", max_steps=3).train()
-    make(given(TRAIN), given(DEV), max_steps=3).train()
-    assert events(tmp_path / "out") == events(tmp_path / "tuples")
-    assert make(given(TRAIN), given(DEV), folder="tuples", max_steps=3).train().step == 3  # the same run
 
 
 def test_after_training_the_model_is_the_best_one(make):
@@ -378,19 +358,20 @@ STREAMED = [kind for kind in KINDS if "iterator" not in kind and "generator" not
 
 
 @pytest.fixture(scope="module")
-def by_list(tmp_path_factory):
+def by_list(tmp_path_factory, model):
     """What a list of tuples gives: the events of a run, the metrics of DEV, its predictions."""
     folder = tmp_path_factory.mktemp("by_list")
     config = PairConfig(str(folder / "out"), **{**SETTINGS, "max_steps": 3})
-    trainer = PairTrainer(write_model(folder / "model"), config, TRAIN, DEV)
+    trainer = PairTrainer(model, config, TRAIN, DEV)
     trainer.train()
     metrics = without_times(trainer.evaluate(DEV))
-    return events(folder / "out"), metrics, trainer.predict(DEV), folder / "out"
+    return events(folder / "out"), metrics, trainer.predict(DEV)
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("kind", ["list of dictionaries", "generator", "Dataset", "DataFrame"])
 def test_every_kind_of_dataset_gives_the_same_results(tmp_path, make, by_list, kind):
-    its_events, metrics, expected, _ = by_list
+    its_events, metrics, expected = by_list
+    kind = KINDS[kind]
     trainer = make(kind(TRAIN), kind(DEV), max_steps=3)
     trainer.train()
     assert events(tmp_path / "out") == its_events
@@ -412,7 +393,7 @@ def test_equal_pairs_have_equal_hashes():
     assert GivenPairs("x", other, Labels.numbered(2)).sha256() not in hashes
 
 
-@pytest.mark.parametrize("kind", [KINDS[kind] for kind in STREAMED], ids=STREAMED)
+@pytest.mark.parametrize("kind", [KINDS["own class"], as_iterable_dataset], ids=["own class", "dataset"])
 def test_rereadable_data_streams_from_memory_as_from_a_file(tmp_path, make, files, kind):
     settings = {"streaming": True, "max_steps": 8, "shuffle_buffer": 32}  # into the second epoch
     make(*files, folder="file", **settings).train()

@@ -4,7 +4,8 @@ import numpy as np
 import paddle
 import pytest
 from paddle.nn import functional as F
-from tiny_pair import toy_rows, train_config, write_model
+from tiny_pair import train_config
+from tiny_trainer import DEV, TRAIN, UNTRAINED
 
 from data_tools.files.errors import InputError
 from ernie_pair import PairCallback, PairConfig, PairTrainer
@@ -13,16 +14,7 @@ from ernie_pair.pair.train.parts import batch_of
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.weights.weight_files import read_weights
 
-TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
-SETTINGS = {
-    **{"model_type": "ernie", "from_scratch": True, "max_steps": 6, "batch_size": 16, "learning_rate": 5e-3},
-    **{"eval_freq": 3, "logging_freq": 1, "checkpoint_steps": 3, "device": "cpu"},
-}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("model"))
+SETTINGS = {**UNTRAINED, "max_steps": 6, "eval_freq": 3, "checkpoint_steps": 3}
 
 
 @pytest.fixture
@@ -237,68 +229,69 @@ def test_optimizers_given_as_an_argument_are_used_and_resumed(tmp_path, make, is
         np.testing.assert_array_equal(value, again[name])
 
 
-def test_optimizers_that_do_not_fit_are_refused(make):
-    other = paddle.nn.Linear(2, 2)
-    foreign = paddle.optimizer.SGD(0.1, parameters=other.parameters())
-    with pytest.raises(InputError, match="the optimizer moves parameters that this model does not have"):
-        make(own={"optimizers": (foreign, None)}).train()
-    with pytest.raises(
-        InputError, match="PairTrainer: optimizers takes .an optimizer, a scheduler. of Paddle's"
-    ):
-        make(own={"optimizers": foreign})
-    plateau = paddle.optimizer.lr.ReduceOnPlateau(0.1)
-    with pytest.raises(InputError, match="ReduceOnPlateau is no schedule over steps"):
-        make(own={"optimizers": (None, plateau)}, learning_rate=5e-5).train()
-    with pytest.raises(InputError, match="create_optimizer of Wrong returned NoneType; return an optimizer"):
-        make(type("Wrong", (PairTrainer,), {"create_optimizer": lambda self: None})).train()
+def creating(make_optimizer):
+    create = {"create_optimizer": lambda self: make_optimizer(parameters=self.model.parameters())}
+    return type("Wrong", (PairTrainer,), create)
+
+
+class TwoSchedulers(PairTrainer):
+    def create_optimizer(self):
+        return paddle.optimizer.SGD(DECAY, parameters=self.model.parameters())
+
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        return paddle.optimizer.lr.StepDecay(0.1, 2)
+
+
+DECAY = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
+FOREIGN = paddle.optimizer.SGD(0.1, parameters=paddle.nn.Linear(2, 2).parameters())
+SCHEDULED, RATE = (None, DECAY), {"learning_rate": 5e-5}
+IGNORED = "is of a part that PairTrainer is given here; leave it out"
 
 
 @pytest.mark.parametrize(
-    "make_optimizer, reason",
+    "given, flags, reason",
     [
-        (paddle.optimizer.LBFGS, "returned LBFGS; return an optimizer of Paddle's other than LBFGS"),
+        ((FOREIGN, None), {}, "the optimizer moves parameters that this model does not have"),
+        (FOREIGN, {}, "PairTrainer: optimizers takes .an optimizer, a scheduler. of Paddle's"),
+        ((None, paddle.optimizer.lr.ReduceOnPlateau(0.1)), RATE, "ReduceOnPlateau is no schedule over steps"),
+        ((FOREIGN, None), {"weight_decay": 0.1}, IGNORED),
+        ((FOREIGN, None), {"layer_decay": 0.9}, IGNORED),
+        ((FOREIGN, None), {"grad_clip": 1.0}, IGNORED),
+        (SCHEDULED, {**RATE, "warmup_steps": 2}, IGNORED),
+        (SCHEDULED, {**RATE, "lr_scheduler_type": "cosine"}, IGNORED),
+        (SCHEDULED, {}, IGNORED),
+    ],
+)
+def test_given_optimizers_that_do_not_fit_are_refused(make, given, flags, reason):
+    with pytest.raises(InputError, match=reason):
+        make(own={"optimizers": given}, **flags).train()
+
+
+@pytest.mark.parametrize(
+    "kind, reason",
+    [
         (
-            lambda parameters: paddle.incubate.LookAhead(paddle.optimizer.SGD(0.005, parameters=parameters)),
+            creating(lambda parameters: None),
+            "create_optimizer of Wrong returned NoneType; return an optimizer",
+        ),
+        (
+            creating(paddle.optimizer.LBFGS),
+            "returned LBFGS; return an optimizer of Paddle's other than LBFGS",
+        ),
+        (
+            creating(lambda parameters: paddle.incubate.LookAhead(paddle.optimizer.SGD(0.005, parameters))),
             "returned LookAhead; return an optimizer of Paddle's other than LBFGS and LookAhead",
         ),
         (
-            lambda parameters: paddle.optimizer.SGD(0.5, parameters=parameters),
+            creating(lambda parameters: paddle.optimizer.SGD(0.5, parameters)),
             "the optimizer has the learning rate 0.5, and its steps have that of learning_rate=0.005",
         ),
+        (TwoSchedulers, "the optimizer has a ExponentialDecay, and there is a StepDecay"),
     ],
 )
-def test_an_optimizer_that_would_move_otherwise_is_refused(make, make_optimizer, reason):
-    create = {"create_optimizer": lambda self: make_optimizer(parameters=self.model.parameters())}
+def test_optimizers_of_a_subclass_that_do_not_fit_are_refused(make, kind, reason):
     with pytest.raises(InputError, match=reason):
-        make(type("Other", (PairTrainer,), create)).train()
-
-
-def test_two_schedulers_are_refused(make):
-    class Two(PairTrainer):
-        def create_optimizer(self):
-            inside = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
-            return paddle.optimizer.SGD(inside, parameters=self.model.parameters())
-
-        def create_scheduler(self, num_training_steps, optimizer=None):
-            return paddle.optimizer.lr.StepDecay(0.1, 2)
-
-    with pytest.raises(InputError, match="the optimizer has a ExponentialDecay, and there is a StepDecay"):
-        make(Two).train()
-
-
-@pytest.mark.parametrize("flag", [{"weight_decay": 0.1}, {"layer_decay": 0.9}, {"grad_clip": 1.0}])
-def test_flags_that_a_given_optimizer_ignores_are_refused(make, flag):
-    optimizer = paddle.optimizer.SGD(0.1, parameters=paddle.nn.Linear(2, 2).parameters())
-    with pytest.raises(InputError, match="is of a part that PairTrainer is given here; leave it out"):
-        make(own={"optimizers": (optimizer, None)}, **flag)
-
-
-@pytest.mark.parametrize("flag", [{"warmup_steps": 2}, {"lr_scheduler_type": "cosine"}, {}])
-def test_flags_that_a_given_scheduler_ignores_are_refused(make, flag):
-    scheduler = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
-    rate = {"learning_rate": 5e-5} if flag else {}
-    with pytest.raises(InputError, match="is of a part that PairTrainer is given here; leave it out"):
-        make(own={"optimizers": (None, scheduler)}, **rate, **flag)
+        make(kind).train()
 
 
 def test_an_optimizer_kept_by_an_override_is_made_anew(make):
