@@ -1,8 +1,12 @@
 import logging
 import os
 import signal
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+from warm_commands import warm_environment
 
 import ernie_pair  # noqa: F401 - before Paddle, which it sets up
 from ernie_pair.launcher import ports_not_given_by_chance
@@ -14,6 +18,21 @@ os.environ.setdefault("PORT_RANGE", ports_not_given_by_chance())
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
+
+
+
+def pytest_configure(config):
+    """Start the programs of tests from a warm process; one folder for all workers, which inherit its name."""
+    if "COLD" in os.environ:
+        return
+    if "WARM_PYTHON" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="warm")
+        warm = warm_environment(Path(folder.name))
+        os.environ["WARM_PYTHON"] = warm.__enter__()
+        config.add_cleanup(folder.cleanup)
+        config.add_cleanup(lambda: warm.__exit__(None, None, None))
+    sys.executable = os.environ["WARM_PYTHON"]
+
 
 TOGETHER = {"faults": "processes", "ranks": "processes", "recipes": "recipes"}
 

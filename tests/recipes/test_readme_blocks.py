@@ -11,8 +11,10 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 import test_quickstart
@@ -25,7 +27,6 @@ from pages import ROOT, blocks, blocks_to_run, text_of
 from ports import free_port
 from tiny_bert import ORDER, POOLER, write_bert
 from tiny_sentence import write_sentence
-from warm_commands import warm_environment
 
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier
@@ -177,13 +178,10 @@ def here(template, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """`python` and `ernie-pair` as after activating .venv, the latter from a warm process."""
-    venv = ROOT / ".venv" / "bin"
-    path = f"{venv}:{os.environ['PATH']}"
-    found = {**os.environ, "PATH": path, "DEVICE": "cpu", "OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS}
-    with warm_environment(tmp_path_factory.mktemp("warm"), found) as warm:
-        yield warm
+def environment():
+    """`python` and `ernie-pair` as after activating .venv, from a warm process."""
+    path = f"{Path(sys.executable).parent}:{ROOT}/.venv/bin:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "DEVICE": "cpu", "OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS}
 
 
 def changed(command):
