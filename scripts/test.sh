@@ -7,6 +7,6 @@ WITH_TOOLS=true
 . "$(dirname "$0")/environment.sh"
 
 cd "$ROOT"
-# The groups of tests that start processes take longest and must begin first; they are collected first.
+# Files stay in the order of tests/conftest.py, the longest first.
 [ $# -gt 0 ] || set -- -n 2 --dist loadgroup --no-loadscope-reorder
 exec "$PY" -m pytest "$@"

@@ -20,7 +20,6 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
 
 
-
 def pytest_configure(config):
     """Start the programs of tests from a warm process; one folder for all workers, which inherit its name."""
     if "COLD" in os.environ:
@@ -34,15 +33,16 @@ def pytest_configure(config):
     sys.executable = os.environ["WARM_PYTHON"]
 
 
-TOGETHER = {"faults": "processes", "ranks": "processes", "recipes": "recipes"}
+# Their files take longest, so they begin first: the workers end together.
+LONGEST = ("recipes", "ranks", "faults")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own, which pytest would call before this one
 def pytest_collection_modifyitems(items):
-    """Spread over processes, a file stays whole, and tests that start processes follow each other."""
+    """Spread over processes, a file stays whole."""
+    items.sort(key=lambda item: item.path.parent.name not in LONGEST)
     for item in items:
-        group = TOGETHER.get(item.path.parent.name, item.path.name)
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.hookimpl(wrapper=True)

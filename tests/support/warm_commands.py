@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -217,9 +218,13 @@ def become(about, streams):
         os.dup2(stream, number)
     for stream in streams:
         os.close(stream)
-    for name, number, mode, buffering in (("stdin", 0, "r", -1), ("stdout", 1, "w", -1), ("stderr", 2, "w", 1)):
+    for name, number, mode, buffering in (
+        ("stdin", 0, "r", -1),
+        ("stdout", 1, "w", -1),
+        ("stderr", 2, "w", 1),
+    ):
         errors = getattr(sys, name).errors
-        file = open(number, mode, buffering, encoding="utf-8", errors=errors, closefd=False)
+        file = os.fdopen(number, mode, buffering, encoding="utf-8", errors=errors, closefd=False)
         if about["unbuffered"] and mode == "w":
             file.reconfigure(write_through=True)
         setattr(sys, name, file)
@@ -239,7 +244,7 @@ def become(about, streams):
     path = os.environ.get("PYTHONPATH", "")
     rest = [place for place in sys.path[1:] if place not in before]
     sys.path[:] = [about["first"], *(path.split(":") if path else ()), *rest]
-    sys.executable = about["executable"]
+    sys.executable, tempfile.tempdir = about["executable"], None
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
 
