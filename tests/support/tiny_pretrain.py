@@ -93,7 +93,7 @@ def flags(model: Path, data: Path, output: Path, **changes):
 
 
 def pretrain(folder: Path, output: Path, code: int = 0, **changes) -> str:
-    """Pretrain ``folder``/model on ``folder``/data in a process that ends with ``code``; return its stderr."""
+    """Pretrain ``folder``/model on ``folder``/data in a process; it ends with ``code``; return its stderr."""
     words = [SCRIPTS / "run_pretrain_static.py", *flags(folder / "model", folder / "data", output, **changes)]
     done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr

@@ -10,7 +10,9 @@ with COLD=1 in the environment.
 
 import array
 import atexit
+import ctypes
 import gc
+import inspect
 import json
 import os
 import resource
@@ -23,6 +25,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -61,12 +64,12 @@ if "COLD" in os.environ or len(os.listdir("/proc/self/fd")) > 4:
     cold()
 first = os.getcwd() if is_module else os.path.dirname(os.path.realpath(program[0]))
 path = [first, *os.environ.get("PYTHONPATH", "").split(":")]
-if any(place != ROOT and os.path.exists(place + "/ernie_pair/__init__.py") for place in path if place):
+if any(here != ROOT and os.path.exists(here + "/ernie_pair/__init__.py") for here in path if here):
     cold()
 early = {{k: v for k, v in os.environ.items() if k.startswith(AT_IMPORT) and not k.startswith(READ_LATER)}}
-early["spaces"] = [os.readlink("/proc/self/ns/" + name) for name in ("mnt", "net", "pid")]
-early["group"] = open("/proc/self/cgroup").read()
-address = FOLDER + "/" + str(zlib.crc32(json.dumps(sorted(early.items())).encode()))
+place = [os.readlink("/proc/self/ns/" + name) for name in ("mnt", "net", "pid")]
+place.append(open("/proc/self/cgroup").read())
+address = FOLDER + "/" + str(zlib.crc32(json.dumps([sorted(early.items()), place]).encode()))
 
 def connected():
     asked = socket.socket(socket.AF_UNIX)
@@ -88,8 +91,9 @@ if asked is None:
         asked = connected()
         if asked is None:
             parent = subprocess.Popen(
-                [PYTHON, PARENT, FOLDER, address],
-                cwd=ROOT, env={{**os.environ, "PYTHONPATH": ROOT}}, start_new_session=True,
+                [PYTHON, PARENT, FOLDER, address, " " * 8192],
+                cwd=ROOT, start_new_session=True,
+                env={{**early, "PATH": os.environ.get("PATH", ""), "PYTHONPATH": ROOT, "ROOM": " " * 8192}},
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             )
             parent.stdout.readline()
@@ -100,6 +104,7 @@ if asked is None:
 umask = os.umask(0)
 os.umask(umask)
 about = {{
+    "words": [PYTHON, *words],
     "program": program,
     "first": first,
     "unbuffered": is_unbuffered or "PYTHONUNBUFFERED" in os.environ,
@@ -160,6 +165,7 @@ def serve(folder, address):
     with open(os.open(f"{folder}/lives", os.O_RDONLY | os.O_NONBLOCK)) as lives:
         for name in PRELOADED:
             import_module(name)
+        make_cheaper()
         gc.collect()
         gc.freeze()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -179,6 +185,14 @@ def serve(folder, address):
                 caller.close()
         with suppress(FileNotFoundError):
             os.unlink(address)
+
+
+def make_cheaper():
+    """Shorten what costs every short run a quarter of its time, and decides nothing."""
+    # For each `a * b` of a program Paddle looks up where it stands, with the lines around it, to warn.
+    inspect.stack = partial(inspect.stack, 0)
+    # 40 GFLOP, for the share of the possible speed in the log.
+    import_module("ernie_pair.kernels.product_rate").SHAPES["cpu"] = ((64, 64, 64),)
 
 
 def answer(caller):
@@ -241,12 +255,25 @@ def become(about, streams):
     before = os.environ.get("PYTHONPATH", "").split(":")
     os.environ.clear()
     os.environ.update(about["environment"])
+    show(about["words"], about["environment"])
     path = os.environ.get("PYTHONPATH", "")
     rest = [place for place in sys.path[1:] if place not in before]
     sys.path[:] = [about["first"], *(path.split(":") if path else ()), *rest]
     sys.executable, tempfile.tempdir = about["executable"], None
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+
+
+def show(words, environment):
+    """Let /proc show the words and the environment that this process has now."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    places = [int(field) for field in fields[45:49]]
+    for begin, end, lines in (
+        (*places[:2], words),
+        (*places[2:], [f"{name}={value}" for name, value in environment.items()]),
+    ):
+        block = b"".join(os.fsencode(line) + b"\0" for line in lines)
+        ctypes.memmove(begin, block[: end - begin].ljust(end - begin, b"\0"), end - begin)
 
 
 def run(program, first):
@@ -292,4 +319,4 @@ def end(code, number=None):
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    serve(*sys.argv[1:3])
