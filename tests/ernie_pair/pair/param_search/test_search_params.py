@@ -14,6 +14,7 @@ from data_tools.base.errors import CheckpointError, InputError, NumbersError
 from ernie_pair import SearchParamsConfig, search_params
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.pair.param_search import search_params as module
+from ernie_pair.pair.param_search import search_report
 from ernie_pair.pair.param_search.search_space import space_of
 from ernie_pair.pair.param_search.study import Study
 from ernie_pair.pair.train.trainer import TrainResult
@@ -39,7 +40,15 @@ def config(tmp_path):
 
 
 @pytest.fixture
-def runs(monkeypatch):
+def no_charts(monkeypatch):
+    """Draw no charts, which cost more than tiny trials."""
+    chart = search_report.Chart("", "", "")
+    monkeypatch.setattr(search_report, "draw_chart", lambda *given: chart)
+    monkeypatch.setattr(search_report, "svg_in", lambda chart: b"")
+
+
+@pytest.fixture
+def runs(monkeypatch, no_charts):
     """Fake training runs, whose accuracy is computed from the learning rate."""
     made = []
 
@@ -88,7 +97,7 @@ def test_the_best_trial_is_saved_as_a_config_file_for_train(config, tmp_path, ca
     assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in capsys.readouterr().out
 
 
-def test_the_untrained_model_does_not_count_as_a_trial_value(config):
+def test_the_untrained_model_does_not_count_as_a_trial_value(config, no_charts):
     """All trials share it, so none could beat another: here every learning rate only does harm."""
     harm = {"search": "learning_rate=0.5,1", "pruner": "none", "best_metric": "loss"}
     found = search_params(replace(config, trials=2, **harm))
@@ -148,22 +157,23 @@ search_params(SearchParamsConfig(**flags))
 """
 
 
-@pytest.mark.parametrize("place", ["evaluation", "end"])
-def test_a_killed_search_resumes_to_the_same_trials(config, tmp_path, place):
+def test_a_killed_search_resumes_to_the_same_trials(config, tmp_path, no_charts):
     """Killed during an evaluation of its second trial, or before that trial was recorded as complete."""
     config = replace(config, trials=3, pruner="none", checkpoint_steps=2)
     search_params(config)
-    killed = replace(config, output_dir=str(tmp_path / "killed"))
-    words = [sys.executable, "-c", DIES, json.dumps(asdict(killed)), place, "2"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT)
-    assert done.returncode == 9, done.stderr[-1500:]
-    assert table_of(tmp_path / "killed").count("\n") == 2  # the header and the first trial
-    events = tmp_path / "killed" / "trials" / "trial-0002" / "metrics.jsonl"
-    assert events.is_file()
-    search_params(killed)
-    assert table_of(tmp_path / "killed") == table_of(tmp_path / "out")
-    one, other = (tmp_path / n / "best" / "model_state.pdparams" for n in ("out", "killed"))
-    assert one.read_bytes() == other.read_bytes()
+    (tmp_path / "dies.py").write_text(DIES)
+    whole = tmp_path / "out"
+    for place in ("evaluation", "end"):
+        killed = replace(config, output_dir=str(tmp_path / place))
+        words = [sys.executable, tmp_path / "dies.py", json.dumps(asdict(killed)), place, "2"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT)
+        assert done.returncode == 9, done.stderr[-1500:]
+        assert table_of(tmp_path / place).count("\n") == 2  # the header and the first trial
+        assert (tmp_path / place / "trials" / "trial-0002" / "metrics.jsonl").is_file()
+        search_params(killed)
+        assert table_of(tmp_path / place) == table_of(whole)
+        one, other = (folder / "best" / "model_state.pdparams" for folder in (whole, tmp_path / place))
+        assert one.read_bytes() == other.read_bytes()
 
 
 def test_a_trial_killed_while_sampling_gets_the_same_values(config, tmp_path):
