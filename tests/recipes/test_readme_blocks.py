@@ -6,15 +6,12 @@ needs an entry in TEXTS. So a new block without a test of its own fails here unl
 
 import ast
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import pytest
 import test_quickstart
@@ -23,7 +20,7 @@ import tiny_pair
 import tiny_pretrain
 import tiny_targets
 import yaml
-from pages import ROOT, blocks, blocks_to_run, text_of
+from pages import ROOT, activated_environment, blocks, blocks_to_run, text_of
 from ports import free_port
 from tiny_bert import ORDER, POOLER, write_bert
 from tiny_sentence import write_sentence
@@ -38,7 +35,7 @@ pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
 ELSEWHERE = {
     "recipe": "test_the_seven_commands",
     "pair recipes": "test_the_recipes_for_pairs",
-    "sh scripts/quickstart.sh": "test_quickstart_matches_the_pages_and_rerun_does_nothing",
+    "sh scripts/quickstart.sh": "test_quickstart_reaches_the_results_of_the_pages",
     "output ": "test_the_pages_show_the_published_results",
     "# BERT on MRPC, from Python.": "test_the_recipe_in_python",
 }
@@ -179,9 +176,7 @@ def here(template, tmp_path):
 
 @pytest.fixture(scope="module")
 def environment():
-    """`python` and `ernie-pair` as after activating .venv, from a warm process."""
-    path = f"{Path(sys.executable).parent}:{ROOT}/.venv/bin:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "DEVICE": "cpu", "OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS}
+    return {**activated_environment(), "OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS}
 
 
 def changed(command):

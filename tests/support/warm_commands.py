@@ -3,7 +3,7 @@
 Importing Paddle and what is built on it takes most of a short program. `warm_environment` puts a `python` and
 an `ernie-pair` first in PATH. Those have a parent with these imports fork: the child gets the words, the
 environment, the folder, the streams, the limits and the ignored signals of the caller. What is decided at
-import differs with some variables; each set of them has a parent of its own, from its second program on.
+import differs with some variables; each set of them has a parent of its own, from its third program on.
 Whatever else (-c, other modules, other checkouts, inherited files) starts Python as ever, and so does all
 with COLD=1 in the environment.
 """
@@ -81,11 +81,11 @@ def connected():
 
 asked = connected()
 if asked is None:
-    try:
-        os.close(os.open(address + ".once", os.O_CREAT | os.O_EXCL))
+    with open(address + ".calls", "a") as calls:
+        calls.write(".")
+    if os.path.getsize(address + ".calls") < 3:
         cold()
-    except FileExistsError:
-        import fcntl, subprocess
+    import fcntl, subprocess
     with open(address + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         asked = connected()
