@@ -60,8 +60,11 @@ if not is_module and not (program and program[0].endswith(".py") and "site-packa
     cold()
 
 import array, json, os, resource, signal, socket, zlib
-if "COLD" in os.environ or len(os.listdir("/proc/self/fd")) > 4:
+# Four: the three streams, and the folder that is listed.
+if "COLD" in os.environ or len(os.listdir("/proc/self/fd")) != 4:
     cold()
+if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+    cold()  # the parent is large
 first = os.getcwd() if is_module else os.path.dirname(os.path.realpath(program[0]))
 path = [first, *os.environ.get("PYTHONPATH", "").split(":")]
 if any(here != ROOT and os.path.exists(here + "/ernie_pair/__init__.py") for here in path if here):
