@@ -1,5 +1,6 @@
 #!/bin/sh
-# Run the tests: all but the slow ones in two processes, or those that arguments of pytest select, in one.
+# Run the tests: all but the slow ones in three processes (for two cores: they also wait for launchers and
+# disks), or those that arguments of pytest select, in one.
 # The quick ones only: sh scripts/test.sh -m "not ranks and not recipes and not slow"
 # With Paddle 3, in an environment of its own: PADDLE=3 sh scripts/test.sh
 set -eu
@@ -7,6 +8,6 @@ WITH_TOOLS=true
 . "$(dirname "$0")/environment.sh"
 
 cd "$ROOT"
-# The groups of tests that start processes take longest and must begin first; they are collected first.
-[ $# -gt 0 ] || set -- -n 2 --dist loadgroup --no-loadscope-reorder
+# Files stay in the order of tests/conftest.py, the longest first.
+[ $# -gt 0 ] || set -- -n 3 --dist loadgroup --no-loadscope-reorder
 exec "$PY" -m pytest "$@"

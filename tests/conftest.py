@@ -1,8 +1,12 @@
 import logging
 import os
 import signal
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+from warm_commands import warm_environment
 
 import ernie_pair  # noqa: F401 - before Paddle, which it sets up
 from ernie_pair.launcher import ports_not_given_by_chance
@@ -15,15 +19,30 @@ for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-TOGETHER = {"faults": "processes", "ranks": "processes", "recipes": "recipes"}
+
+def pytest_configure(config):
+    """Start the programs of tests from a warm process; one folder for all workers, which inherit its name."""
+    if "COLD" in os.environ:
+        return
+    if "WARM_PYTHON" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="warm")
+        warm = warm_environment(Path(folder.name))
+        os.environ["WARM_PYTHON"] = warm.__enter__()
+        config.add_cleanup(folder.cleanup)
+        config.add_cleanup(lambda: warm.__exit__(None, None, None))
+    sys.executable = os.environ["WARM_PYTHON"]
+
+
+# Their files take longest, so they begin first: the workers end together.
+LONGEST = ("recipes", "ranks", "faults")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own, which pytest would call before this one
 def pytest_collection_modifyitems(items):
-    """Spread over processes, a file stays whole, and tests that start processes follow each other."""
+    """Spread over processes, a file stays whole."""
+    items.sort(key=lambda item: item.path.parent.name not in LONGEST)
     for item in items:
-        group = TOGETHER.get(item.path.parent.name, item.path.name)
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.hookimpl(wrapper=True)

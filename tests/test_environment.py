@@ -305,7 +305,7 @@ def test_missing_packages_of_an_active_environment_are_found():
 
 
 LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
-SPREAD = "-n 2 --dist loadgroup --no-loadscope-reorder"
+SPREAD = "-n 3 --dist loadgroup --no-loadscope-reorder"
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ SPREAD = "-n 2 --dist loadgroup --no-loadscope-reorder"
         (["sh", "scripts/test_peer.sh", "-x"], ["-m pytest tests/peer -x"]),
         (
             ["bash", ".ci/run"],
-            [f"-m pytest tests/peer {SPREAD}", f"-m pytest {SPREAD}"],
+            [f"-m pytest tests/peer {SPREAD.replace('3', '2')}", f"-m pytest {SPREAD}"],
         ),
     ],
     ids=("lint", "check", "peer", "ci"),
@@ -349,7 +349,7 @@ def test_peer_tests_are_skipped_if_torch_cannot_be_installed(clone):
     done = subprocess.run(["bash", ".ci/run"], cwd=clone, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "tests/peer is not run" in done.stderr
     assert "-m pytest tests/peer" not in done.stdout
-    assert done.stdout.endswith("asked: -m pytest -n 2 --dist loadgroup --no-loadscope-reorder\n")
+    assert done.stdout.endswith("asked: -m pytest -n 3 --dist loadgroup --no-loadscope-reorder\n")
 
 
 def test_type_check_errors_end_the_check_before_the_tests(clone):

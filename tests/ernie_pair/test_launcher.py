@@ -18,6 +18,12 @@ from ernie_pair.launcher import refuse_absent_gpus
 from ernie_pair.runtime.paddle_patches.launcher import FailedProcess
 
 
+@pytest.fixture(autouse=True)
+def cold(monkeypatch):
+    """Start the launcher as ever: how it starts and ends its processes is what is tested."""
+    monkeypatch.setenv("COLD", "1")
+
+
 def launch(folder, *words, **environment):
     return subprocess.run(
         [sys.executable, "-m", "ernie_pair.launcher", "--log_dir", str(folder / "log"), *map(str, words)],

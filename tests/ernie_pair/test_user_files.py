@@ -3,14 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import tiny_pretrain
-from places import ROOT
 from planted import KINDS, OF_ANY_RUN, OF_PAIRS, OF_PRETRAINING, content, plant
 from tiny_pair import train_config
 from visualdl import LogReader
@@ -24,8 +22,6 @@ from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.runtime.processes.world import World
-
-SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 
 
 class Killed(BaseException):
@@ -72,10 +68,7 @@ def test_pair_training_keeps_user_files_in_its_folder(tmp_path, config, monkeypa
         assert (published / name).read_bytes() == (model / name).read_bytes()
 
 
-def pretrain(world, output, **changes):
-    changes.update(decay_steps=6, save_steps=3, warmup_rate=0)
-    words = tiny_pretrain.flags(world / "model", world / "data", output, **changes)
-    return subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
+pretrain = partial(tiny_pretrain.pretrain, decay_steps=6, save_steps=3, warmup_rate=0)
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +85,7 @@ def test_pretraining_keeps_user_files_in_its_folder(world, kind):
     plant(output, names, kind)
     before = content(output, names)
     for steps in (3, 6):
-        done = pretrain(world, output, max_steps=steps)
-        assert done.returncode == 0, done.stderr
+        pretrain(world, output, max_steps=steps)
     assert content(output, names) == before
     assert sorted(path.name for path in output.glob("model_[36]-2")) == ["model_3-2", "model_6-2"]
 
@@ -213,14 +205,12 @@ def test_a_fresh_start_moves_old_results_aside_and_restarts(tmp_path, config, ca
 
 def test_pretraining_refuses_a_used_folder_unless_fresh_start(world):
     output = world / "used"
-    assert pretrain(world, output, max_steps=3).returncode == 0
+    pretrain(world, output, max_steps=3)
     forget_checkpoints(output)
     before = left(output, "run.lock")
-    refused = pretrain(world, output, max_steps=3)
-    assert refused.returncode == 3 and "--fresh_start true" in refused.stderr.splitlines()[-1]
+    assert "--fresh_start true" in pretrain(world, output, 3, max_steps=3).splitlines()[-1]
     assert left(output, "run.lock") == before
-    afresh = pretrain(world, output, max_steps=3, fresh_start="true")
-    assert afresh.returncode == 0 and "resumed" not in afresh.stderr
+    assert "resumed" not in pretrain(world, output, max_steps=3, fresh_start="true")
     (aside,) = output.glob("earlier-*")
     assert left(aside) == {name: data for name, data in before.items() if not name.startswith("cache/")}
     assert (output / "model_3" / "config.json").is_file()

@@ -31,7 +31,7 @@ class Pairs:
     """Fine-tuning, two passes a step."""
 
     script = SCRIPTS / "train_pair.py"
-    settings = {"max_steps": 400, "checkpoint_steps": 20, "eval_freq": 70, "logging_freq": 1}
+    settings = {"max_steps": 120, "checkpoint_steps": 40, "eval_freq": 35, "logging_freq": 1}
     settings.update(batch_size=4, gradient_accumulation_steps=2, learning_rate=5e-3, device="cpu")
     failing = {
         "job_module": "ernie_pair.pair.train.pair_job",
@@ -43,7 +43,7 @@ class Pairs:
     }
 
     def __init__(self, folder):
-        tiny_pair.write_pairs(folder / "train.tsv", 1600, seed=0)
+        tiny_pair.write_pairs(folder / "train.tsv", 480, seed=0)
         tiny_pair.write_pairs(folder / "dev.tsv", 41, seed=1)
         tiny_pair.write_model(folder / "model")
         self.folder = folder

@@ -68,7 +68,7 @@ def killed(half, settings, early, seconds):
     [
         pytest.param("pretraining", 30, 1500, marks=pytest.mark.slow),
         pytest.param("pairs", 30, 2500, marks=pytest.mark.slow),
-        ("pairs", 3, 600),
+        ("pairs", 3, 300),
     ],
 )
 def test_a_run_resumed_after_many_kills_is_bit_identical(tmp_path, name, kills, max_steps):

@@ -30,7 +30,7 @@ def start(world, output, **changes):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLD": "1"},  # the test looks at its child processes
     )
 
 

@@ -70,11 +70,12 @@ def folder(tmp_path):
     return tmp_path
 
 
-def start(folder, *words):
+def start(folder, *words, **environment):
+    started_in = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "STARTED_IN": str(folder)}
     return subprocess.Popen(
         [sys.executable, "-m", *map(str, words)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "STARTED_IN": str(folder)},
+        env={**os.environ, **started_in, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -123,7 +124,7 @@ def test_a_script_is_launched_in_a_single_process(folder):
 )
 def test_a_lost_process_ends_the_launch_with_a_line(tmp_path, fault, code, fate):
     (tmp_path / "plain.py").write_text(PLAIN.replace("{fault}", fault))
-    process = start(tmp_path, *LAUNCH, "--processes", 2, "plain.py")
+    process = start(tmp_path, *LAUNCH, "--processes", 2, "plain.py", COLD="1")  # its group is killed
     said, told = process.communicate(timeout=120)
     assert process.returncode == code, told
     last = told.splitlines()[-1]
@@ -135,7 +136,7 @@ def test_a_lost_process_ends_the_launch_with_a_line(tmp_path, fault, code, fate)
 @pytest.mark.parametrize("number, code", [("SIGTERM", 143), ("SIGKILL", -9), ("SIGHUP", 143)])
 def test_a_stopped_launcher_leaves_no_process_behind(tmp_path, number, code):
     (tmp_path / "plain.py").write_text(PLAIN.replace("{fault}", "pass"))
-    process = start(tmp_path, *LAUNCH, "--processes", 2, "plain.py")
+    process = start(tmp_path, *LAUNCH, "--processes", 2, "plain.py", COLD="1")  # its group is killed
     until(lambda: len(list(tmp_path.glob("ready.*"))) == 2, 120)
     process.send_signal(signal.Signals[number])
     if code > 0:

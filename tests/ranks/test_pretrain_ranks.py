@@ -159,7 +159,7 @@ def test_a_converted_sharded_run_can_start_another_run(world):
         assert largest_difference(first, world / output) == 0
 
 
-@pytest.mark.parametrize("layout", [{"dp_degree": 2}, {"dp_degree": 1, "sharding_degree": 2}])
+@pytest.mark.parametrize("layout", [pytest.param({"dp_degree": 2}, marks=pytest.mark.slow), SHARDED])
 def test_two_processes_continue_a_bert_as_one_does(world, layout, request):
     """A BERT without a head for the order: no process learns one, or writes one."""
     start = world / "bert" / "hf"

@@ -1,7 +1,10 @@
 """What the pages show, the READMEs and docs: every fenced block, every table of flags, headings and links."""
 
+import os
 import re
-from typing import List, NamedTuple
+import sys
+from pathlib import Path
+from typing import Dict, List, NamedTuple
 
 from places import ROOT
 from readme_block import MARKS, all_pages, between, is_chinese
@@ -113,3 +116,10 @@ def rows() -> List[Row]:
             len(table.strip().splitlines()) for table in tables
         ), f"{page}: a table is not whole"
     return found
+
+
+def activated_environment() -> Dict[str, str]:
+    """The variables with which `python`, `ernie-pair` and `sh scripts/...` are those of this environment."""
+    place = Path(sys.executable).parents[1]
+    path = f"{place}/bin:{ROOT}/.venv/bin:{os.environ['PATH']}"
+    return {**os.environ, "VIRTUAL_ENV": str(place), "PATH": path, "DEVICE": "cpu"}

@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from pages import block_with, blocks_to_run
+from pages import activated_environment, block_with, blocks_to_run
 from places import ROOT
 from tiny_pair import write_model, write_pairs
 
@@ -34,11 +34,9 @@ def shortened(command):
 
 @pytest.fixture(scope="module")
 def environment():
-    """`python` and `sh scripts/...` as after activating .venv, which scripts/test.sh has made."""
-    venv = ROOT / ".venv" / "bin"
-    if not (venv / "python").exists():
+    if not (ROOT / ".venv" / "bin" / "python").exists():
         pytest.fail("no .venv: run the tests with sh scripts/test.sh")
-    return {**os.environ, "PATH": f"{venv}:{os.environ['PATH']}", "DEVICE": "cpu"}
+    return activated_environment()
 
 
 def sh(command, environment, timeout=900):

@@ -6,7 +6,6 @@ needs an entry in TEXTS. So a new block without a test of its own fails here unl
 
 import ast
 import json
-import os
 import re
 import shutil
 import signal
@@ -21,11 +20,10 @@ import tiny_pair
 import tiny_pretrain
 import tiny_targets
 import yaml
-from pages import ROOT, blocks, blocks_to_run, text_of
+from pages import ROOT, activated_environment, blocks, blocks_to_run, text_of
 from ports import free_port
 from tiny_bert import ORDER, POOLER, write_bert
 from tiny_sentence import write_sentence
-from warm_commands import warm_environment
 
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
@@ -37,7 +35,7 @@ pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
 ELSEWHERE = {
     "recipe": "test_the_seven_commands",
     "pair recipes": "test_the_recipes_for_pairs",
-    "sh scripts/quickstart.sh": "test_quickstart_matches_the_pages_and_rerun_does_nothing",
+    "sh scripts/quickstart.sh": "test_quickstart_reaches_the_results_of_the_pages",
     "output ": "test_the_pages_show_the_published_results",
     "# BERT on MRPC, from Python.": "test_the_recipe_in_python",
 }
@@ -177,13 +175,8 @@ def here(template, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """`python` and `ernie-pair` as after activating .venv, the latter from a warm process."""
-    venv = ROOT / ".venv" / "bin"
-    path = f"{venv}:{os.environ['PATH']}"
-    found = {**os.environ, "PATH": path, "DEVICE": "cpu", "OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS}
-    with warm_environment(tmp_path_factory.mktemp("warm"), found) as warm:
-        yield warm
+def environment():
+    return {**activated_environment(), "OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS}
 
 
 def changed(command):
@@ -330,7 +323,18 @@ def test_a_python_block_runs(block, here, environment):
     sh("python program.py", here, environment)
 
 
-def check_the_line_of_work(text, here, environment):
+@pytest.fixture(scope="module")
+def ran(template, environment, tmp_path_factory):
+    """The folder of a run of each half, and what pretraining printed."""
+    here = shutil.copytree(template, tmp_path_factory.mktemp("ran") / "here")
+    script = f"OUTPUT=pretrained DATA=data MODEL=my_model sh {ROOT}/scripts/run_pretrain_static.sh"
+    said = sh(f"{script} {PRETRAIN} --save_steps 1 --logging_freq 1 --eval_freq 1", here, environment)
+    words = "pair.yaml --model_name_or_path ernie-1.0 --output_dir paired"
+    sh(f"ernie-pair launch {words}", here, environment)
+    return here, said
+
+
+def check_the_line_of_work(text, ran):
     """Each arrow stands for a script of this repository."""
     arrows = [
         "prepare_data.sh",
@@ -342,7 +346,7 @@ def check_the_line_of_work(text, here, environment):
     assert text.count("->") == len(arrows) and all((ROOT / "scripts" / name).is_file() for name in arrows)
 
 
-def check_the_tree_of_this_folder(text, here, environment):
+def check_the_tree_of_this_folder(text, ran):
     for line in text.splitlines():
         names, about = re.match(r"(\S+)\s{2,}(.*)", line).groups()
         assert (ROOT / names).is_dir(), names
@@ -350,13 +354,9 @@ def check_the_tree_of_this_folder(text, here, environment):
             assert (ROOT / names / inner).is_dir(), f"{names}{inner}"
 
 
-def check_what_a_run_leaves(text, here, environment):
+def check_what_a_run_leaves(text, ran):
     """The tree lists everything that a run of each half leaves, and nothing else."""
-    script = f"OUTPUT=pretrained DATA=data MODEL=my_model sh {ROOT}/scripts/run_pretrain_static.sh"
-    pretrain = f"{script} {PRETRAIN} --save_steps 1"
-    pairs = "ernie-pair launch pair.yaml --model_name_or_path ernie-1.0 --output_dir paired"
-    for command in (pretrain, pairs):
-        sh(command, here, environment)
+    here, _ = ran
     left = {path.name for name in ("pretrained", "paired") for path in (here / name).iterdir()}
     shown = [
         name for line in text.splitlines()[1:] for name in re.split(r"\s{3,}", line.strip())[0].split("  ")
@@ -377,17 +377,15 @@ def check_what_a_run_leaves(text, here, environment):
         assert (model / "model_state.pdparams").is_file() and (model / "config.json").is_file()
 
 
-def check_what_a_run_prints(text, here, environment):
+def check_what_a_run_prints(text, ran):
     """The lines on the page have the format of those of a run, and each event on the page occurs in a run."""
-    script = f"OUTPUT=printed DATA=data MODEL=my_model sh {ROOT}/scripts/run_pretrain_static.sh"
-    said = sh(f"{script} {PRETRAIN} --logging_freq 1 --eval_freq 1", here, environment)
     event = re.compile(r"^\d\d:\d\d:\d\d (\w+) +step +\d+/\d+ +[\d.]+%  epoch +[\d.]+  ", re.M)
     shown = event.findall(text)
     assert len(shown) == len(text.splitlines())
-    assert set(shown) <= set(event.findall(said)), said
+    assert set(shown) <= set(event.findall(ran[1])), ran[1]
 
 
-def check_the_code_of_another_library(text, here, environment):
+def check_the_code_of_another_library(text, ran):
     """It cannot run here; it is Python, and stands above the block of this package."""
     ast.parse(text)
 
@@ -405,13 +403,13 @@ TEXTS = {
 @pytest.mark.parametrize(
     "block", [b for b in blocks_to_run() if b.language not in ("sh", "python")], ids=lambda block: block.name
 )
-def test_a_text_block_matches_the_actual_output_or_layout(block, here, environment):
+def test_a_text_block_matches_the_actual_output_or_layout(block, ran):
     if elsewhere(block.text):
         return
     checks = [check for beginning, check in TEXTS.items() if block.text.startswith(beginning)]
     assert checks, f"{block.page}:{block.line}: nothing compares this text with what there is; see TEXTS"
     for check in checks:
-        check(block.text, here, environment)
+        check(block.text, ran)
 
 
 def test_every_special_case_still_matches_a_block():

@@ -114,7 +114,13 @@ LAYOUTS = [row for row in ON_A_CPU if processes_of(row) > 1]
 OTHERS = [row for row in ON_A_CPU if row not in LAYOUTS]
 
 
-@pytest.mark.parametrize("row", LAYOUTS, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row.name, marks=[] if row.flags == ["--sharding_degree 4"] else pytest.mark.slow)
+        for row in LAYOUTS
+    ],
+)
 def test_a_layout_from_the_tables_trains(world, row):
     processes = processes_of(row)
     code, said = pretrain(world, f"of_{processes}_{len(row.flags[0])}", words_of(row.flags), processes)

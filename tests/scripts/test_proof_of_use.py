@@ -1,7 +1,6 @@
 """The proof of use: runs that resume where they were killed, the page of their results, a small full run."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -10,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import cut_pairs
-import proof.runner
 import pytest
 import readme_block
 import write_results
 from fake_peer import write_fake_peer
-from package_command import command, warm_path
+from package_command import command
 from places import ROOT
 from proof.experiments import TITLES, Scale, runs_of, words_of
 from proof.figures import MOST_POINTS, best_of, overlap_figures, read_curve, seconds_in, seen_figures
@@ -29,7 +27,6 @@ from tiny_sentence import write_sentence
 from data_tools.corpus.format import document_ranges
 from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
-from ernie_pair.runtime.processes.child_command import ChildCommand
 
 SCRIPT = """
 import sys
@@ -541,17 +538,8 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def start(data, tmp_path, monkeypatch):
-    """A function that makes runs here; the commands of ernie-pair start from a warm parent."""
-
-    class Warm(ChildCommand):
-        def __init__(self, words, name, log, environment, program):
-            is_script = program != ["-m", "ernie_pair"]
-            shim = str(Path(warm_path().split(os.pathsep)[0]) / "ernie-pair")
-            warm = (words, name, log, dict(os.environ), (), shim)
-            super().__init__(*((words, name, log, environment, program) if is_script else warm))
-
-    monkeypatch.setattr(proof.runner, "ChildCommand", Warm)
+def start(data, tmp_path):
+    """A function that makes runs here."""
     places = {"work": str(tmp_path / "work"), "data": str(data), "results": str(tmp_path / "runs")}
     return lambda group, **flags: run_group(RunConfig(group, **{**places, **SMALL, **flags}))
 

@@ -1,10 +1,13 @@
 """A tiny ERNIE and a tiny corpus for the tests of pretraining."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from places import SCRIPTS
 from run_files import events as events
 
 from data_tools.corpus.writer import CorpusWriter
@@ -87,3 +90,11 @@ def flags(model: Path, data: Path, output: Path, **changes):
         **changes,
     }
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
+
+
+def pretrain(folder: Path, output: Path, code: int = 0, **changes) -> str:
+    """Pretrain ``folder``/model on ``folder``/data in a process; it ends with ``code``; return its stderr."""
+    words = [SCRIPTS / "run_pretrain_static.py", *flags(folder / "model", folder / "data", output, **changes)]
+    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stderr
+    return done.stderr

@@ -1,20 +1,17 @@
 """Short samples first, then long ones, in one run; resuming in either phase is bit-identical."""
 
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from places import ROOT
-from tiny_pretrain import events, flags, write_corpus, write_model
+import tiny_pretrain
+from tiny_pretrain import events, write_corpus, write_model
 from tiny_pretrain_data import opened
 
 from data_tools.corpus.mixture import PhasedDataset
 from data_tools.files.errors import InputError
 from ernie_pair.pretrain.config.pretrain_config import Phase, parse_phases
 
-SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 PHASES = {"phases": "16:3,32:3", "checkpoint_steps": 1, "global_batch_size": 8, "keep_checkpoints": 9}
 
 
@@ -27,11 +24,8 @@ def world(tmp_path_factory):
     return folder
 
 
-def pretrain(world, output, **changes):
-    words = flags(world / "model", world / "a", output, **{**PHASES, **changes})
-    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+def pretrain(world, output, code=0, **changes):
+    return tiny_pretrain.pretrain(world, output, code, **{"input_dir": world / "a", **PHASES, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -179,13 +173,10 @@ def labels_in(group, name):
 
 
 def test_micro_batches_that_do_not_divide_a_step_are_refused(world):
-    words = flags(world / "model", world / "a", world / "none", **{**PHASES, "phases": "16:3,32:3:3"})
-    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
+    said = pretrain(world, world / "none", 2, phases="16:3,32:3:3")
     error = "micro-batches of 3 on 1 process do not divide the 8 samples of a step; use sizes that do"
-    assert done.returncode == 2 and error in done.stderr and not (world / "none").exists()
+    assert error in said and not (world / "none").exists()
 
 
 def test_resuming_with_other_phases_is_refused(world, whole):
-    words = flags(world / "model", world / "a", whole, **{**PHASES, "phases": "16:2,32:4"})
-    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2 and "phases was '16:3,32:3' and is now '16:2,32:4'" in done.stderr
+    assert "phases was '16:3,32:3' and is now '16:2,32:4'" in pretrain(world, whole, 2, phases="16:2,32:4")

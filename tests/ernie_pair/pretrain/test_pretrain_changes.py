@@ -4,17 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from places import ROOT, SUPPORT
-from tiny_pretrain import events, flags, write_corpus, write_model
+from tiny_pretrain import events, pretrain, write_corpus, write_model
 
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.train.run import check_position
-
-SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 
 
 @pytest.mark.parametrize("size", [8, 16, 32])
@@ -30,24 +29,14 @@ def test_a_batch_size_not_fitting_the_samples_seen_is_refused(size):
 
 def test_a_run_may_resume_with_another_batch_size_and_rate(tmp_path):
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
-
-    def pretrain(**changes):
-        words = flags(
-            tmp_path / "model", tmp_path / "data", tmp_path / "out", decay_steps=6, warmup_rate=0, **changes
-        )
-        return subprocess.run(
-            [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300
-        )
-
-    assert pretrain(max_steps=4).returncode == 0
+    run = partial(pretrain, tmp_path, tmp_path / "out", decay_steps=6, warmup_rate=0)
+    run(max_steps=4)
     other = {"max_steps": 6, "global_batch_size": 8, "max_lr": 0.005}
-    refused = pretrain(**other)
-    assert refused.returncode == 2
-    assert "global_batch_size was 4 and is now 8" in refused.stderr
-    assert "--allow_change global_batch_size,max_lr to continue" in refused.stderr
-    allowed = pretrain(**other, allow_change="global_batch_size,max_lr")
-    assert allowed.returncode == 0, allowed.stderr
-    assert "--allow_change: max_lr was 0.01, is now 0.005" in allowed.stderr
+    refused = run(code=2, **other)
+    assert "global_batch_size was 4 and is now 8" in refused
+    assert "--allow_change global_batch_size,max_lr to continue" in refused
+    allowed = run(**other, allow_change="global_batch_size,max_lr")
+    assert "--allow_change: max_lr was 0.01, is now 0.005" in allowed
     train = [event for event in events(tmp_path / "out") if event["split"] == "train"]
     assert [event["consumed_samples"] for event in train] == [4, 8, 12, 16, 24, 32]
     manifest = json.loads((tmp_path / "out" / "model_last" / "MANIFEST.json").read_text())
@@ -86,8 +75,7 @@ print("\\n" + json.dumps(found))
 def test_skipped_steps_stay_counted_with_another_on_nan(tmp_path, before):
     """The checkpoint's own state says two; the file of the optimizer has another number, or none."""
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
-    words = flags(tmp_path / "model", tmp_path / "data", tmp_path / "out", max_steps=2, on_nan=before)
-    subprocess.run([sys.executable, str(SCRIPT), *words], check=True, timeout=300)
+    pretrain(tmp_path, tmp_path / "out", max_steps=2, on_nan=before)
     paths = [ROOT, SUPPORT, Path(__file__).parent / "graph"]
     done = subprocess.run(
         [sys.executable, "-c", RESUMED, str(tmp_path)],
@@ -105,18 +93,9 @@ def test_skipped_steps_stay_counted_with_another_on_nan(tmp_path, before):
 
 def test_a_finished_run_may_resume_for_more_steps(tmp_path):
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
-
-    def pretrain(**changes):
-        words = flags(tmp_path / "model", tmp_path / "data", tmp_path / "out", test_iters=1, **changes)
-        return subprocess.run(
-            [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300
-        )
-
-    assert pretrain(max_steps=2).returncode == 0
-    refused = pretrain(max_steps=10)
-    assert refused.returncode == 2 and "--decay_steps (0: --max_steps) was 2 and is now 10" in refused.stderr
-    allowed = pretrain(max_steps=10, allow_change="max_steps")
-    assert allowed.returncode == 0, allowed.stderr
-    told = "starts at 1e-2, is 1e-5 at the last step, 10, is 7.78e-3 at the next step"
-    assert told in allowed.stderr
+    run = partial(pretrain, tmp_path, tmp_path / "out", test_iters=1)
+    run(max_steps=2)
+    assert "--decay_steps (0: --max_steps) was 2 and is now 10" in run(code=2, max_steps=10)
+    allowed = run(max_steps=10, allow_change="max_steps")
+    assert "starts at 1e-2, is 1e-5 at the last step, 10, is 7.78e-3 at the next step" in allowed
     assert [event["step"] for event in events(tmp_path / "out") if event["split"] == "test"] == [2, 10]

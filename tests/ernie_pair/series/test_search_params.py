@@ -18,6 +18,7 @@ from ernie_pair import SearchParamsConfig, search_params
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.pair.train.trainer import TrainResult
 from ernie_pair.series import search_params as module
+from ernie_pair.series import search_report
 from ernie_pair.series.search_space import space_of
 from ernie_pair.series.study import Study
 
@@ -43,6 +44,14 @@ def config_in(folder, **changes):
 @pytest.fixture
 def config(tmp_path):
     return config_in(tmp_path)
+
+
+@pytest.fixture
+def no_charts(monkeypatch):
+    """Draw no charts, which cost more than tiny trials."""
+    chart = search_report.Chart("", "", "")
+    monkeypatch.setattr(search_report, "draw_chart", lambda *given: chart)
+    monkeypatch.setattr(search_report, "svg_in", lambda chart: b"")
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +90,7 @@ class FakeRun:
 
 
 @pytest.fixture
-def runs(monkeypatch):
+def runs(monkeypatch, no_charts):
     """Fake training runs; returns their flags."""
     monkeypatch.setattr(FakeRun, "made", [])
     monkeypatch.setattr(module, "OneRun", FakeRun)
@@ -116,7 +125,7 @@ def test_the_best_trial_is_saved_as_a_config_file_for_train(finished, tmp_path):
     assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in printed
 
 
-def test_the_untrained_model_does_not_count_as_a_trial_value(config):
+def test_the_untrained_model_does_not_count_as_a_trial_value(config, no_charts):
     """All trials share it, so none could beat another: here every learning rate only does harm."""
     harm = {"search": "learning_rate=0.5,1", "pruner": "none", "best_metric": "loss"}
     found = search_params(replace(config, trials=2, **harm))

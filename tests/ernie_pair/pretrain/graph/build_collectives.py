@@ -34,6 +34,8 @@ def collectives():
     for (layout, first), (precision, second) in product(LAYOUTS.items(), PRECISIONS.items()):
         if "merge" in layout and "O2" in precision:
             continue  # refused
+        if precision != "float16 O1" and (PROCESSES == 1 or precision == "bfloat16 O1" and "," in layout):
+            continue  # as with float16
         ways = [("float32", "auto")]
         if PROCESSES > 1 and layout in ("plain", "sharding"):
             ways.append(("half", "auto"))

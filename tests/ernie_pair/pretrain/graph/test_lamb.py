@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from places import ROOT
+from places import ROOT, SUPPORT
 from safetensors.numpy import load_file
-from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
+from tiny_pretrain import VOCAB, events, flags, pretrain, write_corpus, write_model
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import parse_config
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
-SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 STEPS = Path(__file__).with_name("lamb_steps.py")
 LAMB = {"optimizer": "lamb", "adam_epsilon": 1e-6}
 BETAS, EPSILON, DECAY = (0.9, 0.99), 1e-6, 0.02
@@ -30,17 +29,10 @@ def world(tmp_path_factory):
     return folder
 
 
-def run(*words):
-    support = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": support, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-
-
-def pretrain(world, output, **changes):
-    done = run(SCRIPT, *flags(world / "model", world / "data", world / output, **{**LAMB, **changes}))
-    assert done.returncode == 0, done.stderr
-    return world / output
+@pytest.fixture(scope="module")
+def short(world):
+    pretrain(world, world / "short", max_steps=2, **LAMB)
+    return world / "short"
 
 
 def lamb_of_numpy(start, gradients, rates, clip):
@@ -68,7 +60,9 @@ def test_steps_match_an_independent_numpy_lamb(world, tmp_path):
     asked = {"adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "weight_decay": DECAY, "grad_clip": 0.5}
     asked.update({**LAMB, "max_steps": 6, "max_lr": 0.02})
     (tmp_path / "flags.json").write_text(json.dumps(asked))
-    done = run(STEPS, world / "model", world / "data", tmp_path / "out.npz", tmp_path / "flags.json")
+    words = [STEPS, world / "model", world / "data", tmp_path / "out.npz", tmp_path / "flags.json"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{SUPPORT}"}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     found = dict(np.load(tmp_path / "out.npz"))
 
@@ -90,27 +84,25 @@ def test_steps_match_an_independent_numpy_lamb(world, tmp_path):
 
 def test_resuming_a_run_with_lamb_is_bit_identical(world):
     """With gradient merge, dropout and a padded vocabulary; one run ends early and is resumed."""
-    whole = {"global_batch_size": 8, "max_steps": 6, "decay_steps": 6, "warmup_rate": 0}
-    one = pretrain(world, "whole", **whole)
-    pretrain(world, "cut", **{**whole, "max_steps": 3})
-    two = pretrain(world, "cut", **whole)
+    changes = {"global_batch_size": 8, "decay_steps": 6, "warmup_rate": 0, **LAMB}
+    one, two = world / "one", world / "two"
+    for output, steps in ((one, 6), (two, 3), (two, 6)):
+        pretrain(world, output, max_steps=steps, **changes)
     for name in ("static_vars.safetensors", "optimizer-00000-of-00001.safetensors"):
         assert (one / "model_last" / name).read_bytes() == (two / "model_last" / name).read_bytes()
     losses = [event["lm_loss"] for event in events(one) if event["split"] == "valid"]
     assert losses[-1] < losses[0]
 
 
-def test_resuming_with_another_optimizer_is_refused(world):
-    pretrain(world, "kept", max_steps=2)
-    words = flags(world / "model", world / "data", world / "kept", max_steps=2, adam_epsilon=1e-6)
-    done = run(SCRIPT, *words)
-    assert done.returncode == 2 and "optimizer was 'lamb' and is now 'adamw'" in done.stderr
+def test_resuming_with_another_optimizer_is_refused(world, short):
+    refused = pretrain(world, short, 2, max_steps=2, adam_epsilon=1e-6)
+    assert "optimizer was 'lamb' and is now 'adamw'" in refused
 
 
-def test_adamw_and_lamb_produce_different_weights(world):
-    names = ("lamb", "adamw")
-    ended = [pretrain(world, f"by_{name}", optimizer=name, max_steps=2) for name in names]
-    one, other = (load_file(folder / "model_last" / "static_vars.safetensors") for folder in ended)
+def test_adamw_and_lamb_produce_different_weights(world, short):
+    pretrain(world, world / "adamw", max_steps=2, adam_epsilon=1e-6)
+    ended = (folder / "model_last" / "static_vars.safetensors" for folder in (short, world / "adamw"))
+    one, other = map(load_file, ended)
     assert not np.array_equal(one[EMBEDDING], other[EMBEDDING])
 
 
