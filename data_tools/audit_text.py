@@ -1,6 +1,6 @@
-"""ernie-pair audit-text INPUT...: check text before pretraining on it.
+"""ernie-pair audit text INPUT...: check text before pretraining on it.
 
-ernie-pair audit-text raw/ --output audit --workers 8
+ernie-pair audit text raw/ --output audit --workers 8
 
 Reports duplicates, near duplicates, odd characters and mojibake, traditional script, languages and lengths of
 paragraphs: the lines of .txt files, and those within the texts of .jsonl files. Reads everything once, and
@@ -280,7 +280,7 @@ def _repeats(survey: _Survey, firsts: duplicates.Firsts, near, config: AuditConf
 
 
 def main() -> None:
-    """Run the command ``ernie-pair audit-text``."""
+    """Run the command ``ernie-pair audit text``."""
     run_command(audit_text, AuditConfig)
 
 

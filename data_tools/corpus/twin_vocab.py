@@ -73,7 +73,7 @@ def vocabulary_of(corpora: List[Corpus], tokenizer: AnyTokenizer) -> AnyTokenize
         if own.tokens != longest.tokens[: own.vocab_size]:
             raise InputError(
                 f"{corpus.prefix}: its '##' twins have other ids than those of the corpora beside it; make "
-                "it again with ernie-pair create-corpus and the vocabulary of ernie-pair build-vocab "
+                "it again with ernie-pair create-corpus and the vocabulary of ernie-pair build vocab "
                 "--add_twins_to"
             )
     return longest
@@ -107,7 +107,7 @@ def _extension_of(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
     ):
         raise InputError(
             f"{corpus.prefix} does not say how its '##' twins are numbered: PaddleNLP's tools and "
-            "ernie-pair build-vocab --add_twins_to do it differently for this vocab.txt; make the corpus "
+            "ernie-pair build vocab --add_twins_to do it differently for this vocab.txt; make the corpus "
             "again with ernie-pair create-corpus"
         )
     _refuse_ids_of_two_meanings(corpus, base)
@@ -123,7 +123,7 @@ def _refuse_ids_of_two_meanings(corpus: Corpus, tokenizer: WordPiece) -> None:
         raise InputError(
             f"{corpus.prefix}: vocab.txt has {twice!r} twice, so that id {doubtful[0]} of PaddleNLP's tools "
             f"is {tokenizer.tokens[doubtful[0]]!r} or {twins[0]!r}; make the corpus again with "
-            "ernie-pair create-corpus and the vocabulary of ernie-pair build-vocab --add_twins_to"
+            "ernie-pair create-corpus and the vocabulary of ernie-pair build vocab --add_twins_to"
         )
 
 

@@ -232,7 +232,7 @@ def _added(parts: List[Counts]) -> Counts:
 HEAD = "# ernie-pair ngrams 1 "
 MOST_BYTES = 1 << 28
 SHORTEST = 2  # tokens
-_CURE = "make it with ernie-pair build-ngrams"
+_CURE = "make it with ernie-pair build ngrams"
 
 
 class FoundNgrams(NamedTuple):

@@ -26,6 +26,7 @@ from data_tools.options.flag_words import read_flag_file
 from data_tools.options.options import Options, hints_of, read_given
 from data_tools.options.standard_streams import as_asked
 from ernie_pair.checkpoint.facts import facts_now, versions
+from ernie_pair.commands import FORMER_NAMES
 
 # They apply to one start only: read from a file, they would set a run aside once more.
 OF_ONE_START = ("fresh_start", "allow_change", "dry_run", "overwrite")
@@ -49,7 +50,7 @@ def about_now(command: str, **more: object) -> Dict[str, Any]:
 
 def text_of_config(flags: Dict[str, Any], about: Dict[str, Any]) -> str:
     """Return the text of config.yaml."""
-    command = about["command"]
+    command = FORMER_NAMES.get(about["command"], about["command"])  # which records go by
     head = (
         f"# The flags of `ernie-pair {command}`, and what they ran on. To do the same once more:\n"
         f"#   ernie-pair {command} --config {CONFIG_YAML} --output_dir another\n"

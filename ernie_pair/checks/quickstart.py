@@ -75,7 +75,7 @@ class SmallLine:
         flags = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true", "workers": 2}
         return [
             words_of("text-to-json", input_path=text, output_path=corpus / "documents"),
-            words_of("build-vocab", input_path=text, output_path=corpus / "vocab.txt"),
+            words_of("build", "vocab", input_path=text, output_path=corpus / "vocab.txt"),
             words_of(
                 "create-corpus",
                 input_path=corpus / "documents.jsonl",

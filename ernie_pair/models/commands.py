@@ -2,7 +2,7 @@
 
 ernie-pair new-model            config.json for a size of your choice, beside a vocabulary
 ernie-pair convert --to hf      for Hugging Face's transformers; --from hf: for PaddleNLP
-ernie-pair average-checkpoints  the mean of the weights of several, which often does better than the last of a
+ernie-pair checkpoint average  the mean of the weights of several, which often does better than the last of a
                                 run, see https://arxiv.org/abs/1803.05407
 """
 

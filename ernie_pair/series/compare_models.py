@@ -161,7 +161,7 @@ def _folder_of(name: str, path: str) -> Path:
 
 def _labels_of_all(sources: Dict[str, ModelSource]) -> Labels:
     for name, source in sources.items():
-        refuse_no_classes(source.spec.labels, f"--models {name}", "compare-models")
+        refuse_no_classes(source.spec.labels, f"--models {name}", "compare models")
     (first, labels), *others = ((name, source.spec.labels) for name, source in sources.items())
     for name, theirs in others:
         if theirs.names != labels.names:

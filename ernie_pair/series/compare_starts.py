@@ -286,7 +286,7 @@ def _labels_of_all(starts: List[Candidate], train: TrainConfig) -> Labels:
     for labels in (first, *others):
         if not labels.has_classes:
             raise InputError(
-                f"compare-starts compares classifiers, and these are models for {labels.target}; train each "
+                f"compare starts compares classifiers, and these are models for {labels.target}; train each "
                 "of them, and compare what evaluate says"
             )
     for start, labels in zip(starts[1:], others):

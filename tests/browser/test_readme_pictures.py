@@ -114,7 +114,9 @@ def test_picture_of_the_model_comparison(line, browser, tmp_path):
     best = {name: below(line) / folder / "best" for name, folder in (("pretrained", "pair"), *SCRATCH)}
     models = " ".join(f"'{name}={path}'" for name, path in best.items())
     test = below(line) / "sample" / "pairs" / "test.tsv"
-    run(line, "compare-models", "--models", models, "--input_file", test, "--output_dir", tmp_path / "made")
+    run(
+        line, "compare", "models", "--models", models, "--input_file", test, "--output_dir", tmp_path / "made"
+    )
     browser.open(tmp_path / "made" / "models.html")
     browser.picture("compare", height=420)
 

@@ -177,7 +177,7 @@ def test_the_command_builds_a_lexicon_from_a_text_corpus(tmp_path):
         "9",
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "ernie_pair", "build-ngrams", *words],
+        [sys.executable, "-m", "ernie_pair", "build", "ngrams", *words],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,

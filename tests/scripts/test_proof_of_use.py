@@ -533,7 +533,7 @@ def data(tmp_path_factory):
     for name in ("mrpc/dev", "mrpc/test"):
         shutil.copy(pairs / "dev.tsv", folder / "pairs" / f"{name}.tsv")
     vocab = folder / "vocab" / "ernie_1.0_zh.txt"
-    assert command("build-vocab", f"--input_path={folder}/text", f"--output_path={vocab}").code == 0
+    assert command("build", "vocab", f"--input_path={folder}/text", f"--output_path={vocab}").code == 0
     return folder
 
 

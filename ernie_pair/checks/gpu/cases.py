@@ -338,7 +338,7 @@ def _shown(losses: Sequence[float]) -> str:
 # Step 3: a run that is killed and started again ends bit-identical to an uninterrupted one.
 CHECKPOINT = 10  # steps between checkpoints; the kill follows the first
 RESUME_STEPS = (20, 80, 320)  # of a run: a longer one if the kill came too late for the previous one
-EQUAL, DIFFERENT = 0, 1  # exit codes of diff-checkpoints
+EQUAL, DIFFERENT = 0, 1  # exit codes of checkpoint diff
 OF_BOTH: Dict[str, Flags] = {"fp32": {}, "fp16 O1": FP16, "fp16 O2": {**FP16, **O2}}
 RECOMPUTE: Dict[str, Flags] = {"recompute": {"use_recompute": "true"}}
 RESUMED: Dict[str, Dict[str, Flags]] = {
@@ -381,7 +381,8 @@ def _resume(lab: Lab, command: Command, name: str, flags: Flags) -> Figures:
     lab.run(command(cut, **of_run))
     lab.run(command(whole, **of_run))
     compared = lab.run(
-        ["diff-checkpoints", str(cut / "model_last"), str(whole / "model_last")], accepted=(EQUAL, DIFFERENT)
+        ["checkpoint", "diff", str(cut / "model_last"), str(whole / "model_last")],
+        accepted=(EQUAL, DIFFERENT),
     )
     if compared.process.returncode == DIFFERENT:
         raise NumbersError(f"after {steps} steps: {compared.output.strip().splitlines()[-1]}")

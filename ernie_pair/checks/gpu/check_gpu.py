@@ -1,4 +1,4 @@
-"""`ernie-pair check-gpu`: the steps one after another, a report of them as JSON and as a page.
+"""`ernie-pair check --gpu`: the steps one after another, a report of them as JSON and as a page.
 
 The report, FILE.json:
 

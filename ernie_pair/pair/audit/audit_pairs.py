@@ -1,6 +1,6 @@
-"""ernie-pair audit-pairs TRAIN: check labelled pairs before training on them.
+"""ernie-pair audit pairs TRAIN: check labelled pairs before training on them.
 
-ernie-pair audit-pairs train.tsv --dev_file dev.tsv --test_file test.tsv --output audit --drop_leaks exact
+ernie-pair audit pairs train.tsv --dev_file dev.tsv --test_file test.tsv --output audit --drop_leaks exact
 
 Reports repeats, pairs with two labels, pairs that training and evaluation share, breaks of transitivity,
 the balance of the labels and the lengths. With --drop_leaks it writes the training file again, without
@@ -264,7 +264,7 @@ def _results(config: AuditPairsConfig) -> Results:
 
 VERSION = 2  # raised when the same files would give other warnings
 ADVICE = (
-    "ernie-pair audit-pairs shows the rows, and --drop_leaks exact (or normalised) writes the training file "
+    "ernie-pair audit pairs shows the rows, and --drop_leaks exact (or normalised) writes the training file "
     "without them"
 )
 

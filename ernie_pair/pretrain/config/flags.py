@@ -116,7 +116,7 @@ class NgramFlags(MaskingFlags):
 
     ngram_lexicon: str = option(
         "",
-        help="ngrams.txt of ernie-pair build-ngrams, for the ERNIE-Gram objective: an n-gram is masked by "
+        help="ngrams.txt of ernie-pair build ngrams, for the ERNIE-Gram objective: an n-gram is masked by "
         "one [MASK] and predicted as a whole; empty: single tokens only",
         group="data",
     )

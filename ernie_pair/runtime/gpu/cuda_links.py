@@ -176,7 +176,7 @@ def _major(build: Build) -> str:
 FIRST = ("libcublas.so", "libcublasLt.so", "libcudnn.so", "libnvrtc.so")
 OTHERS = ("libcufft.so", "libcurand.so", "libcusolver.so", "libcusparse.so")
 OF_SEVERAL = ("libnccl.so",)
-LINK = "run ernie-pair link-cuda"
+LINK = "run ernie-pair doctor --link_cuda"
 PARTS_OF_CUDNN = "libcudnn_*.so.*"  # which cuDNN itself opens by name, when it is first used
 
 
@@ -201,8 +201,8 @@ def cure_of_missing(build: Build) -> str:
     if unmade_links(build):
         return LINK
     if build.cuda.partition(".")[0] == "11":
-        return f"{install_command('gpu')}, then ernie-pair link-cuda"
-    return f"install CUDA {build.cuda} and cuDNN, or their nvidia-* packages and then ernie-pair link-cuda"
+        return f"{install_command('gpu')}, then ernie-pair doctor --link_cuda"
+    return f"install CUDA {build.cuda} and cuDNN, or their nvidia-* packages and then ernie-pair doctor --link_cuda"
 
 
 def load_libraries(build: Build) -> Dict[str, str]:

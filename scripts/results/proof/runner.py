@@ -24,6 +24,7 @@ from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.atomic_folder import point_link
 from data_tools.files.errors import InputError
 from data_tools.files.installation import version_of
+from ernie_pair.commands import FORMER_NAMES
 from ernie_pair.runtime.cpu import processor_name
 from ernie_pair.runtime.processes.child_command import ChildCommand
 from ernie_pair.runtime.processes.stop_signals import StopSignals
@@ -200,6 +201,8 @@ class Runner:
         """Run a command, and count its seconds however it ends."""
         first, *others = map(places.expand, words)
         program = ["-m", "ernie_pair"] if first == "ernie-pair" else [str(ROOT / first)]
+        if first == "ernie-pair":  # recipes keep the names that commands had when they were first run
+            others[:1] = FORMER_NAMES.get(others[0], others[0]).split()
         logger.info("%s: %s", run.name, " ".join(words[:2]))
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "PYTHONPATH": path}  # the runs use the code beside them

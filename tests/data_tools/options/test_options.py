@@ -202,7 +202,7 @@ def test_the_example_of_a_module_shows_how_it_was_started():
 @pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
 def test_every_command_has_an_example_that_parses(config_class, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.yaml").write_text("epochs: 1\n")  # compare-starts requires this file
+    (tmp_path / "train.yaml").write_text("epochs: 1\n")  # compare starts requires this file
     assert config_class.EXAMPLE
     parse_config(config_class, shlex.split(config_class.EXAMPLE))
     text = help_text([config_class], "ernie-pair x")

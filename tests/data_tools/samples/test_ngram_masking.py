@@ -195,7 +195,7 @@ def test_a_bad_ngram_lexicon_is_refused_with_its_line(tmp_path, content, told):
     with pytest.raises(InputError) as caught:
         read_ngrams(tmp_path / "ngrams.txt", "--ngram_lexicon", VOCAB)
     assert told in str(caught.value) and "\n" not in str(caught.value)
-    assert "ngram_lexicon " in str(caught.value) and "ernie-pair build-ngrams" in str(caught.value)
+    assert "ngram_lexicon " in str(caught.value) and "ernie-pair build ngrams" in str(caught.value)
 
 
 def test_words_outside_of_ngrams_stay_whole():

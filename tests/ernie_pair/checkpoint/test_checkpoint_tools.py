@@ -1,4 +1,4 @@
-"""show-checkpoint and diff-checkpoints, on checkpoints of a fake job."""
+"""checkpoint show and checkpoint diff, on checkpoints of a fake job."""
 
 import sys
 from pathlib import Path
@@ -139,9 +139,9 @@ def test_distance_handles_bfloat16_nan_and_empty_arrays():
 
 def test_the_commands_return_their_exit_codes(tmp_path, monkeypatch, capsys):
     first, second = save(tmp_path / "one"), save(tmp_path / "two", bias=np.ones(3, np.float32))
-    assert run(monkeypatch, "show-checkpoint", first) == 0
-    assert run(monkeypatch, "diff-checkpoints", first, first) == 0
-    assert run(monkeypatch, "diff-checkpoints", first, second) == 1
-    assert run(monkeypatch, "diff-checkpoints", first, tmp_path / "absent") == 2
-    assert run(monkeypatch, "diff-checkpoints", first) == 2
+    assert run(monkeypatch, "checkpoint", "show", first) == 0
+    assert run(monkeypatch, "checkpoint", "diff", first, first) == 0
+    assert run(monkeypatch, "checkpoint", "diff", first, second) == 1
+    assert run(monkeypatch, "checkpoint", "diff", first, tmp_path / "absent") == 2
+    assert run(monkeypatch, "checkpoint", "diff", first) == 2
     assert "error: SECOND is missing" in capsys.readouterr().err

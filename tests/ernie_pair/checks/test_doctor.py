@@ -87,7 +87,7 @@ def test_a_gpu_fault_is_reported_with_the_gpus_name(gpus):
 
 def test_missing_links_are_reported_before_libraries_are_loaded(gpus, capsys):
     defects, asked = gpus((8, 0), links=3)
-    assert defects == ["3 links to CUDA libraries are missing or wrong; run ernie-pair link-cuda"]
+    assert defects == ["3 links to CUDA libraries are missing or wrong; run ernie-pair doctor --link_cuda"]
     assert asked == [] and "cuda         11.8; links missing: /no/paddle/libs" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""average-checkpoints: the mean of several models, written as a model folder that can be loaded."""
+"""checkpoint average: the mean of several models, written as a model folder that can be loaded."""
 
 import json
 import shutil

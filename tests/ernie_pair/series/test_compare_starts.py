@@ -1,4 +1,4 @@
-"""compare-starts: its runs, its report on them, and the loss on a domain's text."""
+"""compare starts: its runs, its report on them, and the loss on a domain's text."""
 
 import io
 import json
@@ -247,7 +247,7 @@ def test_a_failed_run_ends_the_comparison_with_its_error(tmp_path):
 
 @pytest.fixture
 def ends(tmp_path, monkeypatch):
-    """Run a shell script in place of `python -m ernie_pair`; return the code compare-starts ends with."""
+    """Run a shell script in place of `python -m ernie_pair`; return the code compare starts ends with."""
 
     def run(script):
         program = tmp_path / "python"
@@ -449,4 +449,4 @@ def test_an_incomparable_start_does_not_end_the_comparison(domain, copied, calls
 
 def test_run_specific_flags_are_flags_of_training():
     assert set(compare_runs.OF_A_RUN) < {item.name for item in fields(TrainConfig)}
-    assert COMMANDS["compare-starts"][1] == "compare_starts"
+    assert COMMANDS["compare starts"][1] == "compare_starts"

@@ -11,7 +11,7 @@ from data_tools.options.cli import parse_config
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.checks.gpu.lab import Lab
 from ernie_pair.checks.gpu.machine import Gpu, Machine
-from ernie_pair.commands import config_class_of
+from ernie_pair.commands import config_class_of, form_of, forms_of
 from ernie_pair.launch.launch_config import read_launch
 
 PAIRS = ["0\t1\t0.25\t0.75\n", "1\t0\t0.625\t0.375\n"]
@@ -38,7 +38,8 @@ def read(words):
     if words[0] == "launch":
         launch, flags = read_launch(words[1:])
         return launch, parse_config(config_class_of(COMMANDS[launch.command]), flags, launch.command)
-    return None, parse_config(config_class_of(COMMANDS[words[0]]), list(words[1:]), words[0])
+    form, flags = form_of(words, forms_of(words[0], COMMANDS))
+    return None, parse_config(config_class_of(COMMANDS[form]), flags, form)
 
 
 class FakeRunning:
@@ -100,7 +101,7 @@ class FakeLab(Lab):
             folder.mkdir(parents=True)
             found = {"sequence_output": {"padded": 2e-7}}
             (folder / "conversion.json").write_text(json.dumps({"largest_difference": found}))
-        elif command == "build-vocab":
+        elif command == "build":
             folder = Path(config.output_path).parent
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "vocab.txt").write_text("[PAD]\n今\n")

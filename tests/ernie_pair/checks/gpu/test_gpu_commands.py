@@ -135,7 +135,8 @@ def test_a_signal_leaves_no_processes_or_files_behind(tmp_path, number, code):
     temporary.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
     words = [
-        "check-gpu",
+        "check",
+        "--gpu",
         "--device",
         "cpu",
         "--steps",

@@ -171,7 +171,7 @@ class OtherBits(FakeLab):
 
     def run(self, words, *given, **more):
         running = super().run(words, *given, **more)
-        if words[0] == "diff-checkpoints" and "dropout" in words[1]:
+        if words[0] == "checkpoint" and "dropout" in words[2]:
             running.process.returncode, running.output = (
                 1,
                 "differs\nlargest difference 1e-09; 1 of 4 arrays differ\n",

@@ -207,7 +207,7 @@ def test_ids_are_not_audited_and_the_log_says_so(make, tokenizer, capfd):
     make(ids, ids).train()
     said = capfd.readouterr().err
     assert "train_dataset, eval_dataset: token ids, neither audited nor cached" in said
-    assert "audit-pairs" not in said
+    assert "audit pairs" not in said
 
 
 def test_a_bad_row_of_ids_is_named_and_nothing_written(tmp_path, make, tokenizer):

@@ -195,7 +195,7 @@ def test_averaging_and_hf_conversion_omit_the_ngram_head(world, whole, tmp_path)
     kept = sorted((whole / "checkpoints").iterdir())[-1]
     for words in (
         ("convert", "--to", "hf", "--model_path", whole, "--output_dir", tmp_path / "hf"),
-        ("average-checkpoints", kept, kept, "--output_dir", tmp_path / "mean"),
+        ("checkpoint", "average", kept, kept, "--output_dir", tmp_path / "mean"),
     ):
         done = command(*words)
         assert done.code == 0, done.told

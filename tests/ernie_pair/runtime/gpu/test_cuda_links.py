@@ -192,7 +192,7 @@ def test_starting_without_links_names_the_link_command(packages, monkeypatch):
     for name in libraries.FIRST:
         (build.libraries / name).write_text("")
     libraries.refuse_missing_libraries(build, 1)
-    with pytest.raises(InputError, match="cannot find libnccl.so; run ernie-pair link-cuda"):
+    with pytest.raises(InputError, match="cannot find libnccl.so; run ernie-pair doctor --link_cuda"):
         libraries.refuse_missing_libraries(build, 2)
     monkeypatch.setattr(libraries, "error_of", lambda name: "")  # the system's CUDA has it
     libraries.refuse_missing_libraries(build, 2)
@@ -201,6 +201,6 @@ def test_starting_without_links_names_the_link_command(packages, monkeypatch):
 def test_starting_with_links_of_another_build_is_refused(packages):
     link_cuda(LinkCudaConfig())
     build = Build("3.1.1", "12.6", True, packages / "paddle")
-    with pytest.raises(InputError, match="are not those of Paddle 3.1.1; run ernie-pair link-cuda"):
+    with pytest.raises(InputError, match="are not those of Paddle 3.1.1; run ernie-pair doctor --link_cuda"):
         libraries.refuse_missing_libraries(build, 1)
     libraries.refuse_missing_libraries(build._replace(folder=Path("/no/such")), 1)

@@ -1,4 +1,4 @@
-"""The GPU build of Paddle after `pip install ".[gpu]"` and `ernie-pair link-cuda`; needs no GPU.
+"""The GPU build of Paddle after `pip install ".[gpu]"` and `ernie-pair doctor --link_cuda`; needs no GPU.
 
 pytest -m gpu_wheel        in an environment with that build, 3 GB
 """

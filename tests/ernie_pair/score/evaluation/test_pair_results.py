@@ -1,4 +1,4 @@
-"""No command overwrites a file unasked: predict, evaluate, run, audit-pairs and compare."""
+"""No command overwrites a file unasked: predict, evaluate, run, audit pairs and compare."""
 
 import json
 import os
