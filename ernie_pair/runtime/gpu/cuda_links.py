@@ -202,7 +202,8 @@ def cure_of_missing(build: Build) -> str:
         return LINK
     if build.cuda.partition(".")[0] == "11":
         return f"{install_command('gpu')}, then ernie-pair doctor --link_cuda"
-    return f"install CUDA {build.cuda} and cuDNN, or their nvidia-* packages and then ernie-pair doctor --link_cuda"
+    packages = "their nvidia-* packages and then ernie-pair doctor --link_cuda"
+    return f"install CUDA {build.cuda} and cuDNN, or {packages}"
 
 
 def load_libraries(build: Build) -> Dict[str, str]:
