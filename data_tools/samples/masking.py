@@ -28,36 +28,56 @@ SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
 class MaskingFlags(Options):
     """The base of every command that makes samples; each field is a flag of it."""
 
-    masked_lm_prob: float = option(0.15, help="share of the tokens to mask", group="data", above=0, below=1)
+    masked_lm_prob: float = option(
+        0.15, help="share of the tokens to mask", group="data", above=0, below=1, resume="same"
+    )
     short_seq_prob: float = option(
-        0.1, help="share of the samples with a shorter target length", group="data", at_least=0, below=1
+        0.1,
+        help="share of the samples with a shorter target length",
+        group="data",
+        at_least=0,
+        below=1,
+        resume="same",
     )
     favor_longer_ngram: bool = option(
-        False, help="mask long n-grams more often than short ones", group="data"
+        False, help="mask long n-grams more often than short ones", group="data", resume="same"
     )
     max_ngrams: int = option(
-        3, help="longest n-gram of words masked together", group="data", unit="words", at_least=1
+        3,
+        help="longest n-gram of words masked together",
+        group="data",
+        unit="words",
+        at_least=1,
+        resume="same",
     )
     geometric: bool = option(
         False,
         help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n",
         group="data",
+        resume="same",
     )
-    whole_word_mask: bool = option(True, help="mask whole words; false: mask single tokens", group="data")
+    whole_word_mask: bool = option(
+        True, help="mask whole words; false: mask single tokens", group="data", resume="same"
+    )
     level_weights: str = option(
         "1 1 1",
         help="weights of a character, a phrase (any word of several tokens) and an entity when drawing words "
         "to mask; entities are marked by --user_lexicon when the corpus is created; weight 0: drawn only "
         "when no other word is left",
         group="data",
+        resume="same",
     )
     masking_fn: str = option(
-        "", help="your own masking function, package.module:function; empty: the built-in one", group="data"
+        "",
+        help="your own masking function, package.module:function; empty: the built-in one",
+        group="data",
+        resume="same",
     )
     binary_head: bool = option(
         True,
         help="two segments per sample, to learn their order too; false: one segment, masked tokens only",
         group="data",
+        resume="fixed",
     )
 
     def __post_init__(self):

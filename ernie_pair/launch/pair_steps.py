@@ -20,7 +20,7 @@ from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.step.recompute import freeze, recompute_layers
+from ernie_pair.train.recompute import freeze, recompute_layers
 
 READ_ROWS = 512  # of the training pairs, to know their lengths
 

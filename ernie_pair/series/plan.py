@@ -19,7 +19,6 @@ from data_tools.files.json_file import read_json_object, write_json
 from ernie_pair.checkpoint.run_folder import run_id_of
 from ernie_pair.models.source import ModelSource
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.train.callbacks import PairCallback
 from ernie_pair.pair.train.trainer import PairTrainer, TrainResult
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
@@ -27,6 +26,7 @@ from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.reporters import open_reporters
 

@@ -19,8 +19,8 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import seed_of
 from ernie_pair.train.hooks import Hooks, Schedule
 from ernie_pair.train.loop import learning_rate
+from ernie_pair.train.optimizer import optimizer_arrays, restore_optimizer
 from ernie_pair.train.run import Processes, RunSettings, run_training
-from ernie_pair.train.step.optimizer import optimizer_arrays, restore_optimizer
 from ernie_pair.weights.parameter_names import match_parameters
 from ernie_pair.weights.weight_files import from_safetensors
 

@@ -219,17 +219,12 @@ def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: List[np.nd
 HIDDEN = -1e9  # added to a cosine / temperature: its weight in the softmax is 0 in float32
 
 
-class ContrastiveLoss(NamedTuple):
-    """The loss with its graph, and how many anchors find their positive first; tensors of a number."""
-
-    loss: paddle.Tensor
-    right: paddle.Tensor
-
-
 def contrastive_loss(
     vectors: paddle.Tensor, step: StepTexts, dims: Sequence[int], temperature: float
-) -> ContrastiveLoss:
-    """Return the loss of a step, of its vectors float32 [2 N + H, D] of any length.
+) -> Tuple[paddle.Tensor, paddle.Tensor]:
+    """Return the loss of a step, and how many anchors find their positive first, each a tensor of a number.
+
+    ``vectors``: float32 [2 N + H, D], of any length.
 
     ``dims``: the lengths at which they are cut off, the last of which says how many anchors are right.
     """
@@ -243,4 +238,4 @@ def contrastive_loss(
         losses.append(F.cross_entropy(scores_NC, answers, reduction="none").mean())
     with paddle.no_grad():
         right = (scores_NC.argmax(axis=1) == answers).astype("float32").sum()
-    return ContrastiveLoss(paddle.stack(losses).mean(), right)
+    return paddle.stack(losses).mean(), right

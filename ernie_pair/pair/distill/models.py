@@ -40,8 +40,8 @@ from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 from ernie_pair.pair.train.initial_model import InitialModel
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
 from ernie_pair.runtime.processes.world import seed_of
-from ernie_pair.train.step.amp import FLOAT32_OPS
-from ernie_pair.train.step.recompute import num_frozen_layers
+from ernie_pair.train.amp import FLOAT32_OPS
+from ernie_pair.train.recompute import num_frozen_layers
 
 
 def map_layers(student: int, teacher: int, layer_map: str, name: str) -> List[int]:

@@ -21,18 +21,10 @@ from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.config.run_flags import StepFlags
 from ernie_pair.pair.data.encoded_pairs import Batch
+from ernie_pair.train.job import LossParts
 
 Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
 ToDevice = Callable[[np.ndarray], paddle.Tensor]
-NOTHING: Mapping[str, object] = {}
-
-
-class LossParts(NamedTuple):
-    """The loss of one micro-batch as a tensor with its graph, and numbers for the log, on the device."""
-
-    loss: paddle.Tensor  # its mean over the rows, each counted by its weight
-    numbers: paddle.Tensor  # float32 [3 + parts]: loss, divergence, rows predicted right, `PairLoss.parts`
-    rows: int  # that were asked, with two passes of a pair each twice
 
 
 class RowLosses(NamedTuple):
@@ -133,16 +125,10 @@ def pair_loss(config: StepFlags, class_weights: Optional[np.ndarray]) -> PairLos
 
 
 class SuppliedLoss(NamedTuple):
-    """A loss that replaces `PairLoss` in a kind of training, with its part of the fingerprint.
-
-    ``fingerprint`` must stay for a checkpoint to be resumed from, ``topology`` may change. ``command``: what
-    trains with it.
-    """
+    """A loss that replaces that of the flags, and what of it must stay for a run to be resumed."""
 
     loss: PairLoss
-    fingerprint: Mapping[str, object] = NOTHING
-    topology: Mapping[str, object] = NOTHING
-    command: str = "train"
+    fingerprint: Mapping[str, object] = {}
 
 
 def _joined(first: Optional[np.ndarray], second: Optional[np.ndarray]) -> Optional[np.ndarray]:

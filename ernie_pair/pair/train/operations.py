@@ -1,6 +1,6 @@
-"""The floating-point operations of a training step of a pair classifier."""
+"""What a step of pairs costs, and how it may run: operations, a compiled forward pass, pinned memory."""
 
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Optional, Union
 
 import numpy as np
 import paddle
@@ -11,33 +11,7 @@ from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch
 from ernie_pair.runtime.paddle_version import why_programs_do_not_train
-from ernie_pair.train.step.recompute import num_frozen_layers
-from ernie_pair.train.step_work import DeferredMetrics, EncoderSize, count_classifier, count_encoder
-
-
-class StepOperations:
-    """Counts the operations of training ``model`` as ``config`` says.
-
-    R-Drop and --symmetric let every pair pass twice, FGM every batch. Frozen layers pass forward alone.
-    """
-
-    def __init__(self, config: PairConfig, model: PairClassifier):
-        spec = model.spec
-        self.size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
-        self.trained = self.size._replace(
-            layers=spec.num_layers - (num_frozen_layers(config, spec.num_layers) or 0)
-        )
-        self.passes = config.passes_of_a_pair
-        self.num_classes, self.first_token_only = model.num_classes, model.pooling == "cls"
-
-    def count(self, batch: int, length: int) -> int:
-        """Return the operations of one micro-batch of ``batch`` pairs of ``length`` tokens."""
-        forward, trained = (
-            count_encoder(size, batch, length, batch if self.first_token_only else None)
-            for size in (self.size, self.trained)
-        )
-        head = count_classifier(self.size, batch, self.num_classes)
-        return self.passes * (forward + head + 2 * (trained + head))
+from ernie_pair.train.job import StepOperations
 
 
 class PlainOperations:
@@ -56,94 +30,15 @@ class PlainOperations:
 
 
 def operations_of(config: PairConfig, model: Union[PairClassifier, PlainModel]):
-    """Return what counts the operations of a step of ``model``."""
-    return (PlainOperations if isinstance(model, PlainModel) else StepOperations)(config, model)
+    """Return what counts the operations of a step of ``model``.
 
-
-ON_DEVICE = 3  # the numbers of every pass that its forward computes; `PairLoss.parts` come behind
-
-
-class PassNumbers(NamedTuple):
-    """The numbers of a pass over one micro-batch.
-
-    ``on_device``: float32 [3 + parts], its loss, its divergence, how many of its ``rows`` were predicted
-    right, and the parts of its loss. ``weight``: what its rows count in the loss; see `PairLoss`.
+    R-Drop and --symmetric let every pair pass twice, FGM every batch.
     """
-
-    on_device: paddle.Tensor
-    rows: int
-    weight: float
-    tokens: int = 0
-    padded_tokens: int = 0
-    flops: int = 0
-
-
-class StepSums(NamedTuple):
-    """Sums over the micro-batches of a step, to be all-reduced over the ranks."""
-
-    loss: float = 0.0  # each pass counted by the weight of its rows
-    divergence: float = 0.0  # the same
-    accuracy: float = 0.0
-    adversarial_loss: float = 0.0
-    tokens: float = 0
-    padded_tokens: float = 0
-    flops: float = 0
-    squares: float = 0.0  # of the gradient
-
-
-class WaitingStep(NamedTuple):
-    """A step whose numbers have not been read yet.
-
-    ``batches`` are held until then: a GPU may not have read them yet. ``adversarial``: the passes of FGM.
-    ``squares``: what this rank adds to the squared norm of the gradient, [1] where the device has it; 0.0
-    where nobody asked. ``weight``: what the rows of all ranks count.
-    """
-
-    metrics: DeferredMetrics
-    batches: List[Batch]
-    passes: List[PassNumbers]
-    adversarial: List[PassNumbers]
-    squares: Union[float, paddle.Tensor]
-    has_norm: bool
-    weight: float
-    rate: float
-
-
-def read_steps(steps: Sequence[WaitingStep]) -> np.ndarray:
-    """Return the `StepSums` of this rank, and the sums of the parts of the loss, each as the loss is.
-
-    float64 [steps, 8 + parts], with one copy from the device.
-    """
-    parts = [part.on_device for step in steps for part in (*step.passes, *step.adversarial)]
-    squares = [step.squares for step in steps if isinstance(step.squares, paddle.Tensor)]
-    with paddle.no_grad():
-        numbers = paddle.concat([*parts, *(each.reshape([1]) for each in squares)]).numpy()
-    width = parts[0].shape[0]
-    rows = iter(numbers[: width * len(parts)].reshape(-1, width))
-    rest = iter(numbers[width * len(parts) :])
-    found = []
-    for step in steps:
-        sums, of_parts = _sum_passes(step.passes, rows, width)
-        moved, _ = _sum_passes(step.adversarial, rows, width)
-        own = float(next(rest)) if isinstance(step.squares, paddle.Tensor) else step.squares
-        found.append([*sums._replace(adversarial_loss=moved.loss, squares=own), *of_parts])
-    return np.array(found, np.float64)
-
-
-def _sum_passes(passes: Iterable[PassNumbers], rows, width: int) -> Tuple[StepSums, np.ndarray]:
-    sums, of_parts = np.zeros(len(StepSums._fields)), np.zeros(width - ON_DEVICE)
-    for one in passes:
-        loss, divergence, right, *parts = map(float, next(rows))
-        of_parts += one.weight * np.array(parts)
-        sums += StepSums(
-            loss=one.weight * loss,
-            divergence=one.weight * divergence,
-            accuracy=right / one.rows,
-            tokens=one.tokens,
-            padded_tokens=one.padded_tokens,
-            flops=one.flops,
-        )
-    return StepSums(*sums), of_parts
+    if isinstance(model, PlainModel):
+        return PlainOperations(config, model)
+    return StepOperations(
+        config, model, config.passes_of_a_pair, model.num_classes, first_token=model.pooling == "cls"
+    )
 
 
 ANY_SHAPE = [None, None]

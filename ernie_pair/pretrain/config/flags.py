@@ -26,6 +26,7 @@ class FusedFlags(Options):
         AUTO,
         help=f"on GPUs: {AUTO}, {NONE}, or some of {', '.join(FUSED_OPS)}, which must then be available",
         group="devices",
+        resume="layout",
     )
 
     def __post_init__(self):
@@ -94,6 +95,7 @@ class HalfFlags(AmpFlags):
         "",
         help=f"operators that mixed precision keeps in float32: some of {', '.join(sorted(HALF_OPS))}",
         group="precision",
+        resume="same",
     )
 
     def __post_init__(self):
@@ -120,6 +122,7 @@ class NgramFlags(MaskingFlags):
         help="ngrams.txt of ernie-pair build-ngrams, for the ERNIE-Gram objective: an n-gram is masked by "
         "one [MASK] and predicted as a whole; empty: single tokens only",
         group="data",
+        resume="fixed",
     )
 
     def __post_init__(self):

@@ -49,7 +49,7 @@ def runs(monkeypatch):
             self.config, self.callback = config, callbacks[0]
 
         def train(self):
-            from ernie_pair.pair.train.callbacks import TrainerState
+            from ernie_pair.train.callbacks import TrainerState
             from ernie_pair.train.hooks import TrainerControl
 
             config, control, value = self.config, TrainerControl(), 0.0

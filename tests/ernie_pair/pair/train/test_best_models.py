@@ -18,12 +18,12 @@ from ernie_pair.checkpoint.run_folder import best_of, point_best
 from ernie_pair.models.networks.classifier_weights import load_classifier
 from ernie_pair.models.source import files_of_model, model_folder_of
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.score.export.export_pair import ExportConfig, export_pair
+from ernie_pair.train.best_model import BestModel
 from ernie_pair.weights.weight_files import from_safetensors
 
 

@@ -13,7 +13,7 @@ from tiny_pair import toy_rows, write_model
 from data_tools.files.errors import InputError, MachineError
 from ernie_pair import PairCallback, PairConfig, PairTrainer, TrainerControl, TrainerState
 from ernie_pair.models.temperature import CALIBRATION
-from ernie_pair.pair.train.callbacks import EVENTS, Callbacks
+from ernie_pair.train.callbacks import EVENTS, Callbacks
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
 SETTINGS = {

@@ -8,7 +8,7 @@ import pytest
 
 from data_tools.files.errors import CheckpointError
 from ernie_pair.checkpoint.manifest import TrainState, parse_state, state_bytes
-from ernie_pair.pair.train.best_checkpoint import EarlyStopping
+from ernie_pair.train.best_model import EarlyStopping
 
 
 def ends_after(values, *rules, state=None):

@@ -12,7 +12,7 @@ from tiny_pair import toy_rows, write_model
 from data_tools.files.errors import InputError, NumbersError
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.train.step.zero2 import Zero2
+from ernie_pair.train.zero2 import Zero2
 from ernie_pair.weights.weight_files import read_weights
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))

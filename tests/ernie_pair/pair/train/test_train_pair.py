@@ -21,12 +21,12 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.targets.metrics import METRICS
-from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.train.best_model import BestModel
 
 
 class Killed(BaseException):

@@ -10,10 +10,9 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import EVENTS as EVENTS_FILE
-from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.train.best_checkpoint import BestModel, EarlyStopping
 from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.best_model import BestModel, EarlyStopping
 from ernie_pair.train.hooks import Hooks, TrainerControl
 from ernie_pair.train.run_log import metrics_in, read_events
 
@@ -58,62 +57,62 @@ class PairCallback:
     """
 
     def on_init_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the end of the construction of a trainer; there is no optimizer yet."""
         return None
 
     def on_train_begin(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of the run, or its resumption."""
         return None
 
     def on_epoch_begin(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of a pass over the training pairs, before the first step in it."""
         return None
 
     def on_step_begin(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of a step."""
         return None
 
     def on_substep_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a micro-batch that is not the last one of its step."""
         return None
 
     def on_pre_optimizer_step(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle gradients that are complete, before the weights move."""
         return None
 
     def on_optimizer_step(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle weights that have moved, before the gradients are cleared."""
         return None
 
     def on_step_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a step; ``control`` says whether it will be logged, evaluated and saved."""
         return None
 
     def on_epoch_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a step that ends a pass over the training pairs, after ``on_step_end``."""
         return None
 
     def on_log(
         self,
-        args: PairConfig,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -125,14 +124,14 @@ class PairCallback:
         return None
 
     def on_prediction_step(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a batch of an evaluation or a prediction, of rank 0; ``control`` is not read."""
         return None
 
     def on_evaluate(
         self,
-        args: PairConfig,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -145,7 +144,7 @@ class PairCallback:
 
     def on_predict(
         self,
-        args: PairConfig,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -158,7 +157,7 @@ class PairCallback:
 
     def on_save(
         self,
-        args: PairConfig,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -170,7 +169,7 @@ class PairCallback:
         return None
 
     def on_train_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the end of the run: finished, stopped early, or interrupted."""
         return None
