@@ -1,0 +1,120 @@
+"""A new kind of training is a `Task` alone: support/token_task.py, which resumes exactly like the others."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from places import SUPPORT
+from run_files import events, files_of
+from tiny_pair import CHARACTERS, write_model
+from token_task import TokenConfig, TokenTask
+
+from data_tools.files.errors import InputError
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.train.job import TaskJob
+from ernie_pair.train.task import run
+from ernie_pair.weights.weight_files import from_safetensors
+
+
+class Killed(Exception):
+    pass
+
+
+def write_lines(path, count, seed):
+    """Lines whose tags follow from the words: each 好 and what follows it is a name."""
+    rng, lines = np.random.default_rng(seed), []
+    for _ in range(count):
+        words = rng.choice(list(CHARACTERS), rng.integers(3, 12)).tolist()
+        names = ["B" if word in "好坏" else "I" if word in "大小" else "O" for word in words]
+        lines.append(f"{' '.join(words)}\t{' '.join(names)}\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokens")
+    return TokenConfig(
+        str(folder / "whole"),
+        model_name_or_path=str(write_model(folder / "model")),
+        train_file=write_lines(folder / "train.tsv", 100, 0),
+        dev_file=write_lines(folder / "dev.tsv", 30, 1),
+        from_scratch=True,
+        learning_rate=1e-2,
+        batch_size=10,
+        epochs=6,
+        eval_freq=20,
+        checkpoint_steps=20,
+        logging_freq=1,
+        device="cpu",
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    run(TokenTask, config)
+    return tmp_path_factory.getbasetemp() / config.output_dir
+
+
+def test_a_new_kind_of_training_is_short():
+    assert len((SUPPORT / "token_task.py").read_text(encoding="utf-8").splitlines()) <= 300
+
+
+def test_it_learns_keeps_its_best_model_and_writes_its_card(whole):
+    assert events(whole, "valid")[-1]["accuracy"] > 0.95
+    best = whole / "best"
+    assert (best / "tags.txt").read_text(encoding="utf-8").split() and best.is_symlink()
+    assert "ErnieForTokenClassification" in (best / "README.md").read_text(encoding="utf-8")
+
+
+def test_its_folder_loads_in_paddlenlp(whole):
+    from paddlenlp.transformers import ErnieForTokenClassification
+
+    model = ErnieForTokenClassification.from_pretrained(str(whole / "best"))
+    assert model.classifier.weight.shape[1] == 3
+
+
+@pytest.mark.parametrize("killed_at", [7, 33])
+def test_it_resumes_bit_identically(config, whole, monkeypatch, killed_at):
+    cut = whole.with_name(f"cut_{killed_at}")
+    config, step_of = replace(config, output_dir=str(cut)), TaskJob.step
+
+    def until_killed(self, batches, number, stop):
+        if number > killed_at:
+            raise Killed
+        return step_of(self, batches, number, stop)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(TaskJob, "step", until_killed)
+        run(TokenTask, config)
+    assert run(TokenTask, config).step == 60
+    assert files_of(cut / "model_last", without=("MANIFEST.json",)) == files_of(
+        whole / "model_last", without=("MANIFEST.json",)
+    )
+    assert events(cut) == events(whole)
+
+
+def test_micro_batches_add_up_to_the_same_step(config, whole):
+    several = whole.with_name("several")
+    small = {"batch_size": 5, "gradient_accumulation_steps": 2, "max_steps": 3, "dropout": 0.0}
+    run(TokenTask, replace(config, output_dir=str(several), **small))
+    one = whole.with_name("one")
+    run(TokenTask, replace(config, output_dir=str(one), max_steps=3, dropout=0.0))
+    read = lambda folder: from_safetensors((folder / "model_last/model.safetensors").read_bytes(), "")  # noqa: E731
+    first, second = read(several), read(one)
+    assert max(float(np.abs(first[name] - second[name]).max()) for name in first) < 2e-5
+
+
+def test_another_rate_is_another_run(config, whole):
+    assert run(TokenTask, replace(config, output_dir=str(whole))) == run(TokenTask, config)
+    with pytest.raises(InputError, match="learning_rate was 0.01 and is now 0.5"):
+        run(TokenTask, replace(config, learning_rate=0.5))
+    with pytest.raises(InputError, match="best_metric was|max_seq_len was 128 and is now 64"):
+        run(TokenTask, replace(config, max_seq_len=64))
+
+
+def test_a_wrong_line_is_refused_by_its_number(config, tmp_path):
+    (tmp_path / "bad.tsv").write_text("我 你\tO\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"bad\.tsv:1: words and tags differ in number"):
+        run(TokenTask, replace(config, train_file=str(tmp_path / "bad.tsv"), output_dir=str(tmp_path / "o")))
+    assert TrainState().step == 0 and not (tmp_path / "o").exists()
