@@ -132,7 +132,9 @@ class TokenTask(Task):
     def open_model(self) -> None:
         """Open the encoder, the tags of the training file, and a new head for them."""
         config = self.config
-        self.source = source = open_model(config.model_name_or_path, from_scratch=config.from_scratch)
+        self.source = source = open_model(
+            config.model_name_or_path, model_type="", from_scratch=config.from_scratch
+        )
         refuse_no_family(source, NAME_FAMILY)
         self.tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len, of_pairs=False)
         self.tags: Dict[str, int] = {}
