@@ -91,10 +91,13 @@ def _train(
     if job.program.kernels.is_fused:
         keep_freed_memory()
     stop.listen()  # Paddle has replaced the handlers
-    settings = _settings_of(config, world, source, data, job.program.kernels.name)
-    settings = replace(settings, num_parameters=_count_parameters(job.program))
-    if config.device == "gpu":
-        settings = replace(settings, place=job.place)
+    # Tied parameters count once, a padded vocabulary counts entirely.
+    shapes = {parameter.name: parameter.shape for parameter in job.program.parameters.values()}
+    settings = replace(
+        _settings_of(config, world, source, data, job.program.kernels.name),
+        num_parameters=sum(prod(shape) for shape in shapes.values()),
+        place=job.place if config.device == "gpu" else None,
+    )
     hooks = PretrainHooks(config, world, data, job)
     run_training(job, data, settings, hooks, Processes(world, local, all_reduce), stop)
 
@@ -224,22 +227,13 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
         num_ngrams=0 if data.ngrams is None else len(data.ngrams),
     )
-    program = (
-        _build_dynamic(config, model_config)
-        if config.is_dynamic
-        else _build_static(config, model_config, world)
-    )
+    build = _build_dynamic if config.is_dynamic else _build_static
+    program = build(config, model_config, world)
     all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
 
 
-def _count_parameters(program) -> int:
-    """Return the number of parameters; tied ones count once, a padded vocabulary counts entirely."""
-    shapes = {parameter.name: parameter.shape for parameter in program.parameters.values()}
-    return sum(prod(shape) for shape in shapes.values())
-
-
-def _build_dynamic(config: PretrainConfig, model_config):
+def _build_dynamic(config: PretrainConfig, model_config, world: World):
     from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
 
     return DynamicProgram(config, model_config)
@@ -307,8 +301,9 @@ class PretrainHooks(Hooks):
 
     def _card(self, step: int) -> ModelCard:
         judged, metrics = self.judged
-        told = metrics if judged == step else {}
-        return card_of_pretrained(self.config, self.job.source, self.data, step, told)
+        return card_of_pretrained(
+            self.config, self.job.source, self.data, step, metrics if judged == step else {}
+        )
 
     def on_end(self, state: TrainState) -> None:
         """Say where the result is."""

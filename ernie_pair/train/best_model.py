@@ -43,17 +43,14 @@ class BestModel:
 
         ``state.best_metric`` is the best value so far, ``state.best_step`` its step; both are updated.
         """
-        value = metrics[self.metric]
-        if state.best_metric is not None and not self._is_better(value, state.best_metric):
+        value, best = metrics[self.metric], state.best_metric
+        if best is not None and not (value < best if self.lower_is_better else value > best):
             return False
         state.best_metric, state.best_step = value, state.step
         gather_results(
             self.all_reduce, self.world, lambda: self._publish(value) if self.world.is_first else None
         )
         return True
-
-    def _is_better(self, value: float, best: float) -> bool:
-        return value < best if self.lower_is_better else value > best
 
     def folder(self) -> Optional[Path]:
         """Return the folder of the best model; None where there is none."""
@@ -82,15 +79,12 @@ class BestModel:
             )
 
     def _publish(self, value: float) -> None:
+        """Write the model, point the link to it, and remove those that ``keep`` leaves no room for."""
         clear_leftovers(self.output_dir, lambda name: name.startswith(PREFIX))
         about = {"metric": self.metric, "value": value, "lower_is_better": self.lower_is_better}
         named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
         folder = publish_of_run(named, self.write, about)
         point_best(folder)
-        self._remove_all_but(folder)
-
-    def _remove_all_but(self, folder: Path) -> None:
-        """Remove the best models before ``folder``, except those that ``keep`` leaves room for."""
         ranked = [path for path, _ in ranked_models(self.output_dir, self.metric) if path != folder]
         kept = [folder, *ranked[: self.keep - 1]]
         for path, _ in folders_of_run(self.output_dir, PREFIX):
@@ -115,7 +109,9 @@ class EarlyStopping:
         """Count in ``state`` an evaluation whose metric is ``value``."""
         if not self.patience:
             return
-        if state.metric_to_beat is None or self._gain(value, state.metric_to_beat) > self.min_delta:
+        before = value if state.metric_to_beat is None else state.metric_to_beat
+        gain = before - value if self.lower_is_better else value - before
+        if state.metric_to_beat is None or gain > self.min_delta:
             state.metric_to_beat, state.stale_evaluations = value, 0
         else:
             state.stale_evaluations += 1
@@ -128,6 +124,3 @@ class EarlyStopping:
         """Return why a run ends that goes by ``metric``."""
         count, best = state.stale_evaluations, state.metric_to_beat
         return f"early: {count} evaluations in a row without a better {metric} than {best:.4f}"
-
-    def _gain(self, value: float, before: float) -> float:
-        return before - value if self.lower_is_better else value - before
