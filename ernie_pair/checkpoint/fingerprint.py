@@ -85,13 +85,18 @@ def refuse_other_run(
     old = rules.upgrade({_name_of(key): value for key, value in saved.items()})
     old = {**{name: rules.defaults[name] for name in new if name in rules.defaults}, **old}
     different = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
-    refused = [name for name in different if _is_fixed(name, rules) or not _is_allowed(name, keys, allowed)]
+    fixed = [name for name in different if name.startswith(tuple(rules.fixed))]
+    refused = [
+        name
+        for name in different
+        if name in fixed or not any(word in allowed for word in _words(keys.get(name, name)))
+    ]
     if refused:
-        first = refused[0]
-        fixed = any(_is_fixed(name, rules) for name in refused)
+        first, key = refused[0], keys.get(refused[0], refused[0])
+        shown = f"--{key}" if re.fullmatch(r"\w+", key) else key
         words = _words_that_allow([keys.get(name, name) for name in different])
         way_out = "" if fixed else f", or --allow_change {words} to continue with the new value"
-        what = f"{_shown(keys.get(first, first))} was {old.get(first)!r} and is now {new.get(first)!r}"
+        what = f"{shown} was {old.get(first)!r} and is now {new.get(first)!r}"
         raise InputError(
             f"{where} is a checkpoint of another run: {what}; {rules.cure(first, old.get(first))}, or "
             f"another --output_dir{way_out}"
@@ -123,19 +128,7 @@ def _words(key: str) -> List[str]:
     return [*flags_of(key), _name_of(key).split()[0]]
 
 
-def _is_fixed(name: str, rules: RunRules) -> bool:
-    return name.startswith(tuple(rules.fixed))
-
-
-def _is_allowed(name: str, keys: Dict[str, str], allowed: Sequence[str]) -> bool:
-    return any(word in allowed for word in _words(keys.get(name, name)))
-
-
 def _words_that_allow(keys: List[str]) -> str:
     """Return a flag from which all keys follow, or else the first flag of each."""
     common = [word for word in flags_of(keys[0]) if all(word in flags_of(key) for key in keys)]
     return common[0] if common else ",".join(dict.fromkeys(flags_of(key)[0] for key in keys))
-
-
-def _shown(key: str) -> str:
-    return f"--{key}" if re.fullmatch(r"\w+", key) else key

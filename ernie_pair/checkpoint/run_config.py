@@ -132,7 +132,7 @@ def keep_config(
     about = about_now(command, **known_by, **({"layout": dict(layout)} if layout else {}))
     flags = as_read(flags_of(config))
     if there is not None:
-        change = _change(there, flags, as_read(about), {name: item.default for name, item in _fields(config)})
+        change = _change(there, flags, as_read(about), {item.name: item.default for item in fields(config)})
         if not change:
             return
         about = there.pop(ABOUT)
@@ -148,16 +148,16 @@ def replace_config(folder: Path, command: str, config: Options) -> None:
         draft.write_text(text_of_config(flags_of(config), about_now(command)), encoding="utf-8")
 
 
-def _fields(config: Options):
-    return config.__dataclass_fields__.items()
-
-
 def find_config(folder: Path, known_by: Mapping[str, object]) -> Path:
     """Return the config.yaml in ``folder`` that says ``known_by`` of itself, or where it is to be."""
     first, ending = os.path.splitext(CONFIG_YAML)
     numbered = (f"{first}-{number}{ending}" for number in itertools.count(2))
     paths = (folder / name for name in itertools.chain([CONFIG_YAML], numbered))
-    return next(path for path in paths if not os.path.lexists(path) or _is_of(path, known_by))
+
+    def is_ours(path: Path) -> bool:
+        return known_by.items() <= (read_own_config(path) or {}).get(ABOUT, {}).items()
+
+    return next(path for path in paths if not os.path.lexists(path) or is_ours(path))
 
 
 def latest_of(content: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -178,10 +178,6 @@ def _place_in(folder: Path, command: str, known_by: Mapping[str, object]) -> Pat
             "%s does not belong to this run and stays; its flags go to %s", folder / CONFIG_YAML, path.name
         )
     return path
-
-
-def _is_of(path: Path, known_by: Mapping[str, object]) -> bool:
-    return known_by.items() <= (read_own_config(path) or {}).get(ABOUT, {}).items()
 
 
 def _change(

@@ -103,17 +103,14 @@ class RunLock:
         self._descriptor = open_lock(path)
         try:
             _lock(self._descriptor, path)
-            self._refuse_other_content(path)
+            if not re.match(rb"(pid \d+ on |\Z)", os.pread(self._descriptor, 200, 0)):
+                raise InputError(f"{path} is not the lock of a run; rename it, or use another --output_dir")
         except BaseException:
             os.close(self._descriptor)
             raise
         os.ftruncate(self._descriptor, 0)
         said = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
         os.pwrite(self._descriptor, said.encode(), 0)
-
-    def _refuse_other_content(self, path: Path) -> None:
-        if not re.match(rb"(pid \d+ on |\Z)", os.pread(self._descriptor, 200, 0)):
-            raise InputError(f"{path} is not the lock of a run; rename it, or use another --output_dir")
 
     def release(self) -> None:
         """Release the lock; the file stays."""

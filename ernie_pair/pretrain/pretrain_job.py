@@ -225,17 +225,13 @@ class PretrainJob:
         """
         if self.source.weights is None:
             return f"start from random weights, seed {self.config.seed}"
-        start = read_start(self.program.parameters, self.source, self._starts_with_its_ngrams())
+        beside, ours = self.source.vocab_file.parent / NGRAMS, self.data.ngrams
+        has_same_ngrams = ours is not None and beside.is_file() and holds_same_ngrams(beside, ours)
+        start = read_start(self.program.parameters, self.source, has_same_ngrams)
         self.program.set_weights(start.arrays)
         self._unproven = start.has_lm_head
         self._lacks = () if self.config.has_order else start.lacks
         return f"start from the weights {self.source.weights}"
-
-    def _starts_with_its_ngrams(self) -> bool:
-        """Return whether the n-grams that the given weights predict are those of this run."""
-        beside = self.source.vocab_file.parent / NGRAMS
-        ours = self.data.ngrams
-        return ours is not None and beside.is_file() and holds_same_ngrams(beside, ours)
 
     def place(self, micro_batches: List[MicroBatch]) -> List[PlacedBatch]:
         """Return the micro-batches of a step with their counts; for a GPU, in pinned memory.

@@ -141,11 +141,13 @@ def plan_of(
     ``settings``: `run.RunSettings`; ``processes``: `run.Processes`. Called by every rank.
     """
     schedule = settings.schedule
+    # The samples seen are not always whole steps of today's size: it may have changed.
+    offset = state.consumed_samples - state.step * schedule.global_batch_size
     stretches = [
         measure(
             stretch,
             job,
-            lambda consumed: data.updates(consumed + _offset(state, schedule)),
+            lambda consumed: data.updates(consumed + offset),
             schedule.global_batch_size,
             settings.place,
             stop,
@@ -171,11 +173,6 @@ def print_plan(command: str, flags: Options, plan: Dict[str, Any]) -> None:
     """Print the flags and the plan on standard output, as a file that --config reads."""
     sys.stdout.write(text_of_config(flags_of(flags), {**about_now(command), "plan": plan}))
     sys.stdout.flush()
-
-
-def _offset(state: TrainState, schedule: Any) -> int:
-    """Return by how much the samples seen differ from whole steps of today's size: it may have changed."""
-    return state.consumed_samples - state.step * schedule.global_batch_size
 
 
 def _counts_of(settings: Any, state: TrainState) -> Dict[str, Any]:

@@ -104,7 +104,8 @@ class PairLoss:
     def _doubled(self, batch: Batch) -> Batch:
         """Return the batch of all rows that pass: those of ``batch``, and the same or exchanged behind."""
         again = batch if self.symmetric == "none" else exchange_texts(batch)
-        return Batch(*map(_joined, batch, again))  # type: ignore[arg-type]  # the ids are no None
+        both = (None if a is None or b is None else np.concatenate([a, b]) for a, b in zip(batch, again))
+        return Batch(*both)  # type: ignore[arg-type]  # the ids are no None
 
     def weights_of_rows(self, labels_B: np.ndarray) -> np.ndarray:
         """Return what each row counts, float32 [B], where there are class weights."""
@@ -129,10 +130,6 @@ class SuppliedLoss(NamedTuple):
 
     loss: PairLoss
     fingerprint: Mapping[str, object] = {}
-
-
-def _joined(first: Optional[np.ndarray], second: Optional[np.ndarray]) -> Optional[np.ndarray]:
-    return None if first is None or second is None else np.concatenate([first, second])
 
 
 def _known(labels: Optional[np.ndarray]) -> np.ndarray:

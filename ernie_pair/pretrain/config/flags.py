@@ -1,4 +1,4 @@
-"""The flag of the fused ops of the static graph on GPUs; those on CPUs are `ernie_pair.kernels`."""
+"""The groups of flags that `PretrainConfig` consists of, and the models that they fit."""
 
 from dataclasses import dataclass
 from typing import Any, FrozenSet, Literal, Optional
@@ -20,7 +20,7 @@ LEAST_LENGTH, LENGTH_MULTIPLE = 32, 8
 
 @dataclass(frozen=True)
 class FusedFlags(Options):
-    """A part of `PretrainConfig`."""
+    """Which fused ops of GPUs the static graph uses."""
 
     fused_ops: str = option(
         AUTO,
@@ -52,7 +52,7 @@ STATIC_ALONE = {
 
 @dataclass(frozen=True)
 class GraphFlags(Options):
-    """A part of `PretrainConfig`."""
+    """Which graph the run uses."""
 
     graph: Literal["static", "dynamic"] = option(
         "static",
@@ -68,9 +68,9 @@ class GraphFlags(Options):
         for name, only in STATIC_ALONE.items():
             asked: Any = getattr(self, name, only)
             if asked != only:
-                told = str(asked).lower() if isinstance(asked, bool) else asked
+                shown = str(asked).lower() if isinstance(asked, bool) else asked
                 raise InputError(
-                    f"--graph dynamic does not support --{name} {told}, but static does; leave one out"
+                    f"--graph dynamic does not support --{name} {shown}, but static does; leave one out"
                 )
         if getattr(self, "asked_ops", None):
             raise InputError(
@@ -89,7 +89,7 @@ HALF_OPS = frozenset({"softmax", "layer_norm", "gelu"})
 
 @dataclass(frozen=True)
 class HalfFlags(AmpFlags):
-    """A part of `PretrainConfig`."""
+    """Mixed precision of the static graph."""
 
     amp_fp32_ops: str = option(
         "",
@@ -115,7 +115,7 @@ OF_DRAWN_WORDS = ("max_ngrams", "favor_longer_ngram", "geometric", "level_weight
 
 @dataclass(frozen=True)
 class NgramFlags(MaskingFlags):
-    """A part of `PretrainConfig`."""
+    """What is masked, also by the n-grams of a lexicon."""
 
     ngram_lexicon: str = option(
         "",
@@ -130,9 +130,9 @@ class NgramFlags(MaskingFlags):
         for name in OF_DRAWN_WORDS:
             asked = getattr(self, name)
             if self.ngram_lexicon and asked != getattr(MaskingFlags, name):
-                told = str(asked).lower() if isinstance(asked, bool) else asked
+                shown = str(asked).lower() if isinstance(asked, bool) else asked
                 raise InputError(
-                    f"--ngram_lexicon determines what is masked together, and --{name} {told} contradicts "
+                    f"--ngram_lexicon determines what is masked together, and --{name} {shown} contradicts "
                     "it; leave one of them out"
                 )
 
@@ -142,7 +142,7 @@ MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline para
 
 @dataclass(frozen=True)
 class RecipeFlags(HalfFlags, FusedFlags, GraphFlags):
-    """The recipe's flags that have no effect here, or another name; a part of `PretrainConfig`."""
+    """The recipe's flags that have no effect here, or another name."""
 
     mp_degree: int = option(
         1,

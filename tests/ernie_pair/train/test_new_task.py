@@ -1,6 +1,10 @@
 """A new kind of training is a `Task` alone: support/token_task.py, which resumes exactly like the others."""
 
-from dataclasses import replace
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,12 +86,32 @@ def test_it_resumes_bit_identically(config, whole, killed_at):
     assert events(cut) == events(whole)
 
 
-def test_micro_batches_add_up_to_the_same_step(config, whole):
-    several = whole.with_name("several")
-    small = {"batch_size": 5, "gradient_accumulation_steps": 2, "max_steps": 3, "dropout": 0.0}
-    run(TokenTask, replace(config, output_dir=str(several), **small))
-    one = whole.with_name("one")
-    run(TokenTask, replace(config, output_dir=str(one), max_steps=3, dropout=0.0))
+def launch_two(config):
+    """Train in two processes, as its command does."""
+    words = [f"--{name}={value}" for name, value in asdict(config).items() if value not in ("", None)]
+    launched = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
+    log = Path(config.output_dir).with_name("log")
+    done = subprocess.run(
+        [*launched, "--log_dir", str(log), str(SUPPORT / "token_task.py"), *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    logs = "".join(path.read_text()[-2000:] for path in sorted(log.glob("workerlog.*")))
+    assert done.returncode == 0, done.stderr + logs
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.ranks)])
+def test_a_divided_step_is_the_same_step(config, whole, processes):
+    several, one = whole.with_name(f"several_{processes}"), whole.with_name(f"one_{processes}")
+    config = replace(config, max_steps=3, dropout=0.0)
+    half = replace(config, batch_size=5, output_dir=str(several))
+    if processes == 1:
+        run(TokenTask, replace(half, gradient_accumulation_steps=2))
+    else:
+        launch_two(half)
+    run(TokenTask, replace(config, output_dir=str(one)))
     first, second = (
         from_safetensors((folder / "model_last/model.safetensors").read_bytes(), "")
         for folder in (several, one)
