@@ -222,5 +222,10 @@ class TokenTask(Task):
         )
 
 
+def train_tokens(config: TokenConfig) -> None:
+    """Train from the newest checkpoint of ``output_dir``, or from the model that is named."""
+    run(TokenTask, config)
+
+
 if __name__ == "__main__":
-    run_command(partial(run, TokenTask), TokenConfig)
+    run_command(train_tokens, TokenConfig)
