@@ -74,9 +74,12 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("case", json.loads((SUPPORT / "stored_fingerprints.json").read_text()), ids=str)
+STORED = json.loads((SUPPORT / "stored_fingerprints.json").read_text())
+
+
+@pytest.mark.parametrize("case", STORED, ids=[f"{case['kind']}-{n}" for n, case in enumerate(STORED)])
 def test_fingerprints_are_those_that_were_stored(case):
-    """Stored by the version in which each kind of training had a list of its own flags."""
+    """Stored by the version in which each kind of training had a list of its own flags; key order is free."""
     kind, world = case["kind"], World(0, 2)
     config_class, task_class = TASKS.get(kind, (PretrainConfig, None))
     words = [word for name, value in case["flags"].items() for word in (f"--{name}", value)]
