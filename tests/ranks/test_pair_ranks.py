@@ -28,7 +28,7 @@ pytestmark = pytest.mark.ranks
 TRAIN = """
 import hashlib, json, os, sys
 from data_tools.options.cli import exit_code_of
-from ernie_pair.pair.step import loss as objective
+from ernie_pair.pair.train import loss as objective
 from ernie_pair.pair.train import train_pair as run
 from ernie_pair.pair.config.pair_config import TrainConfig
 
