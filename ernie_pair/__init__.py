@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
     from ernie_pair.pair.distill.distill import distill
     from ernie_pair.pair.targets.target_metrics import EvalPrediction
-    from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig, evaluate_mlm
     from ernie_pair.pretrain.filling.fill_mask import MaskFiller
@@ -41,6 +40,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.series.ensemble import EnsembleConfig, ensemble
     from ernie_pair.series.search_params import search_params
     from ernie_pair.series.search_space import SearchParamsConfig
+    from ernie_pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.train.hooks import TrainerControl
 
 __all__ = [
@@ -92,7 +92,7 @@ _OFFERED = {
     "EvaluateMlmConfig": "ernie_pair.pretrain.filling.evaluate_mlm",
     "ExportConfig": "ernie_pair.score.export.export_config",
     "MaskFiller": "ernie_pair.pretrain.filling.fill_mask",
-    "PairCallback": "ernie_pair.pair.train.callbacks",
+    "PairCallback": "ernie_pair.train.callbacks",
     "PairClassifier": "ernie_pair.models.networks.classifier",
     "PairConfig": "ernie_pair.pair.config.pair_config",
     "PairPredictor": "ernie_pair.inference.predictor",
@@ -104,7 +104,7 @@ _OFFERED = {
     "TextEmbedder": "ernie_pair.inference.embedder",
     "TrainConfig": "ernie_pair.pair.config.pair_config",
     "TrainerControl": "ernie_pair.train.hooks",
-    "TrainerState": "ernie_pair.pair.train.callbacks",
+    "TrainerState": "ernie_pair.train.callbacks",
     "cross_validate": "ernie_pair.series.cross_validate",
     "distill": "ernie_pair.pair.distill.distill",
     "ensemble": "ernie_pair.series.ensemble",

@@ -56,7 +56,10 @@ BELOW = {
     ),
     "ernie_pair/pair/targets": ("ernie_pair/inference",),
     "ernie_pair/report": ("ernie_pair/checkpoint",),
-    "ernie_pair/train": ("ernie_pair/report",),
+    "ernie_pair/train": (
+        "ernie_pair/models/networks",
+        "ernie_pair/report",
+    ),
     "ernie_pair/pair/data": (
         "ernie_pair/pair/targets",
         "ernie_pair/train",
@@ -86,22 +89,12 @@ BELOW = {
         "ernie_pair/pair/robustness",
     ),
     "ernie_pair/score/export": ("ernie_pair/score/evaluation",),
-    "ernie_pair/train/step": (
-        "ernie_pair/models/networks",
-        "ernie_pair/train",
-    ),
-    "ernie_pair/pair/train": (
-        "ernie_pair/score/export",
-        "ernie_pair/train/step",
-    ),
+    "ernie_pair/pair/train": ("ernie_pair/score/export",),
     "ernie_pair/score/embeddings": (
         "ernie_pair/embedding",
         "ernie_pair/score/export",
     ),
-    "ernie_pair/embedding/train": (
-        "ernie_pair/pair/train",
-        "ernie_pair/score/embeddings",
-    ),
+    "ernie_pair/embedding/train": ("ernie_pair/score/embeddings",),
     "ernie_pair/mining": (
         "ernie_pair/embedding",
         "ernie_pair/score/evaluation",

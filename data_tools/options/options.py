@@ -58,6 +58,7 @@ DASH = "-"  # instead of a file: standard input or output
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _TEXTS = {"json_key", "doc_spliter", "cn_split_dimer", "pair", "text_a", "text_b", "text"}  # not paths
+RESUME = ("", "same", "fixed", "layout")  # see `option`
 _LEFT_OUT = object()  # in place of a required value that was not given
 
 
@@ -123,6 +124,7 @@ def option(
     stdout: bool = False,
     values: int = 1,
     unless: str = "",
+    resume: str = "",
 ):
     """Return a dataclass field that is also a command-line flag; without a default it is required.
 
@@ -136,12 +138,18 @@ def option(
     ``stdin``: `-` reads standard input, and these are the file endings that it may stand for; ``stdout``: `-`
     writes standard output. ``values``: the number of words of a flag that is a list. ``unless``: another
     option, without a default of its own, that can replace this one.
+
+    ``resume``: what another value means for a run that goes on from a checkpoint: same, it is another run
+    unless the user allows the change; fixed, nobody can allow it; layout, it only divides the work otherwise
+    and is noted; empty, it may change.
     """
     if group not in GROUPS:
         raise ValueError(f"{group} is not a group of options")
+    if resume not in RESUME:
+        raise ValueError(f"{resume} is not one of {RESUME}")
     metadata: dict[str, Any] = {"help": help, "group": group, "unit": unit, "positional": positional}
     metadata.update(choices=tuple(choices), stdin=tuple(stdin), stdout=stdout, values=values, unless=unless)
-    metadata.update(bounds=Bounds(at_least, above, at_most, below))
+    metadata.update(bounds=Bounds(at_least, above, at_most, below), resume=resume)
     if default is MISSING:
         return field(default_factory=lambda: _LEFT_OUT, metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -175,11 +175,17 @@ class Checkpoints:
         }
         try:
             self._together(lambda: self._first_does(self._begin, draft))
-            written = self._together(lambda: self._write(draft, files))
-            entries = [entry for rank in self._ranks_here() for entry in written[rank]]
+            written = self._together(
+                lambda: [
+                    {**write_content(draft / name, content), "rank": self.world.rank}
+                    for name, content in files
+                ]
+            )
+            first = self.world.rank - self.local.rank  # of those that share a folder
+            entries = [entry for of_rank in written[first : first + self.local.size] for entry in of_rank]
             self._together(lambda: self._first_does(self._publish, draft, state, manifest, entries))
         except BaseException:
-            self._first_does(_remove_quietly, draft)
+            self._first_does(shutil.rmtree, draft, True)
             raise
         self._first_does(self._retire)
 
@@ -196,10 +202,6 @@ class Checkpoints:
     def _first_does(self, action: Callable, *arguments) -> None:
         if self.local.is_first:
             action(*arguments)
-
-    def _ranks_here(self) -> range:
-        first = self.world.rank - self.local.rank
-        return range(first, first + self.local.size)
 
     def _open(self) -> Tuple[str, str]:
         """Lock and clean the folder; return (name of the run, name of this start of it)."""
@@ -304,9 +306,6 @@ class Checkpoints:
             )
         draft.mkdir()
 
-    def _write(self, draft: Path, files: Iterable[Tuple[str, Content]]) -> List[Dict]:
-        return [{**write_content(draft / name, content), "rank": self.world.rank} for name, content in files]
-
     def _publish(self, draft: Path, state: TrainState, manifest: Dict, entries: List[Dict]) -> None:
         final = self.folder / _name_of(state.step)
         entries = [*entries, {**write_synced(draft / STATE, state_bytes(state)), "rank": self.world.rank}]
@@ -370,13 +369,9 @@ def _name_of(step: int) -> str:
     return f"step_{step:08d}"
 
 
-def _remove_quietly(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @dataclass(frozen=True)
 class RetentionFlags(Options):
-    """A part of `PretrainConfig` and of `PairConfig`."""
+    """Which checkpoints stay."""
 
     keep_checkpoints: int = option(
         3,

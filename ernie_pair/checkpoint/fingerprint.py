@@ -1,43 +1,75 @@
 """Check that a checkpoint belongs to the run that resumes from it.
 
-A fingerprint is a dictionary of what must be equal. Its keys name the user's flags: a key is the flag
-itself, `max_lr`, or lists them in brackets, `steps in all (--epochs, --max_steps)`. The part before the
-brackets, without dashes, identifies the key: the brackets may change between versions.
+A fingerprint is a dictionary of what must be equal: the options that say so of themselves (``resume`` of
+`option`), and what else a kind of training adds. Its keys name the user's flags: a key is the flag itself,
+`max_lr`, or lists them in brackets, `steps in all (--epochs, --max_steps)`. The part before the brackets,
+without dashes, identifies the key: the brackets may change between versions.
 """
 
 import logging
 import re
-from typing import Callable, Dict, List, NamedTuple, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Type
 
 from data_tools.files.errors import InputError
+from data_tools.options.options import Options
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.processes.world import World
 
 Fingerprint = Dict[str, object]
 
 logger = logging.getLogger(__name__)
 
 
-def _keep(fingerprint: Fingerprint) -> Fingerprint:
-    return fingerprint
+def compared_options(config: Options) -> Fingerprint:
+    """Return {name: value} of the options whose change makes another run."""
+    return {name: getattr(config, name) for name in _options_with(type(config), "same", "fixed")}
 
 
-def _old_value(name: str, old: object) -> str:
-    return "pass the old value"
+def layout_of(config: Any, world: World, kernels: str, **more: object) -> Dict[str, object]:
+    """Return what may change on resume, with a line about it in the log.
+
+    ``config``: the options of a training; ``kernels``: those in use; ``more``: values that replace those of
+    options, or stand beside them.
+    """
+    return {
+        "processes": world.size,
+        **{name: getattr(config, name) for name in _options_with(type(config), "layout")},
+        **more,
+        "threads": cpu_threads(),
+        "kernels": kernels,
+        **({"tf32": True} if config.tf32 else {}),
+        **({"deterministic": config.deterministic} if config.device == "gpu" else {}),  # a CPU always is
+    }
+
+
+def _options_with(config_class: Type[Options], *marks: str) -> List[str]:
+    return [item.name for item in fields(config_class) if item.metadata["resume"] in marks]
 
 
 class RunRules(NamedTuple):
-    """How one half of the package interprets its fingerprints.
+    """How a kind of training interprets its fingerprints.
 
     fixed    prefixes of keys that --allow_change cannot allow
     upgrade  converts what an earlier version saved, {name: value}, to current names and values
     cure     says how to keep the old value of a name
+    defaults of the options: what an earlier version, which did not have one of them, computed with
     """
 
     fixed: Sequence[str] = ()
-    upgrade: Callable[[Fingerprint], Fingerprint] = _keep
-    cure: Callable[[str, object], str] = _old_value
+    upgrade: Callable[[Fingerprint], Fingerprint] = dict
+    cure: Callable[[str, object], str] = lambda name, old: "pass the old value"
+    defaults: Mapping[str, object] = {}
 
 
 NO_RULES = RunRules()
+
+
+def rules_of(config_class: Type[Options], fixed: Sequence[str] = (), **more: Any) -> RunRules:
+    """Return the rules of runs of these options; ``fixed``: besides the options that are."""
+    defaults = {item.name: item.default for item in fields(config_class) if item.default is not MISSING}
+    prefixes: Tuple[str, ...] = (*fixed, *_options_with(config_class, "fixed"))
+    return RunRules(prefixes, defaults=defaults, **more)
 
 
 def refuse_other_run(
@@ -51,14 +83,20 @@ def refuse_other_run(
     keys = {_name_of(key): key for key in given}
     new = {_name_of(key): value for key, value in given.items()}
     old = rules.upgrade({_name_of(key): value for key, value in saved.items()})
+    old = {**{name: rules.defaults[name] for name in new if name in rules.defaults}, **old}
     different = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
-    refused = [name for name in different if _is_fixed(name, rules) or not _is_allowed(name, keys, allowed)]
+    fixed = [name for name in different if name.startswith(tuple(rules.fixed))]
+    refused = [
+        name
+        for name in different
+        if name in fixed or not any(word in allowed for word in _words(keys.get(name, name)))
+    ]
     if refused:
-        first = refused[0]
-        fixed = any(_is_fixed(name, rules) for name in refused)
+        first, key = refused[0], keys.get(refused[0], refused[0])
+        shown = f"--{key}" if re.fullmatch(r"\w+", key) else key
         words = _words_that_allow([keys.get(name, name) for name in different])
         way_out = "" if fixed else f", or --allow_change {words} to continue with the new value"
-        what = f"{_shown(keys.get(first, first))} was {old.get(first)!r} and is now {new.get(first)!r}"
+        what = f"{shown} was {old.get(first)!r} and is now {new.get(first)!r}"
         raise InputError(
             f"{where} is a checkpoint of another run: {what}; {rules.cure(first, old.get(first))}, or "
             f"another --output_dir{way_out}"
@@ -90,19 +128,7 @@ def _words(key: str) -> List[str]:
     return [*flags_of(key), _name_of(key).split()[0]]
 
 
-def _is_fixed(name: str, rules: RunRules) -> bool:
-    return name.startswith(tuple(rules.fixed))
-
-
-def _is_allowed(name: str, keys: Dict[str, str], allowed: Sequence[str]) -> bool:
-    return any(word in allowed for word in _words(keys.get(name, name)))
-
-
 def _words_that_allow(keys: List[str]) -> str:
     """Return a flag from which all keys follow, or else the first flag of each."""
     common = [word for word in flags_of(keys[0]) if all(word in flags_of(key) for key in keys)]
     return common[0] if common else ",".join(dict.fromkeys(flags_of(key)[0] for key in keys))
-
-
-def _shown(key: str) -> str:
-    return f"--{key}" if re.fullmatch(r"\w+", key) else key

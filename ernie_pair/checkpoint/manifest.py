@@ -154,7 +154,11 @@ def parse_state(data: bytes, path: Path) -> TrainState:
         values.keys() == defaults.keys()
         and all(_is_count(values[item.name]) for item in fields(TrainState) if item.type is int)
         and all(type(values[item.name]) is bool for item in fields(TrainState) if item.type is bool)
-        and all(_is_none_or_finite(values[item.name]) for item in fields(TrainState) if item.default is None)
+        and all(
+            values[item.name] is None or is_number(values[item.name])
+            for item in fields(TrainState)
+            if item.default is None
+        )
         and (values["best_step"] is None or _is_count(values["best_step"]))
         and _is_window(values["window"])
     )
@@ -169,10 +173,6 @@ def _parse_object(data: bytes, path: Path) -> Dict:
         return parse_json_object(data)
     except JsonError as error:
         raise DamagedError(f"{path}:{max(error.line, 1)}: {error}") from None
-
-
-def _is_none_or_finite(value) -> bool:
-    return value is None or is_number(value)
 
 
 def _is_window(value) -> bool:

@@ -13,10 +13,17 @@ about:
 import itertools
 import logging
 import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Callable, Dict, List, Mapping, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 import yaml
 
@@ -25,8 +32,10 @@ from data_tools.files.results import MAKER, read_own_config
 from data_tools.options.flag_words import read_flag_file
 from data_tools.options.options import Options, hints_of, read_given
 from data_tools.options.standard_streams import as_asked
-from ernie_pair.checkpoint.facts import facts_now, versions
+from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.commands import FORMER_NAMES
+from ernie_pair.runtime.cpu import processor_name, text_of, usable_cores
+from ernie_pair.version import __version__
 
 # They apply to one start only: read from a file, they would set a run aside once more.
 OF_ONE_START = ("fresh_start", "allow_change", "dry_run", "overwrite")
@@ -44,8 +53,23 @@ def flags_of(config: Options) -> Dict[str, Any]:
 
 
 def about_now(command: str, **more: object) -> Dict[str, Any]:
-    """Return the facts of this start of ``command``; ``more`` stands behind its name."""
-    return {"made_by": MAKER, "command": command, **more, **facts_now()}
+    """Return the facts of this start of ``command``; ``more`` stands behind its name.
+
+    They are the date, the command line, its folder, its Git state, the versions and the machine.
+    """
+    folder = Path.cwd()
+    git = git_state(folder)
+    return {
+        "made_by": MAKER,
+        "command": command,
+        **more,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command_line": command_line(),
+        "folder": str(folder),
+        **({"git": git} if git else {}),
+        "versions": versions(),
+        "machine": machine(),
+    }
 
 
 def text_of_config(flags: Dict[str, Any], about: Dict[str, Any]) -> str:
@@ -109,7 +133,7 @@ def keep_config(
     about = about_now(command, **known_by, **({"layout": dict(layout)} if layout else {}))
     flags = as_read(flags_of(config))
     if there is not None:
-        change = _change(there, flags, as_read(about), {name: item.default for name, item in _fields(config)})
+        change = _change(there, flags, as_read(about), {item.name: item.default for item in fields(config)})
         if not change:
             return
         about = there.pop(ABOUT)
@@ -125,16 +149,16 @@ def replace_config(folder: Path, command: str, config: Options) -> None:
         draft.write_text(text_of_config(flags_of(config), about_now(command)), encoding="utf-8")
 
 
-def _fields(config: Options):
-    return config.__dataclass_fields__.items()
-
-
 def find_config(folder: Path, known_by: Mapping[str, object]) -> Path:
     """Return the config.yaml in ``folder`` that says ``known_by`` of itself, or where it is to be."""
     first, ending = os.path.splitext(CONFIG_YAML)
     numbered = (f"{first}-{number}{ending}" for number in itertools.count(2))
     paths = (folder / name for name in itertools.chain([CONFIG_YAML], numbered))
-    return next(path for path in paths if not os.path.lexists(path) or _is_of(path, known_by))
+
+    def is_ours(path: Path) -> bool:
+        return known_by.items() <= (read_own_config(path) or {}).get(ABOUT, {}).items()
+
+    return next(path for path in paths if not os.path.lexists(path) or is_ours(path))
 
 
 def latest_of(content: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -155,10 +179,6 @@ def _place_in(folder: Path, command: str, known_by: Mapping[str, object]) -> Pat
             "%s does not belong to this run and stays; its flags go to %s", folder / CONFIG_YAML, path.name
         )
     return path
-
-
-def _is_of(path: Path, known_by: Mapping[str, object]) -> bool:
-    return known_by.items() <= (read_own_config(path) or {}).get(ABOUT, {}).items()
 
 
 def _change(
@@ -208,3 +228,79 @@ def load_config(
     values = {name: read_given(text, hints[name]) for name, text in given.items()}
     idle = config_class.idle_in({**values, **changes})
     return config_class(**{**{name: value for name, value in values.items() if name not in idle}, **changes})
+
+
+SECONDS = 10.0  # a repository on a slow disk is not waited for
+# Git itself writes nothing, asks nobody, and starts no hook and no monitor of the file system.
+QUIET = (
+    *("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
+    *("-c", "core.untrackedCache=false"),
+)
+ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+
+
+def git_state(folder: Path) -> Dict[str, object]:
+    """Return {"commit", "dirty"} of the repository around ``folder``; {} without one, or without Git.
+
+    dirty: do tracked files differ from the commit? It is left out where Git does not answer in time.
+    """
+    commit = _ask(folder, "rev-parse", "--verify", "HEAD^{commit}")
+    if not commit:
+        return {}
+    changed = _ask(folder, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    return {"commit": commit} if changed is None else {"commit": commit, "dirty": bool(changed)}
+
+
+def _ask(folder: Path, *words: str) -> Optional[str]:
+    """Return what Git prints; None where it cannot be asked, or refuses."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    try:
+        done = subprocess.run(
+            [git, *QUIET, *words],
+            cwd=folder,
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
+
+
+GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def versions() -> Dict[str, str]:
+    """Return the versions of Python, of this package and of what it computes with."""
+    return {"python": platform.python_version(), **installed_versions(), "ernie-pair": __version__}
+
+
+def machine() -> Dict[str, object]:
+    """Return the processor, the number of cores that this process may use, and the GPUs."""
+    cards = gpu_names()
+    return {
+        "processor": processor_name() or platform.machine(),
+        "cores": len(usable_cores()),
+        **({"gpus": cards} if cards else {}),
+    }
+
+
+def gpu_names() -> List[str]:
+    """Return the names of the GPUs that the driver tells of; asks no library, so that no GPU is opened."""
+    found = [
+        re.search(r"^Model:\s*(.+)$", text_of(file), re.M) for file in sorted(GPUS.glob("*/information"))
+    ]
+    return [match[1].strip() for match in found if match is not None]
+
+
+def command_line() -> str:
+    """Return the words of this process as they would be typed."""
+    first, *words = sys.argv or [""]
+    if Path(first).parts[-2:] == ("ernie_pair", "__main__.py"):
+        first = "ernie-pair"
+    return shlex.join([os.path.basename(first) if os.path.isabs(first) else first, *words])

@@ -103,17 +103,14 @@ class RunLock:
         self._descriptor = open_lock(path)
         try:
             _lock(self._descriptor, path)
-            self._refuse_other_content(path)
+            if not re.match(rb"(pid \d+ on |\Z)", os.pread(self._descriptor, 200, 0)):
+                raise InputError(f"{path} is not the lock of a run; rename it, or use another --output_dir")
         except BaseException:
             os.close(self._descriptor)
             raise
         os.ftruncate(self._descriptor, 0)
         said = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
         os.pwrite(self._descriptor, said.encode(), 0)
-
-    def _refuse_other_content(self, path: Path) -> None:
-        if not re.match(rb"(pid \d+ on |\Z)", os.pread(self._descriptor, 200, 0)):
-            raise InputError(f"{path} is not the lock of a run; rename it, or use another --output_dir")
 
     def release(self) -> None:
         """Release the lock; the file stays."""
@@ -192,13 +189,13 @@ def ranked_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[s
         for path, note in folders_of_run(output_dir, PREFIX)
         if isinstance(note.get("value"), (int, float)) and metric in ("", note.get("metric"))
     ]
-    return sorted(found, key=_rank)
 
+    def rank(model: Tuple[Path, Dict[str, Any]]) -> float:
+        note = model[1]
+        is_lower = note.get("lower_is_better", note.get("metric") in LOWER_IS_BETTER)
+        return note["value"] if is_lower else -note["value"]
 
-def _rank(model: Tuple[Path, Dict[str, Any]]) -> float:
-    note = model[1]
-    is_lower = note.get("lower_is_better", note.get("metric") in LOWER_IS_BETTER)
-    return note["value"] if is_lower else -note["value"]
+    return sorted(found, key=rank)
 
 
 CHECKPOINTS, EVENTS, CURVES, LAST = "checkpoints", "metrics.jsonl", "vdl", "model_last"
@@ -233,7 +230,8 @@ def set_aside_run(output_dir: Path) -> None:
     run.json is moved last, so that the folder is still recognized as used if this is interrupted.
     """
     run = read_run(output_dir)
-    wanted = [Path(CHECKPOINTS), Path(EVENTS), *_published(output_dir)]
+    wanted = [Path(CHECKPOINTS), Path(EVENTS)]
+    wanted += [Path(path.name) for start in PUBLISHED for path, _ in folders_of_run(output_dir, start)]
     wanted += [Path(BEST)] if is_own_best(output_dir / BEST) else []
     wanted += [Path(LAST)] if _leads_to_a_checkpoint(output_dir / LAST) else []
     wanted += _configurations(output_dir, run["run_id"]) if run else []
@@ -248,17 +246,14 @@ def set_aside_run(output_dir: Path) -> None:
     logger.warning("--fresh_start: %s of an earlier run is now in %s", ", ".join(map(str, wanted)), aside)
 
 
-def _published(output_dir: Path) -> List[Path]:
-    return [Path(path.name) for start in PUBLISHED for path, _ in folders_of_run(output_dir, start)]
-
-
 def _configurations(output_dir: Path, run_id: str) -> List[Path]:
     """Return the config.yaml files of a run, with any number, but not those of the user."""
-    named = [path for path in sorted(output_dir.glob("config*.yaml")) if OWN_CONFIG.fullmatch(path.name)]
-    contents = {path.name: read_own_config(path) for path in named}
-    return [
-        Path(name) for name, content in contents.items() if content and content[ABOUT].get("run_id") == run_id
-    ]
+    found = []
+    for path in sorted(output_dir.glob("config*.yaml")):
+        content = read_own_config(path) if OWN_CONFIG.fullmatch(path.name) else None
+        if content and content[ABOUT].get("run_id") == run_id:
+            found.append(Path(path.name))
+    return found
 
 
 def _leads_to_a_checkpoint(link: Path) -> bool:

@@ -28,6 +28,7 @@ class KernelFlags(Options):
         help="precision of matrix products; bf16 on a CPU needs AVX512-BF16; on a GPU, half precision is for "
         "evaluation and prediction, and training has --use_amp",
         group="precision",
+        resume="same",
     )
 
     def __post_init__(self):

@@ -43,7 +43,7 @@ from ernie_pair.runtime.processes.stop_signals import stop_with_the_launcher
 from ernie_pair.runtime.processes.world import World, launched_world
 from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.step.recompute import freeze, recompute_layers
+from ernie_pair.train.recompute import freeze, recompute_layers
 
 WARM_STEPS, STEPS = 2, 5
 TimeStep = Callable[[], Tuple[float, float]]

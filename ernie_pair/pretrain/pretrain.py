@@ -6,14 +6,16 @@ from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Iterable, Tuple, Union
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import counted
 from data_tools.samples.mask_report import marked_text
+from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import publish_of_run
 from ernie_pair.kernels.product_rate import product_rate
+from ernie_pair.models.hugging_face.counterparts import SPECIFIC
 from ernie_pair.models.model_card import ModelCard, write_card
 from ernie_pair.models.source import (
     NAME_FAMILY,
@@ -23,12 +25,12 @@ from ernie_pair.models.source import (
     refuse_cased,
     refuse_no_family,
 )
-from ernie_pair.pretrain.config.flags import refuse_other_family
+from ernie_pair.pretrain.config.flags import HALF_OPS, refuse_other_family
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.pretrain.convert.warm_start import with_order_head
 from ernie_pair.pretrain.data import PretrainData, open_pretrain_data
-from ernie_pair.pretrain.pretrain_fingerprint import fingerprint_of, rules_of, topology_of
 from ernie_pair.pretrain.pretrain_job import card_of_pretrained
+from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import open_device, quiet_libraries, start_training_device
@@ -44,6 +46,11 @@ from ernie_pair.train.run import Processes, RunSettings, run_training
 from ernie_pair.weights.parameter_names import without_ngram_head
 
 SHOWN_SAMPLES = 4
+WARM_UP = "warm-up steps"
+# In float32 training they have no effect, and elsewhere they start afresh where they are changed.
+OF_LOSS_SCALE = (
+    *("init_loss_scaling", "incr_every_n_steps", "incr_ratio", "decr_every_n_nan_or_inf", "decr_ratio"),
+)
 
 logger = logging.getLogger(__name__)
 
@@ -90,10 +97,13 @@ def _train(
     if job.program.kernels.is_fused:
         keep_freed_memory()
     stop.listen()  # Paddle has replaced the handlers
-    settings = _settings_of(config, world, source, data, job.program.kernels.name)
-    settings = replace(settings, num_parameters=_count_parameters(job.program))
-    if config.device == "gpu":
-        settings = replace(settings, place=job.place)
+    # Tied parameters count once, a padded vocabulary counts entirely.
+    shapes = {parameter.name: parameter.shape for parameter in job.program.parameters.values()}
+    settings = replace(
+        _settings_of(config, world, source, data, job.program.kernels.name),
+        num_parameters=sum(prod(shape) for shape in shapes.values()),
+        place=job.place if config.device == "gpu" else None,
+    )
     hooks = PretrainHooks(config, world, data, job)
     run_training(job, data, settings, hooks, Processes(world, local, all_reduce), stop)
 
@@ -118,8 +128,8 @@ def _settings_of(
         schedule=schedule,
         rates=config.rates,
         fingerprint=fingerprint_of(config, source, data),
-        topology=topology_of(config, kernels, world),
-        rules=rules_of(config),
+        topology=layout_of(config, world, kernels, **_own_layout(config)),
+        rules=rules_of_pretraining(config),
         allow_change=config.allow_change,
         fresh_start=config.fresh_start,
         retention=config.retention,
@@ -130,6 +140,70 @@ def _settings_of(
         command="pretrain",
         phases=[0, *accumulate(phase.steps for phase in config.phase_list)],
     )
+
+
+def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainData) -> Fingerprint:
+    """Return what must be equal for a resumed run to be the same run."""
+    values = {name: value for name, value in compared_options(config).items() if name not in OF_LOSS_SCALE}
+    of_model, phases = "of --model_name_or_path", config.phase_list
+    shape = {f"model {key} (config.json {of_model})": value for key, value in source.spec.shape.items()}
+    if source.spec.family == "bert":  # the other classes have one of their own
+        epsilon = source.spec.config.get("layer_norm_eps", SPECIFIC)
+        shape[f"model layer_norm_eps (config.json {of_model})"] = epsilon
+    return {
+        **values,
+        "binary_head": config.has_order,
+        **shape,
+        "amp_fp32_ops": _float32_ops(config.use_amp, config.amp_dtype, config.float32_ops),
+        "global_batch_size": config.samples_per_step,
+        "phases": ",".join(f"{one.length}:{one.steps}" for one in phases) if len(phases) > 1 else "",
+        "ngram_lexicon": "" if data.ngrams is None else data.ngrams.sha256,
+        "--decay_steps (0: --max_steps)": config.lr_decay_steps,
+        f"{WARM_UP} (--warmup_rate x --max_steps, or --warmup_steps)": config.num_warmup_steps,
+        "corpus (--input_dir)": data.fingerprint,
+        f"vocabulary (vocab.txt {of_model})": data.tokenizer.sha256,
+    }
+
+
+def _own_layout(config: PretrainConfig) -> Dict[str, object]:
+    """Return the micro-batch size, or that of each phase if they differ; and the graph, if it is dynamic."""
+    sizes = [phase.micro_batch_size for phase in config.phase_list]
+    shown: Union[int, str] = sizes[0] if len(set(sizes)) == 1 else ",".join(map(str, sizes))
+    return {"micro_batch_size": shown, **({"graph": config.graph} if config.is_dynamic else {})}
+
+
+def _float32_ops(use_amp: object, amp_dtype: object, ops: Iterable[str]) -> str:
+    """Return --amp_fp32_ops in canonical form; '' if nothing is in half precision."""
+    return ",".join(sorted(ops)) if use_amp and amp_dtype != "float32" else ""
+
+
+def rules_of_pretraining(config: PretrainConfig) -> RunRules:
+    """Return how a run of ``config`` compares its fingerprint with that of a checkpoint."""
+
+    def cure(name: str, old: object) -> str:
+        if name == WARM_UP and config.warmup_steps is not None:
+            return f"pass --warmup_steps {old}"
+        if name == WARM_UP and isinstance(old, int) and 0 < old < config.max_steps:
+            return f"pass --warmup_rate {old / config.max_steps:.6g} to keep the {old}"
+        return "pass the old value"
+
+    return rules_of(PretrainConfig, ("model ", "vocabulary"), upgrade=_upgrade, cure=cure)
+
+
+def _upgrade(saved: Fingerprint) -> Fingerprint:
+    """Bring the fingerprint of an earlier version up to date.
+
+    Earlier versions saved the warm-up rate, took the warm-up steps from --decay_steps, and kept more ops in
+    float32.
+    """
+    in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
+    saved = {"amp_fp32_ops": in_float32, **without_idle_amp(saved)}
+    if WARM_UP in saved:
+        return saved
+    rate, steps = saved.get("warmup_rate"), saved.get("decay_steps")
+    known = {name: value for name, value in saved.items() if name != "warmup_rate"}
+    is_known = isinstance(rate, (int, float)) and isinstance(steps, int)
+    return {**known, WARM_UP: round(rate * steps) if is_known else None}  # type: ignore[operator]
 
 
 def _describe(data: PretrainData) -> str:
@@ -159,22 +233,13 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
         num_ngrams=0 if data.ngrams is None else len(data.ngrams),
     )
-    program = (
-        _build_dynamic(config, model_config)
-        if config.is_dynamic
-        else _build_static(config, model_config, world)
-    )
+    build = _build_dynamic if config.is_dynamic else _build_static
+    program = build(config, model_config, world)
     all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
 
 
-def _count_parameters(program) -> int:
-    """Return the number of parameters; tied ones count once, a padded vocabulary counts entirely."""
-    shapes = {parameter.name: parameter.shape for parameter in program.parameters.values()}
-    return sum(prod(shape) for shape in shapes.values())
-
-
-def _build_dynamic(config: PretrainConfig, model_config):
+def _build_dynamic(config: PretrainConfig, model_config, world: World):
     from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
 
     return DynamicProgram(config, model_config)
@@ -241,8 +306,9 @@ class PretrainHooks(Hooks):
 
     def _card(self, step: int) -> ModelCard:
         judged, metrics = self.judged
-        told = metrics if judged == step else {}
-        return card_of_pretrained(self.config, self.job.source, self.data, step, told)
+        return card_of_pretrained(
+            self.config, self.job.source, self.data, step, metrics if judged == step else {}
+        )
 
     def on_end(self, state: TrainState) -> None:
         """Say where the result is."""

@@ -54,44 +54,27 @@ def card_of_pretrained(
 ) -> ModelCard:
     """Return the card of the model of ``step``; ``metrics``: of its validation, {} without one."""
     defaults = {item.name: item.default for item in fields(config) if item.default is not MISSING}
-    told_elsewhere = {name: getattr(config, name) for name in NOT_SHOWN}
+    hidden = {name: getattr(config, name) for name in NOT_SHOWN}
     family = source.spec.family or "ernie"
     corpora, num_judged = data.corpora, config.iters_of("valid") * config.samples_per_step
     return ModelCard(
         title=f"A pretrained {FAMILIES[family]} model",
         facts={
             "base model": source.name,
-            "initial weights": _initial_weights_of(config, source),
+            "initial weights": str(source.weights or f"random, seed {config.seed}"),
             "learned": f"{step} of {config.max_steps} steps of {config.samples_per_step} samples",
             "text": "{} documents, {} sentences, {} tokens".format(
                 *(sum(sizes) for sizes in zip(*((c.num_documents, len(c), len(c.ids)) for c in corpora)))
             ),
             "tokens per sample": str(config.max_seq_len),
         },
-        data=_files_of(data),
-        flags=changed_flags(asdict(config), {**defaults, **told_elsewhere}),
-        metrics=_measured(metrics),
+        data=[DataFile("corpus", str(c.prefix), c.fingerprint, c.num_documents) for c in corpora],
+        flags=changed_flags(asdict(config), {**defaults, **hidden}),
+        metrics={name: Measured(value) for name, value in metrics.items()},
         measured_on=f"On {num_judged} samples of the validation share of the documents.",
         commands=COMMANDS.format(length=source.spec.inference_length),
         python=PYTHON.format(name=FAMILIES[family]),
     )
-
-
-def _initial_weights_of(config: PretrainConfig, source: ModelSource) -> str:
-    if source.weights is None:
-        return f"random, seed {config.seed}"
-    return str(source.weights)
-
-
-def _files_of(data: PretrainData) -> List[DataFile]:
-    return [
-        DataFile("corpus", str(corpus.prefix), corpus.fingerprint, corpus.num_documents)
-        for corpus in data.corpora
-    ]
-
-
-def _measured(metrics: Mapping[str, float]) -> Dict[str, Measured]:
-    return {name: Measured(value) for name, value in metrics.items()}
 
 
 # What losses and hits are summed over, in the order of the records, each with its labels.
@@ -239,17 +222,13 @@ class PretrainJob:
         """
         if self.source.weights is None:
             return f"start from random weights, seed {self.config.seed}"
-        start = read_start(self.program.parameters, self.source, self._starts_with_its_ngrams())
+        beside, ours = self.source.vocab_file.parent / NGRAMS, self.data.ngrams
+        has_same_ngrams = ours is not None and beside.is_file() and holds_same_ngrams(beside, ours)
+        start = read_start(self.program.parameters, self.source, has_same_ngrams)
         self.program.set_weights(start.arrays)
         self._unproven = start.has_lm_head
         self._lacks = () if self.config.has_order else start.lacks
         return f"start from the weights {self.source.weights}"
-
-    def _starts_with_its_ngrams(self) -> bool:
-        """Return whether the n-grams that the given weights predict are those of this run."""
-        beside = self.source.vocab_file.parent / NGRAMS
-        ours = self.data.ngrams
-        return ours is not None and beside.is_file() and holds_same_ngrams(beside, ours)
 
     def place(self, micro_batches: List[MicroBatch]) -> List[PlacedBatch]:
         """Return the micro-batches of a step with their counts; for a GPU, in pinned memory.

@@ -15,24 +15,29 @@ OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no e
 class AmpFlags(Options):
     """The base of every command that trains; each field is a flag of it."""
 
-    use_amp: bool = option(False, help="mixed-precision training, on a GPU", group="precision")
+    use_amp: bool = option(False, help="mixed-precision training, on a GPU", group="precision", resume="same")
     amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = option(
         "auto",
         help="half-precision type; auto: bfloat16 on a GPU of compute capability 8.0 or above, else float16; "
         "float32: no casts, loss scaling only",
         group="precision",
+        resume="same",
     )
     amp_level: Literal["O1", "O2"] = option(
-        "O1", help="O1: weights in float32; O2: weights in half precision too", group="precision"
+        "O1",
+        help="O1: weights in float32; O2: weights in half precision too",
+        group="precision",
+        resume="same",
     )
     reduce_dtype: Literal["float32", "half"] = option(
         "float32",
         help="type in which processes sum gradients; half: sum gradients of type --amp_dtype in that type, "
         "with half the traffic",
         group="precision",
+        resume="layout",
     )
     init_loss_scaling: float = option(
-        32768.0, help="initial loss scale, for float16", group="precision", at_least=1
+        32768.0, help="initial loss scale, for float16", group="precision", at_least=1, resume="same"
     )
     incr_every_n_steps: int = option(
         1000,
@@ -40,17 +45,21 @@ class AmpFlags(Options):
         group="precision",
         unit="steps",
         at_least=1,
+        resume="same",
     )
-    incr_ratio: float = option(2.0, help="factor by which the loss scale grows", group="precision", above=1)
+    incr_ratio: float = option(
+        2.0, help="factor by which the loss scale grows", group="precision", above=1, resume="same"
+    )
     decr_every_n_nan_or_inf: int = option(
         1,
         help="consecutive steps with inf or NaN before the loss scale shrinks",
         group="precision",
         unit="steps",
         at_least=1,
+        resume="same",
     )
     decr_ratio: float = option(
-        0.5, help="factor by which the loss scale shrinks", group="precision", above=0, below=1
+        0.5, help="factor by which the loss scale shrinks", group="precision", above=0, below=1, resume="same"
     )
     tf32: bool = option(
         False,

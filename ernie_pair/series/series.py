@@ -34,7 +34,6 @@ from ernie_pair.models.source import ModelSource
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.train.callbacks import PairCallback
 from ernie_pair.pair.train.trainer import PairTrainer, TrainResult
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
@@ -44,6 +43,7 @@ from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series.metric_table import Point
+from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.reporters import open_reporters
 

@@ -11,9 +11,9 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from data_tools.files.errors import CheckpointError
 from data_tools.files.installation import import_optional
-from ernie_pair.pair.train.callbacks import PairCallback
 from ernie_pair.runtime.processes.world import seed_of
 from ernie_pair.series.search_space import SearchParamsConfig, Space
+from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.hooks import TrainerControl
 
 STUDY, NAME = "study.db", "ernie-pair"

@@ -1,4 +1,4 @@
-"""What a start would resume from, found without changing anything."""
+"""A dry run: what a start would resume from, and what the run would take; nothing is changed."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -79,13 +79,6 @@ def _newest_sound(folder: Path, found: Dict[int, Path]) -> Checkpoint:
 WARM_STEPS, STEPS = 1, 3  # the first one also chooses kernels and takes memory
 
 
-class Steps(Protocol):
-    """What can be stepped: a `Job` of the engine."""
-
-    def step(self, micro_batches: List, number: int, stop: Any) -> Mapping[str, float]:
-        """Move the weights once; see `ernie_pair.train.loop.Job`."""
-
-
 class Stretch(NamedTuple):
     """Steps of one kind, from ``first`` up to but not ``last``, counted from 0, and what one takes."""
 
@@ -108,15 +101,16 @@ def stretches_of(phases: Iterable[int], first: int, last: int) -> List[Stretch]:
 
 def measure(
     stretch: Stretch,
-    job: Steps,
+    job: Any,
     updates: Callable[[int], Iterable[List]],
     batch_size: int,
     place: Optional[Callable[[List], List]],
     stop: Any,
 ) -> Stretch:
-    """Return the stretch with the median of the seconds of a step, its wait for the samples included.
+    """Return the stretch with the median of the seconds of a step of ``job``, a `Job` of the loop.
 
-    ``updates``: see `engine.run.Data`; ``batch_size``: samples in a step. Every rank does the same.
+    The wait for the samples is included. ``updates``: see `run.Data`; ``batch_size``: samples in a step.
+    Every rank does the same.
     """
     seconds: List[float] = []
     count = min(WARM_STEPS + STEPS, stretch.last - stretch.first)
@@ -144,14 +138,16 @@ def plan_of(
 ) -> Dict[str, Any]:
     """Return what the run would do from ``state`` on; a few of its steps are taken in memory and timed.
 
-    ``settings``: `engine.run.RunSettings`; ``processes``: `engine.run.Processes`. Called by every rank.
+    ``settings``: `run.RunSettings`; ``processes``: `run.Processes`. Called by every rank.
     """
     schedule = settings.schedule
+    # The samples seen are not always whole steps of today's size: it may have changed.
+    offset = state.consumed_samples - state.step * schedule.global_batch_size
     stretches = [
         measure(
             stretch,
             job,
-            lambda consumed: data.updates(consumed + _offset(state, schedule)),
+            lambda consumed: data.updates(consumed + offset),
             schedule.global_batch_size,
             settings.place,
             stop,
@@ -177,11 +173,6 @@ def print_plan(command: str, flags: Options, plan: Dict[str, Any]) -> None:
     """Print the flags and the plan on standard output, as a file that --config reads."""
     sys.stdout.write(text_of_config(flags_of(flags), {**about_now(command), "plan": plan}))
     sys.stdout.flush()
-
-
-def _offset(state: TrainState, schedule: Any) -> int:
-    """Return by how much the samples seen differ from whole steps of today's size: it may have changed."""
-    return state.consumed_samples - state.step * schedule.global_batch_size
 
 
 def _counts_of(settings: Any, state: TrainState) -> Dict[str, Any]:
@@ -216,12 +207,12 @@ def _due_in(schedule: Any, done: int) -> Dict[str, int]:
 def _memory_of(device: str, processes: Any) -> Dict[str, float]:
     """Return the memory that a process has taken at most so far, in the mean, and what is still free."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    told = {"memory_gb": _giga(_sum(processes, own) / processes.world.size)}
+    memory = {"memory_gb": _giga(_sum(processes, own) / processes.world.size)}
     if np.isfinite(free_memory()):
-        told["memory_still_free_gb"] = _giga(free_memory())
+        memory["memory_still_free_gb"] = _giga(free_memory())
     if device == "gpu":
-        told["gpu_memory_gb"] = _giga(_sum(processes, peak_gpu_memory()) / processes.world.size)
-    return told
+        memory["gpu_memory_gb"] = _giga(_sum(processes, peak_gpu_memory()) / processes.world.size)
+    return memory
 
 
 def _time_of(stretches: List[Stretch]) -> Dict[str, Any]:

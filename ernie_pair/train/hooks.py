@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Callable, ContextManager, Dict, Protocol
+from typing import Any, Callable, ContextManager, Dict
 
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes.event_lines import EventLines
@@ -97,15 +97,14 @@ class TrainerControl:
         self.should_save = schedule.saves_at(step)
 
 
-class StopRequests(Protocol):
-    """The stop requests of all ranks; see `stop_signals.StopSignals`."""
+class NoStop:
+    """The stop requests of a run that cannot be stopped; those of others are `StopSignals`."""
 
-    @property
-    def requested(self) -> bool:
-        """Return whether a rank was asked to stop, as of the last step. Equal on every rank."""
+    requested = False  # whether a rank was asked to stop, as of the last step; equal on every rank
 
     def local(self) -> int:
         """Return the requests on this rank as a number, which a job sums over the ranks in each step."""
+        return 0
 
     def set_total(self, total: float) -> None:
         """Set that sum."""
@@ -114,8 +113,11 @@ class StopRequests(Protocol):
         """Raise Stopped after ``step``, which is saved."""
 
 
-class Heartbeat(Protocol):
-    """Tracks the position of the loop, to notice when the loop hangs."""
+StopRequests = Any  # a NoStop, or StopSignals
+
+
+class NoHeartbeat:
+    """The heartbeat of a run without a `Watchdog`, which notices when the loop hangs."""
 
     def steps_begin(self) -> None:
         """Note that the first step of this start has begun."""
@@ -125,40 +127,7 @@ class Heartbeat(Protocol):
 
     def paused(self) -> ContextManager:
         """Return a context within which something may take far longer than a step."""
-
-
-class NoStop:
-    """The stop requests of a run that cannot be stopped."""
-
-    requested = False
-
-    def local(self) -> int:
-        """Return 0: no request."""
-        return 0
-
-    def set_total(self, total: float) -> None:
-        """Ignore the requests of the ranks."""
-
-    def raise_stopped(self, step: int) -> None:
-        """Do nothing."""
-
-
-class NoHeartbeat:
-    """The heartbeat of a run without a watchdog."""
-
-    def steps_begin(self) -> None:
-        """Do nothing."""
-
-    def step_done(self, step: int) -> None:
-        """Do nothing."""
-
-    def paused(self) -> ContextManager:
-        """Return a context that does nothing."""
         return nullcontext()
-
-
-def save_nothing(state: TrainState) -> None:
-    """Write no checkpoint."""
 
 
 class Hooks:
@@ -171,8 +140,8 @@ class Hooks:
 
     def __init__(self) -> None:
         self.stop: StopRequests = NoStop()
-        self.heartbeat: Heartbeat = NoHeartbeat()
-        self.save: Callable[[TrainState], None] = save_nothing
+        self.heartbeat: Any = NoHeartbeat()
+        self.save: Callable[[TrainState], None] = lambda state: None
         self.lines = EventLines()
         self.control = TrainerControl()
 

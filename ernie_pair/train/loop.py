@@ -89,7 +89,10 @@ def _end_step(job: Job, state: TrainState, readings: Readings, schedule: Schedul
     """Do what the schedule and the hooks require after a step. Raises Stopped if asked to stop."""
     control, is_last = hooks.control, state.step == schedule.max_steps
     if control.should_log:
-        _log_window(state, readings.latest, log, hooks)
+        means = window_means(state.window, readings.latest)
+        log.scalars("train", means, state)
+        state.window = {}
+        hooks.on_log(state, dict(means))
     is_asked_to_stop = hooks.stop.requested and not is_last
     if is_asked_to_stop:
         state.evaluation_pending = control.should_evaluate or schedule.exports_at(state.step)
@@ -111,14 +114,6 @@ def _until_done(
         yield micro_batches
         if state.step >= schedule.max_steps or hooks.should_stop(state):
             return
-
-
-def _log_window(state: TrainState, metrics: Dict[str, float], log, hooks: Hooks) -> None:
-    """Log the means since the last training line, and start a new window."""
-    means = window_means(state.window, metrics)
-    log.scalars("train", means, state)
-    state.window = {}
-    hooks.on_log(state, dict(means))
 
 
 def _run_due(

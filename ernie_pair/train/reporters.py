@@ -69,21 +69,20 @@ class Guarded:
 
     def configuration(self, flags: Dict[str, Any]) -> None:
         """Show the settings of the run."""
-        with self._given_up_on_error():
-            if self.reporter is not None:
-                self.reporter.configuration(flags)
+        self._ask("configuration", flags)
 
     def scalars(self, values: Dict[str, float], step: int) -> None:
         """Show values, all finite, under names such as train/loss."""
-        with self._given_up_on_error():
-            if self.reporter is not None:
-                self.reporter.scalars(values, step)
+        self._ask("scalars", values, step)
 
     def close(self) -> None:
         """End the reporting of this start."""
+        self._ask("close")
+
+    def _ask(self, name: str, *arguments: Any) -> None:
         with self._given_up_on_error():
             if self.reporter is not None:
-                self.reporter.close()
+                getattr(self.reporter, name)(*arguments)
 
     @contextmanager
     def _given_up_on_error(self) -> Iterator[None]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import (
     Any,
     Callable,
-    ContextManager,
     Dict,
     Iterable,
     Iterator,
@@ -129,25 +128,29 @@ def run_training(
     Raises an ErniePairError for whatever the user can fix, and Stopped after a signal.
     """
     refuse_missing(settings.report_to)  # here, so that all ranks raise it
+    lines = EventLines(settings.schedule.max_steps, settings.samples_per_epoch, time.monotonic())
     if getattr(settings.flags, "dry_run", False):
-        return _tell_plan(job, data, settings, processes)
+        return _print_plan(job, data, settings, processes, lines)
+    world = processes.world
     checkpoints = Checkpoints(
         settings.output_dir,
-        processes.world,
+        world,
         processes.all_reduce,
         local=processes.local,
         fresh_start=settings.fresh_start,
         **settings.retention,
     )
     try:
-        with Watchdog(settings.output_dir, processes.world, settings.device) as watchdog:
-            hooks.stop, hooks.heartbeat = stop, watchdog
-            return _Run(job, data, settings, hooks, processes.world, checkpoints).train(stop)
+        with Watchdog(settings.output_dir, world, settings.device) as watchdog:
+            hooks.stop, hooks.heartbeat, hooks.lines = stop, watchdog, lines
+            return _train(job, data, settings, hooks, world, checkpoints)
     finally:
         checkpoints.close()
 
 
-def _tell_plan(job: ResumableJob, data: Data, settings: RunSettings, processes: Processes) -> TrainState:
+def _print_plan(
+    job: ResumableJob, data: Data, settings: RunSettings, processes: Processes, lines: EventLines
+) -> TrainState:
     """Print what `run_training` would do, and return where it would resume; raise what it would raise."""
     world, all_reduce = processes.world, processes.all_reduce
     refuse_unlike_ranks(all_reduce, world, settings.fingerprint)
@@ -156,126 +159,105 @@ def _tell_plan(job: ResumableJob, data: Data, settings: RunSettings, processes: 
         if not world.is_first:
             return None
         of_run = settings.fingerprint, names_in(settings.allow_change), settings.rules
-        found = look_at_run(settings.output_dir, *of_run, settings.fresh_start)
-        return None if found is None else str(found.folder)
+        newest = look_at_run(settings.output_dir, *of_run, settings.fresh_start)
+        return None if newest is None else str(newest.folder)
 
-    found = gather_results(all_reduce, world, look)[0]
-    lines = EventLines(settings.schedule.max_steps, settings.samples_per_epoch, time.monotonic())
-    state = _begin_from(None if found is None else Checkpoint(Path(found)), job, settings, lines)
-    tell_schedule(settings.rates, settings.schedule.max_steps, state.step - state.skipped_updates)
+    newest = gather_results(all_reduce, world, look)[0]
+    state = _begin_from(None if newest is None else Checkpoint(Path(newest)), job, settings, lines, world)
     plan = plan_of(job, data, settings, processes, state, NoStop())
     if world.is_first:
-        _tell_few_samples(settings)
         print_plan(settings.command, settings.flags, plan)
     return state
 
 
-def _tell_few_samples(settings: RunSettings) -> None:
-    """Warn if there are fewer samples than a step takes."""
-    there, taken = settings.samples_per_epoch, settings.schedule.global_batch_size
-    if 0 < there < taken:
+def _begin_from(
+    checkpoint: Optional[Checkpoint],
+    job: ResumableJob,
+    settings: RunSettings,
+    lines: EventLines,
+    world: World,
+) -> TrainState:
+    """Restore the job from the checkpoint, or else from the given weights or random ones; log what begins."""
+    schedule = settings.schedule
+    if checkpoint is None:
+        state, beginning = TrainState(), job.load_initial_weights()
+        lines.tell("start", state, beginning.removeprefix(START))
+    else:
+        state = checkpoint.state()
+        check_position(state, schedule.global_batch_size)
+        job.restore(checkpoint)
+        lines.tell("start", state, f"resumed {checkpoint.folder}: {state.consumed_samples} samples seen")
+    tell_schedule(settings.rates, schedule.max_steps, state.step - state.skipped_updates)
+    count, taken = settings.samples_per_epoch, schedule.global_batch_size
+    if world.is_first and 0 < count < taken:
         logger.warning(
             "the training data hold %s, fewer than the %d of a step, so some are repeated within a step; "
             "a smaller batch gives more steps per epoch",
-            counted(max(1, round(there)), "sample"),
+            counted(max(1, round(count)), "sample"),
             taken,
         )
-
-
-def _begin_from(
-    checkpoint: Optional[Checkpoint], job: ResumableJob, settings: RunSettings, lines: EventLines
-) -> TrainState:
-    """Restore the job from the checkpoint, or else from the given weights or random ones."""
-    if checkpoint is None:
-        state, beginning = TrainState(), job.load_initial_weights()
-        lines.tell("start", state, beginning[len(START) * beginning.startswith(START) :])
-        return state
-    state = checkpoint.state()
-    check_position(state, settings.schedule.global_batch_size)
-    job.restore(checkpoint)
-    lines.tell("start", state, f"resumed {checkpoint.folder}: {state.consumed_samples} samples seen")
     return state
 
 
-class _Run:
-    """A run whose output folder is locked and watched."""
+def _train(
+    job: ResumableJob,
+    data: Data,
+    settings: RunSettings,
+    hooks: Hooks,
+    world: World,
+    checkpoints: Checkpoints,
+) -> TrainState:
+    """Train in an output folder that is locked and watched."""
+    schedule, topology, allowed = settings.schedule, settings.topology, names_in(settings.allow_change)
+    newest = checkpoints.resume(settings.fingerprint, topology, allowed, settings.rules)
+    state = _begin_from(newest, job, settings, hooks.lines, world)
+    log = open_log(
+        settings.output_dir,
+        world,
+        resumed=state,
+        max_steps=schedule.max_steps,
+        product_rate=settings.product_rate,
+        samples_per_epoch=settings.samples_per_epoch,
+        report_to=settings.report_to,
+    )
+    if settings.command and world.is_first:
+        _keep_config(settings, state, checkpoints.run_id)
 
-    def __init__(
-        self,
-        job: ResumableJob,
-        data: Data,
-        settings: RunSettings,
-        hooks: Hooks,
-        world: World,
-        checkpoints: Checkpoints,
-    ):
-        self.job, self.data, self.settings, self.hooks = job, data, settings, hooks
-        self.world, self.checkpoints = world, checkpoints
-        self.lines = EventLines(settings.schedule.max_steps, settings.samples_per_epoch, time.monotonic())
-        hooks.lines = self.lines
-
-    def train(self, stop: StopSignals) -> TrainState:
-        settings = self.settings
-        state = self._resume()
-        schedule = settings.schedule
-        tell_schedule(settings.rates, schedule.max_steps, state.step - state.skipped_updates)
-        log = open_log(
-            settings.output_dir,
-            self.world,
-            resumed=state,
-            max_steps=schedule.max_steps,
-            product_rate=settings.product_rate,
-            samples_per_epoch=settings.samples_per_epoch,
-            report_to=settings.report_to,
-        )
-        if self.world.is_first:
-            _tell_few_samples(settings)
-        self._keep_config(state)
-        self.hooks.save = self._save
-        try:
-            log.configuration(settings.flags)
-            self.hooks.on_start(state, log)
-            if state.step >= schedule.max_steps:
-                logger.info("already at step %d of %d: nothing to do", state.step, schedule.max_steps)
-            else:
-                stop.finish_the_step()
-                with self._steps(state.consumed_samples) as steps:
-                    loop.train(self.job, steps, state, schedule, log, self.hooks)
-        finally:
-            log.close()
-        self.hooks.on_end(state)
-        return state
-
-    def _keep_config(self, state: TrainState) -> None:
-        """Write OUT/config.yaml, or add to it what this start does differently."""
-        settings = self.settings
-        if not (settings.command and self.world.is_first):
-            return
-        known_by = {"run_id": self.checkpoints.run_id}
-        place = settings.output_dir, settings.command, settings.flags
-        try:
-            keep_config(*place, state.step, known_by=known_by, layout=settings.topology)
-        except (OSError, yaml.YAMLError) as error:  # the run is more important
-            reason = getattr(error, "strerror", None) or error
-            logger.warning("%s: config.yaml is not written (%s)", settings.output_dir, reason)
-
-    def _steps(self, consumed_samples: int) -> ContextManager[Iterable[List]]:
-        steps, place = self.data.updates(consumed_samples), self.settings.place
-        return nullcontext(steps) if place is None else ReadAhead(steps, place)
-
-    def _resume(self) -> TrainState:
-        """Restore the newest checkpoint of this run, if there is one."""
-        settings = self.settings
-        allowed = names_in(settings.allow_change)
-        checkpoint = self.checkpoints.resume(settings.fingerprint, settings.topology, allowed, settings.rules)
-        return _begin_from(checkpoint, self.job, settings, self.lines)
-
-    def _save(self, state: TrainState) -> None:
-        settings = self.settings
-        self.checkpoints.save(state, settings.fingerprint, self.job.state_files(), settings.topology)
+    def save(state: TrainState) -> None:
+        checkpoints.save(state, settings.fingerprint, job.state_files(), topology)
         folder = (settings.output_dir / "model_last").resolve()
-        self.lines.tell("saved", state, str(settings.output_dir / CHECKPOINTS / folder.name))
-        self.hooks.on_save(state, folder)
+        hooks.lines.tell("saved", state, str(settings.output_dir / CHECKPOINTS / folder.name))
+        hooks.on_save(state, folder)
+
+    hooks.save = save
+    try:
+        log.configuration(settings.flags)
+        hooks.on_start(state, log)
+        if state.step >= schedule.max_steps:
+            logger.info("already at step %d of %d: nothing to do", state.step, schedule.max_steps)
+        else:
+            hooks.stop.finish_the_step()
+            updates = data.updates(state.consumed_samples)
+            with (
+                nullcontext(updates)
+                if settings.place is None
+                else ReadAhead(updates, settings.place) as steps
+            ):
+                loop.train(job, steps, state, schedule, log, hooks)
+    finally:
+        log.close()
+    hooks.on_end(state)
+    return state
+
+
+def _keep_config(settings: RunSettings, state: TrainState, run_id: str) -> None:
+    """Write OUT/config.yaml, or add to it what this start does differently."""
+    place = settings.output_dir, settings.command, settings.flags
+    try:
+        keep_config(*place, state.step, known_by={"run_id": run_id}, layout=settings.topology)
+    except (OSError, yaml.YAMLError) as error:  # the run is more important
+        reason = getattr(error, "strerror", None) or error
+        logger.warning("%s: config.yaml is not written (%s)", settings.output_dir, reason)
 
 
 def check_position(state: TrainState, global_batch_size: int) -> None:

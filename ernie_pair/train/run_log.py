@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from tqdm import tqdm
 
@@ -189,52 +189,19 @@ class RemainingTime:
         return str(timedelta(seconds=round(seconds)))
 
 
-class NullLog:
+class _Silent:
+    """What does nothing, whatever it is asked to do."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments, **named: None
+
+
+class NullLog(_Silent):
     """The log of ranks that print nothing."""
 
-    def tick(self, seconds: float, waited: float, work: StepWork) -> None:
-        """Do nothing."""
-        pass
 
-    def texts(self, name: str, texts: Iterable[str]) -> None:
-        """Do nothing."""
-        pass
-
-    def configuration(self, config) -> None:
-        """Do nothing."""
-        pass
-
-    def scalars(self, split: str, values: Mapping[str, Any], state: TrainState) -> None:
-        """Do nothing."""
-        pass
-
-    def close(self) -> None:
-        """Do nothing."""
-        pass
-
-
-class NoCurves:
+class NoCurves(_Silent):
     """The writer that replaces VisualDL's if that cannot write."""
-
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        """Do nothing."""
-        pass
-
-    def add_text(self, tag: str, text: str, step: int) -> None:
-        """Do nothing."""
-        pass
-
-    def add_histogram(self, tag: str, values: Any, step: int, buckets: Any) -> None:
-        """Do nothing."""
-        pass
-
-    def add_pr_curve(self, tag: str, labels: Any, predictions: Any, step: int) -> None:
-        """Do nothing."""
-        pass
-
-    def close(self) -> None:
-        """Do nothing."""
-        pass
 
 
 def _open_curves(folder: Path):

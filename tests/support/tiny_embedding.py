@@ -7,14 +7,13 @@ import numpy as np
 from tiny_pair import CHARACTERS, write_model
 
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.embedding.train.embedding_data import GivenData, open_embedding_data
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
-from ernie_pair.embedding.train.train_embedding import open_initial_encoder
+from ernie_pair.embedding.train.train_embedding import EmbeddingTask
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.process_group import SingleProcess
-from ernie_pair.train.step.recompute import recompute_layers
+from ernie_pair.train.recompute import recompute_layers
 
 LETTERS = list(CHARACTERS)
 OTHER = dict(zip(LETTERS, np.random.default_rng(9).permutation(LETTERS)))
@@ -71,14 +70,12 @@ def embedding_config(folder: Path, **changes) -> TrainEmbeddingConfig:
 def embedding_job(folder: Path, process_group=None, consumed: int = 0, **flags):
     """A job of 20 steps, and its steps from ``consumed`` on."""
     config, group = embedding_config(folder, **flags), process_group or SingleProcess()
-    start, config = open_initial_encoder(config, config.model_name_or_path)
-    given = GivenData(config.train_file, config.dev_file, config.negatives_file)
-    data = open_embedding_data(config, given, start.source, start.settings, World(group.rank, group.size))
-    choose_path(start.model, config, "cpu")
-    recompute_layers(start.model, config.use_recompute)
-    vocab_file = start.source.vocab_file
-    job = EmbeddingJob(config, start.model, data.dev, 20, group, start.settings, vocab_file=vocab_file)
-    return job, data.updates(consumed)
+    task = EmbeddingTask(config)
+    task.open_model()
+    task.open_data(World(group.rank, group.size))
+    choose_path(task.model, task.config, "cpu")
+    recompute_layers(task.model, config.use_recompute)
+    return task.open_job(20, group), task.data.updates(consumed)
 
 
 def run_steps(job: EmbeddingJob, updates, last: int, first: int = 1):

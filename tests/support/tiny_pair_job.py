@@ -19,7 +19,7 @@ from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.process_group import SingleProcess
-from ernie_pair.train.step.recompute import recompute_layers
+from ernie_pair.train.recompute import recompute_layers
 
 STEPS = 60
 PLACES = {"train_file": "t", "dev_file": "d", "output_dir": "o"}

@@ -185,23 +185,16 @@ class ContrastiveSteps:
         step = describe_step(self.texts, pairs, negatives)
         ends = np.cumsum([0, *map(len, negatives)]) + 2 * len(pairs)
         found, size = [], self.rules.batch_size
-        for begin in self._begins(len(pairs), world):
+        # The micro-batches of one pass of all ranks lie side by side.
+        for begin in range(0, len(pairs), size)[world.rank :: world.size]:
             own = np.arange(begin, begin + size)
             hard = np.arange(ends[begin], ends[begin + size])
             places = np.concatenate([own, len(pairs) + own, hard])
-            batch = self.rows.batch(self._rows_of(step, places))
+            # Anchors ask with the prompt of queries, if it is another.
+            as_query = (places < len(pairs)) & (len(self.rows) > len(self.texts.texts))
+            batch = self.rows.batch(step.numbers[places] + len(self.texts.texts) * as_query)
             found.append(ContrastiveBatch(batch.input_ids, batch.token_type_ids, places, step))
         return found
-
-    def _rows_of(self, step: StepTexts, places: np.ndarray) -> np.ndarray:
-        """Return the encoded rows of ``places``: anchors ask with the prompt of queries, if it is another."""
-        count = len(self.texts.texts)
-        as_query = (places < step.num_pairs) & (len(self.rows) > count)
-        return step.numbers[places] + count * as_query
-
-    def _begins(self, num_pairs: int, world: World) -> List[int]:
-        """Return where the micro-batches of a rank begin: those of one pass lie side by side."""
-        return list(range(0, num_pairs, self.rules.batch_size))[world.rank :: world.size]
 
 
 def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: List[np.ndarray]) -> StepTexts:
@@ -219,17 +212,12 @@ def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: List[np.nd
 HIDDEN = -1e9  # added to a cosine / temperature: its weight in the softmax is 0 in float32
 
 
-class ContrastiveLoss(NamedTuple):
-    """The loss with its graph, and how many anchors find their positive first; tensors of a number."""
-
-    loss: paddle.Tensor
-    right: paddle.Tensor
-
-
 def contrastive_loss(
     vectors: paddle.Tensor, step: StepTexts, dims: Sequence[int], temperature: float
-) -> ContrastiveLoss:
-    """Return the loss of a step, of its vectors float32 [2 N + H, D] of any length.
+) -> Tuple[paddle.Tensor, paddle.Tensor]:
+    """Return the loss of a step, and how many anchors find their positive first, each a tensor of a number.
+
+    ``vectors``: float32 [2 N + H, D], of any length.
 
     ``dims``: the lengths at which they are cut off, the last of which says how many anchors are right.
     """
@@ -243,4 +231,4 @@ def contrastive_loss(
         losses.append(F.cross_entropy(scores_NC, answers, reduction="none").mean())
     with paddle.no_grad():
         right = (scores_NC.argmax(axis=1) == answers).astype("float32").sum()
-    return ContrastiveLoss(paddle.stack(losses).mean(), right)
+    return paddle.stack(losses).mean(), right

@@ -4,46 +4,45 @@ from dataclasses import dataclass
 from typing import Literal, Optional, Tuple
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import names_in, option
-from ernie_pair.checkpoint.checkpoints import RetentionFlags
+from data_tools.options.options import Options, names_in, option
 from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.retrieval import METRICS
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
-from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import POOLING_NAMES
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.models.spec import FAMILIES
-from ernie_pair.pair.config.pair_config import OutputConfig
-from ernie_pair.pair.config.run_flags import RunFlags
-from ernie_pair.runtime.amp_flags import AmpFlags, DeterministicFlags
-from ernie_pair.train.run_flags import LayerFlags, ReportFlags, WarmupFlags
+from ernie_pair.pair.config.run_flags import RowFlags
+from ernie_pair.train.run_flags import TrainingFlags
 
 USUAL_LENGTH = 64  # tokens of a text
 
 
 @dataclass(frozen=True)
-class ContrastiveFlags(LayerFlags):
-    """The objective and its data; a part of `EmbeddingConfig`."""
+class ContrastiveFlags(Options):
+    """The objective, and what a step compares."""
 
     objective: Literal["pairs", "simcse"] = option(
         "pairs",
         help="pairs: the two texts of a pair with label 1 belong together; simcse: a text belongs to itself "
         "under different dropout",
         group="optimisation",
+        resume="same",
     )
     pooling: str = option(
         AUTO,
         help=f"hidden states that form the vector: {POOLING_NAMES}, cls (the same as first_token), or "
         "several joined by +; auto: as the files of the model say, otherwise mean",
         group="model",
+        resume="fixed",
     )
     dims: str = option(
         "",
         help="lengths to which vectors may be truncated (Matryoshka), for example 64,128; empty: none",
         group="model",
+        resume="fixed",
     )
     temperature: float = option(
-        0.05, help="divisor of the cosines before the softmax", group="optimisation", above=0
+        0.05, help="divisor of the cosines before the softmax", group="optimisation", above=0, resume="same"
     )
     hard_negatives: int = option(
         1,
@@ -51,6 +50,7 @@ class ContrastiveFlags(LayerFlags):
         group="optimisation",
         unit="texts",
         at_least=0,
+        resume="same",
     )
     gradient_accumulation_steps: int = option(
         1,
@@ -58,9 +58,7 @@ class ContrastiveFlags(LayerFlags):
         group="optimisation",
         unit="batches",
         at_least=1,
-    )
-    grad_clip: float = option(
-        0.0, help="maximum global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
+        resume="layout",
     )
 
     @property
@@ -75,32 +73,32 @@ class ContrastiveFlags(LayerFlags):
 
 
 @dataclass(frozen=True)
-class EmbeddingConfig(
-    ContrastiveFlags,
-    WarmupFlags,
-    ReportFlags,
-    AmpFlags,
-    KernelFlags,
-    DeterministicFlags,
-    RetentionFlags,
-    RunFlags,
-    OutputConfig,
-):
+class EmbeddingConfig(ContrastiveFlags, RowFlags, TrainingFlags):
     """Settings for training an embedding model; the data are given to the command or the trainer."""
 
     model_type: Optional[str] = option(
-        None, help="model family; none: taken from config.json", group="model", choices=FAMILIES
+        None,
+        help="model family; none: taken from config.json",
+        group="model",
+        choices=FAMILIES,
+        resume="fixed",
     )
     dropout: float = option(
-        0.1, help="dropout of hidden states and attention weights", group="model", at_least=0, below=1
+        0.1,
+        help="dropout of hidden states and attention weights",
+        group="model",
+        at_least=0,
+        below=1,
+        resume="same",
     )
     label_map: str = option(
         "",
         help="names of the labels in the files, for example 0=different,1=same; 1 means a match",
         group="data",
+        resume="same",
     )
     bucket: bool = option(
-        True, help="batch texts of similar length together, to reduce padding", group="data"
+        True, help="batch texts of similar length together, to reduce padding", group="data", resume="same"
     )
     max_seq_len: int = option(
         0,
@@ -109,6 +107,7 @@ class EmbeddingConfig(
         group="data",
         unit="tokens",
         at_least=0,
+        resume="fixed",
     )
     save_format: Literal["paddle", "hf", "both"] = option(
         "paddle",
@@ -117,19 +116,23 @@ class EmbeddingConfig(
         group="checkpoints",
     )
     eval_batch_size: int = option(
-        64, help="texts in one forward pass of an evaluation", group="evaluation", unit="texts", at_least=1
+        64,
+        help="texts in one forward pass of an evaluation",
+        group="evaluation",
+        unit="texts",
+        at_least=1,
+        resume="same",
     )
     best_metric: str = option(
         "recall_at_10",
         help="metric on the dev pairs that chooses the best model",
         group="evaluation",
         choices=METRICS,
+        resume="fixed",
     )
 
     def __post_init__(self):
         super().__post_init__()
-        self.refuse_half_precision_on(self.device)
-        self.refuse_narrow_sums(self.gradient_accumulation_steps, "batch_size")
         assert self.chosen_dims is not None  # refused where they are none
         assert self.pooling == AUTO or own_pooling(self.pooling)  # the same
         if 0 < self.max_seq_len < SHORTEST_PAIR:  # tokenizer_config.json remembers it, and may start pairs
@@ -143,19 +146,10 @@ class EmbeddingConfig(
                 "--objective simcse compares two passes that differ by their dropout, and --dropout 0.0 "
                 "leaves them equal; use --dropout 0.1"
             )
-        if self.reduce_dtype == "half" and not self.narrows_weights:
-            raise InputError(
-                "--reduce_dtype half: with --amp_level O1 the gradients are in float32; leave it out, or use "
-                "O2"
-            )
         if self.pairs_per_step(1) < 2:
             raise InputError(
                 "--batch_size 1 leaves a pair no negatives in its step; use 2 or more, 64 for example"
             )
-
-    def pairs_per_step(self, processes: int) -> int:
-        """Return the global batch size: the number of pairs in one step, over all ``processes``."""
-        return self.batch_size * self.gradient_accumulation_steps * processes
 
 
 @dataclass(frozen=True)

@@ -137,8 +137,9 @@ def read_any_texts(config: EmbeddingConfig, given: Given, world: World):
         rows = read_texts(path, left_out, rules=LineRules(encoding=config.encoding, has_flag=True))
         texts = [row.text.strip() for row in rows]
         if left_out is not None and left_out.count:
-            told = counted(left_out.count, "line")
-            logger.warning("%s: left out: %s, the first: %s", path, told, left_out.first)
+            logger.warning(
+                "%s: left out: %s, the first: %s", path, counted(left_out.count, "line"), left_out.first
+            )
         return texts, sha256_of_file(path)
     if not isinstance(given, (str, Path)) and not hasattr(given, "itertuples"):
         given = list(examples_of(ARGUMENTS["train"], given))

@@ -12,19 +12,20 @@ from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig
-from ernie_pair.embedding.train.embedding_data import Given, GivenData, open_embedding_data, source_of
-from ernie_pair.embedding.train.train_embedding import EmbeddingRun, open_initial_encoder
+from ernie_pair.embedding.train.embedding_data import Given, GivenData, source_of
+from ernie_pair.embedding.train.train_embedding import EmbeddingTask
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING
 from ernie_pair.models.sentence_transformers import is_sentence_folder
 from ernie_pair.pair.data.in_memory_pairs import held
 from ernie_pair.pair.data.rejected import tell_rejected
-from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.runtime.device import start_training_device
 from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.train.callbacks import PairCallback, TrainerState, checked_callback
+from ernie_pair.train.task import Run
 
 
 class EmbeddingResult(NamedTuple):
@@ -95,15 +96,16 @@ class EmbeddingTrainer:
             return EmbeddingResult(state.step, {}, state.best_metric, None, state.step == run.job.total_steps)
         return self._result(run, state)
 
-    def _open_run(self) -> EmbeddingRun:
+    def _open_run(self) -> Run:
         if self.train_dataset is None or self.eval_dataset is None:
             raise InputError("there is no train_dataset or no eval_dataset; give both to EmbeddingTrainer")
-        start, config = open_initial_encoder(self.config, self._model)
         given = GivenData(self.train_dataset, self.eval_dataset, self._negatives)
-        data = open_embedding_data(config, given, start.source, start.settings, self.world)
-        return EmbeddingRun(config, start, data, self.world, self._device, callbacks=self.callbacks)
+        task = EmbeddingTask(self.config, self._model, given)
+        task.open_model()
+        task.open_data(self.world)
+        return Run(task, self.world, self._device, self.callbacks)
 
-    def _result(self, run: EmbeddingRun, state: TrainState) -> EmbeddingResult:
+    def _result(self, run: Run, state: TrainState) -> EmbeddingResult:
         best = run.hooks.best.folder()
         metrics = run.hooks.best_metrics
         if best is not None:

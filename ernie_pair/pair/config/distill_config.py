@@ -55,6 +55,7 @@ class StudentConfig(PairConfig):
         help="divisor of the logits of teacher and student before they are compared",
         group="optimisation",
         above=0,
+        resume="same",
     )
     soft_weight: float = option(
         0.5,
@@ -62,17 +63,20 @@ class StudentConfig(PairConfig):
         group="optimisation",
         at_least=0,
         at_most=1,
+        resume="same",
     )
     hidden_weight: float = option(
         0.0,
         help="weight of the squared difference of the hidden states in the loss; 0: they are not compared",
         group="optimisation",
         at_least=0,
+        resume="same",
     )
     layer_map: Literal["uniform", "last"] = option(
         "uniform",
         help="for --hidden_weight: compare with every k-th layer of the teacher, or with its last layers",
         group="optimisation",
+        resume="same",
     )
     teacher_logits: Literal["auto", "cached", "on_the_fly"] = option(
         "auto",
@@ -85,6 +89,7 @@ class StudentConfig(PairConfig):
         help="metric on the dev file that chooses the best model",
         group="evaluation",
         choices=METRICS,
+        resume="fixed",
     )
 
     def __post_init__(self):

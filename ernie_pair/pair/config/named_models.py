@@ -40,7 +40,7 @@ def _words_of(flag: str, text: str, example: str):
 
 @dataclass(frozen=True)
 class RobustnessFlags(Options):
-    """A part of the flags of commands that evaluate a model."""
+    """How the robustness and the intervals of a model are measured."""
 
     robustness_rows: int = option(
         2000, help="maximum rows of each kind; 0: all", group="evaluation", unit="rows", at_least=0

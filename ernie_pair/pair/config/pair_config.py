@@ -5,33 +5,35 @@ from dataclasses import dataclass
 from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option, refuse_empty
-from ernie_pair.checkpoint.checkpoints import RetentionFlags
+from data_tools.options.options import Options, option
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
-from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.spec import FAMILIES
-from ernie_pair.pair.config.run_flags import RunFlags, StepFlags
+from ernie_pair.pair.config.run_flags import RowFlags, StepFlags
 from ernie_pair.pair.config.target_flags import TargetFlags
 from ernie_pair.pair.targets.metrics import BALANCED
 from ernie_pair.pair.targets.target_metrics import ALL_METRICS, AUTO, LOWER_IS_BETTER
-from ernie_pair.runtime.amp_flags import DeterministicFlags
-from ernie_pair.train.run_flags import LayerFlags, ReportFlags, WarmupFlags
+from ernie_pair.train.run_flags import TrainingFlags
 
 
 @dataclass(frozen=True)
-class EncoderFlags(LayerFlags):
-    """A part of `PairConfig`."""
+class EncoderFlags(Options):
+    """The model that pairs are trained with."""
 
     model_type: Optional[str] = option(
-        None, help="model family; none: taken from config.json", group="model", choices=FAMILIES
+        None,
+        help="model family; none: taken from config.json",
+        group="model",
+        choices=FAMILIES,
+        resume="fixed",
     )
     model_class: str = option(
-        "", help="your own subclass of PairClassifier, package.module:Class", group="model"
+        "", help="your own subclass of PairClassifier, package.module:Class", group="model", resume="fixed"
     )
     pooling: Literal["cls", "mean"] = option(
         "cls",
         help="input of the classifier: the pooled output of the encoder, or the mean of its hidden states",
         group="model",
+        resume="fixed",
     )
 
 
@@ -39,31 +41,7 @@ METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
 @dataclass(frozen=True)
-class OutputConfig(Options):
-    """The folder of results; a base on its own puts it first of all fields, as in PairConfig("output")."""
-
-    output_dir: str = option(
-        help="checkpoints, the best model, metrics and VisualDL logs go here", group="checkpoints"
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
-
-
-@dataclass(frozen=True)
-class PairConfig(
-    TargetFlags,
-    EncoderFlags,
-    WarmupFlags,
-    ReportFlags,
-    StepFlags,
-    KernelFlags,
-    DeterministicFlags,
-    RetentionFlags,
-    RunFlags,
-    OutputConfig,
-):
+class PairConfig(TargetFlags, EncoderFlags, StepFlags, RowFlags, TrainingFlags):
     """Settings for training a pair classifier; the data are given in `TrainConfig` or to `PairTrainer`."""
 
     label_map: str = option(
@@ -91,6 +69,7 @@ class PairConfig(
         group="data",
         unit="tokens",
         at_least=SHORTEST_PAIR,
+        resume="same",
     )
     dropout: float = option(
         0.1,
@@ -98,6 +77,7 @@ class PairConfig(
         group="model",
         at_least=0,
         below=1,
+        resume="same",
     )
     save_format: Literal["paddle", "hf", "both"] = option(
         "paddle",
@@ -109,6 +89,7 @@ class PairConfig(
         help="metric on the dev pairs that chooses the best model; auto: accuracy, for regression mse, for "
         "ranking mrr",
         group="evaluation",
+        resume="fixed",
     )
     greater_is_better: Optional[bool] = option(
         None,
@@ -122,8 +103,6 @@ class PairConfig(
             raise InputError(
                 f"--best_metric {self.best_metric} names a folder: use letters, digits, _ and - alone"
             )
-        self.refuse_half_precision_on(self.device)
-        self.refuse_narrow_sums(self.gradient_accumulation_steps, "batch_size")
         self._refuse_streaming()
         self._refuse_sharded_training()
         if self.rdrop_alpha and not self.dropout:
@@ -162,10 +141,6 @@ class PairConfig(
                 f"{self.layer_decay} asks for several; leave one of them out"
             )
 
-    def pairs_per_step(self, processes: int) -> int:
-        """Return the global batch size: the number of pairs in one step, over all ``processes``."""
-        return self.batch_size * self.gradient_accumulation_steps * processes
-
     @property
     def lower_is_better(self) -> bool:
         """Return whether a lower ``best_metric`` is better."""
@@ -193,4 +168,5 @@ class TrainConfig(PairConfig):
         "ranking mrr",
         group="evaluation",
         choices=(*ALL_METRICS, AUTO),
+        resume="fixed",
     )

@@ -36,7 +36,7 @@ OF_CLASSES: Dict[str, Tuple[Any, str]] = {
 
 @dataclass(frozen=True)
 class TargetFlags(Options):
-    """A part of `PairConfig`."""
+    """What a model of pairs learns."""
 
     target: Literal["auto", "classification", "regression", "ranking"] = option(
         "auto",
@@ -48,12 +48,14 @@ class TargetFlags(Options):
         "listwise",
         help="for ranking: softmax over the candidates of a query, or a --margin between two of them",
         group="optimisation",
+        resume="same",
     )
     margin: float = option(
         1.0,
         help="for --ranking_loss margin: how much higher the score of a relevant candidate must be",
         group="optimisation",
         above=0,
+        resume="same",
     )
     most_candidates: int = option(
         16,
@@ -62,11 +64,13 @@ class TargetFlags(Options):
         group="optimisation",
         unit="pairs",
         at_least=2,
+        resume="same",
     )
     query: str = option(
         "",
         help="for ranking: the column that identifies the query of a row; empty: the first text",
         group="data",
+        resume="same",
     )
     label_range: str = option(
         "",

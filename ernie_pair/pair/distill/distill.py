@@ -16,20 +16,18 @@ from ernie_pair.pair.config.target_flags import refuse_unfit_flags
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, held
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.distill.distill_loss import DistillLoss, known_by
+from ernie_pair.pair.distill.distill_loss import DistillLoss
 from ernie_pair.pair.distill.models import StateDistance, Teacher, open_student
-from ernie_pair.pair.train.callbacks import PairCallback, checked_callback
 from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.loss import SuppliedLoss
-from ernie_pair.pair.train.own_parts import OwnParts
-from ernie_pair.pair.train.train_pair import PairRun
+from ernie_pair.pair.train.train_pair import PairTask
 from ernie_pair.pair.train.trainer import PairDataset, TrainResult
-from ernie_pair.runtime.cpu import keep_freed_memory
-from ernie_pair.runtime.device import start_training_device
-from ernie_pair.runtime.processes.console import start_console, start_missing_console
+from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.runtime.processes.world import World, launched_world
+from ernie_pair.train.callbacks import PairCallback, checked_callback
 from ernie_pair.train.process_group import join_process_group
+from ernie_pair.train.task import Run, open_run, run
 
 ARGUMENTS = {"train": "train_dataset", "unlabelled": "unlabelled_dataset", "dev": "eval_dataset"}
 
@@ -52,10 +50,7 @@ def distill_pair(config: DistillConfig) -> None:
 
     Raises an ErniePairError for whatever the user can fix.
     """
-    world = launched_world()
-    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
-        start_console(world)
-        _open_run(config, world).train(stop)
+    run(DistillTask, config)
 
 
 def distill(
@@ -94,19 +89,16 @@ def distill(
     def train(stop: StopSignals) -> TrainResult:
         start_missing_console(world)
         with nothing_kept(config.dry_run):
-            run = _open_run(config, world, given, checked)
-            state = run.train(stop)
-        is_done = state.step == run.job.total_steps
-        if config.dry_run:
-            return TrainResult(state.step, {}, state.best_metric, run.hooks.best.folder(), is_done)
-        return TrainResult(
-            state.step, _metrics_of_best(run, state), state.best_metric, run.hooks.best.folder(), is_done
-        )
+            opened = open_run(DistillTask(config, given), world, checked)
+            state = opened.train(stop)
+        metrics = {} if config.dry_run else _metrics_of_best(opened, state)
+        is_done = state.step == opened.job.total_steps
+        return TrainResult(state.step, metrics, state.best_metric, opened.hooks.best.folder(), is_done)
 
     return call_with_signals(train, is_launched=world.size > 1)
 
 
-def _metrics_of_best(run: PairRun, state: TrainState) -> Dict[str, float]:
+def _metrics_of_best(run: Run, state: TrainState) -> Dict[str, float]:
     """Return the metrics of the best model, seen by this start or one before it.
 
     Without the log of the latter, only the one that chose the model is known.
@@ -114,48 +106,49 @@ def _metrics_of_best(run: PairRun, state: TrainState) -> Dict[str, float]:
     if run.hooks.best_metrics or state.best_metric is None:
         return dict(run.hooks.best_metrics)
     start = "eval_"
-    told = [
+    lines = [
         each for each in run.state.log_history if each["step"] == state.best_step and f"{start}loss" in each
     ]
-    if not told:
+    if not lines:
         return {run.config.best_metric: state.best_metric}
-    return {name[len(start) :]: value for name, value in told[-1].items() if name.startswith(start)}
+    return {name[len(start) :]: value for name, value in lines[-1].items() if name.startswith(start)}
 
 
-def _open_run(
-    config: StudentConfig,
-    world: World,
-    given: _Given = NOTHING_GIVEN,
-    callbacks: Sequence[PairCallback] = (),
-) -> PairRun:
-    """Open teacher, student and data, and ask the teacher what is to be kept of it."""
-    if config.hidden_weight:
-        config = replace(config, to_static=False)
-    device = start_training_device(config, world)
-    teacher = Teacher(config)
-    refuse_unfit_flags(config, teacher.source.spec.labels)
-    student = open_student(config, teacher)
-    if student.model.fused_state is not None:
-        keep_freed_memory()
-    distance = None
-    if config.hidden_weight:
-        distance = StateDistance(student.model, teacher.model, config.layer_map, config.seed)
-    data = open_pairs(config, _sources_of(config, teacher, given), student.source, world)
-    data = data._replace(hashes={**data.hashes, "teacher": teacher.sha256})
-    logger.info(
-        "teacher %s: %s; student: %s", teacher.name, teacher.describe(), student.facts["student size"]
-    )
-    group = join_process_group(world)
-    teacher.prepare(group)
-    if not config.asks_in_each_step:
-        _keep_logits(config, data, teacher, group)
-    supplied = SuppliedLoss(
-        DistillLoss(config, teacher, data.class_weights, distance),
-        known_by(config),
-        {"teacher_logits": "on the fly" if config.asks_in_each_step else "cached"},
-        "distill",
-    )
-    return PairRun(config, student, data, world, device, OwnParts(callbacks=callbacks), supplied)
+class DistillTask(PairTask):
+    """The training of a student; ``given``: the pairs that Python gives."""
+
+    command = "distill"
+
+    def __init__(self, config: StudentConfig, given: _Given = NOTHING_GIVEN):
+        super().__init__(replace(config, to_static=False) if config.hidden_weight else config)
+        self._given = given
+
+    def open_model(self) -> None:
+        """Open the teacher, and the student with its initial weights."""
+        config = self.config
+        self.teacher = Teacher(config)
+        refuse_unfit_flags(config, self.teacher.source.spec.labels)
+        self.take(open_student(config, self.teacher))
+
+    def open_data(self, world: World) -> None:
+        """Open the pairs, and ask the teacher about those to train on what is to be kept of its answers."""
+        config, teacher = self.config, self.teacher
+        distance = None
+        if config.hidden_weight:
+            distance = StateDistance(self.model, teacher.model, config.layer_map, config.seed)
+        data = open_pairs(config, _sources_of(config, teacher, self._given), self.source, world)
+        self.data = data._replace(hashes={**data.hashes, "teacher": teacher.sha256})
+        size = self.start.facts["student size"]
+        logger.info("teacher %s: %s; student: %s", teacher.name, teacher.describe(), size)
+        group = join_process_group(world)
+        teacher.prepare(group)
+        if not config.asks_in_each_step:
+            _keep_logits(config, self.data, teacher, group)
+        self.supplied = SuppliedLoss(DistillLoss(config, teacher, data.class_weights, distance))
+
+    def layout(self) -> Dict[str, object]:
+        """Return when the teacher is asked."""
+        return {"teacher_logits": "on the fly" if self.config.asks_in_each_step else "cached"}
 
 
 def _sources_of(config: StudentConfig, teacher: Teacher, given: _Given) -> Dict[str, PairSource]:

@@ -6,7 +6,7 @@ t^2 KL(p|q). --hidden_weight times the distance of the hidden states is added to
 """
 
 from contextlib import ExitStack
-from typing import Optional, Tuple
+from typing import Optional
 
 import numpy as np
 import paddle
@@ -16,7 +16,8 @@ from ernie_pair.models.labels import UNLABELLED
 from ernie_pair.pair.config.distill_config import StudentConfig
 from ernie_pair.pair.data.encoded_pairs import Batch
 from ernie_pair.pair.distill.models import StateDistance, Teacher
-from ernie_pair.pair.train.loss import Forward, LossParts, PairLoss, RowLosses, ToDevice
+from ernie_pair.pair.train.loss import Forward, PairLoss, RowLosses, ToDevice
+from ernie_pair.train.job import LossParts
 
 
 class DistillLoss(PairLoss):
@@ -85,11 +86,3 @@ def soft_losses(logits_BC, taught_BC, temperature: float) -> paddle.Tensor:
     log_q_BC = F.log_softmax(logits_BC / temperature)
     log_p_BC = F.log_softmax(taught_BC / temperature)
     return temperature**2 * (log_p_BC.exp() * (log_p_BC - log_q_BC)).sum(axis=1)
-
-
-NUMBERS: Tuple[str, ...] = ("temperature", "soft_weight", "hidden_weight", "layer_map")
-
-
-def known_by(config: StudentConfig) -> dict:
-    """Return what of the loss must stay for a run to be resumed, beside what every run is known by."""
-    return {name: getattr(config, name) for name in NUMBERS}

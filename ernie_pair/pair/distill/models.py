@@ -8,7 +8,7 @@ import hashlib
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
+from typing import Any, ContextManager, Dict, List, Sequence, Tuple
 
 import numpy as np
 import paddle
@@ -40,8 +40,8 @@ from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 from ernie_pair.pair.train.initial_model import InitialModel
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
 from ernie_pair.runtime.processes.world import seed_of
-from ernie_pair.train.step.amp import FLOAT32_OPS
-from ernie_pair.train.step.recompute import num_frozen_layers
+from ernie_pair.train.amp import FLOAT32_OPS
+from ernie_pair.train.recompute import num_frozen_layers
 
 
 def map_layers(student: int, teacher: int, layer_map: str, name: str) -> List[int]:
@@ -114,27 +114,25 @@ class StateDistance:
         layers = map_layers(student.spec.num_layers, teacher.spec.num_layers, layer_map, "the teacher")
         self.of_student = StateReader(student, range(len(layers)))
         self.of_teacher = StateReader(teacher, layers)
-        self.projections = _projections(student, teacher, len(layers), seed)
+        self.projections: Sequence = [None] * len(layers)  # D -> T, where the widths differ
+        sizes: Tuple[int, int] = (student.spec.hidden_size, teacher.spec.hidden_size)
+        if sizes[0] != sizes[1]:
+            paddle.seed(seed_of(seed, 1))
+            self.projections = nn.LayerList([nn.Linear(*sizes) for _ in layers])
+            student.add_sublayer(TRAINING_ONLY, self.projections)
 
     def rows(self, is_token_BS1: paddle.Tensor) -> paddle.Tensor:
         """Return the distance of every row, float32 [B]: the mean over layers, widths and its tokens.
 
         ``is_token_BS1``: float32, 0 for padding.
         """
-        pairs = zip(self.of_student.states, self.of_teacher.states, self.projections)
-        each = [_distance(*pair, is_token_BS1) for pair in pairs]
+        each = [
+            _distance(own, theirs, projection, is_token_BS1)
+            for own, theirs, projection in zip(
+                self.of_student.states, self.of_teacher.states, self.projections
+            )
+        ]
         return paddle.add_n(each) / len(each)
-
-
-def _projections(student: PairClassifier, teacher: PairClassifier, count: int, seed: int) -> Sequence:
-    """Return a linear layer D -> T of the student for each layer, None each where the widths are the same."""
-    sizes: Tuple[int, int] = (student.spec.hidden_size, teacher.spec.hidden_size)
-    if sizes[0] == sizes[1]:
-        return [None] * count
-    paddle.seed(seed_of(seed, 1))
-    made = nn.LayerList([nn.Linear(*sizes) for _ in range(count)])
-    student.add_sublayer(TRAINING_ONLY, made)
-    return made
 
 
 def _distance(own_BSD, theirs_BST, projection, is_token_BS1) -> paddle.Tensor:
@@ -296,10 +294,10 @@ def open_student(config: StudentConfig, teacher: Teacher) -> InitialModel:
     """
     base = _base_of(config, teacher)
     spec = student_spec(config, base.spec, is_pretrained=bool(config.model_name_or_path))
-    pooling = "mean" if "mean" in (config.pooling, _pooling_of(config, teacher)) else "cls"
-    own = type(teacher.model)
+    theirs = "cls" if config.model_name_or_path else teacher.model.pooling
+    pooling = "mean" if "mean" in (config.pooling, theirs) else "cls"
     source = ModelSource(base.name, spec, base.vocab_file, None)
-    model = build_classifier(source, config.seed, config.dropout, pooling, own)
+    model = build_classifier(source, config.seed, config.dropout, pooling, type(teacher.model))
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
     choose_path(model, config, config.device)  # the same
     beginning = _begin(config, model, base, teacher)
@@ -346,13 +344,11 @@ def _base_of(config: StudentConfig, teacher: Teacher) -> ModelSource:
     return replace(base, spec=base.spec.with_labels(teacher.source.spec.labels))
 
 
-def _pooling_of(config: StudentConfig, teacher: Teacher) -> str:
-    return "cls" if config.model_name_or_path else teacher.model.pooling
-
-
 def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teacher: Teacher) -> str:
     """Give the student its initial weights, and return in words what they are."""
-    if config.from_scratch or not _is_as_wide(model.spec, base.spec):
+    widths = ("hidden_size", "num_heads", "intermediate_size")
+    is_as_wide = all(getattr(model.spec, name) == getattr(base.spec, name) for name in widths)
+    if config.from_scratch or not is_as_wide:
         reason = "--from_scratch true" if config.from_scratch else f"{base.name} is of another width"
         return f"start from random weights ({reason})"
     if not config.model_name_or_path:
@@ -367,23 +363,13 @@ def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teac
     return f"start from {layers}, embeddings, pooler and classifier of {what}"
 
 
-def _is_as_wide(one: ModelSpec, other: ModelSpec) -> bool:
-    names = ("hidden_size", "num_heads", "intermediate_size")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
-
-
 def take_weights(model: PairClassifier, giver: PairClassifier, taken: Sequence[int]) -> None:
     """Give layer i of ``model`` the weights of layer ``taken[i]`` of ``giver``, and the rest its rest."""
     theirs = dict(giver.named_parameters())
     prefix = f"{model.attribute}.{model.way.layers}."
     with paddle.no_grad():
         for name, parameter in model.named_parameters():
-            number = _layer_in(name, prefix) if len(model.layers()) == len(taken) else None
-            if number is not None:
-                rest = name[len(f"{prefix}{number}.") :]
-                name = f"{prefix}{taken[number]}.{rest}"
+            if name.startswith(prefix) and len(model.layers()) == len(taken):
+                number, _, rest = name[len(prefix) :].partition(".")
+                name = f"{prefix}{taken[int(number)]}.{rest}"
             model.set({parameter.name: theirs[name].numpy()})
-
-
-def _layer_in(name: str, prefix: str) -> Optional[int]:
-    return int(name[len(prefix) :].split(".")[0]) if name.startswith(prefix) else None

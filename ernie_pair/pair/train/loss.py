@@ -21,18 +21,10 @@ from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.config.run_flags import StepFlags
 from ernie_pair.pair.data.encoded_pairs import Batch
+from ernie_pair.train.job import LossParts
 
 Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
 ToDevice = Callable[[np.ndarray], paddle.Tensor]
-NOTHING: Mapping[str, object] = {}
-
-
-class LossParts(NamedTuple):
-    """The loss of one micro-batch as a tensor with its graph, and numbers for the log, on the device."""
-
-    loss: paddle.Tensor  # its mean over the rows, each counted by its weight
-    numbers: paddle.Tensor  # float32 [3 + parts]: loss, divergence, rows predicted right, `PairLoss.parts`
-    rows: int  # that were asked, with two passes of a pair each twice
 
 
 class RowLosses(NamedTuple):
@@ -112,7 +104,8 @@ class PairLoss:
     def _doubled(self, batch: Batch) -> Batch:
         """Return the batch of all rows that pass: those of ``batch``, and the same or exchanged behind."""
         again = batch if self.symmetric == "none" else exchange_texts(batch)
-        return Batch(*map(_joined, batch, again))  # type: ignore[arg-type]  # the ids are no None
+        both = (None if a is None or b is None else np.concatenate([a, b]) for a, b in zip(batch, again))
+        return Batch(*both)  # type: ignore[arg-type]  # the ids are no None
 
     def weights_of_rows(self, labels_B: np.ndarray) -> np.ndarray:
         """Return what each row counts, float32 [B], where there are class weights."""
@@ -133,20 +126,10 @@ def pair_loss(config: StepFlags, class_weights: Optional[np.ndarray]) -> PairLos
 
 
 class SuppliedLoss(NamedTuple):
-    """A loss that replaces `PairLoss` in a kind of training, with its part of the fingerprint.
-
-    ``fingerprint`` must stay for a checkpoint to be resumed from, ``topology`` may change. ``command``: what
-    trains with it.
-    """
+    """A loss that replaces that of the flags, and what of it must stay for a run to be resumed."""
 
     loss: PairLoss
-    fingerprint: Mapping[str, object] = NOTHING
-    topology: Mapping[str, object] = NOTHING
-    command: str = "train"
-
-
-def _joined(first: Optional[np.ndarray], second: Optional[np.ndarray]) -> Optional[np.ndarray]:
-    return None if first is None or second is None else np.concatenate([first, second])
+    fingerprint: Mapping[str, object] = {}
 
 
 def _known(labels: Optional[np.ndarray]) -> np.ndarray:

@@ -16,7 +16,6 @@ from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 from data_tools.files.errors import InputError
 from ernie_pair.pair.data.pair_file import BadRow
 from ernie_pair.pair.targets.target_metrics import ComputeMetrics, numbers_in
-from ernie_pair.pair.train.callbacks import PairCallback
 from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.parts import (
     OF_THE_LOSS,
@@ -28,6 +27,7 @@ from ernie_pair.pair.train.parts import (
 )
 from ernie_pair.runtime.paddle_patches.optimizer_state import parameters_of, scheduler_in
 from ernie_pair.runtime.processes.collectives import gather_results
+from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
 
 TIMES = ("runtime", "samples_per_second")  # among the metrics of an evaluation that was asked for

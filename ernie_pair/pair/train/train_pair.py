@@ -1,41 +1,59 @@
-"""One run of pair training from its flags to its last line, for the command and for `PairTrainer`."""
+"""Pair training: a classifier, a ranker or a regression as a task of the one engine; see `Task`."""
 
 import logging
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Dict, Optional, Sequence
 
-from data_tools.files.atomic_files import nothing_kept
-from data_tools.files.errors import counted
+import numpy as np
+
+from ernie_pair.checkpoint.fingerprint import Fingerprint
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.inference.scores import probabilities
-from ernie_pair.kernels.product_rate import product_rate
-from ernie_pair.models.model_card import write_card
-from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.labels import RANKING, Labels
+from ernie_pair.models.model_card import Measured, ModelCard
+from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pair.targets.bootstrap import bootstrap_intervals
 from ernie_pair.pair.targets.metrics import describe_single_class
-from ernie_pair.pair.targets.target_metrics import UserMetrics, measure_of
-from ernie_pair.pair.train.best_checkpoint import BestModel, EarlyStopping, card_of_best
-from ernie_pair.pair.train.callbacks import Callbacks, CallingHooks, TrainerState
+from ernie_pair.pair.targets.ranking_metrics import CountedQueries
+from ernie_pair.pair.targets.regression_metrics import CountedScores
+from ernie_pair.pair.targets.target_metrics import LOWER_IS_BETTER, OF_TARGET, UserMetrics, measure_of
 from ernie_pair.pair.train.datasets import PairData, open_pair_data
 from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model, with_best_metric
 from ernie_pair.pair.train.loss import SuppliedLoss, loss_of
 from ernie_pair.pair.train.own_parts import OwnParts
-from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
-from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.pair.train.parts import total_steps
+from ernie_pair.pair.train.pair_job import Evaluated, PairJob
 from ernie_pair.report import chart as probability_counts
-from ernie_pair.runtime.cpu import keep_freed_memory
-from ernie_pair.runtime.cpu_env import cpu_threads
-from ernie_pair.runtime.device import start_training_device
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
-from ernie_pair.runtime.processes.console import GOOD, start_console
-from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.runtime.processes.world import World, launched_world, local_world
-from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.run import Processes, RunSettings, run_training
-from ernie_pair.train.step.recompute import freeze, recompute_layers
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.evaluation import intervals
+from ernie_pair.train.task import Task, run
+
+RESAMPLES = 200
+COMMANDS = """\
+ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.json
+ernie-pair predict --model_path . --input_file pairs.tsv --output_file predictions.tsv"""
+PYTHON = """\
+from ernie_pair import PairConfig, PairTrainer
+
+trainer = PairTrainer(".", PairConfig("output", max_seq_len={length}))
+answer = trainer.predict([("怎么注销信用卡", "如何注销信用卡")])
+print({shown})"""
+OF_A_LAYER = """\
+from ernie_pair import PairConfig, PairTrainer
+
+layer = {name}(...)  # as it was made for this run
+trainer = PairTrainer(layer, PairConfig("output", max_seq_len={length}), weights=".")
+answer = trainer.predict([("怎么注销信用卡", "如何注销信用卡")])
+print({shown})"""
+TITLES = {
+    True: "{} sentence-pair classifier",
+    False: "{} model that scores sentence pairs",
+}
+SHOWN = {True: "answer.names, answer.probabilities", False: "answer.scores"}
+OF_RANKING = ("ranking_loss", "margin", "most_candidates", "query")
 
 logger = logging.getLogger(__name__)
 
@@ -45,224 +63,212 @@ def train_pair(config: TrainConfig) -> None:
 
     Raises an ErniePairError for whatever the user can fix.
     """
-    world = launched_world()
-    start_console(world)
-    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
-        device = start_training_device(config, world)
-        start = open_initial_model(config, config.model_name_or_path)
-        config = with_best_metric(config, start)
-        if start.model.fused_state is not None:
-            keep_freed_memory()
-        PairRun(config, start, open_pair_data(config, start.source, world), world, device).train(stop)
+    run(PairTask, config)
 
 
-def _tell_who_loads_it(start: InitialModel, config: PairConfig) -> None:
-    """Log where the models of a run load, when that is not everywhere."""
-    if start.model.pooling == "mean":
-        logger.info(
-            "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
-            "AutoModelForSequenceClassification, which has no such pooling"
-        )
-    if isinstance(start.model, PlainModel):
-        logger.info(
-            "%s is a layer of your own: its models load with PairTrainer alone, by weights=FOLDER",
-            start.model.family,
-        )
-    if config.model_class:
-        logger.info(
-            "--model_class %s: the models of this run load in ernie-pair alone, and there with this flag",
-            config.model_class,
-        )
+class PairTask(Task):
+    """The training of a model of pairs, for the command and for `PairTrainer`, which opens its parts itself.
 
-
-class PairRun:
-    """One training run, opened; made and trained by every rank alike.
-
-    ``own``: what the user replaces. ``supplied``: the loss of another kind of training, None: that of the
-    flags.
+    ``own``: what the user replaces. ``supplied``: another loss than that of the flags.
     """
+
+    command = "train"
+    model: PairClassifier
+    data: PairData
+    job: PairJob
 
     def __init__(
         self,
         config: PairConfig,
-        start: InitialModel,
-        data: PairData,
-        world: World,
-        device: str,
-        own: OwnParts = OwnParts(),  # noqa: B008 - nothing changes it
+        start: Optional[InitialModel] = None,
+        data: Optional[PairData] = None,
+        own: Optional[OwnParts] = None,
         supplied: Optional[SuppliedLoss] = None,
     ):
-        self.config, self.start, self.data, self.world, self.own = config, start, data, world, own
-        self.supplied = supplied or SuppliedLoss(loss_of(start.model.spec.labels, config, data.class_weights))
-        if config.save_format != "paddle":
-            start.model.refuse_other_than_theirs()
-        self.process_group = group = join_process_group(world)
-        group.barrier()  # reading and tokenising take each process its own time
-        logger.info("on %s, %s", device, counted(world.size, "process", "processes"))
-        logger.info("%s", freeze(start.model, config))
-        _tell_who_loads_it(start, config)
-        self.kernels = choose_path(start.model, config, config.device, group.size, group.all_reduce)
-        if config.device == "cpu":
-            logger.info("%s", self.kernels.describe())
-        recompute_layers(start.model, config.use_recompute)
-        self.job = self._open_job()
-        self.state = TrainerState(
-            max_steps=self.job.total_steps,
-            is_world_process_zero=world.is_first,
-            is_local_process_zero=local_world().is_first,
-        )
-        callbacks = () if config.dry_run else own.callbacks
-        self.hooks = PairHooks(self, Callbacks(callbacks, config, self.state, world, group.all_reduce))
+        super().__init__(config)
+        self.own, self.supplied = own or OwnParts(), supplied
+        self._single_class: Optional[int] = None  # predicted for all rows at the last evaluation
+        if start is not None:
+            self.take(start)
+        if data is not None:
+            self.data = data
 
-    def _open_job(self) -> PairJob:
-        config, start, data, group, own = self.config, self.start, self.data, self.process_group, self.own
-        measure = measure_of(start.model.spec.labels, data.dev.groups)
-        steps = total_steps(config, data.num_rows, self.world)
+    def open_model(self) -> None:
+        """Open the model that the flags name."""
+        start = open_initial_model(self.config, self.config.model_name_or_path)
+        self.config = with_best_metric(self.config, start)
+        self.take(start)
+
+    def take(self, start: InitialModel) -> None:
+        """Take the model to begin with."""
+        self.start, self.model = start, start.model
+        self.source, self.beginning = start.source, start.beginning
+        if self.config.save_format != "paddle":
+            self.model.refuse_other_than_theirs()
+
+    def open_data(self, world: World) -> None:
+        """Open the files that the flags name."""
+        self.data = open_pair_data(self.config, self.source, world)
+
+    @property
+    def lower_is_better(self) -> bool:  # type: ignore[override]
+        """Return whether a lower best_metric is better."""
+        return self.config.lower_is_better
+
+    def describe(self) -> None:
+        """Log where the models of this run load, when that is not everywhere."""
+        if self.model.pooling == "mean":
+            logger.info(
+                "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
+                "AutoModelForSequenceClassification, which has no such pooling"
+            )
+        if isinstance(self.model, PlainModel):
+            logger.info(
+                "%s is a layer of your own: its models load with PairTrainer alone, by weights=FOLDER",
+                self.model.family,
+            )
+        if self.config.model_class:
+            logger.info(
+                "--model_class %s: the models of this run load in ernie-pair alone, and there with this flag",
+                self.config.model_class,
+            )
+
+    def open_job(self, total_steps: int, process_group) -> PairJob:
+        """Return the steps of a classifier, a ranker or a regression."""
+        config, own, data, labels = self.config, self.own, self.data, self.model.spec.labels
         optimizer = own.make_optimizer() if own.make_optimizer else None
-        scheduler = own.make_scheduler(steps, optimizer) if own.make_scheduler else None
+        scheduler = own.make_scheduler(total_steps, optimizer) if own.make_scheduler else None
+        world = World(process_group.rank, process_group.size)
+        measure = measure_of(labels, data.dev.groups)
         job = PairJob(
             config,
-            start.model,
+            self.model,
             data.dev,
-            steps,
-            group,
+            total_steps,
+            process_group,
             measure=UserMetrics(
-                measure, own.compute_metrics, config.best_metric, self.world, group.all_reduce
+                measure, own.compute_metrics, config.best_metric, world, process_group.all_reduce
             ),
             optimizer=optimizer,
             scheduler=scheduler or (None if optimizer is None else scheduler_in(optimizer)),
             own_evaluation=own.evaluate,
-            loss=self.supplied.loss,
-            beginning=start.beginning,
-            vocab_file=start.source.vocab_file,
+            loss=self.supplied.loss if self.supplied else loss_of(labels, config, data.class_weights),
+            beginning=self.beginning,
+            vocab_file=self.source.vocab_file,
         )
         if job.is_compiled:
             logger.info("the forward pass is one program (--to_static)")
         return job
 
-    def train(self, stop: StopSignals) -> TrainState:
-        """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
-        processes = Processes(self.world, self.world, self.process_group.all_reduce)
-        return run_training(self.job, self.data, self._settings(), self.hooks, processes, stop)
+    def idle_options(self) -> Sequence[str]:
+        """Return the options of what this run does not do."""
+        config = self.config
+        has_effect = {
+            "model_class": bool(config.model_class),
+            "encoding": config.encoding != "utf-8",
+            "symmetric_alpha": config.symmetric == "consistency",
+            **dict.fromkeys(OF_RANKING, self.source.spec.target == RANKING),
+        }
+        return [name for name, is_used in has_effect.items() if not is_used]
 
-    def _settings(self) -> RunSettings:
-        config, job, supplied = self.config, self.job, self.supplied
-        known_by = fingerprint_of(config, self.start.source, self.data.hashes, job, self.world)
-        sync_freq = config.sync_freq_on(config.device)
-        pairs_per_step = config.pairs_per_step(self.world.size)
-        schedule = config.schedule(job.total_steps, pairs_per_step, self.data.num_rows, sync_freq)
-        return RunSettings(
-            flags=config,
-            output_dir=Path(config.output_dir),
-            schedule=schedule,
-            rates=job.rates,
-            fingerprint={**known_by, **self._own_kinds(), **supplied.fingerprint},
-            topology={**topology_of(config, self.kernels.name, self.world, "sharding"), **supplied.topology},
-            rules=RULES,
-            allow_change=config.allow_change,
-            fresh_start=config.fresh_start,
-            retention=config.retention,
-            samples_per_epoch=self.data.num_rows,
-            product_rate=product_rate(config, config.device, cpu_threads()) * self.world.size,
-            report_to=config.reporters,
-            place=job.place if config.device == "gpu" else None,
-            device=config.device,
-            command=self.supplied.command,
-            num_parameters=sum(int(each.size) for each in self.start.model.parameters()),
-        )
-
-    def _own_kinds(self) -> Dict[str, object]:
-        """Return the kinds of the user's own parts whose state a checkpoint has, or leaves to them."""
-        job = self.job
-        parts = {"optimizer": job.optimizer if self.own.make_optimizer else None, "scheduler": job.scheduler}
-        return {name: type(part).__name__ for name, part in parts.items() if part is not None}
-
-
-class PairHooks(CallingHooks):
-    """The hooks of pair training: keep the best model, stop early, call the user's functions."""
-
-    def __init__(self, run: PairRun, callbacks: Callbacks):
-        super().__init__(callbacks, run.job, run.data.num_rows)
-        self.run, self.config = run, run.config
-        config = run.config
-        self.best = BestModel(
-            Path(config.output_dir),
-            self._write_best,
-            run.world,
-            run.process_group.all_reduce,
-            metric=config.best_metric,
-            lower_is_better=config.lower_is_better,
-            keep=config.keep_best,
-        )
-        self.single_class: Optional[int] = None  # predicted for all rows at the last evaluation
-        self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
-        self.judged = 0, self.best_metrics  # the step and the metrics of the last evaluation
-        self.stopping = EarlyStopping(
-            config.early_stopping_patience, config.early_stopping_min_delta, config.lower_is_better
-        )
-
-    def on_start(self, state: TrainState, log) -> None:
-        """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
-        self.best.restore_link()
-        self.restore_history(Path(self.config.output_dir), state)
-        best = self.best.folder()
-        if self.config.evaluation_strategy == "no" and best is None and self.run.world.is_first:
-            logger.info("no evaluation: the model of the last step is the result, in model_last")
-        self.note_the_best(best)
-        self.call("on_train_begin", state)
+    def known_by(self) -> Fingerprint:
+        """Return the metric, the pooling and the order of the rows; the user's own optimizer and loss."""
+        config = self.config
+        order = "in buckets of like length" if config.bucket else "of any length"
+        streamed = f", streamed through {config.shuffle_buffer} rows" if config.streaming else ""
+        turned = ""
+        if config.lower_is_better != (config.best_metric in LOWER_IS_BETTER):
+            turned = f" ({'lower' if config.lower_is_better else 'greater'} is better)"
+        own = {}
+        if self.own.make_optimizer:
+            own["optimizer"] = type(self.job.optimizer).__name__
+        if self.job.scheduler is not None:
+            own["scheduler"] = type(self.job.scheduler).__name__
+        return {
+            "best_metric": config.best_metric + turned,
+            "pooling": self.model.pooling,
+            "order of the rows (--bucket, --streaming, --shuffle_buffer)": order + streamed,
+            **own,
+            **(self.supplied.fingerprint if self.supplied else {}),
+        }
 
     def counts(self) -> Dict[str, object]:
         """Return how often each probability of class 1 was given, of a model with two classes."""
-        run, evaluated = self.run, self.run.job.evaluated
-        has_two = run.start.model.spec.labels.has_classes and run.start.model.num_classes == 2
-        if not (run.world.is_first and has_two and evaluated is not None):
+        evaluated = self.job.evaluated
+        if evaluated is None or not self.model.spec.labels.has_classes or self.model.num_classes != 2:
             return {}
-        given = probabilities(evaluated.logits)[:, 1]
-        return {probability_counts.NAME: probability_counts.count_probabilities(given, evaluated.labels)}
+        shares = probabilities(evaluated.logits)[:, 1]
+        return {probability_counts.NAME: probability_counts.count_probabilities(shares, evaluated.labels)}
 
-    def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Call ``on_log`` of the user's callbacks, and the user's own ``log`` on rank 0."""
-        super().on_log(state, metrics)
-        if self.run.own.log is not None and self.run.world.is_first:
-            self.run.own.log(dict(self.told.log_history[-1]))
+    def on_log(self, line: Dict[str, float]) -> None:
+        """Give the line to the user's own ``log``."""
+        if self.own.log is not None:
+            self.own.log(line)
 
-    def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
-        self.remember("valid", state, metrics)
-        self.judged = state.step, metrics
-        if self.best.judge(state, metrics):
-            self.best_metrics = metrics
-            self.lines.tell("best", state, self.best.describe(state), GOOD)
-            self.note_the_best(self.best.folder())
-        self.stopping.judge(state, metrics[self.config.best_metric])
-        self._warn_of_a_single_class(state)
-        self.call("on_evaluate", state, metrics=dict(metrics))
+    def on_evaluate(self, state: TrainState) -> None:
+        """Warn where one class is predicted for all rows: once, until it changes."""
+        label, before = self.job.single_class, self._single_class
+        if state.step == 0:  # a new head does so at step 0
+            return
+        self._single_class = label
+        if label is None or label == before:
+            return
+        name = self.source.spec.labels.names[label]
+        named = f"class {name}" if name == str(label) else name
+        logger.warning("step %d: %s", state.step, describe_single_class(named, len(self.data.dev)))
 
-    def _write_best(self, draft: Path) -> None:
-        run, config = self.run, self.config
-        vocab_file = run.start.source.vocab_file
-        run.start.model.write(draft, vocab_file, config.max_seq_len, config.save_format)
-        kernels, evaluated = run.kernels.describe(with_notes=False), run.job.evaluated
+    def save(self, draft: Path) -> None:
+        """Write the model, and how it is asked if that is in both orders."""
+        config = self.config
+        self.model.write(draft, self.source.vocab_file, config.max_seq_len, config.save_format)
         if config.scored_as != "none":
             write_calibration(draft, Calibration(symmetric=config.scored_as))
-        write_card(draft, card_of_best(config, run.start, run.data, kernels, *self.judged, evaluated))
 
-    def should_stop(self, state: TrainState) -> bool:
-        """Return whether the run is to end: early, or because a callback asks for it."""
-        return self.stopping.is_due(state) or self.control.should_training_stop
+    def card(self, kernels: str, step: int, metrics: Dict[str, float]) -> ModelCard:
+        """Return the card of the model of ``step``; classes, queries or scores give the intervals."""
+        config, spec, is_layer = self.config, self.model.spec, isinstance(self.model, PlainModel)
+        evaluated = self.job.evaluated
+        found = {} if evaluated is None else _intervals(evaluated, spec.labels, config.seed)
+        return ModelCard(
+            title=TITLES[spec.labels.has_classes].format(self.model.family),
+            facts={
+                "base model": self.source.name,
+                "initial weights": self.beginning.removeprefix("start from ").removeprefix("the weights "),
+                **self.start.facts,
+                **_meaning_of(spec.labels),
+                "tokens per pair": str(config.max_seq_len),
+                "computed by": kernels,
+                "chosen": f"step {step}, the best {config.best_metric} so far",
+            },
+            data=self.data.files,
+            flags=self.shown_flags(model_type=spec.family or None),
+            metrics={name: Measured(value, found.get(name)) for name, value in metrics.items()},
+            measured_on="On the dev pairs that chose the model. "
+            f"Intervals: bootstrap, {RESAMPLES} resamples.",
+            commands="" if is_layer else COMMANDS,
+            python=(OF_A_LAYER if is_layer else PYTHON).format(
+                name=self.model.family, length=config.max_seq_len, shown=SHOWN[spec.labels.has_classes]
+            ),
+        )
 
-    def on_end(self, state: TrainState) -> None:
-        """Log how the run ended, and call ``on_train_end`` of the user's callbacks."""
-        self.tell_end(state, self.best, self.stopping)
-        self.call("on_train_end", state)
 
-    def _warn_of_a_single_class(self, state: TrainState) -> None:
-        run, label, before = self.run, self.run.job.single_class, self.single_class
-        if state.step == 0 or not run.world.is_first:  # a new head does so at step 0
-            return
-        self.single_class = label
-        if label is None or label == before:  # once is enough, until it changes
-            return
-        name = run.start.source.spec.labels.names[label]
-        named = f"class {name}" if name == str(label) else name
-        logger.warning("step %d: %s", state.step, describe_single_class(named, len(run.data.dev)))
+def _meaning_of(labels: Labels) -> Dict[str, str]:
+    """Return what the answers of the model are, in words."""
+    if labels.has_classes:
+        return {"classes": ", ".join(labels.names)}
+    if labels.target == RANKING:
+        return {"scores": "of the candidates of a query: the higher, the better"}
+    limits = labels.label_range
+    return {"scores": "any number" if limits is None else "from {:g} to {:g}".format(*limits)}
+
+
+def _intervals(evaluated: Evaluated, labels: Labels, seed: int) -> Dict[str, list]:
+    if not labels.has_classes:
+        names = OF_TARGET[labels.target].names
+        if labels.target == RANKING:
+            assert evaluated.groups is not None  # the dev pairs are read with their queries
+            queries = CountedQueries(evaluated.logits, evaluated.labels, evaluated.groups)
+            return bootstrap_intervals(queries.measure, names, queries.num_queries, RESAMPLES, seed)
+        scores = CountedScores(evaluated.logits, evaluated.labels, labels.label_range)
+        return bootstrap_intervals(scores.measure, names, len(evaluated.labels), RESAMPLES, seed)
+    return intervals(np.asarray(evaluated.logits), evaluated.labels, RESAMPLES, seed)

@@ -52,7 +52,6 @@ from ernie_pair.pair.targets.target_metrics import (
     measure_of,
     refuse_unknown,
 )
-from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.pair.train.datasets import (
     PairData,
     PairDataset,
@@ -78,9 +77,8 @@ from ernie_pair.pair.train.own_parts import (
     refuse_ignored_flags,
     with_times,
 )
-from ernie_pair.pair.train.pair_job import open_optimizer
 from ernie_pair.pair.train.parts import TrainBatches, TrainingParts, loss_of_flags, with_batches
-from ernie_pair.pair.train.train_pair import PairRun
+from ernie_pair.pair.train.train_pair import PairTask
 from ernie_pair.runtime.device import start_training_device
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.runtime.processes.collectives import gather_results
@@ -89,8 +87,11 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_sig
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.export_pair import export_pair
+from ernie_pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.train.hooks import TrainerControl
+from ernie_pair.train.job import open_optimizer
 from ernie_pair.train.process_group import join_process_group
+from ernie_pair.train.task import Run
 
 
 def export_current(
@@ -479,7 +480,7 @@ class PairTrainer:
             self.model.set_state_dict(before)
         return TrainResult(state.step, {}, state.best_metric, None, state.step == run.job.total_steps)
 
-    def _open_run(self) -> PairRun:
+    def _open_run(self) -> Run:
         data = self._open_data()
         self._flags_loss = loss_of(self.model.spec.labels, self.config, data.class_weights)
         scheduler, state = self._first_rates
@@ -493,7 +494,8 @@ class PairTrainer:
                 self._run_data = None
             data = with_batches(data, loader, self.config, self.world.size, self.model.spec)
         own, loss = own_parts_of(self), own_loss_of(self)
-        return PairRun(self.config, self._start, data, self.world, self._device, own, loss)
+        task = PairTask(self.config, self._start, data, own, loss)
+        return Run(task, self.world, self._device, own.callbacks)
 
     def _on_batch(self) -> Optional[Callable[[int], None]]:
         """Return what tells the callbacks of each batch of a prediction; None: nobody listens."""

@@ -1,4 +1,4 @@
-"""The flag of the fused ops of the static graph on GPUs; those on CPUs are `ernie_pair.kernels`."""
+"""The groups of flags that `PretrainConfig` consists of, and the models that they fit."""
 
 from dataclasses import dataclass
 from typing import Any, FrozenSet, Literal, Optional
@@ -19,12 +19,13 @@ LEAST_LENGTH, LENGTH_MULTIPLE = 32, 8
 
 @dataclass(frozen=True)
 class FusedFlags(Options):
-    """A part of `PretrainConfig`."""
+    """Which fused ops of GPUs the static graph uses."""
 
     fused_ops: str = option(
         AUTO,
         help=f"on GPUs: {AUTO}, {NONE}, or some of {', '.join(FUSED_OPS)}, which must then be available",
         group="devices",
+        resume="layout",
     )
 
     def __post_init__(self):
@@ -50,7 +51,7 @@ STATIC_ALONE = {
 
 @dataclass(frozen=True)
 class GraphFlags(Options):
-    """A part of `PretrainConfig`."""
+    """Which graph the run uses."""
 
     graph: Literal["static", "dynamic"] = option(
         "static",
@@ -66,9 +67,9 @@ class GraphFlags(Options):
         for name, only in STATIC_ALONE.items():
             asked: Any = getattr(self, name, only)
             if asked != only:
-                told = str(asked).lower() if isinstance(asked, bool) else asked
+                shown = str(asked).lower() if isinstance(asked, bool) else asked
                 raise InputError(
-                    f"--graph dynamic does not support --{name} {told}, but static does; leave one out"
+                    f"--graph dynamic does not support --{name} {shown}, but static does; leave one out"
                 )
         if getattr(self, "asked_ops", None):
             raise InputError(
@@ -87,12 +88,13 @@ HALF_OPS = frozenset({"softmax", "layer_norm", "gelu"})
 
 @dataclass(frozen=True)
 class HalfFlags(AmpFlags):
-    """A part of `PretrainConfig`."""
+    """Mixed precision of the static graph."""
 
     amp_fp32_ops: str = option(
         "",
         help=f"operators that mixed precision keeps in float32: some of {', '.join(sorted(HALF_OPS))}",
         group="precision",
+        resume="same",
     )
 
     def __post_init__(self):
@@ -112,13 +114,14 @@ OF_DRAWN_WORDS = ("max_ngrams", "favor_longer_ngram", "geometric", "level_weight
 
 @dataclass(frozen=True)
 class NgramFlags(MaskingFlags):
-    """A part of `PretrainConfig`."""
+    """What is masked, also by the n-grams of a lexicon."""
 
     ngram_lexicon: str = option(
         "",
         help="ngrams.txt of ernie-pair build ngrams, for the ERNIE-Gram objective: an n-gram is masked by "
         "one [MASK] and predicted as a whole; empty: single tokens only",
         group="data",
+        resume="fixed",
     )
 
     def __post_init__(self):
@@ -126,9 +129,9 @@ class NgramFlags(MaskingFlags):
         for name in OF_DRAWN_WORDS:
             asked = getattr(self, name)
             if self.ngram_lexicon and asked != getattr(MaskingFlags, name):
-                told = str(asked).lower() if isinstance(asked, bool) else asked
+                shown = str(asked).lower() if isinstance(asked, bool) else asked
                 raise InputError(
-                    f"--ngram_lexicon determines what is masked together, and --{name} {told} contradicts "
+                    f"--ngram_lexicon determines what is masked together, and --{name} {shown} contradicts "
                     "it; leave one of them out"
                 )
 
@@ -138,7 +141,7 @@ MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline para
 
 @dataclass(frozen=True)
 class RecipeFlags(HalfFlags, FusedFlags, GraphFlags):
-    """The recipe's flags that have no effect here, or another name; a part of `PretrainConfig`."""
+    """The recipe's flags that have no effect here, or another name."""
 
     mp_degree: int = option(
         1,

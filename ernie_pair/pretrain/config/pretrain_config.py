@@ -106,6 +106,7 @@ class PretrainConfig(
         help="two segments per sample, to learn their order too; false: one segment, masked tokens only; "
         "none: true from random weights, otherwise whether the given weights have a sentence-order head",
         group="data",
+        resume="fixed",
     )
     from_scratch: bool = option(
         False,
@@ -116,16 +117,22 @@ class PretrainConfig(
         None, help="the recipe's name: true requires weights, false means --from_scratch true", group="model"
     )
     split: str = option(
-        "949,50,1", help="shares of the documents for training, validation, test", group="data"
+        "949,50,1", help="shares of the documents for training, validation, test", group="data", resume="same"
     )
     max_seq_len: int = option(
-        512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
+        512,
+        help="tokens per sample, [CLS] and [SEP] included",
+        group="data",
+        unit="tokens",
+        at_least=8,
+        resume="same",
     )
     phases: str = option(
         "",
         help="consecutive phases of sequence length and steps, for example 128:9000,512:1000, or with a "
         "micro-batch size for each, 128:9000:32,512:1000:8; empty: --max_seq_len throughout",
         group="data",
+        resume="same",
     )
     bucket_size: int = option(
         0,
@@ -133,9 +140,15 @@ class PretrainConfig(
         group="data",
         unit="samples",
         at_least=0,
+        resume="same",
     )
     micro_batch_size: int = option(
-        8, help="samples per process in one forward pass", group="optimisation", unit="samples", at_least=1
+        8,
+        help="samples per process in one forward pass",
+        group="optimisation",
+        unit="samples",
+        at_least=1,
+        resume="layout",
     )
     global_batch_size: int = option(
         0,
@@ -143,6 +156,7 @@ class PretrainConfig(
         group="optimisation",
         unit="samples",
         at_least=0,
+        resume="same",
     )
     dp_degree: int = option(
         1,
@@ -157,6 +171,7 @@ class PretrainConfig(
         group="devices",
         unit="processes",
         at_least=1,
+        resume="layout",
     )
     use_sharding: Optional[bool] = option(
         None, help="split the optimizer state; none: if --sharding_degree is above 1", group="devices"
@@ -171,10 +186,13 @@ class PretrainConfig(
         "adamw",
         help="lamb: scales the step of each layer by the norm of its weights, for large batches",
         group="optimisation",
+        resume="same",
     )
-    max_lr: float = option(1e-4, help="learning rate at the end of warm-up", group="optimisation", above=0)
+    max_lr: float = option(
+        1e-4, help="learning rate at the end of warm-up", group="optimisation", above=0, resume="same"
+    )
     min_lr: float = option(
-        1e-5, help="learning rate at decay_steps and after", group="optimisation", at_least=0
+        1e-5, help="learning rate at decay_steps and after", group="optimisation", at_least=0, resume="same"
     )
     decay_steps: int = option(
         0,
@@ -189,30 +207,44 @@ class PretrainConfig(
         "decay_steps",
         group="optimisation",
         choices=STYLES,
+        resume="same",
     )
     max_steps: int = option(
         500000, help="total number of steps", group="optimisation", unit="steps", at_least=1
     )
     weight_decay: float = option(
-        0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
+        0.01,
+        help="decay of every weight except biases and norms",
+        group="optimisation",
+        at_least=0,
+        resume="same",
     )
     adam_beta1: float = option(
-        0.9, help="decay of the first moment", group="optimisation", at_least=0, below=1
+        0.9, help="decay of the first moment", group="optimisation", at_least=0, below=1, resume="same"
     )
     adam_beta2: float = option(
-        0.999, help="decay of the second moment", group="optimisation", at_least=0, below=1
+        0.999, help="decay of the second moment", group="optimisation", at_least=0, below=1, resume="same"
     )
     adam_epsilon: float = option(
-        1e-8, help="the optimizer's epsilon; 1e-6 is usual for lamb", group="optimisation", above=0, below=1
+        1e-8,
+        help="the optimizer's epsilon; 1e-6 is usual for lamb",
+        group="optimisation",
+        above=0,
+        below=1,
+        resume="same",
     )
     grad_clip: float = option(
-        1.0, help="maximum global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
+        1.0,
+        help="maximum global norm of the gradient; 0: no clipping",
+        group="optimisation",
+        at_least=0,
+        resume="same",
     )
     hidden_dropout_prob: float = option(
-        0.1, help="dropout of the hidden states", group="model", at_least=0, below=1
+        0.1, help="dropout of the hidden states", group="model", at_least=0, below=1, resume="same"
     )
     attention_probs_dropout_prob: float = option(
-        0.1, help="dropout of the attention weights", group="model", at_least=0, below=1
+        0.1, help="dropout of the attention weights", group="model", at_least=0, below=1, resume="same"
     )
     save_steps: int = option(
         50000,
@@ -248,6 +280,7 @@ class PretrainConfig(
         group="optimisation",
         at_least=0,
         at_most=LARGEST_SEED,
+        resume="same",
     )
     fresh_start: bool = option(
         False,

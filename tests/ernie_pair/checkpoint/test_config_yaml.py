@@ -14,9 +14,8 @@ from data_tools.files.errors import InputError
 from data_tools.files.results import read_own_config
 from data_tools.options.cli import parse_config
 from ernie_pair import TrainConfig, load_config
-from ernie_pair.checkpoint import facts
-from ernie_pair.checkpoint.facts import git_state
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, keep_config, replace_config, write_config
+from ernie_pair.checkpoint import run_config as facts
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, git_state, keep_config, replace_config, write_config
 from ernie_pair.checks.doctor import DoctorConfig
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.models.commands import AverageConfig

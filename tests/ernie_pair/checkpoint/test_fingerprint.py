@@ -1,23 +1,31 @@
 """Refusing checkpoints of other runs, with messages that name the flags a user passes."""
 
+import json
 import logging
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
+from places import SUPPORT
 from tiny_pair import train_config
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import parse_config
-from ernie_pair.checkpoint.fingerprint import flags_of, refuse_other_run, refuse_unknown_keys
-from ernie_pair.embedding.train import embedding_fingerprint as of_texts
+from ernie_pair.checkpoint.fingerprint import flags_of, layout_of, refuse_other_run, refuse_unknown_keys
+from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
+from ernie_pair.embedding.train.train_embedding import EmbeddingTask
+from ernie_pair.models.labels import Labels
 from ernie_pair.models.spec import parse_spec
+from ernie_pair.pair.config.distill_config import DistillConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.train import pair_fingerprint as of_pairs
-from ernie_pair.pretrain import pretrain_fingerprint as of_pretraining
+from ernie_pair.pair.distill.distill import DistillTask
+from ernie_pair.pair.train.train_pair import PairTask
+from ernie_pair.pretrain import pretrain as of_pretraining
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.task import rules_of_task
 
+OF_PAIRS, OF_TEXTS = rules_of_task(TrainConfig), rules_of_task(TrainEmbeddingConfig)
 NEEDED = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"]
 SOURCE = SimpleNamespace(spec=parse_spec({"vocab_size": 9}))
 DATA = SimpleNamespace(fingerprint="abc", tokenizer=SimpleNamespace(sha256="def"), ngrams=None)
@@ -41,14 +49,55 @@ def saved_by_the_version_before(config):
 
 
 def compare(saved, config, given, *allowed):
-    return refuse_other_run("out/step_5", saved, given, allowed, of_pretraining.rules_of(config))
+    return refuse_other_run("out/step_5", saved, given, allowed, of_pretraining.rules_of_pretraining(config))
+
+
+HASHES = {"train_file": "a", "dev_file": "b", "vocabulary": "c"}
+
+
+def opened(task, spec=SOURCE.spec):
+    """A task whose model and data are said to be open."""
+    task.model, task.source = SimpleNamespace(pooling="cls", family="ernie_gram"), SimpleNamespace(spec=spec)
+    task.data, task.job = SimpleNamespace(hashes=HASHES), SimpleNamespace(scheduler=None)
+    return task
 
 
 def pairs(tmp_path, steps=10, **changes):
-    config = train_config(tmp_path, **changes)
-    job = SimpleNamespace(total_steps=steps, model=SimpleNamespace(pooling="cls", family="ernie_gram"))
-    hashes = {"train_file": "a", "dev_file": "b", "vocabulary": "c"}
-    return of_pairs.fingerprint_of(config, SOURCE, hashes, job, World())
+    return opened(PairTask(train_config(tmp_path, **changes))).fingerprint(World(), steps)
+
+
+TASKS = {
+    "pair": (TrainConfig, PairTask),
+    "ranking": (TrainConfig, PairTask),
+    "distill": (DistillConfig, DistillTask),
+    "embedding": (TrainEmbeddingConfig, EmbeddingTask),
+}
+
+
+STORED = json.loads((SUPPORT / "stored_fingerprints.json").read_text())
+
+
+@pytest.mark.parametrize("case", STORED, ids=[f"{case['kind']}-{n}" for n, case in enumerate(STORED)])
+def test_fingerprints_are_those_that_were_stored(case):
+    """Stored by the version in which each kind of training had a list of its own flags; key order is free."""
+    kind, world = case["kind"], World(0, 2)
+    config_class, task_class = TASKS.get(kind, (PretrainConfig, None))
+    words = [word for name, value in case["flags"].items() for word in (f"--{name}", value)]
+    config = parse_config(config_class, words)
+    if task_class is None:
+        found = of_pretraining.fingerprint_of(config, SOURCE, DATA)
+        layout = layout_of(config, world, "plain", **of_pretraining._own_layout(config))
+    else:
+        spec = SOURCE.spec.with_labels(Labels.of_candidates()) if kind == "ranking" else SOURCE.spec
+        task = opened(task_class(config), spec)
+        beyond = {"prompts": {"query": "q"}} if "dims" in case["flags"] else {}
+        task.settings = SimpleNamespace(dims=(8, 16), beyond_format_1=lambda: beyond)
+        found = task.fingerprint(world, 10)
+        layout = layout_of(task.config, world, "plain", **task.layout())
+        layout.pop("teacher_logits", None)  # was noted beside the others
+    del layout["threads"]
+    assert json.dumps(found, sort_keys=True) == json.dumps(case["fingerprint"], sort_keys=True)
+    assert json.dumps(layout, sort_keys=True) == json.dumps(case["topology"], sort_keys=True)
 
 
 def test_warmup_steps_must_match_the_saved_warmup():
@@ -63,14 +112,14 @@ def test_warmup_steps_must_match_the_saved_warmup():
 
 def test_a_changed_pair_training_schedule_is_another_run(tmp_path):
     before = {name: value for name, value in pairs(tmp_path).items() if name != "lr_scheduler_type"}
-    assert refuse_other_run("out/step_5", before, pairs(tmp_path), (), of_pairs.RULES) == []
+    assert refuse_other_run("out/step_5", before, pairs(tmp_path), (), OF_PAIRS) == []
     for change in ({"lr_scheduler_type": "constant"}, {"warmup_steps": 3}, {"warmup_rate": 0.2}):
         given = pairs(tmp_path, **change)
         with pytest.raises(InputError, match="is a checkpoint of another run"):
-            refuse_other_run("out/step_5", before, given, (), of_pairs.RULES)
+            refuse_other_run("out/step_5", before, given, (), OF_PAIRS)
         (allowed,) = change
         refuse_unknown_keys(given, [allowed])
-        assert refuse_other_run("out/step_5", before, given, [allowed], of_pairs.RULES)
+        assert refuse_other_run("out/step_5", before, given, [allowed], OF_PAIRS)
 
 
 def test_every_pretraining_key_names_existing_flags():
@@ -129,12 +178,12 @@ def test_changing_the_number_of_epochs_names_the_flag(tmp_path, caplog):
     with pytest.raises(
         InputError, match=r"steps in all \(epochs, max_steps\) was 10 and is now 20"
     ) as caught:
-        refuse_other_run("out", saved, pairs(tmp_path, 20, epochs=6), (), of_pairs.RULES)
+        refuse_other_run("out", saved, pairs(tmp_path, 20, epochs=6), (), OF_PAIRS)
     assert "allow_change epochs to continue" in str(caught.value)
     with pytest.raises(InputError, match="allow_change max_steps to continue"):
-        refuse_other_run("out", saved, pairs(tmp_path, 20, max_steps=20), (), of_pairs.RULES)
+        refuse_other_run("out", saved, pairs(tmp_path, 20, max_steps=20), (), OF_PAIRS)
     with caplog.at_level(logging.WARNING):
-        assert refuse_other_run("out", saved, pairs(tmp_path, 20, epochs=6), ["epochs"], of_pairs.RULES)
+        assert refuse_other_run("out", saved, pairs(tmp_path, 20, epochs=6), ["epochs"], OF_PAIRS)
     assert "--allow_change: steps in all was 10, is now 20" in caplog.text
 
 
@@ -151,7 +200,7 @@ def test_a_pair_checkpoint_of_the_previous_version_resumes(tmp_path):
     }
     saved = {before.get(key, key): value for key, value in now.items()}
     assert set(before) <= set(now)
-    assert refuse_other_run("out", saved, now, (), of_pairs.RULES) == []
+    assert refuse_other_run("out", saved, now, (), OF_PAIRS) == []
 
 
 def test_a_finished_pair_run_can_continue_for_more_epochs(tmp_path, capsys):
@@ -170,9 +219,9 @@ def test_a_finished_pair_run_can_continue_for_more_epochs(tmp_path, capsys):
 def test_amp_dtype_is_not_compared_without_mixed_precision(tmp_path):
     """Earlier versions saved a type even without mixed precision."""
     config, of_corpus = pretraining()
-    rules_of_corpus = of_pretraining.rules_of(config)
-    of_both = ((of_corpus, rules_of_corpus), (pairs(tmp_path), of_pairs.RULES))
-    for now, rules in (*of_both, (pairs(tmp_path), of_texts.RULES)):
+    rules_of_corpus = of_pretraining.rules_of_pretraining(config)
+    of_both = ((of_corpus, rules_of_corpus), (pairs(tmp_path), OF_PAIRS))
+    for now, rules in (*of_both, (pairs(tmp_path), OF_TEXTS)):
         assert now["amp_dtype"] == "auto"
         assert refuse_other_run("out", {**now, "amp_dtype": "float16"}, now, (), rules) == []
         half = {**now, "use_amp": True, "amp_dtype": "bfloat16"}

@@ -21,7 +21,7 @@ from ernie_pair.kernels.library import POOL, WorkspacePool, open_kernels, rounde
 from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, seed_dropout
 from ernie_pair.runtime.cpu import LEVEL_ASKED
 from ernie_pair.runtime.paddle_patches.layers import own_forward
-from ernie_pair.train.step.recompute import freeze, recompute_layers
+from ernie_pair.train.recompute import freeze, recompute_layers
 
 pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
 BF16 = pytest.param(

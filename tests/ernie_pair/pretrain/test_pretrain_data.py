@@ -10,7 +10,6 @@ from data_tools.options.cli import parse_config
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.pretrain_fingerprint import SAME_RUN
 from ernie_pair.runtime.processes.world import World
 
 
@@ -99,13 +98,6 @@ def test_a_custom_masking_function_is_used(world):
     data = opened(world, masking_fn=f"{__name__}:hide_the_second")
     batch = next(data.updates(0))[0]
     assert (batch["input_ids"][:, 1] == 3).all() and (batch["masked_lm_labels"] >= 0).sum() == 4
-
-
-@pytest.mark.parametrize(
-    "flag", ["geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"]
-)
-def test_masking_flags_must_stay_the_same_on_resume(flag):
-    assert flag in SAME_RUN
 
 
 @pytest.mark.parametrize(

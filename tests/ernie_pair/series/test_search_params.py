@@ -73,7 +73,7 @@ class FakeRun:
         self.config, self.callback = config, callbacks[0]
 
     def train(self):
-        from ernie_pair.pair.train.callbacks import TrainerState
+        from ernie_pair.train.callbacks import TrainerState
         from ernie_pair.train.hooks import TrainerControl
 
         if self.reason:

@@ -6,6 +6,7 @@ from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
+from killed_runs import Killed, killed_after
 from run_files import events
 from tiny_distill import TEACHER_LAYERS, distill_config, write_teacher
 from tiny_pair import toy_rows, write_model
@@ -22,17 +23,12 @@ from ernie_pair.pair.config.distill_config import DistillConfig
 from ernie_pair.pair.distill import models as teaching
 from ernie_pair.pair.distill.distill import distill_pair
 from ernie_pair.pair.distill.models import Teacher, open_student
-from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.weights.weight_files import from_safetensors
 
 LAST = "checkpoints/step_00000012"
 NARROW = {"hidden_size": 16, "hidden_weight": 0.5}
-
-
-class Killed(BaseException):
-    """Simulates a kill: none of our code catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -205,19 +201,11 @@ def test_cached_and_on_the_fly_teacher_logits_are_equivalent(tmp_path, config):
 @pytest.mark.parametrize(
     "flags", [{"symmetric": "average"}, {"use_amp": True, "amp_dtype": "float32"}, NARROW]
 )
-def test_a_killed_and_resumed_run_ends_bit_identical(tmp_path, config, monkeypatch, flags):
+def test_a_killed_and_resumed_run_ends_bit_identical(tmp_path, config, flags):
     config = replace(config, **flags)
     whole, cut = (replace(config, output_dir=str(tmp_path / name)) for name in ("whole", "cut"))
     distill(whole)
-    step_of = PairJob.step
-
-    def until_killed(self, batches, step, stop):
-        if step > 6:
-            raise Killed
-        return step_of(self, batches, step, stop)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(PairJob, "step", until_killed)
+    with killed_after(6):
         distill(cut)
     distill(cut)
     names = {path.name for path in (tmp_path / "whole" / LAST).iterdir()} - {"MANIFEST.json"}

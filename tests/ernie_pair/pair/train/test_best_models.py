@@ -1,8 +1,9 @@
-"""OUT/best, the best models that are kept, and which model a path in a run refers to."""
+"""The best models of a run: which stay, what their notes say, and when a run stops early."""
 
 import json
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +12,19 @@ from run_files import events
 from tiny_pair import train_config, write_pairs
 
 from data_tools.files.atomic_folder import content_of
-from data_tools.files.errors import InputError
+from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import PairConfig, PairTrainer
-from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checkpoint.manifest import TrainState, parse_state, state_bytes
 from ernie_pair.checkpoint.run_folder import best_of, point_best
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import files_of_model, model_folder_of
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.score.export.export_pair import ExportConfig, export_pair
+from ernie_pair.train.best_model import BestModel, EarlyStopping
 from ernie_pair.weights.weight_files import from_safetensors
 
 
@@ -165,3 +166,70 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         with pytest.raises(InputError) as caught:
             load_classifier(str(given))
         assert "\n" not in str(caught.value)
+
+
+def ends_after(values, *rules, state=None):
+    """The number of evaluations until the run ends, or 0 if it does not."""
+    stopping, state = EarlyStopping(*rules), state or TrainState()
+    for number, value in enumerate(values, start=1):
+        stopping.judge(state, value)
+        if stopping.is_due(state):
+            return number
+    return 0
+
+
+@pytest.mark.parametrize(
+    "values, patience, number",
+    [
+        ([0.5, 0.5], 1, 2),
+        ([0.5, 0.6, 0.6, 0.5, 0.6], 3, 5),
+        ([0.5, 0.4, 0.6, 0.4, 0.7, 0.4], 2, 0),
+        ([0.5, 0.4, 0.4], 3, 0),
+        ([0.5] * 9, 0, 0),
+    ],
+)
+def test_a_run_ends_after_patience_evaluations_without_gain(values, patience, number):
+    assert ends_after(values, patience) == number
+    assert ends_after([-value for value in values], patience, 0.0, True) == number
+
+
+def test_a_gain_of_at_most_min_delta_is_no_improvement():
+    assert ends_after([0.5, 0.625, 0.625], 1, 0.125) == 2
+    assert ends_after([0.5, 0.75, 0.875], 1, 0.125) == 3
+
+
+def test_small_gains_that_add_up_count_as_an_improvement():
+    assert ends_after([0.5, 0.5625, 0.625, 0.6875, 0.75, 0.8125], 3, 0.125) == 0
+
+
+def test_counting_resumes_from_the_saved_state():
+    values, state = [0.5, 0.6, 0.4, 0.5, 0.6], TrainState()
+    assert ends_after(values[:3], 3, state=state) == 0
+    read = parse_state(state_bytes(state), Path("state.json"))
+    assert read == state and ends_after(values[3:], 3, state=read) == 2
+
+
+def test_without_patience_nothing_is_counted():
+    state = TrainState()
+    ends_after([0.5, 0.4, 0.3], 0, state=state)
+    assert state == TrainState()
+
+
+def old_state(**changes):
+    """state.json as it was before there was early stopping."""
+    values = {
+        k: v for k, v in asdict(TrainState(7, 14)).items() if k not in ("metric_to_beat", "stale_evaluations")
+    }
+    return json.dumps({**values, **changes}).encode()
+
+
+def test_a_state_from_before_early_stopping_can_be_read():
+    assert parse_state(old_state(), Path("state.json")) == TrainState(7, 14)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"metric_to_beat": "0.5"}, {"stale_evaluations": -1}, {"stale_evaluations": 0.5}]
+)
+def test_a_damaged_count_is_refused(damage):
+    with pytest.raises(CheckpointError, match="does not hold the state of a run"):
+        parse_state(old_state(**damage), Path("state.json"))

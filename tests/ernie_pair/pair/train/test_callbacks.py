@@ -13,7 +13,7 @@ from tiny_trainer import DEV, TRAIN, UNTRAINED
 from data_tools.files.errors import InputError, MachineError
 from ernie_pair import PairCallback, PairConfig, PairTrainer, TrainerControl, TrainerState
 from ernie_pair.models.temperature import CALIBRATION
-from ernie_pair.pair.train.callbacks import EVENTS, Callbacks
+from ernie_pair.train.callbacks import EVENTS, Callbacks
 
 SETTINGS = {**UNTRAINED, "epochs": 2, "eval_freq": 5, "logging_freq": 4, "checkpoint_steps": 4}
 

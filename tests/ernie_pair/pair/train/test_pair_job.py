@@ -15,8 +15,8 @@ from ernie_pair.models.networks.kernel_path import logits_of
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
+from ernie_pair.train.optimizer import new_optimizer
 from ernie_pair.train.process_group import SingleProcess
-from ernie_pair.train.step.optimizer import new_optimizer
 
 # Rounding of float32, magnified by AdamW's division in the first updates.
 BOUND = 2e-6

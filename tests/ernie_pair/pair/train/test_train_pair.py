@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from killed_runs import killed_after
 from run_files import events, files_of
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
 from visualdl import LogReader
@@ -21,16 +22,11 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.targets.metrics import METRICS
-from ernie_pair.pair.train.best_checkpoint import BestModel
-from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.predict_pair import predict_pair
-
-
-class Killed(BaseException):
-    """Simulates a kill: none of our code catches it."""
+from ernie_pair.train.best_model import BestModel
 
 
 @pytest.fixture
@@ -76,20 +72,12 @@ def test_evaluations_run_at_intervals_epoch_ends_and_the_end(tmp_path, config):
 
 
 @pytest.mark.parametrize("killed_at, logging_freq", [(3, 1), (4, 5), (9, 5)])
-def test_a_killed_run_resumes_bit_identically(tmp_path, config, monkeypatch, killed_at, logging_freq):
+def test_a_killed_run_resumes_bit_identically(tmp_path, config, killed_at, logging_freq):
     """With a log line every five steps, the checkpoints every four steps split its means in two."""
     config = replace(config, logging_freq=logging_freq)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     train_pair(replace(config, output_dir=str(whole)))
-    step_of = PairJob.step
-
-    def until_killed(self, batches, step, stop):
-        if step > killed_at:
-            raise Killed
-        return step_of(self, batches, step, stop)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(PairJob, "step", until_killed)
+    with killed_after(killed_at):
         train_pair(replace(config, output_dir=str(cut)))
     train_pair(replace(config, output_dir=str(cut)))
     last = "checkpoints/step_00000012"
@@ -126,18 +114,10 @@ def test_a_run_without_improvement_is_saved_and_stops_early(tmp_path, idle, capf
     assert [event["step"] for event in events(out, "valid")] == [0, 2, 4, 6]
 
 
-def test_a_resumed_run_stops_early_at_the_same_step(tmp_path, idle, monkeypatch):
+def test_a_resumed_run_stops_early_at_the_same_step(tmp_path, idle):
     train_pair(replace(idle, output_dir=str(tmp_path / "whole")))
-    step_of = PairJob.step
-
-    def until_killed(self, batches, step, stop):
-        if step == 4:
-            raise Killed
-        return step_of(self, batches, step, stop)
-
     idle = replace(idle, checkpoint_steps=3)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(PairJob, "step", until_killed)
+    with killed_after(3):
         train_pair(idle)
     train_pair(idle)
     states = [tmp_path / folder / "model_last" / "state.json" for folder in ("out", "whole")]

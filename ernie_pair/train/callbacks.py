@@ -5,19 +5,16 @@ They have the names, the arguments and the order of those of the Trainer of Tran
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import EVENTS as EVENTS_FILE
-from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.best_model import BestModel, EarlyStopping
 from ernie_pair.train.hooks import Hooks, TrainerControl
 from ernie_pair.train.run_log import metrics_in, read_events
-
-if TYPE_CHECKING:  # it loads paddle
-    from ernie_pair.pair.train.best_checkpoint import BestModel, EarlyStopping
 
 Metrics = Dict[str, float]
 
@@ -60,53 +57,53 @@ class PairCallback:
     """
 
     def on_init_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the end of the construction of a trainer; there is no optimizer yet."""
 
     def on_train_begin(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of the run, or its resumption."""
 
     def on_epoch_begin(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of a pass over the training pairs, before the first step in it."""
 
     def on_step_begin(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the start of a step."""
 
     def on_substep_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a micro-batch that is not the last one of its step."""
 
     def on_pre_optimizer_step(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle gradients that are complete, before the weights move."""
 
     def on_optimizer_step(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle weights that have moved, before the gradients are cleared."""
 
     def on_step_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a step; ``control`` says whether it will be logged, evaluated and saved."""
 
     def on_epoch_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a step that ends a pass over the training pairs, after ``on_step_end``."""
 
     def on_log(  # fmt: skip
         self,
-        args: PairConfig,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -117,13 +114,13 @@ class PairCallback:
         """Handle a training log line, every ``logging_freq`` steps."""
 
     def on_prediction_step(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle a batch of an evaluation or a prediction, of rank 0; ``control`` is not read."""
 
     def on_evaluate(  # fmt: skip
         self,
-        args: PairConfig,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -135,7 +132,7 @@ class PairCallback:
 
     def on_predict(  # fmt: skip
         self,
-        args: PairConfig,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -147,7 +144,7 @@ class PairCallback:
 
     def on_save(  # fmt: skip
         self,
-        args: PairConfig,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -158,7 +155,7 @@ class PairCallback:
         """Handle a checkpoint that has been written."""
 
     def on_train_end(
-        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
     ) -> Optional[TrainerControl]:
         """Handle the end of the run: finished, stopped early, or interrupted."""
 

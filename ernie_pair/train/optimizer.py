@@ -7,7 +7,7 @@ classifier.weight.master                      float32, of a parameter that is he
 A parameter that does not train has no state.
 """
 
-from typing import Dict, Iterable, Iterator, Optional, Protocol, Tuple, Type
+from typing import Dict, Iterable, Iterator, Optional, Tuple, Type
 
 import numpy as np
 import paddle
@@ -30,41 +30,6 @@ BETAS = {"beta1_pow_acc": 0.9, "beta2_pow_acc": 0.999}  # before the first updat
 MOMENTS = ("moment1", "moment2")
 MASTER = "master"
 Parameters = Dict[str, paddle.Tensor]
-
-
-class OptimizerFlags(Protocol):
-    """The flags that decide how the weights move; those of every training in the dynamic graph."""
-
-    @property
-    def weight_decay(self) -> float:
-        """Return the decay of every weight except biases and norms."""
-
-    @property
-    def layer_decay(self) -> float:
-        """Return the learning rate of a layer as a share of that of the layer above."""
-
-    @property
-    def grad_clip(self) -> float:
-        """Return the maximum norm of the gradient; 0: no clipping."""
-
-    @property
-    def narrows_weights(self) -> bool:
-        """Return whether the weights are in half precision."""
-
-
-class ScheduleFlags(Protocol):
-    """The flags that decide the learning rate of each step."""
-
-    @property
-    def learning_rate(self) -> float:
-        """Return the peak learning rate."""
-
-    @property
-    def lr_scheduler_type(self) -> str:
-        """Return the schedule after warm-up."""
-
-    def count_warmup_steps(self, total_steps: int) -> int:
-        """Return the steps of warm-up."""
 
 
 def new_optimizer(

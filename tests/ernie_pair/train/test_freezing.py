@@ -28,9 +28,9 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.inference_model import InferenceModel
 from ernie_pair.train.hooks import NoStop
+from ernie_pair.train.optimizer import new_optimizer, optimizer_arrays
 from ernie_pair.train.process_group import SingleProcess
-from ernie_pair.train.step.optimizer import new_optimizer, optimizer_arrays
-from ernie_pair.train.step.recompute import freeze, recompute_layers
+from ernie_pair.train.recompute import freeze, recompute_layers
 
 quiet_libraries()
 IDS = paddle.to_tensor([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0]])

@@ -8,7 +8,7 @@ import paddle
 from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.runtime.paddle_patches.optimizer_state import parameters_of, scheduler_in, squared_norm
-from ernie_pair.train.step.optimizer import optimizer_arrays, restore_optimizer
+from ernie_pair.train.optimizer import optimizer_arrays, restore_optimizer
 from ernie_pair.weights.weight_files import Arrays
 
 OPTIMIZER_FILE = "optimizer.safetensors"

@@ -12,7 +12,7 @@ from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.runtime.device import quiet_libraries
-from ernie_pair.train.step.optimizer import (
+from ernie_pair.train.optimizer import (
     BETAS,
     decays,
     new_optimizer,

@@ -14,8 +14,8 @@ from ernie_pair.kernels.encoder_layer import FusedLayer
 from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
+from ernie_pair.train.optimizer import trained_parameters
 from ernie_pair.train.run_flags import LayerFlags
-from ernie_pair.train.step.optimizer import trained_parameters
 
 
 def recompute_layers(model, is_wanted: bool) -> None:

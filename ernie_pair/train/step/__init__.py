@@ -1,1 +1,0 @@
-"""The parts of a step in the dynamic graph: precision, parallelism, optimizer, recompute."""

@@ -1,0 +1,346 @@
+"""A kind of training in the dynamic graph, and its run: one engine for classifiers, rankers, encoders.
+
+A `Task` says what is its own: the model, the data, the loss, the evaluation, how the best model is saved.
+`run` does the rest: device, processes, lock, fingerprint, resume, best model, early stopping, log, card.
+"""
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Type
+
+from data_tools.files.atomic_files import nothing_kept
+from data_tools.files.errors import counted
+from ernie_pair.checkpoint.fingerprint import Fingerprint, compared_options, layout_of, rules_of
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.kernels.product_rate import product_rate
+from ernie_pair.models.model_card import DataFile, ModelCard, changed_flags, write_card
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.runtime.amp_flags import without_idle_amp
+from ernie_pair.runtime.cpu import keep_freed_memory
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.device import start_training_device
+from ernie_pair.runtime.processes.console import GOOD, start_console
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.runtime.processes.world import World, launched_world, local_world
+from ernie_pair.train.best_model import BestModel, EarlyStopping
+from ernie_pair.train.callbacks import Callbacks, CallingHooks, PairCallback, TrainerState
+from ernie_pair.train.job import LossParts, TaskJob
+from ernie_pair.train.process_group import join_process_group
+from ernie_pair.train.recompute import freeze, recompute_layers
+from ernie_pair.train.run import Processes, RunSettings, run_training
+
+STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
+# In the card elsewhere, or of no effect on the model.
+NOT_SHOWN = (
+    *("model_name_or_path", "train_file", "dev_file", "output_dir", "cache_dir", "fresh_start"),
+    *("negatives_file", "teacher", "unlabelled_file", "teacher_logits"),
+)
+
+logger = logging.getLogger(__name__)
+
+
+class TaskData(NamedTuple):
+    """The data of a run.
+
+    ``updates(consumed)`` are the micro-batches of this rank for every step, from row ``consumed`` on; each
+    has ``input_ids`` int64 [B, S]. ``num_rows``: of an epoch. ``hashes``: {flag of a file: SHA-256}.
+    """
+
+    updates: Callable[[int], Iterator[List]]
+    num_rows: int
+    hashes: Dict[str, str]
+    files: Sequence[DataFile] = ()  # for the model card
+
+
+class Task(ABC):
+    """A kind of training. ``config``: `TrainingFlags`, with ``best_metric`` and ``max_seq_len`` besides.
+
+    ``open_model`` sets ``model``, an EncoderModel or a PlainModel, ``source``, the ModelSource that it was
+    made of, and ``beginning``, what its weights are in words; ``open_data`` sets ``data``, see `TaskData`.
+    ``command`` starts such a training with the flags of config.yaml; empty: none is written.
+    """
+
+    command = ""
+    lower_is_better = False
+    model: Any
+    source: Any
+    beginning: str
+    data: Any
+    job: Any
+
+    def __init__(self, config: Any):
+        self.config = config
+
+    @abstractmethod
+    def open_model(self) -> None:
+        """Set ``model``, ``source`` and ``beginning``; all ranks get the same weights."""
+
+    @abstractmethod
+    def open_data(self, world: World) -> None:
+        """Set ``data``, of the rank of ``world``."""
+
+    @abstractmethod
+    def save(self, draft: Path) -> None:
+        """Write the model, as it is now, into the folder ``draft``."""
+
+    @abstractmethod
+    def card(self, kernels: str, step: int, metrics: Dict[str, float]) -> ModelCard:
+        """Return the card of the model of ``step``, whose evaluation gave ``metrics``."""
+
+    def loss(self, batch: Any) -> LossParts:
+        """Return the loss of a micro-batch; ``self.job.forward`` calls the model."""
+        raise NotImplementedError
+
+    def evaluate(self) -> Dict[str, float]:
+        """Return the metrics of the model, equal on every rank; best_metric is among them."""
+        raise NotImplementedError
+
+    names: Sequence[str] = ("loss",)  # of the numbers of `loss`
+
+    def open_job(self, total_steps: int, process_group: Any) -> TaskJob:
+        """Return the steps of this training; a kind with a step of its own has a `TaskJob` of its own."""
+        return _JobOfTask(self, total_steps, process_group)
+
+    def describe(self) -> None:
+        """Log what is to be known about the models of this run."""
+        return None
+
+    def known_by(self) -> Fingerprint:
+        """Return what must stay for a resume, besides the options that say it of themselves."""
+        return {}
+
+    def idle_options(self) -> Sequence[str]:
+        """Return the options whose change is no other run, as they are without effect here."""
+        return ()
+
+    def layout(self) -> Mapping[str, object]:
+        """Return what may change on a resume, besides the options that say it of themselves."""
+        return {}
+
+    def counts(self) -> Dict[str, object]:
+        """Return what rank 0 logs of an evaluation besides its metrics; see `probability_counts`."""
+        return {}
+
+    def on_log(self, line: Dict[str, float]) -> None:
+        """Take a line of the training log, on rank 0."""
+        return None
+
+    def on_evaluate(self, state: TrainState) -> None:
+        """Look at an evaluation, on rank 0."""
+        return None
+
+    def fingerprint(self, world: World, total_steps: int) -> Fingerprint:
+        """Return what must not change between a checkpoint and the run that resumes from it."""
+        config, warmup = self.config, self.config.warmup_share
+        if config.warmup_steps is not None:
+            warmup = f"{config.warmup_steps} steps"
+        idle = self.idle_options()
+        flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
+        hashes = {
+            f"{name} (sha256, of --model_name_or_path)"
+            if name == "vocabulary"
+            else f"--{name} (sha256)": value
+            for name, value in self.data.hashes.items()
+        }
+        return {
+            **{name: value for name, value in compared_options(config).items() if name not in idle},
+            "model_type": self.model.family,
+            "warmup_rate (--warmup_rate, --warmup_steps)": warmup,
+            "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_step(world.size),
+            f"{STEPS} ({flags_of_steps})": total_steps,
+            "config.json (sha256, of --model_name_or_path)": self.source.spec.sha256,
+            **hashes,
+            **self.known_by(),
+        }
+
+    def shown_flags(self, **changes: object) -> Dict[str, object]:
+        """Return the flags for the card, those that differ from their defaults; ``changes`` replace some."""
+        config = self.config
+        defaults = {item.name: item.default for item in fields(config) if item.default is not MISSING}
+        hidden = {name: getattr(config, name, None) for name in NOT_SHOWN}
+        return changed_flags({**asdict(config), **changes}, {**defaults, **hidden})
+
+
+def _upgrade(saved: Fingerprint) -> Fingerprint:
+    return without_idle_amp({STEPS if name == STEPS_BEFORE else name: v for name, v in saved.items()})
+
+
+def _cure(name: str, old: object) -> str:
+    why = " (the learning rate falls to 0 at the last step: it would be another)" if name == STEPS else ""
+    return f"pass the old value{why}"
+
+
+def rules_of_task(config_class: type):
+    """Return how a run with these options compares its fingerprint with that of a checkpoint."""
+    return rules_of(config_class, ("config.json", "vocabulary"), upgrade=_upgrade, cure=_cure)
+
+
+class _JobOfTask(TaskJob):
+    """The steps of a task that says only its loss and its evaluation."""
+
+    def __init__(self, task: Task, total_steps: int, process_group: Any):
+        super().__init__(
+            task.config,
+            task.model,
+            total_steps,
+            process_group,
+            beginning=task.beginning,
+            vocab_file=task.source.vocab_file,
+        )
+        self.task, self.names = task, task.names
+
+    def loss_of(self, batch: Any) -> LossParts:
+        return self.task.loss(batch)
+
+    def evaluate(self, split: str) -> Dict[str, float]:
+        self.read()
+        with self.precision.casting():
+            return self.task.evaluate()
+
+
+def run(task_class: Type[Task], config: Any) -> TrainState:
+    """Train from the newest checkpoint of ``output_dir``, or from the start; return the last state.
+
+    Raises an ErniePairError for whatever the user can fix.
+    """
+    world = launched_world()
+    start_console(world)
+    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
+        return open_run(task_class(config), world).train(stop)
+
+
+def open_run(task: Task, world: World, callbacks: Sequence[PairCallback] = ()) -> "Run":
+    """Return the run of a task whose model and data are still to be opened."""
+    device = start_training_device(task.config, world)
+    task.open_model()
+    if task.model.fused_state is not None:
+        keep_freed_memory()
+    task.open_data(world)
+    return Run(task, world, device, callbacks)
+
+
+class Run:
+    """One run of a task that is opened; made and trained by every rank alike."""
+
+    def __init__(self, task: Task, world: World, device: str, callbacks: Sequence[PairCallback] = ()):
+        config = task.config
+        self.task, self.config, self.data, self.world = task, config, task.data, world
+        self.process_group = group = join_process_group(world)
+        group.barrier()  # reading and tokenising take each process its own time
+        logger.info("on %s, %s", device, counted(world.size, "process", "processes"))
+        logger.info("%s", freeze(task.model, config))
+        task.describe()
+        self.kernels = choose_path(task.model, config, config.device, group.size, group.all_reduce)
+        if config.device == "cpu":
+            logger.info("%s", self.kernels.describe())
+        recompute_layers(task.model, config.use_recompute)
+        steps = config.max_steps or math.ceil(config.epochs * self.data.num_rows / self._rows_per_step)
+        self.job: Any = task.open_job(steps, group)
+        task.job = self.job
+        self.state = TrainerState(
+            max_steps=steps,
+            is_world_process_zero=world.is_first,
+            is_local_process_zero=local_world().is_first,
+        )
+        callbacks = () if config.dry_run else callbacks
+        self.hooks = RunHooks(self, Callbacks(callbacks, config, self.state, world, group.all_reduce))
+
+    @property
+    def _rows_per_step(self) -> int:
+        return self.config.pairs_per_step(self.world.size)
+
+    def train(self, stop: StopSignals) -> TrainState:
+        """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
+        config, task, job, num_rows = self.config, self.task, self.job, self.data.num_rows
+        sync_freq = config.sync_freq_on(config.device)
+        settings = RunSettings(
+            flags=config,
+            output_dir=Path(config.output_dir),
+            schedule=config.schedule(job.total_steps, self._rows_per_step, num_rows, sync_freq),
+            rates=job.rates,
+            fingerprint=task.fingerprint(self.world, job.total_steps),
+            topology=layout_of(config, self.world, self.kernels.name, **task.layout()),
+            rules=rules_of_task(type(config)),
+            allow_change=config.allow_change,
+            fresh_start=config.fresh_start,
+            retention=config.retention,
+            samples_per_epoch=num_rows,
+            product_rate=product_rate(config, config.device, cpu_threads()) * self.world.size,
+            report_to=config.reporters,
+            place=job.placer(),
+            device=config.device,
+            command=task.command,
+            num_parameters=sum(int(each.size) for each in task.model.parameters()),
+        )
+        processes = Processes(self.world, self.world, self.process_group.all_reduce)
+        return run_training(job, self.data, settings, self.hooks, processes, stop)
+
+
+class RunHooks(CallingHooks):
+    """The hooks of a task: keep the best model, stop early, call the user's functions."""
+
+    def __init__(self, run: Run, callbacks: Callbacks):
+        super().__init__(callbacks, run.job, run.data.num_rows)
+        self.run, self.task, self.config, config = run, run.task, run.config, run.config
+        lower = self.task.lower_is_better
+        self.best = BestModel(
+            Path(config.output_dir),
+            self._write_best,
+            run.world,
+            run.process_group.all_reduce,
+            metric=config.best_metric,
+            lower_is_better=lower,
+            keep=config.keep_best,
+        )
+        self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
+        self.judged: Tuple[int, Dict[str, float]] = (0, {})  # step and metrics of the last evaluation
+        self.stopping = EarlyStopping(config.early_stopping_patience, config.early_stopping_min_delta, lower)
+
+    def on_start(self, state: TrainState, log) -> None:
+        """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
+        self.best.restore_link()
+        self.restore_history(Path(self.config.output_dir), state)
+        best = self.best.folder()
+        if self.config.evaluation_strategy == "no" and best is None and self.run.world.is_first:
+            logger.info("no evaluation: the model of the last step is the result, in model_last")
+        self.note_the_best(best)
+        self.call("on_train_begin", state)
+
+    def counts(self) -> Dict[str, object]:
+        """Return what is logged besides the metrics of the last evaluation."""
+        return self.task.counts() if self.run.world.is_first else {}
+
+    def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
+        """Call ``on_log`` of the user's callbacks, and of the task on rank 0."""
+        super().on_log(state, metrics)
+        if self.run.world.is_first:
+            self.task.on_log(dict(self.told.log_history[-1]))
+
+    def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
+        """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
+        self.remember("valid", state, metrics)
+        self.judged = state.step, metrics
+        if self.best.judge(state, metrics):
+            self.best_metrics = metrics
+            self.lines.tell("best", state, self.best.describe(state), GOOD)
+            self.note_the_best(self.best.folder())
+        self.stopping.judge(state, metrics[self.config.best_metric])
+        if self.run.world.is_first:
+            self.task.on_evaluate(state)
+        self.call("on_evaluate", state, metrics=dict(metrics))
+
+    def _write_best(self, draft: Path) -> None:
+        self.task.save(draft)
+        write_card(draft, self.task.card(self.run.kernels.describe(with_notes=False), *self.judged))
+
+    def should_stop(self, state: TrainState) -> bool:
+        """Return whether the run is to end: early, or because a callback asks for it."""
+        return self.stopping.is_due(state) or self.control.should_training_stop
+
+    def on_end(self, state: TrainState) -> None:
+        """Log how the run ended, and call ``on_train_end`` of the user's callbacks."""
+        self.tell_end(state, self.best, self.stopping)
+        self.call("on_train_end", state)
