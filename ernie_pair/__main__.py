@@ -223,7 +223,7 @@ COMMANDS = {
     "pseudo-label": (
         "ernie_pair.mining.pseudo_label",
         "pseudo_label",
-        "ernie_pair.mining.pseudo_label:PseudoLabelConfig",
+        "ernie_pair.pair.config.ask_config:PseudoLabelConfig",
         "Label unlabelled pairs where a classifier is confident",
     ),
     "train-embedding": (
@@ -253,7 +253,7 @@ COMMANDS = {
     "compare starts": (
         "ernie_pair.series.compare_starts",
         "compare_starts",
-        "CompareConfig",
+        "ernie_pair.series.config:CompareConfig",
         "Fine-tune from several pretrained models and compare the results",
     ),
     "cross-validate": (
@@ -271,7 +271,7 @@ COMMANDS = {
     "compare models": (
         "ernie_pair.series.compare_models",
         "compare_models",
-        "ernie_pair.series.compare_models:CompareModelsConfig",
+        "ernie_pair.series.config:CompareModelsConfig",
         "Compare accuracy, speed and size of trained classifiers",
     ),
     "export": (
@@ -283,7 +283,7 @@ COMMANDS = {
     "ensemble": (
         "ernie_pair.series.ensemble",
         "ensemble",
-        "ernie_pair.series.ensemble:EnsembleConfig",
+        "ernie_pair.series.config:EnsembleConfig",
         "Combine several classifiers into one exported folder",
     ),
     "run": (

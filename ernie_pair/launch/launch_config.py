@@ -37,8 +37,7 @@ from data_tools.options.flag_words import (
 from data_tools.options.foreign_flags import nearest
 from data_tools.options.options import Given, Options, hints_of, option, read_given
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.mining.pseudo_label import PseudoLabelConfig
-from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig, PseudoLabelConfig
 from ernie_pair.pair.config.distill_config import DistillConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready

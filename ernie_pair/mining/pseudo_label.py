@@ -8,7 +8,7 @@ Any number of pairs takes the same memory. A run that is killed continues where 
 """
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Tuple
 
@@ -16,55 +16,17 @@ import numpy as np
 
 from data_tools.files.errors import InputError
 from data_tools.files.progress import CountProgress
-from data_tools.options.options import option
 from data_tools.options.standard_streams import with_standard_streams
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.mining.neighbours import KeptBlocks
 from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, refuse_ending, write_new_pairs
-from ernie_pair.pair.config.ask_config import AskConfig
+from ernie_pair.pair.config.ask_config import PseudoLabelConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.score.evaluation.inference_model import InferenceModel
 from ernie_pair.score.evaluation.scorer import results_of
-
-
-@dataclass(frozen=True)
-class PseudoLabelConfig(AskConfig):
-    """Label pairs with a trained classifier where it is confident enough; other pairs are dropped."""
-
-    EXAMPLE = "--model_path output/best --input_file unlabelled.tsv --dev_file dev.tsv --output_file new.tsv"
-
-    input_file: str = option(
-        help="pairs to label: a file, or a set such as lcqmc (its test part); existing labels are ignored",
-        group="data",
-        stdin=(".tsv", ".jsonl"),
-    )
-    output_file: str = option(
-        help="file to write the labelled pairs to: .tsv, .csv, .json or .jsonl", group="data"
-    )
-    dev_file: str = option(
-        help="labelled pairs that the model was not trained on, for choosing the thresholds; none of them is "
-        "written",
-        group="data",
-    )
-    test_file: str = option("", help="test pairs; none of them is written", group="data")
-    at_precision: float = option(
-        0.95,
-        help="share of the labels of each class that must be correct, as measured on dev_file",
-        group="evaluation",
-        above=0,
-        below=1,
-    )
-    confidence: float = option(
-        0.95,
-        help="confidence level of the lower bound of the precision that must reach --at_precision",
-        group="evaluation",
-        above=0,
-        below=1,
-    )
-
 
 STEPS = 20
 

@@ -2,9 +2,9 @@
 
 import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, List, Literal, NamedTuple
+from typing import Any, Dict, List, NamedTuple
 
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
@@ -14,7 +14,6 @@ from data_tools.files.atomic_files import published
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.results import refuse_existing
 from data_tools.options.cli import parse_config
-from data_tools.options.options import Options, option, refuse_empty
 from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map
 from ernie_pair.checkpoint.run_config import keep_config
@@ -46,6 +45,7 @@ from ernie_pair.series.comparison_report import (
     warnings_of,
     write_comparison,
 )
+from ernie_pair.series.config import CompareConfig
 from ernie_pair.series.series import (
     PREDICTIONS,
     Plan,
@@ -168,69 +168,6 @@ RANDOM = "random:"
 STARTS_EXAMPLE = 'write it as in --starts "domain=output/dynamic base=ernie-1.0"'
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class CompareConfig(Options):
-    """Fine-tune from several starts with several seeds, and compare them. Start it again to resume."""
-
-    EXAMPLE = (
-        "--starts 'domain=output/dynamic base=ernie-1.0' --train_config train.yaml --output_dir compared"
-    )
-
-    starts: str = option(
-        help='names and models: "domain=output/dynamic base=ernie-1.0"; random:MODEL: new weights; one with '
-        "spaces needs quotes of its own",
-        group="model",
-    )
-    train_config: str = option(
-        help="a YAML file of flags of `ernie-pair train`, the same for every run", group="optimisation"
-    )
-    output_dir: str = option(
-        help="a folder per run, compare.html, compare.json and compare.png go here", group="data"
-    )
-    seeds: int = option(
-        3,
-        help="runs from each start: the seed of --train_config, and those after it",
-        group="optimisation",
-        unit="runs",
-        at_least=1,
-    )
-    test_file: str = option(
-        "", help="labelled pairs to compare on; empty: the dev_file of --train_config", group="data"
-    )
-    domain_data: str = option(
-        "",
-        help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words",
-        group="data",
-    )
-    domain_samples: int = option(
-        1000, help="samples of --domain_data", group="data", unit="samples", at_least=1
-    )
-    bootstrap: int = option(
-        1000,
-        help="bootstrap resamples for the confidence interval of a difference",
-        group="evaluation",
-        unit="resamples",
-        at_least=1,
-    )
-    overwrite: bool = option(
-        False, help="replace files that this command did not make, or that have changed since", group="data"
-    )
-    symmetric: Literal["none", "average"] = option(
-        "none",
-        help="average: score both orders of a pair and take the mean of the logits; always used if "
-        "--train_config has --symmetric average",
-        group="evaluation",
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
-        if not Path(self.train_config).is_file():
-            raise InputError(
-                f"--train_config {self.train_config}: no such file; write the flags of train in it"
-            )
 
 
 def compare_starts(config: CompareConfig) -> None:

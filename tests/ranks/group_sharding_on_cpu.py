@@ -11,7 +11,7 @@ from unittest import mock
 
 import paddle
 
-from ernie_pair.pair.train import pair_job as job
+from ernie_pair.train import job
 from ernie_pair.train.zero2 import Zero2
 
 

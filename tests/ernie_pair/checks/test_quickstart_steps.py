@@ -133,9 +133,7 @@ def test_the_check_says_ok_for_each_part(program, capsys):
     check(CheckConfig(device="cpu"))
     *lines, last = capsys.readouterr().out.splitlines()
     assert last == "PASSED   all 10 steps"
-    names = (
-        "doctor make-sample text-to-json build create-corpus new-model pretrain convert train predict"
-    )
+    names = "doctor make-sample text-to-json build create-corpus new-model pretrain convert train predict"
     assert [line.split()[:2] for line in lines] == [["OK", name] for name in names.split()]
 
 
