@@ -12,6 +12,12 @@ from ernie_pair.checkpoint.run_config import CONFIG_YAML
 pytestmark = pytest.mark.ranks
 
 
+@pytest.fixture(autouse=True)
+def cold(monkeypatch):
+    """The log folder of a dry run is named by the process that `launch` becomes."""
+    monkeypatch.setenv("COLD", "1")
+
+
 def left_in(*folders):
     return {str(folder): sorted(map(str, folder.rglob("*"))) for folder in folders}
 
