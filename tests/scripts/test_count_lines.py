@@ -11,7 +11,7 @@ from ernie_pair.__main__ import COMMANDS
 
 def test_lines_are_counted_beside_their_limits():
     found = count_lines.counts()
-    assert list(found) == list(count_lines.LIMITS) and found["commands"] == len(COMMANDS)
+    assert list(found) == list(count_lines.LIMITS) and 0 < found["commands"] < len(COMMANDS)
     lines = sum(len(path.read_bytes().splitlines()) for path in (ROOT / "tests").rglob("*.py"))
     assert 0.9 * lines < found["lines of tests"] <= lines
     done = subprocess.run([sys.executable, count_lines.__file__], capture_output=True, text=True)
