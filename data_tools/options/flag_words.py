@@ -51,7 +51,8 @@ def read_entries(
     about = [entry for entry in entries if entry.name == ABOUT and isinstance(entry.value, yaml.MappingNode)]
     flags = [entry for entry in entries if entry not in about]
     if program and about and any(entry.name not in hints for entry in flags):
-        recorded = {key.value: value.value for key, value in about[0].value.value}
+        scalars = [pair for pair in about[0].value.value if isinstance(pair[0], yaml.ScalarNode)]
+        recorded = {key.value: value.value for key, value in scalars}
         theirs, starter = recorded.get("command"), program.split()[0]
         if isinstance(theirs, str) and not program.endswith(f" {theirs}"):
             raise InputError(
