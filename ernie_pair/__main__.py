@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 from typing import Any, Dict, List, Optional
 
-from data_tools.options.cli import exit_code_of, parse_config
+from data_tools.options.cli import exit_code_of, parse_config, run_command
 from ernie_pair.commands import (
     asked_help,
     config_class_of,
@@ -340,6 +340,15 @@ GROUPS = {
 def main() -> None:
     """Run the command that ``sys.argv`` names, and exit with its code."""
     sys.exit(exit_code_of(lambda: _run(sys.argv[1:])))
+
+
+def run_named(name: str) -> None:
+    """Run a command in a file that a launcher starts, with the flags in ``sys.argv``; exit with its code.
+
+    Its module, which may load Paddle, is imported after the flags are read.
+    """
+    entry = COMMANDS[name]
+    run_command(lambda config: getattr(import_module(entry[0]), entry[1])(config), config_class_of(entry))
 
 
 def _run(words) -> Optional[int]:

@@ -4,7 +4,7 @@ python scripts/ernie_static_to_dynamic.py --static_model_path output/model_last/
     --output_dir ernie_checkpoint
 """
 
-from named_command import run_named
+from ernie_pair.__main__ import run_named
 
 if __name__ == "__main__":
     run_named("convert")

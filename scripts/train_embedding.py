@@ -5,7 +5,7 @@ python scripts/train_embedding.py --model_name_or_path ernie-gram-zh --output_di
 python -m ernie_pair.launcher --gpus 0,1 scripts/train_embedding.py ...        (on CPU: --nproc_per_node 2)
 """
 
-from named_command import run_named
+from ernie_pair.__main__ import run_named
 
 if __name__ == "__main__":
     run_named("train-embedding")

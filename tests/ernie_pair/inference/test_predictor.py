@@ -381,9 +381,11 @@ def test_commands_that_train_name_the_extra_they_need():
         "train --model_name_or_path x --train_file x --dev_file x --output_dir x",
         *(f"{command} --model_path x {asked}" for command in ("predict", "evaluate")),
         "pseudo-label --model_path x --dev_file x " + asked,
-        "convert --help",  # whose flags need the weights code
     ]
-    helped = [f"{command} --help" for command in ("train", "predict", "pretrain", "launch", "run", "doctor")]
+    helped = [
+        f"{command} --help"
+        for command in ("train", "predict", "pretrain", "convert", "launch", "run", "doctor")
+    ]
     ran = run_without_training(COMMANDS_RUN, *refused, *helped)
     assert ran.returncode == 0, ran.stderr
     codes = dict(re.findall(r"^# (.+)$(?:\n.*)*?\n(\d+)$", ran.stdout, re.M))

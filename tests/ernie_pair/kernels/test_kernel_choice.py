@@ -18,7 +18,6 @@ from tiny_pair import train_config, write_model, write_new
 
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.checks import doctor
 from ernie_pair.kernels import choice as choice_module
 from ernie_pair.kernels import library
 from ernie_pair.kernels.choice import KernelFlags, choose_kernels
@@ -287,10 +286,17 @@ def test_a_run_cannot_resume_in_another_precision(tmp_path):
 
 def test_doctor_reports_the_kernels(monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, "none")
-    assert doctor._kernels() == f"plain kernels of Paddle: {LEVEL_ASKED}=none is set"
+    assert (
+        choose_kernels(KernelFlags(), "cpu").describe()
+        == f"plain kernels of Paddle: {LEVEL_ASKED}=none is set"
+    )
 
 
 @needs_kernels
 def test_doctor_reports_why_bf16_is_unavailable(monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, "avx2")
-    assert doctor._kernels().startswith("fused kernels, avx2, products in fp32; no bf16: ")
+    assert (
+        choose_kernels(KernelFlags(), "cpu")
+        .describe()
+        .startswith("fused kernels, avx2, products in fp32; no bf16: ")
+    )

@@ -12,6 +12,7 @@ from data_tools.options.cli import parse_config
 from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.pair.config.pair_config import EncoderFlags, TrainConfig
 from ernie_pair.pair.config.run_flags import StepFlags
+from ernie_pair.train.run_flags import LayerFlags
 
 REQUIRED = [
     "--output_dir=o",
@@ -77,8 +78,10 @@ def test_a_custom_best_metric_is_allowed_only_from_python():
         parse_config(TrainConfig, [*REQUIRED, "--best_metric=cost"])
 
 
-@pytest.mark.parametrize("part", [EncoderFlags, StepFlags])
-def test_option_groups_validate_independently(part):
+@pytest.mark.parametrize(
+    "part, flags", [(LayerFlags, {"layer_decay": 0.5}), (EncoderFlags, {}), (StepFlags, {"fgm_epsilon": 1.0})]
+)
+def test_option_groups_validate_independently(part, flags):
     """The checks of one class read no option of another."""
     assert {item.name for item in fields(part())} < {item.name for item in fields(PairConfig)}
-    assert part(**{"layer_decay": 0.5} if part is EncoderFlags else {"fgm_epsilon": 1.0})
+    assert part(**flags)
