@@ -152,6 +152,7 @@ def test_a_stopped_launch_leaves_no_probe_processes(folder):
     mark = f"PROBE_OF={folder}"
     words = ["train", "--processes=auto", "--device=cpu", "--model_type=ernie", *PAIRS]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PROBE_OF": str(folder), "TMPDIR": str(folder)}
+    environment["COLD"] = "1"  # the processes are counted
     words = [sys.executable, "-c", LAUNCHES, *words, "--max_seq_len=24"]
     with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as launch:
         until(lambda: len(marked(mark)) >= 4, 120)

@@ -227,7 +227,7 @@ def test_no_process_outlives_a_killed_notebook(tmp_path, number):
         [sys.executable, "-c", ENDLESS, str(tmp_path)],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "COLD": "1", "TMPDIR": str(tmp_path)},  # the launcher of the processes matters
     )
     assert wait_for(lambda: len(list(tmp_path.glob("pid.*"))) == 2)
     pids = [int(path.name[4:]) for path in tmp_path.glob("pid.*")]
