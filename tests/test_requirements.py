@@ -26,7 +26,7 @@ PYTHONS = ("3.9", "3.10", "3.11", "3.12")
 # Imported to run an exported model, and to serve it; words.py and lac.py say how to install theirs.
 OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
 OF_SERVING = {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"}
-SAID_ELSEWHERE = {"LAC", "jieba"}
+SAID_ELSEWHERE = {"LAC"}
 # The version of Paddle's CPU build is pinned by the extra, not by the constraints.
 PADDLE_OF = {"cpu": "2.6.2", "cpu3": "3.1.1"}
 
