@@ -44,7 +44,7 @@ from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair  # noqa: E40
 
 quiet_libraries()
 transformers.logging.set_verbosity_error()
-NAMES = Path(__file__).parents[1] / "ernie_pair" / "model_files" / "hugging_face_names.json"
+NAMES = Path(__file__).parents[1] / "ernie_pair" / "models" / "hugging_face_names.json"
 MOST = 1e-5
 IDS = np.array([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0], [1, 12, 13, 14, 2, 15, 2]])
 TYPES = np.array([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
