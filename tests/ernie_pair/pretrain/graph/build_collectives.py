@@ -34,8 +34,9 @@ def collectives():
     for (layout, first), (precision, second) in product(LAYOUTS.items(), PRECISIONS.items()):
         if "merge" in layout and "O2" in precision:
             continue  # refused
-        if precision != "float16 O1" and (PROCESSES == 1 or precision == "bfloat16 O1" and "," in layout):
-            continue  # as with float16
+        like_float16 = PROCESSES == 1 or precision == "bfloat16 O1" and "," in layout
+        if precision != "float16 O1" and like_float16 and "all" not in sys.argv:
+            continue
         ways = [("float32", "auto")]
         if PROCESSES > 1 and layout in ("plain", "sharding"):
             ways.append(("half", "auto"))

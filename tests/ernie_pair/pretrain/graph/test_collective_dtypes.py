@@ -12,10 +12,10 @@ from places import ROOT, SUPPORT
 SCRIPT = Path(__file__).with_name("build_collectives.py")
 
 
-def collectives(processes):
+def collectives(*words):
     """{"layout; precision; sums; fused": {"c_allreduce_sum float32": how many}}."""
     built = subprocess.run(
-        [sys.executable, str(SCRIPT), processes],
+        [sys.executable, str(SCRIPT), *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, SUPPORT)))},
         capture_output=True,
         text=True,
@@ -25,17 +25,21 @@ def collectives(processes):
     return json.loads(built.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def of_two():
-    return collectives("2")
+EVERY = pytest.param("all", marks=pytest.mark.slow)  # those too that float16 stands for
 
 
-def test_one_process_has_no_collectives():
-    found = collectives("1")
-    assert len(found) == 7 and not any(found.values())
+@pytest.fixture(scope="module", params=["few", EVERY])
+def of_two(request):
+    return collectives("2", request.param)
 
 
-def test_gradients_are_summed_in_float32_in_every_layout(of_two):
+@pytest.mark.parametrize("which, count", [("few", 7), pytest.param("all", 18, marks=pytest.mark.slow)])
+def test_one_process_has_no_collectives(which, count):
+    found = collectives("1", which)
+    assert len(found) == count and not any(found.values())
+
+
+def test_gradients_are_summed_in_float32_in_every_layout(of_two, request):
     seen = set()
     for name, found in of_two.items():
         layout, precision, sums, _ = name.split("; ")
@@ -43,7 +47,8 @@ def test_gradients_are_summed_in_float32_in_every_layout(of_two):
         if sums == "float32":
             assert added - {"float64"} == {"float32"}, name  # float64: the ranks' label counts
             seen.add((layout, precision))
-    assert len(seen) == 7 + 4 + 4  # with half-precision weights there is no gradient merge
+    is_every = "all" in request.node.name
+    assert len(seen) == (7 + 7 if is_every else 7 + 4) + 4  # with half-precision weights no gradient merge
 
 
 def test_requested_half_sums_are_in_half_precision(of_two):
