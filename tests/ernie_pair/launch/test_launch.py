@@ -541,7 +541,8 @@ def test_one_process_starts_directly_and_passes_its_exit_code(folder):
 def test_a_signal_reaches_the_run(folder):
     file = write(folder, {"processes": 1}, **{**SHORT, "max_steps": 10**6, "logging_freq": 1})
     words = [sys.executable, "-m", "ernie_pair", "launch", file]
-    running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "COLD": "1"}  # where `launch` becomes the run
+    running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
     for line in running.stderr:
         if re.search(r"train step +3/", line):
             running.send_signal(signal.SIGINT)
