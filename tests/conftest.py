@@ -62,6 +62,16 @@ def tmp_path(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
+def _same_signals():
+    """A run that was stopped ignores signals at its end; the programs of later tests would inherit that."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before):
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def _fresh_console():
     """A test that starts a run's console leaves the logger as it was for the tests after it."""
     logger = logging.getLogger("ernie_pair")
