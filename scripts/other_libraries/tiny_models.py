@@ -150,11 +150,3 @@ def make_sentence_folder(folder, encoder, modules, max_seq_length=None, **settin
         else:
             chain.append(getattr(made, kind)(**of_module))
     SentenceTransformer(modules=chain, device="cpu", **settings).save(str(folder))
-
-
-def change_json(file, **changes):
-    """Change keys of a JSON object in a file; None: removed."""
-    file = Path(file)
-    value = json.loads(file.read_text(encoding="utf-8"))
-    value = {key: one for key, one in {**value, **changes}.items() if one is not None}
-    file.write_text(json.dumps(value, indent=2), encoding="utf-8")
