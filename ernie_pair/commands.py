@@ -123,7 +123,7 @@ def form_of(words: Sequence[str], forms: Sequence[str]) -> Tuple[str, List[str]]
                 return form, flags[:place] + flags[place + len(chosen) :]
             raise InputError(f"{flag} takes {chosen[1]} alone; write {form}")
         if chosen and not flag and flags[:1] == chosen:
-            return form, flags[1:]
+            return form, list(words[2:])
     if command in forms:
         return command, list(words[1:])
     if flags[:1] in (["-h"], ["--help"]):

@@ -9,7 +9,7 @@ import pytest
 from data_tools.options.cli import exit_code_of
 from ernie_pair import commands as versions_module
 from ernie_pair.__main__ import COMMANDS, COMPLETION, GROUPS, HELP, LAUNCH, _run
-from ernie_pair.commands import FORMER_NAMES, OTHER_NAMES
+from ernie_pair.commands import FORMER_NAMES, OTHER_NAMES, form_of
 from ernie_pair.version import __version__
 
 ALL = [*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]]
@@ -124,3 +124,8 @@ def test_the_help_of_a_command_of_several_forms_lists_them(capsys):
     ]
     assert run("help", "checkpoint", "diff") == 0
     assert "usage: ernie-pair checkpoint diff FIRST SECOND" in capsys.readouterr().out
+
+
+def test_a_form_chosen_by_a_word_leaves_its_flags_as_they_were_typed():
+    words = ["audit", "text", "in.txt", "--output=--odd"]
+    assert form_of(words, ["audit text", "audit pairs"]) == ("audit text", ["in.txt", "--output=--odd"])
