@@ -126,6 +126,6 @@ def test_the_help_of_a_command_of_several_forms_lists_them(capsys):
     assert "usage: ernie-pair checkpoint diff FIRST SECOND" in capsys.readouterr().out
 
 
-def test_a_form_chosen_by_a_word_leaves_its_flags_as_they_were_typed():
+def test_a_form_of_a_command_leaves_flags_as_typed():
     words = ["audit", "text", "in.txt", "--output=--odd"]
     assert form_of(words, ["audit text", "audit pairs"]) == ("audit text", ["in.txt", "--output=--odd"])

@@ -13,7 +13,7 @@ import numpy as np
 import paddle
 from group_sharding_on_cpu import group_sharding_on_cpu
 from paddle.nn.functional import cross_entropy
-from tiny_pair import toy_rows, write_model
+from tiny_pair import toy_rows
 
 from ernie_pair import PairConfig, PairTrainer
 
@@ -125,5 +125,4 @@ def main(folder, out, batch_size, *names):
 
 
 if __name__ == "__main__":
-    write_model(Path(sys.argv[1]) / "model")
     main(*sys.argv[1:])
