@@ -1,6 +1,6 @@
 """ernie-pair audit text INPUT...: check text before pretraining on it.
 
-ernie-pair audit text raw/ --output audit --workers 8
+ernie-pair audit text raw/ --output_dir audit --workers 8
 
 Reports duplicates, near duplicates, odd characters and mojibake, traditional script, languages and lengths of
 paragraphs: the lines of .txt files, and those within the texts of .jsonl files. Reads everything once, and
@@ -45,14 +45,14 @@ _QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 class AuditConfig(Options):
     """Check text before pretraining on it."""
 
-    EXAMPLE = "raw/ --output audit --workers 8"
+    EXAMPLE = "raw/ --output_dir audit --workers 8"
 
-    input: List[str] = data_option(
+    input_path: List[str] = data_option(
         help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)",
         positional=True,
         stdin=(".txt", ".jsonl"),
     )
-    output: str = data_option(
+    output_dir: str = data_option(
         "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
     )
     json_key: str = create_flags.json_key_option(help="the key of a document's text in .jsonl files")
@@ -87,7 +87,7 @@ class AuditConfig(Options):
 
 @with_standard_streams
 def audit_text(config: AuditConfig) -> None:
-    """Print the report of an audit; write it and its picture below ``output``.
+    """Print the report of an audit; write it and its picture below ``output_dir``.
 
     Raises InputError for inputs, settings or outputs that cannot be used, and for a line that cannot be
     read.
@@ -96,21 +96,21 @@ def audit_text(config: AuditConfig) -> None:
         import_optional(name, "audit")
     if config.near_limit:
         import_optional("datasketch", "audit")
-    found = (list_inputs(path, TEXT_ENDINGS, any_file=True, named="INPUT") for path in config.input)
+    found = (list_inputs(path, TEXT_ENDINGS, any_file=True, named="INPUT_PATH") for path in config.input_path)
     inputs = each_once(chain.from_iterable(found))
-    folder = Path(config.output)
+    folder = Path(config.output_dir)
     results = Results(
         command="audit-text",
         outputs=[folder / JSON_FILE, folder / PICTURE_FILE],
-        inputs={"input": inputs},
-        settings=settings_of(config, "input", "output"),
+        inputs={"input_path": inputs},
+        settings=settings_of(config, "input_path", "output_dir"),
         overwrite=config.overwrite,
-        positional=["input"],
+        positional=["input_path"],
     )
-    are_there = config.output and results.are_done()
+    are_there = config.output_dir and results.are_done()
     audit = audit_of(inputs, config)
     print(as_called("\n".join(report_lines(audit))))
-    if config.output and not are_there:
+    if config.output_dir and not are_there:
         with results.published() as (text, picture):
             content = as_called(json.dumps(asdict(audit), ensure_ascii=False, indent=1))
             # a name that is not UTF-8: \udcff is its JSON

@@ -1,6 +1,6 @@
 """Find the n-grams of a corpus that form a unit, as a lexicon for the ERNIE-Gram objective.
 
-python -m data_tools.build_ngrams --input_path data --vocab_file vocab.txt --output_path ngrams.txt
+python -m data_tools.build_ngrams --input_path data --vocab_file vocab.txt --output_file ngrams.txt
 
 All n-grams of 2, 3, ... tokens are counted, exactly and in bounded memory, and scored by a t-test or by
 pointwise mutual information (`data_tools/text/ngrams.py` has the formulas); the best of each length
@@ -43,13 +43,13 @@ TOKENS_AT_ONCE = 1 << 20
 class NgramsConfig(Options):
     """Write a lexicon of the n-grams in a corpus, for pretraining with the ERNIE-Gram objective."""
 
-    EXAMPLE = "--input_path data --vocab_file vocab.txt --output_path ngrams.txt"
+    EXAMPLE = "--input_path data --vocab_file vocab.txt --output_file ngrams.txt"
 
     input_path: str = data_option(
         help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder"
     )
     vocab_file: str = data_option(help=VOCABULARY_HELP)
-    output_path: str = data_option(help="the lexicon to write, ngrams.txt", stdout=True)
+    output_file: str = data_option(help="the lexicon to write, ngrams.txt", stdout=True)
     score: Literal["t", "pmi"] = data_option(
         "t",
         help="t: the t-statistic of the ERNIE-Gram paper, (p - q) / sqrt(p (1 - p) / N); pmi: ln(p / q). p "
@@ -75,7 +75,7 @@ class NgramsConfig(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_path")
+        refuse_empty(self, "output_file")
         self.most_of_lengths  # noqa: B018 - raises if they are not numbers
 
     @property
@@ -109,9 +109,9 @@ def build_ngrams(config: NgramsConfig) -> None:
         "input_path": [path for path in corpus.paths if path.exists()],
         "vocab_file": [vocabulary_file(config.vocab_file)],
     }
-    left_out = ("input_path", "vocab_file", "output_path", "counts_in_memory")
+    left_out = ("input_path", "vocab_file", "output_file", "counts_in_memory")
     settings = {**settings_of(config, *left_out), "sizes": config.most_of_lengths}
-    results = Results("build-ngrams", [Path(config.output_path)], inputs, settings, config.overwrite)
+    results = Results("build-ngrams", [Path(config.output_file)], inputs, settings, config.overwrite)
     if results.are_done():
         return
     best = best_ngrams(corpus, tokenizer, config)
@@ -124,7 +124,7 @@ def build_ngrams(config: NgramsConfig) -> None:
     with results.published() as (draft,), open(draft, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(ngrams.lexicon_lines(best, tokenizer, about))
     counted = ", ".join(f"{len(s.keys)} of {n} tokens" for n, s in enumerate(best, start=ngrams.SHORTEST))
-    sys.stderr.write(f"{as_called(config.output_path)}: n-grams by {config.score}: {counted}\n")
+    sys.stderr.write(f"{as_called(config.output_file)}: n-grams by {config.score}: {counted}\n")
 
 
 def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -> List[ngrams.Scored]:

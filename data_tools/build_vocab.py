@@ -1,7 +1,7 @@
 """Build a vocab.txt from text, in the layout of ERNIE 1.0, or add '##' twins to one.
 
-python -m data_tools.build_vocab --input_path data/baike.jsonl --output_path vocab.txt --vocab_size 18000
-python -m data_tools.build_vocab --add_twins_to ernie-3.0/vocab.txt --output_path twins.txt
+python -m data_tools.build_vocab --input_path data/baike.jsonl --output_file vocab.txt --vocab_size 18000
+python -m data_tools.build_vocab --add_twins_to ernie-3.0/vocab.txt --output_file twins.txt
 
 [PAD] [CLS] [SEP] [MASK], the characters by frequency, the pieces of Latin words and numbers, the '##'
 form of every Chinese character, letter and digit, [UNK]. The same text gives the same bytes.
@@ -42,7 +42,7 @@ _OF_TEXT = ("vocab_size", "min_count", "json_key", "encoding_errors", "max_line_
 class VocabConfig(Options):
     """Build a vocab.txt from text, or add '##' twins to an existing one."""
 
-    EXAMPLE = "--input_path baike.jsonl --output_path vocab.txt --vocab_size 18000"
+    EXAMPLE = "--input_path baike.jsonl --output_file vocab.txt --vocab_size 18000"
 
     input_path: str = data_option(
         "",
@@ -55,7 +55,7 @@ class VocabConfig(Options):
         "characters that have none. Create corpora with the copy, so that their words are marked; the model "
         "keeps its own vocab.txt, vocab_size and weights, because it never reads the twins",
     )
-    output_path: str = data_option(help="the vocab.txt to write", stdout=True)
+    output_file: str = data_option(help="the vocab.txt to write", stdout=True)
     vocab_size: int = data_option(
         18000,
         help="maximum number of tokens, including control tokens",
@@ -78,7 +78,7 @@ class VocabConfig(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_path")
+        refuse_empty(self, "output_file")
         if bool(self.input_path) == bool(self.add_twins_to):
             raise InputError("give --input_path (text) or --add_twins_to (a vocabulary), one of the two")
         idle = [name for name in _OF_TEXT if getattr(self, name) != getattr(VocabConfig, name)]
@@ -94,12 +94,12 @@ def build_vocab(config: VocabConfig) -> None:
 
     Raises InputError for whatever the user can fix.
     """
-    output = Path(config.output_path)
+    output = Path(config.output_file)
     if config.add_twins_to:
         _add_twins(Path(config.add_twins_to), output, config.overwrite)
         return
     inputs = list_inputs(config.input_path, TEXT_ENDINGS, apart_from=[output], any_file=True)
-    settings = settings_of(config, "input_path", "add_twins_to", "output_path")
+    settings = settings_of(config, "input_path", "add_twins_to", "output_file")
     results = Results("build_vocab", [output], {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():
         return

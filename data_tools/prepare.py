@@ -1,34 +1,62 @@
-"""Create corpora on this machine, or by Ray on one or several machines.
+"""From raw text or JSON lines to a corpus, on this machine, or by Ray on one or several machines.
 
-ernie-pair prepare --engine ray --workers 64 --ray_address head:6379 --input_path baike.jsonl ...
+ernie-pair prepare --input_path raw/ --output_prefix data/baike --vocab_file vocab.txt --chinese
 
-A cluster uses the same paths as this machine: the folders of --output_prefix, the vocabulary and the lexicon
-must be mounted everywhere. The input is read here only.
+Of raw text it makes the JSON lines PREFIX.jsonl first, as `trans_to_json` does, and the corpus of these, as
+`create_pretraining_data`. A cluster (--engine ray --workers 64 --ray_address head:6379) uses the same paths
+as this machine: the folders of --output_prefix, the vocabulary and the lexicon must be mounted everywhere.
+The input is read here only.
 """
 
 import re
 import socket
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Iterable, Iterator, Literal, Tuple
+from typing import Any, Dict, Iterable, Iterator, Literal, Tuple
 
 from data_tools.corpus.shards import ShardJob, ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
-from data_tools.files.errors import MachineError
+from data_tools.files.errors import InputError, MachineError
+from data_tools.files.json_file import begins_json_lines
 from data_tools.files.process_pool import ordered_map
 from data_tools.files.ray_pool import ray_map, require_ray
 from data_tools.options.cli import run_command
-from data_tools.options.options import option
+from data_tools.options.options import data_option, option
 from data_tools.options.standard_streams import with_standard_streams
+from data_tools.text.text_files import TEXT_ENDINGS, list_inputs, read_lines
+from data_tools.trans_to_json import TransConfig, trans_to_json
+
+JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+OF_RAW_TEXT = ("doc_spliter", "min_doc_length", "no_shuffle", "seed")
+
+
+def of_trans(name: str) -> Any:
+    """Return the option ``name`` of `trans_to_json`, for raw text."""
+    item = TransConfig.__dataclass_fields__[name]
+    told = {**item.metadata, "help": f"of raw text: {item.metadata['help']}"}
+    return field(default=item.default, metadata=told)
 
 
 @dataclass(frozen=True)
 class PrepareConfig(CreateConfig):
-    """Turn JSON lines into the token ids that pretraining reads, in processes or on Ray."""
+    """Turn raw text, or JSON lines, into the token ids that pretraining reads, in processes or on Ray.
 
-    EXAMPLE = f"{CreateConfig.EXAMPLE} --engine ray"
+    In raw text a line is a sentence or a paragraph, and an empty line separates documents; PREFIX.jsonl keeps
+    its documents, in an order that depends on the seed.
+    """
 
+    EXAMPLE = CreateConfig.EXAMPLE.replace("baike.jsonl", "raw/")
+
+    input_path: str = data_option(
+        help="raw text (.txt, .gz, .zst) or JSON lines (.jsonl, .jsonl.gz, .zst), a document per line: a "
+        "file, or a folder of one of the two kinds (two levels)",
+        stdin=(".txt", ".jsonl"),
+    )
+    doc_spliter: str = of_trans("doc_spliter")
+    min_doc_length: int = of_trans("min_doc_length")
+    no_shuffle: bool = of_trans("no_shuffle")
+    seed: int = of_trans("seed")
     engine: Literal["local", "ray"] = option(
         "local",
         help="run --workers as processes on this machine or as Ray tasks; the files are the same",
@@ -57,11 +85,37 @@ def prepare(config: PrepareConfig) -> None:
     Raises InputError for whatever the user can fix, MachineError if Ray or a machine of it fails.
     """
     given = CreateConfig(**{item.name: getattr(config, item.name) for item in fields(CreateConfig)})
+    if _is_raw(config):
+        names = {item.name for item in fields(TransConfig)} - {"input_path", "output_path", "no_merge"}
+        flags = {name: getattr(config, name) for name in names}
+        trans_to_json(TransConfig(config.input_path, config.output_prefix, **flags))
+        given = replace(given, input_path=f"{config.output_prefix}.jsonl")
+    else:
+        for name in OF_RAW_TEXT:
+            value = getattr(config, name)
+            if value != TransConfig.__dataclass_fields__[name].default:
+                raise InputError(f"--{name} {value} is for raw text, and {config.input_path} is JSON lines")
     if config.engine == "ray":
         require_ray(config.ray_address)  # before any shards of a stopped run are touched
         create_pretraining_data(given, partial(_by_ray, address=config.ray_address))
     else:
         create_pretraining_data(given, ordered_map)
+
+
+def _is_raw(config: PrepareConfig) -> bool:
+    """Return whether the input is raw text, not JSON lines. Raises InputError for a folder of both."""
+    path = Path(config.input_path)
+    of_an_earlier_run = [Path(f"{config.output_prefix}.jsonl")] if path.is_dir() else []
+    found: Dict[bool, Path] = {}
+    for file in list_inputs(config.input_path, TEXT_ENDINGS, of_an_earlier_run, any_file=True):
+        is_json = file.name.endswith(JSON_LINES) or begins_json_lines(next(read_lines(file), b"") + b"\n")
+        found.setdefault(is_json, file)
+    if len(found) > 1:
+        raise InputError(
+            f"{path} holds raw text ({found[False].name}) and JSON lines ({found[True].name}); give one of "
+            "the two"
+        )
+    return False in found
 
 
 def _by_ray(make: ShardMaker, jobs: Iterable[ShardJob], workers: int, address: str) -> Iterator[Path]:

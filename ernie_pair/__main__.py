@@ -8,10 +8,12 @@ from importlib import import_module
 from typing import Any, Dict, List, Optional
 
 from data_tools.options.cli import exit_code_of, parse_config, run_command
+from data_tools.options.flag_words import flag_names
 from ernie_pair.commands import (
     asked_help,
     config_class_of,
     form_of,
+    form_of_model,
     forms_of,
     overview,
     unknown_command,
@@ -64,23 +66,11 @@ COMMANDS = {
         "NewModelConfig",
         "Create a model folder with a configuration of your own",
     ),
-    "text-to-json": (
-        "data_tools.trans_to_json",
-        "trans_to_json",
-        "TransConfig",
-        "Convert raw text to JSON lines",
-    ),
     "build vocab": (
         "data_tools.build_vocab",
         "build_vocab",
         "VocabConfig",
         "Build a vocabulary (vocab.txt) from text",
-    ),
-    "create-corpus": (
-        "data_tools.create_pretraining_data",
-        "create_pretraining_data",
-        "data_tools.corpus.create_flags:CreateConfig",
-        "Convert JSON lines to a corpus of token ids",
     ),
     "build ngrams": (
         "data_tools.build_ngrams",
@@ -92,7 +82,7 @@ COMMANDS = {
         "data_tools.prepare",
         "prepare",
         "PrepareConfig",
-        "Convert JSON lines to a corpus, optionally on a Ray cluster",
+        "Convert raw text or JSON lines to a corpus of token ids",
     ),
     "inspect-data": (
         "ernie_pair.checks.inspect_data",
@@ -135,18 +125,6 @@ COMMANDS = {
         "convert_from_hugging_face",
         "FromHuggingFaceConfig",
         "Convert a model folder of transformers for PaddleNLP",
-    ),
-    "fill-mask": (
-        "ernie_pair.pretrain.filling.fill_mask",
-        "fill_mask",
-        "FillMaskConfig",
-        "Predict the words behind [MASK] with a pretrained model",
-    ),
-    "evaluate-mlm": (
-        "ernie_pair.pretrain.filling.evaluate_mlm",
-        "evaluate_mlm_command",
-        "EvaluateMlmConfig",
-        "Measure the masked-language-model loss on held-out text",
     ),
     "board": (
         "ernie_pair.dashboard.board",
@@ -206,13 +184,31 @@ COMMANDS = {
         "ernie_pair.score.evaluation.evaluate_pair",
         "evaluate_pair",
         "ernie_pair.pair.config.ask_config:EvaluateConfig",
-        "Evaluate a trained classifier on labelled pairs",
+        "Evaluate a model of pairs on labelled pairs",
+    ),
+    "evaluate embedding": (
+        "ernie_pair.score.embeddings.evaluate_embedding",
+        "evaluate_embedding",
+        "ernie_pair.embedding.embed_config:EvaluateEmbeddingConfig",
+        "Evaluate an embedding model on labelled pairs",
+    ),
+    "evaluate mlm": (
+        "ernie_pair.pretrain.filling.evaluate_mlm",
+        "evaluate_mlm_command",
+        "EvaluateMlmConfig",
+        "Measure the masked-language-model loss on held-out text",
     ),
     "predict": (
         "ernie_pair.score.evaluation.predict_pair",
         "predict_pair",
         "ernie_pair.pair.config.ask_config:PredictConfig",
-        "Predict the labels of pairs with a trained classifier",
+        "Predict the labels of pairs",
+    ),
+    "predict mlm": (
+        "ernie_pair.pretrain.filling.fill_mask",
+        "fill_mask",
+        "FillMaskConfig",
+        "Predict the words behind [MASK] with a pretrained model",
     ),
     "mine": (
         "ernie_pair.mining.mine_pairs",
@@ -237,18 +233,6 @@ COMMANDS = {
         "embed",
         "ernie_pair.embedding.embed_config:EmbedConfig",
         "Compute the embeddings of texts",
-    ),
-    "evaluate-embedding": (
-        "ernie_pair.score.embeddings.evaluate_embedding",
-        "evaluate_embedding",
-        "ernie_pair.embedding.embed_config:EvaluateEmbeddingConfig",
-        "Evaluate an embedding model on labelled pairs",
-    ),
-    "export-embedding": (
-        "ernie_pair.score.embeddings.export_embedding",
-        "export_embedding",
-        "ernie_pair.embedding.embed_config:ExportEmbeddingConfig",
-        "Export an embedding model for use without training code",
     ),
     "compare starts": (
         "ernie_pair.series.compare_starts",
@@ -280,17 +264,17 @@ COMMANDS = {
         "ernie_pair.score.export.export_config:ExportConfig",
         "Export a classifier for use without training code",
     ),
+    "export embedding": (
+        "ernie_pair.score.embeddings.export_embedding",
+        "export_embedding",
+        "ernie_pair.embedding.embed_config:ExportEmbeddingConfig",
+        "Export an embedding model for use without training code",
+    ),
     "ensemble": (
         "ernie_pair.series.ensemble",
         "ensemble",
         "ernie_pair.series.config:EnsembleConfig",
         "Combine several classifiers into one exported folder",
-    ),
-    "run": (
-        "ernie_pair.score.evaluation.predict_pair",
-        "predict_exported",
-        "RunConfig",
-        "Predict the labels of pairs with an exported classifier",
     ),
     "index": (
         "ernie_pair.search.build_index",
@@ -304,12 +288,6 @@ COMMANDS = {
         "SearchConfig",
         "Search an index for texts that match a query",
     ),
-    "robustness": (
-        "ernie_pair.score.evaluation.robustness_table",
-        "measure_exported",
-        "RobustnessConfig",
-        "Measure an exported classifier on perturbed pairs",
-    ),
     "serve": (
         "ernie_pair.serve.serve",
         "serve",
@@ -318,6 +296,8 @@ COMMANDS = {
     ),
 }
 
+# Words behind a command that the folder of --model_path says as well.
+KINDS_OF_MODEL = ("embedding", "mlm")
 LAUNCH = ("launch", "Start a command in several processes or on several machines")  # flags: of the command
 HELP = ("help", "Show the help of a command: ernie-pair help train")
 COMPLETION = ("completion", "Print a completion script for bash or zsh")
@@ -325,13 +305,13 @@ COMPLETION = ("completion", "Print a completion script for bash or zsh")
 # What a person wants to do, and the commands for it, in the order in which they are needed.
 GROUPS = {
     "first steps": "quickstart make-sample",
-    "data": "text-to-json pairs-to-text audit build create-corpus prepare inspect-data mine pseudo-label",
-    "pretraining": "new-model pretrain convert fill-mask evaluate-mlm",
-    "sentence pairs": "train distill predict cross-validate search-params",
-    "evaluation": "evaluate compare robustness",
-    "embeddings and search": "train-embedding embed evaluate-embedding export-embedding index search",
+    "data": "audit build prepare inspect-data pairs-to-text mine pseudo-label",
+    "pretraining": "new-model pretrain convert",
+    "sentence pairs": "train distill cross-validate search-params",
+    "embeddings and search": "train-embedding embed index search",
+    "evaluation": "evaluate predict compare",
     "runs and checkpoints": "board plot checkpoint",
-    "deployment": "export ensemble run serve",
+    "deployment": "export ensemble serve",
     "several processes": "launch config",
     "environment": "doctor check completion help",
 }
@@ -374,6 +354,10 @@ def _run(words) -> Optional[int]:
     if not form:
         print(overview({words[0]: words[0]}, _purposes()))
         return None
+    of_models = [one for one in forms if one == form or one.split()[-1] in KINDS_OF_MODEL]
+    if form == words[0] and len(of_models) > 1 and flags:
+        flags_of = {one: flag_names(config_class_of(COMMANDS[one])) for one in of_models}
+        form = form_of_model(flags, flags_of)
     entry = COMMANDS[form]
     config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
     return getattr(import_module(entry[0]), entry[1])(config)

@@ -24,13 +24,13 @@ OTHER_NAMES: Dict[str, Tuple[str, ...]] = {
     "eval": ("evaluate",),
     "test": ("evaluate",),
     "benchmark": ("evaluate", "compare models"),
-    "infer": ("predict", "run"),
-    "inference": ("predict", "run"),
+    "infer": ("predict",),
+    "inference": ("predict",),
     "encode": ("embed",),
-    "tokenize": ("create-corpus",),
-    "preprocess": ("create-corpus", "text-to-json"),
-    "create-pretraining-data": ("create-corpus",),
-    "trans-to-json": ("text-to-json",),
+    "tokenize": ("prepare",),
+    "preprocess": ("prepare",),
+    "create-pretraining-data": ("prepare",),
+    "trans-to-json": ("prepare",),
     "static-to-dynamic": ("convert",),
     "ernie-static-to-dynamic": ("convert",),
     "vocab": ("build vocab",),
@@ -70,6 +70,14 @@ FORMER_NAMES = {
     "average-checkpoints": "checkpoint average",
     "compare-starts": "compare starts",
     "compare-models": "compare models",
+    "run": "predict",
+    "fill-mask": "predict mlm",
+    "robustness": "evaluate --robustness all",
+    "evaluate-mlm": "evaluate mlm",
+    "evaluate-embedding": "evaluate embedding",
+    "export-embedding": "export embedding",
+    "text-to-json": "prepare",
+    "create-corpus": "prepare",
 }
 
 # (module of the function, the function, its flags as Class or module:Class, what it does)
@@ -129,6 +137,26 @@ def form_of(words: Sequence[str], forms: Sequence[str]) -> Tuple[str, List[str]]
     if flags[:1] in (["-h"], ["--help"]):
         return "", []
     raise InputError(f"{command} has several forms; write {_either(forms)}; {command} --help explains them")
+
+
+def form_of_model(words: Sequence[str], forms: Mapping[str, Sequence[str]]) -> str:
+    """Return the form of a command for the folder of --model_path, of which no word has chosen one.
+
+    ``words``: flags and their values; ``forms``: {form: its flags}, the one for models of pairs first. A form
+    that lacks one of the flags is not meant.
+    """
+    words = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
+    names = [word[2:].replace("-", "_") if word[:2] == "--" else "" for word in words]
+    fitting = [form for form, flags in forms.items() if {*filter(None, names)} <= {*flags, "help"}]
+    kind = ""
+    if "model_path" in names[:-1]:
+        from ernie_pair.models.source import kind_of_folder
+
+        kind = kind_of_folder(words[names.index("model_path") + 1])
+    first = next(iter(forms))
+    wanted = f"{first} {kind}" if kind else first
+    is_meant = wanted in fitting or (kind == "embedding" and wanted in forms)
+    return wanted if is_meant else next(iter(fitting), first)
 
 
 def asked_help(words: Sequence[str]) -> List[str]:

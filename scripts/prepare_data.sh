@@ -33,7 +33,7 @@ mkdir -p "$OUT"
     --overwrite "$OVERWRITE"
 # OUT/vocab.txt with a record beside it was built here, from the text as it was then; a given one is the user's.
 if [ ! -f "$VOCAB" ] || { [ -z "$IS_GIVEN" ] && [ -f "$OUT/.vocab.txt.made.json" ]; }; then
-    "$PY" "$ROOT/data_tools/build_vocab.py" --input_path "$TEXT" --output_path "$VOCAB" --overwrite "$OVERWRITE"
+    "$PY" "$ROOT/data_tools/build_vocab.py" --input_path "$TEXT" --output_file "$VOCAB" --overwrite "$OVERWRITE"
 fi
 "$PY" "$ROOT/data_tools/create_pretraining_data.py" --input_path "$OUT/documents.jsonl" \
     --output_prefix "$OUT/text" --vocab_file "$VOCAB" \

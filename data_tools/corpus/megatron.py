@@ -45,13 +45,13 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
         found = ", ".join(path.name for path in in_folder + beside) or "none"
         raise InputError(
             f"{flag} {given} must hold one corpus PREFIX{INDEX_ENDS[0]}, found {found}; give the PREFIX of "
-            "one of them, or make it with ernie-pair create-corpus --output_prefix"
+            "one of them, or make it with ernie-pair prepare --output_prefix"
         )
     prefix = given if beside else _prefix_of(in_folder[0] if in_folder else given)
     if prefix is None or not (beside or in_folder or given.is_file()):
         raise InputError(
             f"{flag} {given} is not a folder with a corpus, nor a file or the PREFIX of one; give the folder "
-            f"that holds PREFIX{INDEX_ENDS[0]}, or make it with ernie-pair create-corpus --output_prefix"
+            f"that holds PREFIX{INDEX_ENDS[0]}, or make it with ernie-pair prepare --output_prefix"
         )
     return prefix
 

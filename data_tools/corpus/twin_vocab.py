@@ -73,7 +73,7 @@ def vocabulary_of(corpora: List[Corpus], tokenizer: AnyTokenizer) -> AnyTokenize
         if own.tokens != longest.tokens[: own.vocab_size]:
             raise InputError(
                 f"{corpus.prefix}: its '##' twins have other ids than those of the corpora beside it; make "
-                "it again with ernie-pair create-corpus and the vocabulary of ernie-pair build vocab "
+                "it again with ernie-pair prepare and the vocabulary of ernie-pair build vocab "
                 "--add_twins_to"
             )
     return longest
@@ -84,7 +84,7 @@ def _extension_of(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
         if corpus.vocab_sha256 not in ("", tokenizer.sha256):
             raise InputError(
                 f"{corpus.prefix} was made with another vocabulary than that of the model, or cut by another "
-                "rule; make it again with ernie-pair create-corpus and --vocab_file "
+                "rule; make it again with ernie-pair prepare and --vocab_file "
                 f"{Path(tokenizer.where).parent}"
             )
         return tokenizer
@@ -94,7 +94,7 @@ def _extension_of(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
                 return vocabulary
         raise InputError(
             f"{corpus.prefix} was made with another vocabulary than that of the model; make it again with "
-            "ernie-pair create-corpus and the model's vocab.txt"
+            "ernie-pair prepare and the model's vocab.txt"
         )
     base = _without_added_twins(tokenizer)
     # A corpus that marks words contains many twins: one without ids beyond the vocabulary has none at all.
@@ -108,7 +108,7 @@ def _extension_of(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
         raise InputError(
             f"{corpus.prefix} does not say how its '##' twins are numbered: PaddleNLP's tools and "
             "ernie-pair build vocab --add_twins_to do it differently for this vocab.txt; make the corpus "
-            "again with ernie-pair create-corpus"
+            "again with ernie-pair prepare"
         )
     _refuse_ids_of_two_meanings(corpus, base)
     return theirs if theirs.vocab_size > tokenizer.vocab_size else tokenizer
@@ -123,7 +123,7 @@ def _refuse_ids_of_two_meanings(corpus: Corpus, tokenizer: WordPiece) -> None:
         raise InputError(
             f"{corpus.prefix}: vocab.txt has {twice!r} twice, so that id {doubtful[0]} of PaddleNLP's tools "
             f"is {tokenizer.tokens[doubtful[0]]!r} or {twins[0]!r}; make the corpus again with "
-            "ernie-pair create-corpus and the vocabulary of ernie-pair build vocab --add_twins_to"
+            "ernie-pair prepare and the vocabulary of ernie-pair build vocab --add_twins_to"
         )
 
 

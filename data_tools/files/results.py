@@ -25,6 +25,7 @@ import yaml
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import ABOUT, CONFIG_YAML, MOST_CONFIG_BYTES, published, read_regular
 from data_tools.files.errors import InputError
+from data_tools.files.former_flags import renamed
 from data_tools.files.json_file import as_read, parse_json_object
 from data_tools.files.progress import Progress
 
@@ -240,7 +241,12 @@ class Results:
             record = parse_json_object(read_regular(self._record, LARGEST_RECORD, follow=False))
         except (OSError, ValueError):
             return {}
-        return record if record.get("made_by") == MAKER and isinstance(record.get("outputs"), dict) else {}
+        if record.get("made_by") != MAKER or not isinstance(record.get("outputs"), dict):
+            return {}
+        for part in ("settings", "inputs"):
+            if isinstance(record.get(part), dict):
+                record[part] = renamed(record.get("command"), record[part])
+        return record
 
 
 def settings_of(config, *inputs_and_outputs: str) -> Dict[str, object]:

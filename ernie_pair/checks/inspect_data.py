@@ -1,6 +1,6 @@
-"""ernie-pair inspect-data data/text: see the samples that pretraining would read, before it does.
+"""ernie-pair inspect-data: see the samples that pretraining would read, before it does.
 
-ernie-pair inspect-data train.tsv --vocab_file MODEL: the same for the pairs that fine-tuning would read.
+ernie-pair inspect-data --input_path train.tsv --vocab_file MODEL: the same for the pairs of fine-tuning.
 """
 
 import json
@@ -34,7 +34,7 @@ from ernie_pair.report.chart import draw_picture
 BAR = 40  # characters of the longest bar
 LEGEND = "{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n"
 JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
-OF_BOTH = ("prefix", "vocab_file", "show", "max_seq_len")
+OF_BOTH = ("input_path", "vocab_file", "show", "max_seq_len")
 OF_PAIRS = ("text_a", "text_b", "label", "encoding")
 
 
@@ -42,9 +42,8 @@ OF_PAIRS = ("text_a", "text_b", "label", "encoding")
 class Inspected(Options):
     """A corpus and its vocabulary; a base on its own puts them first of all fields."""
 
-    prefix: str = option(
+    input_path: str = option(
         help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs",
-        positional=True,
         group="data",
     )
     vocab_file: str = option(help=VOCABULARY_HELP, group="data")
@@ -54,12 +53,12 @@ class Inspected(Options):
 class InspectConfig(MaskingFlags, Inspected):
     """Show samples of a corpus with their masks marked, and measure them; or show the tokens of pairs."""
 
-    EXAMPLE = "data/baike --vocab_file vocab.txt --output inspected"
+    EXAMPLE = "--input_path data/baike --vocab_file vocab.txt --output_dir inspected"
 
-    output: str = option(
+    output_dir: str = option(
         "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
     )
-    samples: int = option(2000, help="samples to measure", group="data", unit="samples", at_least=1)
+    num_samples: int = option(2000, help="samples to measure", group="data", unit="samples", at_least=1)
     show: int = option(3, help="samples, or pairs, to print", group="data", unit="samples", at_least=0)
     max_seq_len: int = option(
         512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
@@ -74,7 +73,7 @@ class InspectConfig(MaskingFlags, Inspected):
     @property
     def is_of_pairs(self) -> bool:
         """Return whether a file of pairs is shown, and no corpus."""
-        return Path(self.prefix).is_file() and Path(self.prefix).suffix not in (".npy", ".npz")
+        return Path(self.input_path).is_file() and Path(self.input_path).suffix not in (".npy", ".npz")
 
     def refuse_unused(self) -> None:
         """Raise InputError for a flag that is of a corpus where pairs are shown, or the other way round."""
@@ -84,12 +83,12 @@ class InspectConfig(MaskingFlags, Inspected):
             value = getattr(self, item.name)
             if not is_used and value != item.default:
                 raise InputError(
-                    f"--{item.name} {value} is for {of}, and {self.prefix} is {other}; leave it out"
+                    f"--{item.name} {value} is for {of}, and {self.input_path} is {other}; leave it out"
                 )
 
 
 def inspect_data(config: InspectConfig) -> None:
-    """Print the samples and the report; write the report and its picture below ``output``.
+    """Print the samples and the report; write the report and its picture below ``output_dir``.
 
     Of a file of pairs, print the first ones. Raises InputError when the corpus, the pairs or the vocabulary
     cannot be used.
@@ -98,25 +97,25 @@ def inspect_data(config: InspectConfig) -> None:
     if config.is_of_pairs:
         pairs_tokenizer = open_pair_tokenizer(config.vocab_file, config.max_seq_len)
         columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules(config.encoding)
-        path, most, length = Path(config.prefix), config.show, config.max_seq_len
+        path, most, length = Path(config.input_path), config.show, config.max_seq_len
         for lines in shown_pairs(path, pairs_tokenizer, columns, rules, most, length):
             print(lines)
         return
     tokenizer = open_vocabulary(config.vocab_file)
-    corpus = open_corpus(find_corpus(config.prefix, "PREFIX"))
+    corpus = open_corpus(find_corpus(config.input_path, "--input_path"))
     tokenizer = vocabulary_of([corpus], tokenizer)
     results = _results(config, corpus)
-    are_there = config.output and results.are_done()
+    are_there = config.output_dir and results.are_done()
     dataset = _dataset(config, corpus, tokenizer)
-    report = mask_report(dataset, tokenizer, range(config.samples), config.max_seq_len)
+    report = mask_report(dataset, tokenizer, range(config.num_samples), config.max_seq_len)
     if config.show:
         print(LEGEND)
-    for number in range(min(config.show, config.samples)):
+    for number in range(min(config.show, config.num_samples)):
         sample = dataset[number]
         order = ORDER_NAMES[sample.sop_label]
         print(f"sample {number}: {len(sample.input_ids)} tokens, {order}\n{marked_text(tokenizer, sample)}\n")
     print("\n".join(report_lines(report, corpus, config)))
-    if config.output and not are_there:
+    if config.output_dir and not are_there:
         with results.published() as (text, picture):
             content = json.dumps(report._asdict(), ensure_ascii=False, indent=1)
             text.write_text(f"{content}\n", encoding="utf-8")
@@ -130,7 +129,7 @@ def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: AnyTokenizer) -> 
         corpus.docs,
         corpus.lens,
         range(corpus.num_documents),
-        num_samples=config.samples,
+        num_samples=config.num_samples,
         seed=config.seed,
         **config.map_settings(config.max_seq_len),
     )
@@ -169,14 +168,14 @@ def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
 
 
 def _results(config: InspectConfig, corpus: Corpus) -> Results:
-    folder = Path(config.output)
+    folder = Path(config.output_dir)
     inputs: Dict[str, Sequence[Path]] = {
-        "prefix": list(corpus.paths),
+        "input_path": list(corpus.paths),
         "vocab_file": [vocabulary_file(config.vocab_file)],
     }
-    settings = settings_of(config, "prefix", "vocab_file", "output", "show", *OF_PAIRS)
+    settings = settings_of(config, "input_path", "vocab_file", "output_dir", "show", *OF_PAIRS)
     outputs = [folder / JSON_FILE, folder / PICTURE_FILE]
-    return Results("inspect-data", outputs, inputs, settings, config.overwrite, positional=["prefix"])
+    return Results("inspect-data", outputs, inputs, settings, config.overwrite)
 
 
 def _picture(report: MaskReport) -> bytes:

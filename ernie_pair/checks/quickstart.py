@@ -70,15 +70,14 @@ class SmallLine:
         return words_of("make-sample", output_dir=self.folder / "sample", **flags)
 
     def corpus(self) -> List[Words]:
-        """Return the three commands that prepare the corpus: sentences, vocabulary, token ids."""
+        """Return the two commands that prepare the corpus: vocabulary, token ids."""
         corpus, text = self.folder / "corpus", self.folder / "sample" / "corpus.txt"
         flags = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true", "workers": 2}
         return [
-            words_of("text-to-json", input_path=text, output_path=corpus / "documents"),
-            words_of("build", "vocab", input_path=text, output_path=corpus / "vocab.txt"),
+            words_of("build", "vocab", input_path=text, output_file=corpus / "vocab.txt"),
             words_of(
-                "create-corpus",
-                input_path=corpus / "documents.jsonl",
+                "prepare",
+                input_path=text,
                 output_prefix=corpus / "text",
                 vocab_file=corpus / "vocab.txt",
                 **flags,
@@ -207,7 +206,7 @@ class QuickstartConfig(Options):
         unit="pairs",
         at_least=SMALLEST_DATA_SET,
     )
-    steps: int = option(2400, help="pretraining steps", group="optimisation", unit="steps", at_least=1)
+    max_steps: int = option(2400, help="pretraining steps", group="optimisation", unit="steps", at_least=1)
     epochs: int = option(
         2, help="epochs of fine-tuning on the pairs", group="optimisation", unit="epochs", at_least=1
     )
@@ -237,7 +236,7 @@ def quickstart(config: QuickstartConfig) -> None:
     refuse_without_training()
     folder = Path(config.output_dir)
     sizes = {"documents": config.documents, "pairs": config.pairs}
-    lengths = {"steps": config.steps, "epochs": config.epochs, "seed": config.seed}
+    lengths = {"steps": config.max_steps, "epochs": config.epochs, "seed": config.seed}
     line = SmallLine(folder, **sizes, **lengths, device=config.device, gpus=config.gpus)
     make_folder(folder)
     keep_config(folder, "quickstart", config)
@@ -251,7 +250,7 @@ def quickstart(config: QuickstartConfig) -> None:
         draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(f"\n{render_table(results, str(folder))}")
     runs = shlex.quote(str(folder))
-    print(f"\nsee the runs: ernie-pair board {runs}, or ernie-pair plot {runs} --output runs.html")
+    print(f"\nsee the runs: ernie-pair board {runs}, or ernie-pair plot {runs} --output_file runs.html")
 
 
 def _steps(line: SmallLine) -> Iterator[Step]:

@@ -126,10 +126,12 @@ class PlotConfig(Options):
     the same command draws the page again once they have gone on.
     """
 
-    EXAMPLE = "output/a output/b --output runs.html"
+    EXAMPLE = "output/a output/b --output_file runs.html"
 
     outs: List[str] = option(help=RUNS_HELP, positional=True, group="data")
-    output: str = option("runs.html", help="the page, *.html, or the picture, *.svg or *.png", group="data")
+    output_file: str = option(
+        "runs.html", help="the page, *.html, or the picture, *.svg or *.png", group="data"
+    )
     metrics: str = option(
         "",
         help="curves to draw, separated by commas: loss,accuracy; empty: the most informative ones",
@@ -140,12 +142,14 @@ class PlotConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         if self.kind not in KINDS:
-            raise InputError(f"--output {self.output} does not end in .html, .svg or .png; use one of them")
+            raise InputError(
+                f"--output_file {self.output_file} does not end in .html, .svg or .png; use one of them"
+            )
 
     @property
     def kind(self) -> str:
         """Return the kind of the output, by its file extension: html, svg or png."""
-        return Path(self.output).suffix[1:].lower()
+        return Path(self.output_file).suffix[1:].lower()
 
 
 def plot(config: PlotConfig) -> None:
@@ -158,7 +162,13 @@ def plot(config: PlotConfig) -> None:
     settings: Dict[str, object] = {"metrics": config.metrics, "outs": shown}
     # inputs_grow: it is drawn again when its runs have more steps
     results = Results(
-        "plot", [config.output], inputs, settings, config.overwrite, positional=["outs"], inputs_grow=True
+        "plot",
+        [config.output_file],
+        inputs,
+        settings,
+        config.overwrite,
+        positional=["outs"],
+        inputs_grow=True,
     )
     if results.are_done():
         return
@@ -168,4 +178,4 @@ def plot(config: PlotConfig) -> None:
         content = picture_of(runs, chosen_metrics(runs, requested, MOST_PANELS), config.kind)
     with results.published() as (draft,):
         draft.write_bytes(content)
-    print(f"wrote {config.output}: {counted(len(runs), 'run')}, {', '.join(run.name for run in runs)}")
+    print(f"wrote {config.output_file}: {counted(len(runs), 'run')}, {', '.join(run.name for run in runs)}")

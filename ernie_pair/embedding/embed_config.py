@@ -111,7 +111,7 @@ class EmbedConfig(RayFlags, EmbedderFlags):
 class EvaluateEmbeddingConfig(EmbedderFlags):
     """Measure how well the texts of labelled pairs find their matches by vector similarity."""
 
-    EXAMPLE = "--model_path output/best --input_file test.tsv --output_file metrics.json"
+    EXAMPLE = "--model_path output/best --input_file test.tsv"
 
     model_path: str = option(help=MODEL_HELP, group="model")
     input_file: str = option(
@@ -120,7 +120,7 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
         stdin=(".tsv", ".jsonl"),
     )
     output_file: str = option(
-        help="JSON file to write: recall, mrr, ndcg and spearman for each length", group="data"
+        "", help="JSON file to keep recall, mrr, ndcg and spearman for each length; empty: none", group="data"
     )
     dims: str = option(
         "", help="lengths to measure besides --dim, for example 64,128; all: those of training", group="model"
@@ -139,7 +139,6 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_file")
         refuse_other_labels(self.label_map)
         if self.dims != "all" and not all(word.isdecimal() for word in names_in(self.dims)):
             raise InputError(

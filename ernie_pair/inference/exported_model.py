@@ -97,7 +97,7 @@ def read_exported(folder: Path) -> ExportedModel:
     Raises InputError when ``folder`` is not an exported model, CheckpointError when its manifest is damaged.
     """
     if not folder.is_dir():
-        raise InputError(f"--model {folder} is not a folder; give the --output_dir of ernie-pair export")
+        raise InputError(f"--model_path {folder} is not a folder; give the --output_dir of ernie-pair export")
     path = folder / EXPORT_MANIFEST
     if not path.is_file():
         if (folder / CONFIG).is_file():

@@ -1,12 +1,13 @@
 """Predict with an exported model: texts in, labels and probabilities out, without the training code."""
 
 from pathlib import Path
-from typing import Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, NumbersError
+from data_tools.files.progress import CountProgress
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
 from ernie_pair.inference.scores import (
@@ -49,6 +50,7 @@ class PairScorer:
     class_names: Sequence[str]  # of a model without classes, that of its output
     calibration: Calibration
     world, window = World(), WINDOW
+    process_group: Any = None  # of a ``world`` of several
 
     @property
     def identity(self) -> Tuple[str, str]:
@@ -63,6 +65,20 @@ class PairScorer:
 
     def wait(self) -> None:
         """Wait until all processes of the ``world`` are here."""
+
+    @property
+    def how(self) -> Dict[str, str]:
+        """Return what computes it, as evaluations record it."""
+        raise NotImplementedError
+
+    @property
+    def num_classes(self) -> int:
+        """Return the number of classes; 1 for a model without."""
+        return len(self.class_names)
+
+    def logits_in(self, left: Sequence[str], right: Sequence[str], symmetric: str) -> np.ndarray:
+        """Return the logits of pairs, float32 [N, C]; ``symmetric``: see `score_pairs`."""
+        return score_pairs(self.logits_of_texts, left, right, symmetric)
 
     @property
     def unit(self) -> ScoreUnit:
@@ -184,19 +200,32 @@ class PairPredictor(PairScorer):
     def of(cls, config) -> "PairPredictor":
         """Open the exported model that the flags of a command name. Raises an ErniePairError."""
         return cls(
-            config.model,
+            config.model_path,
             config.backend,
             config.threads,
-            threshold=getattr(config, "threshold", None),
-            symmetric=config.symmetric,
             precision=config.precision,
-            device=config.device,
+            device="cpu" if config.device == "auto" else config.device,
         )
 
     @property
     def identity(self) -> Tuple[str, str]:
         """Return the hash of export.json, which holds that of each file, and ''."""
         return sha256_of_file(self.exported.folder / EXPORT_MANIFEST), ""
+
+    @property
+    def how(self) -> Dict[str, str]:
+        """Return {computed_by: the backend}."""
+        return {"computed_by": self.describe()}
+
+    def logits_in(self, left: Sequence[str], right: Sequence[str], symmetric: str) -> np.ndarray:
+        """Return the logits of pairs, float32 [N, C], a window of them at a time as for a file."""
+        parts = []
+        with CountProgress(len(left), "pair") as progress:
+            for first in range(0, len(left), self.window):
+                part = slice(first, first + self.window)
+                parts.append(super().logits_in(left[part], right[part], symmetric))
+                progress.advance(len(parts[-1]))
+        return np.concatenate(parts)
 
     @property
     def precision(self) -> str:
@@ -250,7 +279,7 @@ class PairPredictor(PairScorer):
         Raises InputError for an item that is not a pair of texts, NumbersError for logits that are not
         finite.
         """
-        return score_pairs(self.logits_of_texts, *texts_of(pairs), self.symmetric)
+        return super().logits_in(*texts_of(pairs), self.symmetric)
 
     def logits_of_texts(
         self, left: Sequence[str], right: Sequence[str], advance: Optional[Advance] = None

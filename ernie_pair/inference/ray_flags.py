@@ -38,7 +38,7 @@ class RayFlags(Options):
         super().__post_init__()
         if self.engine == "local" and (self.ray_address or self.workers > 1):
             raise InputError("--ray_address and --workers are for --engine ray; pass it, or leave them out")
-        if self.engine == "ray" and getattr(self, "device", "cpu") == "gpu":
+        if self.engine == "ray" and getattr(self, "device", "") == "gpu":
             raise InputError("--engine ray computes on CPUs; pass --device cpu, or --engine local")
 
     def refuse_no_ray(self) -> None:

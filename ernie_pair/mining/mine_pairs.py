@@ -1,6 +1,6 @@
-"""ernie-pair mine TRAIN: derive new training pairs from labelled ones.
+"""ernie-pair mine: derive new training pairs from labelled ones.
 
-ernie-pair mine train.tsv --output_file mined.tsv --dev_file dev.tsv --embedding_model output/tower
+ernie-pair mine --train_file train.tsv --output_file mined.tsv --dev_file dev.tsv --embedding_model tower
 
 Each pair says where it comes from in the column `origin`. None stands in the files that measure, and no new
 one is called different that the labels call equal, directly or by a chain. A run that is killed goes on where
@@ -68,7 +68,6 @@ class MineConfig(Options):
 
     train_file: str = option(
         help="labelled pairs of two classes: a file, or a set such as lcqmc",
-        positional=True,
         group="data",
         stdin=(".tsv", ".jsonl"),
     )

@@ -17,6 +17,7 @@ import numpy as np
 from data_tools.files.errors import InputError
 from data_tools.files.progress import CountProgress
 from data_tools.options.standard_streams import with_standard_streams
+from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.mining.neighbours import KeptBlocks
 from ernie_pair.models.labels import refuse_no_classes
@@ -25,8 +26,7 @@ from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, refuse_ending, 
 from ernie_pair.pair.config.ask_config import PseudoLabelConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import CheckedPairs
-from ernie_pair.score.evaluation.inference_model import InferenceModel
-from ernie_pair.score.evaluation.scorer import results_of
+from ernie_pair.score.evaluation.scorer import check_pairs, read_pairs, results_of, scorer_of
 
 STEPS = 20
 
@@ -104,17 +104,18 @@ def pseudo_label(config: PseudoLabelConfig) -> None:
     results = results_of("pseudo-label", config)
     if results.are_done():
         return
-    trained = InferenceModel(config)
-    refuse_no_classes(trained.labels, config.model_path, "pseudo-label")
-    symmetric = trained.calibration.chosen_symmetry(config.symmetric, config.model_path)
-    files = {"dev": trained.read("dev_file")}
-    thresholds = _thresholds(trained, files["dev"], symmetric, config)
+    scorer = scorer_of(config)
+    is_first = scorer.world.is_first
+    refuse_no_classes(scorer.labels, config.model_path, "pseudo-label")
+    symmetric = scorer.calibration.chosen_symmetry(config.symmetric, config.model_path)
+    files = {"dev": read_pairs(config, "dev_file", scorer.labels, is_first=is_first)}
+    thresholds = _thresholds(scorer, files["dev"], symmetric, config)
     if config.test_file:
-        files["test"] = trained.read_texts("test_file")
-    pairs, known = trained.check("input_file"), KnownPairs(files)
+        files["test"] = read_pairs(config, "test_file", None, "test", is_first)
+    pairs, known = check_pairs(config, is_first), KnownPairs(files)
     kept = KeptBlocks(results.outputs[0], results.about({}))
-    rows = _rows(trained, pairs, thresholds, known, _windows(trained, pairs, symmetric, kept))
-    if trained.world.is_first:
+    rows = _rows(scorer, pairs, thresholds, known, _windows(scorer, pairs, symmetric, kept))
+    if scorer.world.is_first:
         with results.published() as (draft,):
             count = write_new_pairs(draft, results.outputs[0], rows)
         kept.remove()
@@ -124,24 +125,24 @@ def pseudo_label(config: PseudoLabelConfig) -> None:
     else:
         for _ in rows:  # its share of each window
             pass
-    trained.process_group.barrier()
+    scorer.wait()
 
 
 def _thresholds(
-    trained: InferenceModel, dev: Pairs, symmetric: str, config: PseudoLabelConfig
+    scorer: PairScorer, dev: Pairs, symmetric: str, config: PseudoLabelConfig
 ) -> List[PreciseThreshold]:
     """Choose the thresholds on ``dev``, and log them.
 
     Raises InputError when no class has one, or ``dev`` lacks a class.
     """
-    names = trained.labels.names
+    names = scorer.labels.names
     rows = np.bincount(dev.known_labels, minlength=len(names))
     if not rows.all():  # nothing tells how often that class is mistaken for another
         raise InputError(
             f"--dev_file {dev.path} has no pair of class {names[int(rows.argmin())]}, so precision "
             "cannot be measured on it; give labelled pairs of all classes"
         )
-    shown = probabilities(trained.logits(dev, symmetric), trained.calibration.temperature)
+    shown = probabilities(scorer.logits_in(dev.left, dev.right, symmetric), scorer.calibration.temperature)
     found = precise_thresholds(shown, dev.known_labels, config.at_precision, config.confidence)
     for name, one in zip(names, found):
         limit = "no threshold reaches --at_precision, the best"
@@ -161,37 +162,39 @@ def _thresholds(
 
 
 def _windows(
-    trained: InferenceModel, pairs: CheckedPairs, symmetric: str, kept: KeptBlocks
+    scorer: PairScorer, pairs: CheckedPairs, symmetric: str, kept: KeptBlocks
 ) -> Iterator[Tuple[Pairs, np.ndarray]]:
     """Yield the pairs, a block at a time, with their logits float32 [N, C]."""
-    with CountProgress(pairs.count, "pair", shown=trained.world.is_first) as progress:
+    with CountProgress(pairs.count, "pair", shown=scorer.world.is_first) as progress:
         for number, block in enumerate(pairs.windows(BLOCK)):
-            yield block, _logits(trained, block, symmetric, str(number), kept)
+            yield block, _logits(scorer, block, symmetric, str(number), kept)
             progress.advance(len(block))
 
 
-def _logits(trained: InferenceModel, block: Pairs, symmetric: str, name: str, kept: KeptBlocks) -> np.ndarray:
+def _logits(scorer: PairScorer, block: Pairs, symmetric: str, name: str, kept: KeptBlocks) -> np.ndarray:
     """Return the logits of a block on every process: those that a killed run has left, or computed now."""
-    group, is_first = trained.process_group, trained.world.is_first
+    if scorer.world.size == 1:
+        return kept.get(name, lambda: scorer.logits_in(block.left, block.right, symmetric))
+    group, is_first = scorer.process_group, scorer.world.is_first
     found = kept.read(name) if is_first else None
     if group.all_reduce(np.array([float(found is not None)]))[0]:
-        share = np.zeros((len(block), trained.num_classes), dtype=np.float32) if found is None else found
+        share = np.zeros((len(block), scorer.num_classes), dtype=np.float32) if found is None else found
         return group.all_reduce_now(np.array(share))
-    logits = trained.logits(block, symmetric)
+    logits = scorer.logits_in(block.left, block.right, symmetric)
     return kept.get(name, lambda: logits) if is_first else logits
 
 
 def _rows(
-    trained: InferenceModel,
+    scorer: PairScorer,
     pairs: CheckedPairs,
     thresholds: List[PreciseThreshold],
     known: KnownPairs,
     windows: Iterator[Tuple[Pairs, np.ndarray]],
 ) -> Iterator[NewPair]:
     least = np.array([np.inf if one.threshold is None else one.threshold for one in thresholds])
-    names = trained.labels.names
+    names = scorer.labels.names
     for window, logits in windows:
-        shown = probabilities(logits, trained.calibration.temperature)
+        shown = probabilities(logits, scorer.calibration.temperature)
         classes = shown.argmax(axis=1)
         highest = shown[np.arange(len(classes)), classes]
         sure = np.flatnonzero(highest >= least[classes])

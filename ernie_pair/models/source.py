@@ -21,7 +21,7 @@ import yaml
 from data_tools.files.atomic_files import read_regular
 from data_tools.files.atomic_folder import content_of
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import shown, write_json
+from data_tools.files.json_file import read_json_object, shown, write_json
 from data_tools.text.folder_tokenizer import (
     FAST_TOKENIZER,
     KEPT,
@@ -48,13 +48,16 @@ from ernie_pair.models.hugging_face.folders import (
     write_weights,
 )
 from ernie_pair.models.hugging_face.settings import from_their_config, with_cross_encoder
-from ernie_pair.models.sentence_transformers import encoder_folder_of, files_of_modules
+from ernie_pair.models.sentence_transformers import MODULES, encoder_folder_of, files_of_modules
 from ernie_pair.models.spec import (
     CONFIG,
+    EMBEDDING,
     FAMILIES,
+    LAYER_CLASS,
     TOKENIZER,
     VOCAB,
     ModelSpec,
+    architecture_in,
     find_config,
     json_bytes,
     layer_class_in,
@@ -361,6 +364,25 @@ def model_folder_of(given: Path) -> Path:
         return best
     is_run = any((given / name).is_dir() for name in ("model_last", "checkpoints"))
     return _newest_of_run(given) if is_run else given
+
+
+def kind_of_folder(given: str) -> str:
+    """Return what the model that ``given`` stands for is: embedding, mlm of a pretrained one, '' of pairs.
+
+    It is '' as well where there is no folder of a model. Raises InputError for a damaged config.json.
+    """
+    folder = model_folder_of(Path(given))
+    if (folder / EMBEDDING).is_file() or (folder / MODULES).is_file():
+        return "embedding"
+    path = find_config(folder)
+    if path is None:
+        return "mlm" if (folder / RECIPE_NOTE).is_file() else ""
+    config = read_json_object(path, "correct it, or give the folder of a model")
+    if LAYER_CLASS in config or "model_class" in config:
+        return ""
+    architecture = architecture_in(config).lower()
+    is_pretrained = not architecture or architecture.endswith(("model", "forpretraining", "formaskedlm"))
+    return "mlm" if is_pretrained else ""
 
 
 def files_of_model(given: str) -> List[Path]:

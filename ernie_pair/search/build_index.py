@@ -69,24 +69,26 @@ logger = logging.getLogger(__name__)
 class IndexConfig(Options):
     """Build an index in which `ernie-pair search` finds the texts that match a query."""
 
-    EXAMPLE = "--texts_file faq.tsv --model_path embedder --output_dir faq.index"
+    EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
 
-    texts_file: str = option(
+    input_file: str = option(
         help="one text per line; .tsv: id TAB text; .jsonl: id and text; also compressed as .gz or .zst",
         group="data",
         stdin=(".txt", ".jsonl"),
     )
     output_dir: str = option(help="folder to create", group="data")
-    model_path: str = option("", help="an embedding model, trained or exported: its folder", group="model")
+    embedding_model: str = option(
+        "", help="an embedding model, trained or exported: its folder", group="model"
+    )
     vectors: str = option(
         "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts", group="data"
     )
     kind: Literal["flat", "ivf", "hnsw"] = option(
         "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of near vectors", group="model"
     )
-    precision: Literal["fp32", "fp16", "int8"] = option(
+    dtype: Literal["fp32", "fp16", "int8"] = option(
         "fp32",
-        help="precision of the vectors in the index; fp16 takes half the memory, int8 a quarter",
+        help="type of the numbers in the index; fp16 takes half the memory, int8 a quarter",
         group="precision",
     )
     dim: int = option(
@@ -116,13 +118,13 @@ class IndexConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        if bool(self.model_path) == bool(self.vectors):
+        if bool(self.embedding_model) == bool(self.vectors):
             raise InputError(
-                "give either --model_path or --vectors: a model that makes the vectors, or their folder"
+                "give either --embedding_model or --vectors: a model that makes the vectors, or their folder"
             )
         if self.vectors and self.dim:
             raise InputError(
-                f"--dim {self.dim} needs --model_path; --vectors have the length they were made with"
+                f"--dim {self.dim} needs --embedding_model; --vectors have the length they were made with"
             )
         for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
             value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
@@ -132,7 +134,7 @@ class IndexConfig(Options):
     @property
     def shape(self) -> IndexShape:
         """Return the settings that the index is built with."""
-        return IndexShape(self.kind, self.precision, self.lists, self.links, self.ef_construction)
+        return IndexShape(self.kind, self.dtype, self.lists, self.links, self.ef_construction)
 
 
 @with_standard_streams
@@ -144,8 +146,8 @@ def make_index(config: IndexConfig) -> None:
     is_index = (output_dir / INDEX_MANIFEST).is_file()
     refuse_loss(output_dir, (*WRITTEN, CONFIG_YAML) if is_index else ())
     inputs: Dict[str, Sequence[Path]] = {
-        "texts_file": files_of(config.texts_file),
-        "model_path": files_of_model(config.model_path),
+        "input_file": files_of(config.input_file),
+        "embedding_model": files_of_model(config.embedding_model),
         "vectors": content_of(config.vectors),
     }
     outputs = [output_dir / name for name in WRITTEN]
@@ -162,7 +164,7 @@ def make_index(config: IndexConfig) -> None:
             may_be_lost=lambda folder: config.overwrite,
         )
         remove_chunks(work)
-    logger.info("the index of %s is in %s", config.texts_file, config.output_dir)
+    logger.info("the index of %s is in %s", config.input_file, config.output_dir)
 
 
 def files_of_model(folder: str) -> List[Path]:
@@ -178,10 +180,10 @@ def files_of_model(folder: str) -> List[Path]:
 
 def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     left_out = LeftOut()
-    count = _write_texts(Path(config.texts_file), draft, left_out if config.on_bad_row == "skip" else None)
+    count = _write_texts(Path(config.input_file), draft, left_out if config.on_bad_row == "skip" else None)
     if config.lists > count:  # faiss cannot find centres for them
         raise InputError(
-            f"--lists {config.lists} is above the {count} texts of {config.texts_file}; use "
+            f"--lists {config.lists} is above the {count} texts of {config.input_file}; use "
             f"{replace(config.shape, lists=0).lists_for(count)}, or leave it out"
         )
     if left_out.count:
@@ -202,19 +204,19 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     logger.info(
         "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
     )
-    manifest = IndexManifest(kind, config.precision, count, dim, recall_at_10=recall, **vectors.about)
+    manifest = IndexManifest(kind, config.dtype, count, dim, recall_at_10=recall, **vectors.about)
     manifest.write(draft, lines_left_out=left_out.count)
 
 
 def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Union[VectorChunks, StoredVectors]:
     """Return the vectors of the texts: existing ones, or those that the model computes now."""
     if config.vectors:
-        return StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
+        return StoredVectors(Path(config.vectors), Path(config.input_file), len(table))
     threads = config.threads or cpu_threads()
     options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
-    embedder = open_embedder(config.model_path, config.device, options)
+    embedder = open_embedder(config.embedding_model, config.device, options)
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
-    settings.refuse_search(config.model_path)
+    settings.refuse_search(config.embedding_model)
     refuse_little_memory(config.shape, len(table), embedder.dim)
     if prompt:
         logger.info("before each text: %s", shown(prompt))

@@ -26,7 +26,7 @@ from ernie_pair.search.index_folder import INDEX_MANIFEST
 from ernie_pair.search.searcher import RECALL_K, Hit, PairSearcher
 
 DIGITS, PROMPT = 6, "> "
-TYPED = "-"  # of --query: queries are read from standard input
+TYPED = "-"  # of --text: queries are read from standard input
 BREADTH_HELP = "for ivf: lists to search, more if they are empty; for hnsw: candidates; not for flat; 0: 64"
 SPACES = str.maketrans("\t\r\n", "   ")
 
@@ -37,26 +37,26 @@ logger = logging.getLogger(__name__)
 class SearchConfig(Options):
     """Find the texts of an index that match a query; without one, queries are read from standard input."""
 
-    EXAMPLE = "--index faq.index --model_path embedder --reranker ship --query 怎么开户"
+    EXAMPLE = "--index faq.index --embedding_model embedder --model_path ship --text 怎么开户"
 
     index: str = option(help="the folder that ernie-pair index made", group="data")
-    model_path: str = option(help="the embedding model that the index was made with", group="model")
-    reranker: str = option(
+    embedding_model: str = option(help="the embedding model that the index was made with", group="model")
+    model_path: str = option(
         "",
         help="pair classifier that reranks the texts found, trained or exported; empty: none",
         group="model",
     )
-    query: str = option(
+    text: str = option(
         TYPED, help="a query, answered on the terminal; -: one query per line of standard input", group="data"
     )
-    queries_file: str = option(
+    input_file: str = option(
         "",
         help="one query per line; .tsv: id TAB query; .jsonl: id and text",
         group="data",
         stdin=(".txt", ".jsonl"),
     )
-    answers_file: str = option(
-        "", help="for --queries_file: file to write, one line of JSON per query", group="data", stdout=True
+    output_file: str = option(
+        "", help="for --input_file: file to write, one line of JSON per query", group="data", stdout=True
     )
     top_k: int = option(
         10, help="maximum number of texts per answer", group="evaluation", unit="texts", at_least=1
@@ -70,8 +70,8 @@ class SearchConfig(Options):
     )
     threshold: Optional[float] = option(
         None,
-        help="drop texts that score less: a probability; with a --reranker without classes, its score; "
-        "without a --reranker, a cosine, or the product of vectors of a model that compares by it; none: "
+        help="drop texts that score less: a probability; with a model without classes, its score; without "
+        "--model_path, a cosine, or the product of vectors of a model that compares by it; none: "
         "keep all",
         group="evaluation",
     )
@@ -87,12 +87,12 @@ class SearchConfig(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        if not self.query.strip():
-            raise InputError("--query is empty; fill it in, or leave it out to be asked for queries")
-        if self.query != TYPED and self.queries_file:
-            raise InputError("--query and --queries_file exclude each other; give one of them")
-        if bool(self.queries_file) != bool(self.answers_file):
-            raise InputError("--queries_file and --answers_file go together; give both, or neither")
+        if not self.text.strip():
+            raise InputError("--text is empty; fill it in, or leave it out to be asked for queries")
+        if self.text != TYPED and self.input_file:
+            raise InputError("--text and --input_file exclude each other; give one of them")
+        if bool(self.input_file) != bool(self.output_file):
+            raise InputError("--input_file and --output_file go together; give both, or neither")
         if self.recall_k < self.top_k:
             raise InputError(f"--recall_k {self.recall_k} is below --top_k {self.top_k}; use --top_k or more")
 
@@ -101,19 +101,19 @@ class SearchConfig(Options):
 def search_texts(config: SearchConfig) -> None:
     """Answer the query, the file or standard input. Raises an ErniePairError."""
     start_console(World())
-    if config.query == TYPED and not config.queries_file:
-        refuse_closed_input("--query -", "give a query")
-    results = _results(config) if config.queries_file else None
+    if config.text == TYPED and not config.input_file:
+        refuse_closed_input("--text -", "give a query")
+    results = _results(config) if config.input_file else None
     if results is not None and results.are_done():
         return
-    if config.queries_file:
-        count = sum(1 for _ in read_texts(Path(config.queries_file)))
+    if config.input_file:
+        count = sum(1 for _ in read_texts(Path(config.input_file)))
         if not count:
-            raise InputError(f"{config.queries_file} holds no query; give one on every line")
+            raise InputError(f"{config.input_file} holds no query; give one on every line")
     searcher = PairSearcher(
         config.index,
+        config.embedding_model,
         config.model_path,
-        config.reranker,
         config.recall_k,
         threshold=config.threshold,
         device=config.device,
@@ -123,26 +123,26 @@ def search_texts(config: SearchConfig) -> None:
     )
     if results is not None:
         _answer_file(config, searcher, results, count)
-    elif config.query != TYPED:
+    elif config.text != TYPED:
         _print_heads(config)
-        _print_hits(searcher.search(config.query, config.top_k), config)
+        _print_hits(searcher.search(config.text, config.top_k), config)
     else:
         _answer_lines(config, searcher, sys.stdin)
 
 
 def _results(config: SearchConfig) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
+        "embedding_model": files_of_model(config.embedding_model),
         "model_path": files_of_model(config.model_path),
-        "reranker": files_of_model(config.reranker),
-        "queries_file": files_of(config.queries_file),
+        "input_file": files_of(config.input_file),
         "index": files_of(os.path.join(config.index, INDEX_MANIFEST)),  # it has the hash of each file
     }
-    settings = settings_of(config, *inputs, "answers_file")
-    return Results("search", [config.answers_file], inputs, settings, config.overwrite)
+    settings = settings_of(config, *inputs, "output_file")
+    return Results("search", [config.output_file], inputs, settings, config.overwrite)
 
 
 def _answer_file(config: SearchConfig, searcher: PairSearcher, results: Results, count: int) -> None:
-    path = Path(config.queries_file)
+    path = Path(config.input_file)
     for row in read_texts(path):  # all of them, before the models run for the first
         searcher.refuse_query(row.text, f"{path}:{row.line}: ")
     progress = CountProgress(count, "query")
@@ -151,7 +151,7 @@ def _answer_file(config: SearchConfig, searcher: PairSearcher, results: Results,
         for row, hits in zip(read_texts(path), answers):
             file.write(_line_of(row, hits))
             progress.advance(1)
-    logger.info("answers to %s: %s", counted(count, "query", "queries"), config.answers_file)
+    logger.info("answers to %s: %s", counted(count, "query", "queries"), config.output_file)
 
 
 def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -> None:
@@ -198,7 +198,7 @@ def _line_of(row: NamedText, hits: List[Hit]) -> str:
 def _print_heads(config: SearchConfig) -> None:
     """Print the column names on a terminal: a program reads only the hits."""
     if sys.stdout.isatty():
-        print("{}\tid\ttext".format("score" if config.reranker else "cosine"))
+        print("{}\tid\ttext".format("score" if config.model_path else "cosine"))
 
 
 def _print_hits(hits: List[Hit], config: SearchConfig) -> None:

@@ -150,17 +150,17 @@ class Members(Options):
 class EnsembleConfig(ExportFlags, ReportToFlags, Members):
     """Export several classifiers as one: the mean of their logits, each at its temperature."""
 
-    EXAMPLE = "folds/fold-1 folds/fold-2 folds/fold-3 --output_dir shipped --format onnx --eval_file test.tsv"
+    EXAMPLE = "folds/fold-1 folds/fold-2 folds/fold-3 --output_dir shipped --format onnx --dev_file test.tsv"
 
     output_dir: str = option(help="folder to create, for use with `run`, `serve` and Python", group="data")
-    eval_file: str = option(
+    dev_file: str = option(
         "",
         help="labelled pairs to measure each model and the ensemble on; a report goes to OUTPUT_DIR/report",
         group="evaluation",
     )
     calibrate_on: str = option(
         "",
-        help="labelled pairs to fit the ensemble's temperature on, other than --eval_file; empty: "
+        help="labelled pairs to fit the ensemble's temperature on, other than --dev_file; empty: "
         "temperature 1",
         group="evaluation",
     )
@@ -179,7 +179,7 @@ class EnsembleConfig(ExportFlags, ReportToFlags, Members):
     )
     bootstrap: int = option(
         1000,
-        help="bootstrap resamples for the confidence intervals on --eval_file; 0: no intervals",
+        help="bootstrap resamples for the confidence intervals on --dev_file; 0: no intervals",
         group="evaluation",
         unit="resamples",
         at_least=0,
@@ -194,7 +194,7 @@ class EnsembleConfig(ExportFlags, ReportToFlags, Members):
     batch_size: int = option(64, help="pairs in one forward pass", group="devices", unit="pairs", at_least=1)
     report_to: str = option(
         "",
-        help="where else to log the metrics of --eval_file: tensorboard, wandb, mlflow, or several separated "
+        help="where else to log the metrics of --dev_file: tensorboard, wandb, mlflow, or several separated "
         "by commas; their files are written to OUTPUT_DIR-log",
         group="evaluation",
     )
@@ -208,5 +208,5 @@ class EnsembleConfig(ExportFlags, ReportToFlags, Members):
                 f"--tune_on {self.tune_on} chooses a threshold, and --threshold {self.threshold} gives one; "
                 "leave one of them out"
             )
-        if self.reporters and not self.eval_file:
-            raise InputError(f"--report_to {self.report_to} has no metrics to show; give --eval_file as well")
+        if self.reporters and not self.dev_file:
+            raise InputError(f"--report_to {self.report_to} has no metrics to show; give --dev_file as well")

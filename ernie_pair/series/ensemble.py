@@ -143,7 +143,7 @@ def symmetry_of(members: Sequence[Member], requested: str) -> str:
 
 
 class Measured(NamedTuple):
-    """What the members and the ensemble are on --eval_file: metrics by name, and what a report says."""
+    """What the members and the ensemble are on --dev_file: metrics by name, and what a report says."""
 
     members: List[Dict[str, float]]
     evaluation: Dict[str, Any]
@@ -188,7 +188,7 @@ class _Ensemble:
         spec = self.members[0].model.spec
         refuse_threshold(config.threshold, spec.num_labels, "the ensemble")
         tokenizer = self.members[0].tokenizer(self.max_seq_len)
-        judged, fitted = self._read("eval_file"), self._fitted()
+        judged, fitted = self._read("dev_file"), self._fitted()
         calibration = self._tuned(
             Calibration(
                 **({} if fitted is None else fitted._asdict()),
@@ -271,7 +271,7 @@ class _Ensemble:
     def _measure(self, pairs: Pairs, fitted: Optional[Fitted], calibration: Calibration) -> Measured:
         if fitted is not None and fitted.fitted_on_sha256 == pairs.sha256:
             raise InputError(
-                f"--calibrate_on {fitted.fitted_on} holds the pairs of --eval_file itself; give other "
+                f"--calibrate_on {fitted.fitted_on} holds the pairs of --dev_file itself; give other "
                 "labelled pairs"
             )
         logits = self._logits(pairs)
@@ -291,7 +291,7 @@ class _Ensemble:
         )
         settings = EvaluateConfig(
             f"an ensemble of {', '.join(self.names)}",
-            self.config.eval_file,
+            self.config.dev_file,
             str(Path(self.config.output_dir) / REPORT),
             bootstrap=self.config.bootstrap,
             at_precision=self.config.at_precision,

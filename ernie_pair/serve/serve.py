@@ -38,9 +38,9 @@ class ServeConfig(Options):
     The page at / shows a request of each kind to paste; /openapi.json documents the service.
     """
 
-    EXAMPLE = "--model exported --port 8000"
+    EXAMPLE = "--model_path exported --port 8000"
 
-    model: str = option(help="the folder that ernie-pair export made", group="model")
+    model_path: str = option(help="the folder that ernie-pair export made", group="model")
     host: str = option(
         "127.0.0.1",
         help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines",
@@ -158,6 +158,7 @@ def serve(config: ServeConfig) -> None:
         import_optional(name, "serve")
     with listen(config.host, config.port) as listener:
         predictor = PairPredictor.of(config)
+        predictor.decide_by(config.threshold, config.symmetric)
         answer_function(predictor)([("你好", "您好")])  # the first pass is slow; no request waits for it
         _serve(config, predictor, _texts_of(config, predictor), listener)
 
@@ -215,7 +216,7 @@ def _serve(
     if predictor.exported.has_classes:
         is_saved = config.threshold is None
         logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
-    logger.info("%s by %s at %s", config.model, predictor.describe(), address)
+    logger.info("%s by %s at %s", config.model_path, predictor.describe(), address)
     logger.info("try it: %s", curl_line(address))
     server.run(sockets=[listener])
     logger.info("stopped")

@@ -122,7 +122,7 @@ class SmallData:
         folder = self.lab.folder / "base_corpus"
         flags: Flags = {"chinese": "true", "cn_whole_word_segment": "true", "join_documents": "short"}
         flags.update(input_path=self.corpus() / "documents.jsonl", output_prefix=folder / "text")
-        self.lab.run(words_of("create-corpus", vocab_file=self.base_vocabulary(), **flags))
+        self.lab.run(words_of("prepare", vocab_file=self.base_vocabulary(), **flags))
         return folder
 
     def pretrain_words(self, output: Path, **flags) -> Words:

@@ -177,9 +177,9 @@ class CheckGpuConfig(Options):
     With --device cpu only the checks that need no GPU are run; the others report what they need.
     """
 
-    EXAMPLE = "--output gpu_check.json"
+    EXAMPLE = "--output_file gpu_check.json"
 
-    output: str = option(
+    output_file: str = option(
         "gpu_check.json",
         help="FILE.json for the results; a report page is written to FILE.html",
         group="data",
@@ -195,14 +195,14 @@ class CheckGpuConfig(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output")
-        if Path(self.output).suffix != ".json":
-            raise InputError(f"--output {self.output} does not end in .json; name a FILE.json")
+        refuse_empty(self, "output_file")
+        if Path(self.output_file).suffix != ".json":
+            raise InputError(f"--output_file {self.output_file} does not end in .json; name a FILE.json")
 
     @property
     def outputs(self) -> List[Path]:
         """Return the files that are written: the results and their page."""
-        return [Path(self.output), Path(self.output).with_suffix(".html")]
+        return [Path(self.output_file), Path(self.output_file).with_suffix(".html")]
 
 
 def check_gpu(config: CheckGpuConfig) -> None:
@@ -213,9 +213,9 @@ def check_gpu(config: CheckGpuConfig) -> None:
     refuse_existing(config.outputs, config.overwrite)
     for path in config.outputs:  # before any work
         if path.is_dir():
-            raise InputError(f"--output {path} is a folder; name a FILE.json")
+            raise InputError(f"--output_file {path} is a folder; name a FILE.json")
         if not path.parent.is_dir():
-            raise InputError(f"--output {path}: its folder {path.parent} does not exist; make it first")
+            raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
     chosen, began = chosen_steps(config.steps), time.monotonic()
     with StopSignals():
         try:

@@ -1,6 +1,6 @@
-"""ernie-pair audit pairs TRAIN: check labelled pairs before training on them.
+"""ernie-pair audit pairs: check labelled pairs before training on them.
 
-ernie-pair audit pairs train.tsv --dev_file dev.tsv --test_file test.tsv --output audit --drop_leaks exact
+ernie-pair audit pairs --train_file train.tsv --dev_file dev.tsv --output_dir audit --drop_leaks exact
 
 Reports repeats, pairs with two labels, pairs that training and evaluation share, breaks of transitivity,
 the balance of the labels and the lengths. With --drop_leaks it writes the training file again, without
@@ -65,11 +65,12 @@ JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 class AuditPairsConfig(Options):
     """Check labelled pairs before training on them."""
 
-    EXAMPLE = "train.tsv --dev_file dev.tsv --test_file test.tsv --output audit --drop_leaks exact"
+    EXAMPLE = (
+        "--train_file train.tsv --dev_file dev.tsv --test_file test.tsv --output_dir audit --drop_leaks exact"
+    )
 
     train_file: str = option(
         help="labelled pairs: a file, or a set such as lcqmc",
-        positional=True,
         group="data",
         stdin=(".tsv", ".jsonl"),
     )
@@ -96,14 +97,14 @@ class AuditPairsConfig(Options):
         unit="tokens",
         at_least=SHORTEST_PAIR,
     )
-    output: str = option(
+    output_dir: str = option(
         "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
     )
     drop_leaks: Literal["none", "exact", "normalised"] = option(
         "none",
-        help="write the training file to --output without shared, contradictory or repeated pairs; texts are "
-        "compared character by character (exact), or after NFKC, lower-casing and removing white space and "
-        "punctuation (normalised)",
+        help="write the training file to --output_dir without shared, contradictory or repeated pairs; texts "
+        "are compared character by character (exact), or after NFKC, lower-casing and removing white space "
+        "and punctuation (normalised)",
         group="data",
     )
 
@@ -113,13 +114,18 @@ class AuditPairsConfig(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.drop_leaks != "none" and not self.output:
-            raise InputError(f"--drop_leaks {self.drop_leaks} has no place to write to; pass --output FOLDER")
+        if self.drop_leaks != "none" and not self.output_dir:
+            raise InputError(
+                f"--drop_leaks {self.drop_leaks} has no place to write to; pass --output_dir FOLDER"
+            )
 
 
 @with_standard_streams
 def audit_pairs(config: AuditPairsConfig) -> None:
-    """Print the report; write it, its picture and the cleaned file below ``output``. Raises InputError."""
+    """Print the report, and write it, its picture and the cleaned file below ``output_dir``.
+
+    Raises InputError.
+    """
     labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
     columns = Columns(config.text_a, config.text_b, config.label)
     named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
@@ -130,25 +136,25 @@ def audit_pairs(config: AuditPairsConfig) -> None:
         if name
     }
     if config.drop_leaks != "none":
-        _refuse_uncleanable(sources["train"], Path(config.output))
+        _refuse_uncleanable(sources["train"], Path(config.output_dir))
     tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
     if config.same and config.same not in labels.classes:
         raise InputError(f"--same {config.same} is not one of {labels.allowed}; give one of them")
     same = labels.classes[config.same] if config.same else same_of(labels)
     results = _results(config)
-    are_there = config.output and results.are_done()
+    are_there = config.output_dir and results.are_done()
     read = {split: source.read() for split, source in sources.items()}
     for split, pairs in read.items():
-        path = Path(config.output) / f"{split}{ENDING}" if config.output else None
+        path = Path(config.output_dir) / f"{split}{ENDING}" if config.output_dir else None
         tell_rejected(pairs.path, pairs.bad, len(pairs), path)
     files = coded(read)
     audit = audit_of(files, labels, same, tokenizer, config.max_seq_len)
     lines: List[Iterable[bytes]] = []
     if config.drop_leaks != "none":
-        cleaned, kept = _clean(files, Path(config.output), config.drop_leaks)
+        cleaned, kept = _clean(files, Path(config.output_dir), config.drop_leaks)
         audit, lines = replace(audit, cleaned=cleaned), [kept]
     print(as_called("\n".join(report_lines(audit))))
-    if config.output and not are_there:
+    if config.output_dir and not are_there:
         with results.published() as (text, picture, *training):
             for draft, kept in zip(training, lines):
                 with open(draft, "wb") as out:
@@ -204,11 +210,11 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
     if path.suffix in PACKED:
         raise InputError(f"{path}: --drop_leaks does not write packed files; unpack it first")
     if (folder / path.name).resolve() == path.resolve():
-        raise InputError(f"--output {folder} is the folder of {path.name} itself; choose another one")
+        raise InputError(f"--output_dir {folder} is the folder of {path.name} itself; choose another one")
     if path.name in (JSON_FILE, PICTURE_FILE, *(f"{split}{ENDING}" for split in ("train", "dev", "test"))):
         raise InputError(
-            f"{path}: --drop_leaks writes it to --output under its own name, and {folder / path.name} is a "
-            "report; rename it"
+            f"{path}: --drop_leaks writes it to --output_dir under its own name, and {folder / path.name} is "
+            "a report; rename it"
         )
 
 
@@ -256,10 +262,10 @@ def _results(config: AuditPairsConfig) -> Results:
     names = [JSON_FILE, PICTURE_FILE]
     if config.drop_leaks != "none":
         names.append(Path(config.train_file).name)
-    outputs = [Path(config.output, name) for name in names]
+    outputs = [Path(config.output_dir, name) for name in names]
     vocabulary = [vocabulary_file(config.vocab_file)] if config.vocab_file else []
     unread = {} if vocabulary else {"vocab_file": ""}
-    return results_of_pairs("audit-pairs", config, outputs, "output", {"vocab_file": vocabulary}, unread)
+    return results_of_pairs("audit-pairs", config, outputs, "output_dir", {"vocab_file": vocabulary}, unread)
 
 
 VERSION = 2  # raised when the same files would give other warnings

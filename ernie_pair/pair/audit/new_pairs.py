@@ -184,4 +184,4 @@ def results_of_pairs(
     sets = {flag: getattr(config, flag) for flag in FLAGS if not inputs[flag]}
     made_with = {**settings_of(config, *FLAGS, *more, output_flag), **sets, **settings}
     inputs.update(more)
-    return Results(command, outputs, inputs, made_with, config.overwrite, positional=["train_file"])
+    return Results(command, outputs, inputs, made_with, config.overwrite)

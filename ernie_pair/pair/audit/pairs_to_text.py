@@ -40,12 +40,11 @@ class PairsToTextConfig(Options):
 
     train_file: str = option(
         help="pairs, labelled or not: a file, or a set such as lcqmc",
-        positional=True,
         group="data",
         stdin=(".tsv", ".jsonl"),
     )
     output_file: str = option(
-        help=".txt file to write the raw text to, as text-to-json reads it", group="data", stdout=True
+        help=".txt file to write the raw text to, as prepare reads it", group="data", stdout=True
     )
     dev_file: str = option("", help="pairs for choosing the best model; none is written", group="data")
     test_file: str = option("", help="test pairs; none is written", group="data")

@@ -1,11 +1,12 @@
 """The flags of evaluation and prediction by a trained model."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import List, Literal, Optional
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.text.text_files import ENCODINGS
+from ernie_pair.inference.backends import BACKEND_HELP, THREADS_HELP
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.choice import KernelFlags
@@ -17,7 +18,6 @@ from ernie_pair.pair.data.pair_records import (
     PAIR_HELP,
     SECOND_TEXT_HELP,
 )
-from ernie_pair.runtime.device import default_device
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class AskedFiles(Options):
     """The model, its input and its output; a base on its own puts them first of all fields."""
 
     model_path: str = option(
-        help="a trained model: its folder, or the output folder of a run for its best model", group="model"
+        help="a model of pairs, trained, exported or combined: its folder, or the output folder of a run for "
+        "its best model",
+        group="model",
     )
     input_file: str = option(
         help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)", group="data"
@@ -35,17 +37,19 @@ class AskedFiles(Options):
 
 @dataclass(frozen=True)
 class AskConfig(KernelFlags, AskedFiles):
-    """How a trained model is used; the base of evaluation and prediction."""
+    """How a model of pairs is used; the base of evaluation and prediction."""
 
     text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
     text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
     label: str = option("", help="the column of the label", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-    batch_size: int = option(64, help="pairs in one forward pass", group="devices", unit="pairs", at_least=1)
+    batch_size: int = option(
+        64, help="pairs in one forward pass of a trained model", group="devices", unit="pairs", at_least=1
+    )
     max_seq_len: int = option(
         0,
-        help="tokens per pair, [CLS] and [SEP] included; 0: as in training",
+        help="tokens per pair of a trained model, [CLS] and [SEP] included; 0: as in training",
         group="data",
         unit="tokens",
         at_least=0,
@@ -58,20 +62,45 @@ class AskConfig(KernelFlags, AskedFiles):
     model_class: str = option(
         "", help="class of your own model, as named in the folder, package.module:Class", group="model"
     )
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
+        "auto", help=f"of an exported model; {BACKEND_HELP}", group="devices"
+    )
+    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
     overwrite: bool = option(False, help="replace an existing result", group="data")
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    device: Literal["auto", "cpu", "gpu"] = option(
+        "auto",
+        help="where to run; auto: a trained model on a GPU if there is one, an exported one on the CPU",
+        group="devices",
+    )
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_file")
+        if type(self).__dataclass_fields__["output_file"].default is MISSING:
+            refuse_empty(self, "output_file")
         refuse_short_pairs(self.max_seq_len)
+
+
+# What is a matter of one kind of folder alone; another value than the default is refused for the other kind.
+OF_TRAINED = {"kernels": "auto", "batch_size": 64, "max_seq_len": 0, "model_class": ""}
+OF_EXPORTED = {"backend": "auto"}
+
+
+def refuse_flags_of_others(config: AskConfig, is_exported: bool) -> None:
+    """Raise InputError for a flag that has no meaning for the kind of folder that --model_path is."""
+    kind, other = ("an exported model", "a trained") if is_exported else ("a trained model", "an exported")
+    for name, usual in (OF_TRAINED if is_exported else OF_EXPORTED).items():
+        value = getattr(config, name)
+        if value != usual:
+            raise InputError(
+                f"--{name} {value} is for {other} one, and {config.model_path} is {kind}; leave it out"
+            )
 
 
 @dataclass(frozen=True)
 class EvaluateConfig(RobustnessFlags, AskConfig):
     """Measure a trained model on labelled pairs."""
 
-    EXAMPLE = "--model_path output/best --input_file test.tsv --output_file metrics.json"
+    EXAMPLE = "--model_path output/best --input_file test.tsv"
 
     input_file: str = option(
         help="labelled pairs: a file, or a set such as lcqmc (its dev part)",
@@ -79,7 +108,9 @@ class EvaluateConfig(RobustnessFlags, AskConfig):
         stdin=(".tsv", ".jsonl"),
     )
     output_file: str = option(
-        help="JSON file to write: accuracy, f1, loss, rows and whatever else was measured", group="data"
+        "",
+        help="JSON file to keep accuracy, f1, loss, rows and whatever else was measured; empty: none",
+        group="data",
     )
     report: str = option(
         "", help="a folder for report.json, report.html and errors.tsv; empty: none", group="evaluation"

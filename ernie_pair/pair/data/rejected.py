@@ -25,8 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 def rejected_beside(output_file: str, more: str = "") -> Optional[Path]:
-    """Return where rows that are left out are written; None beside an output that is no file on a disk."""
-    return None if is_stream(followed(Path(output_file))) else Path(f"{output_file}{more}{ENDING}")
+    """Return where rows that are left out are written; None without an output that is a file on a disk."""
+    if not output_file or is_stream(followed(Path(output_file))):
+        return None
+    return Path(f"{output_file}{more}{ENDING}")
 
 
 class Rejects:

@@ -1,4 +1,4 @@
-"""ernie-pair evaluate-mlm --model_path output --input_dir data: its masked loss on held-out text."""
+"""ernie-pair evaluate --model_path output --input_dir data: its masked loss on held-out text."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
 from data_tools.files.errors import InputError
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, settings_of
-from data_tools.options.options import option, refuse_empty
+from data_tools.options.options import option
 from data_tools.samples.collate import NO_LABEL, collate
 from data_tools.samples.masking import MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
@@ -135,7 +135,7 @@ class EvaluateMlmConfig(MaskingFlags):
     gets the same samples.
     """
 
-    EXAMPLE = "--model_path output --input_dir data --output_file masked_loss.json"
+    EXAMPLE = "--model_path output --input_dir data"
 
     model_path: str = option(
         help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run",
@@ -143,7 +143,7 @@ class EvaluateMlmConfig(MaskingFlags):
     )
     input_dir: str = option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz", group="data")
     output_file: str = option(
-        help="JSON file to write: losses, accuracies and a confidence interval", group="data"
+        "", help="JSON file to keep losses, accuracies and a confidence interval; empty: none", group="data"
     )
     split: str = option(
         "949,50,1", help="shares of the documents for training, validation, test", group="data"
@@ -169,10 +169,6 @@ class EvaluateMlmConfig(MaskingFlags):
     overwrite: bool = option(False, help="replace an existing result", group="data")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_file")
-
 
 def evaluate_mlm_command(config: EvaluateMlmConfig) -> None:
     """Write what `evaluate_mlm` measures. Raises an ErniePairError as it does."""
@@ -180,7 +176,9 @@ def evaluate_mlm_command(config: EvaluateMlmConfig) -> None:
 
 
 def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
-    """Write the measurement, print it and return it; calling it again with the same flags does nothing.
+    """Print the measurement, keep it where --output_file says, and return it.
+
+    Calling it again with the same flags does nothing.
 
     Losses are in nats: means over the masked tokens, and over the samples for the sentence order, which is
     omitted if the model has no head for it or --binary_head is false. Raises InputError for a corpus that
@@ -189,17 +187,19 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
     start_missing_console(World())
     source = open_model(config.model_path, model_type="")
     corpus = open_corpus(find_corpus(config.input_dir, "--input_dir"))
-    results = Results(
-        "evaluate-mlm",
-        [Path(config.output_file)],
-        {
-            "model_path": [*source.weight_files, source.vocab_file],
-            "input_dir": [corpus.paths.ids, corpus.paths.idx],
-        },
-        settings_of(config, "model_path", "input_dir", "output_file", "batch_size"),
-        config.overwrite,
-    )
-    if results.are_done():
+    results = None
+    if config.output_file:
+        results = Results(
+            "evaluate-mlm",
+            [Path(config.output_file)],
+            {
+                "model_path": [*source.weight_files, source.vocab_file],
+                "input_dir": [corpus.paths.ids, corpus.paths.idx],
+            },
+            settings_of(config, "model_path", "input_dir", "output_file", "batch_size"),
+            config.overwrite,
+        )
+    if results is not None and results.are_done():
         return json.loads(Path(config.output_file).read_text(encoding="utf-8"))
     dataset, pad_id = _held_out(config, corpus, source)
     first_sentences = dataset.sample_map[:, 0]
@@ -211,8 +211,9 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
     )
     if not (config.has_order and has_order_head(source, model)):
         measured = {name: value for name, value in measured.items() if not name.startswith("sop_")}
-    with results.published() as (draft,):
-        draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    if results is not None:
+        with results.published() as (draft,):
+            draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     print("  ".join(f"{name} {measured[name]:.4f}" for name in SHOWN if name in measured))
     return measured
 

@@ -1,6 +1,6 @@
 """The most probable words behind [MASK], by a pretrained model.
 
-ernie-pair fill-mask --model_name_or_path output --text '今天[MASK][MASK]很好'
+ernie-pair predict --model_path output --text '今天[MASK][MASK]很好'
 """
 
 import json
@@ -244,7 +244,7 @@ class MaskFiller:
 
 
 STANDARD_INPUT = "-"
-PLACES = ("text_file", "model_name_or_path", "output")
+PLACES = ("input_file", "model_path", "output_file")
 
 
 @dataclass(frozen=True)
@@ -254,20 +254,20 @@ class FillMaskConfig(Options):
     Adjacent masks are one word.
     """
 
-    EXAMPLE = "--model_name_or_path output --text '今天[MASK][MASK]很好'"
+    EXAMPLE = "--model_path output --text '今天[MASK][MASK]很好'"
 
-    model_name_or_path: str = option(
+    model_path: str = option(
         help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run",
         group="model",
     )
     text: str = option("", help="a text with [MASK] in it", group="data")
-    text_file: str = option(
+    input_file: str = option(
         "",
         help="a file of such texts, one per line; -: standard input, answered line by line",
         group="data",
         stdin=(".txt",),
     )
-    output: str = option("", help="the predictions go here; empty: the terminal", group="data")
+    output_file: str = option("", help="the predictions go here; empty: the terminal", group="data")
     format: Literal["table", "json"] = option(
         "table", help="readable lines, or one line of JSON per text", group="data"
     )
@@ -282,54 +282,54 @@ class FillMaskConfig(Options):
         at_least=1,
         at_most=1000,
     )
-    encoding: str = option("utf-8", help="encoding of --text_file", group="data", choices=ENCODINGS)
+    encoding: str = option("utf-8", help="encoding of --input_file", group="data", choices=ENCODINGS)
     overwrite: bool = option(False, help="replace existing predictions", group="data")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
     def __post_init__(self):
         super().__post_init__()
-        if self.text and self.text_file:
-            raise InputError("--text and --text_file are both given; leave one of them out")
+        if self.text and self.input_file:
+            raise InputError("--text and --input_file are both given; leave one of them out")
 
 
 def fill_mask(config: FillMaskConfig) -> None:
-    """Print the predictions for each text, or write all to ``output``.
+    """Print the predictions for each text, or write all to ``output_file``.
 
     Raises InputError, with file:line, for a text that holds no [MASK] or is too long; blank lines are
     skipped.
     """
-    if not config.text and not config.text_file:
+    if not config.text and not config.input_file:
         raise InputError(
-            "no text is given; pass --text TEXT, --text_file FILE, or --text_file - for the standard input"
+            "no text is given; pass --text TEXT, --input_file FILE, or --input_file - for the standard input"
         )
-    if config.text_file == STANDARD_INPUT:
-        refuse_closed_input("--text_file -")
-    if not config.output:
-        filler = MaskFiller(config.model_name_or_path, config.device)
+    if config.input_file == STANDARD_INPUT:
+        refuse_closed_input("--input_file -")
+    if not config.output_file:
+        filler = MaskFiller(config.model_path, config.device)
         for line in _answers(config, filler, lambda count: None):
             sys.stdout.write(line)
             sys.stdout.flush()
         return
-    if config.text_file == STANDARD_INPUT:
+    if config.input_file == STANDARD_INPUT:
         raise InputError(
-            "--text_file -: standard input cannot be read again to check --output; name a file, or use "
+            "--input_file -: standard input cannot be read again to check --output_file; name a file, or use "
             "> FILE instead"
         )
-    source, files = open_model(config.model_name_or_path, model_type=""), files_of(config.text_file)
+    source, files = open_model(config.model_path, model_type=""), files_of(config.input_file)
     results = Results(
         "fill-mask",
-        [Path(config.output)],
-        {"text_file": files, "model_name_or_path": [*source.weight_files, source.vocab_file]},
+        [Path(config.output_file)],
+        {"input_file": files, "model_path": [*source.weight_files, source.vocab_file]},
         settings_of(config, *PLACES),
         config.overwrite,
     )
     if results.are_done():
         return
-    filler = MaskFiller(config.model_name_or_path, config.device)
+    filler = MaskFiller(config.model_path, config.device)
     with results.published() as (draft,), Progress(files, log_interval=0) as progress:
         lines = _answers(config, filler, progress.read)
         draft.write_text("".join(lines), encoding="utf-8")
-    print(f"wrote {config.output}")
+    print(f"wrote {config.output_file}")
 
 
 def _answers(config: FillMaskConfig, filler: MaskFiller, advance: Callable[[int], None]) -> Iterator[str]:
@@ -347,14 +347,14 @@ def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[T
         yield "--text", config.text
         return
     rules = LineRules(encoding=config.encoding, has_flag=True)
-    if config.text_file == STANDARD_INPUT:
+    if config.input_file == STANDARD_INPUT:
         name = "<stdin>"
         lines: Iterable[bytes] = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)  # as each arrives
     else:
-        path = Path(config.text_file)
+        path = Path(config.input_file)
         if not path.exists() or path.is_dir():
-            raise InputError(f"{path}: no such file; fix --text_file")
-        name, lines = config.text_file, read_lines(path, advance)
+            raise InputError(f"{path}: no such file; fix --input_file")
+        name, lines = config.input_file, read_lines(path, advance)
     for number, line in enumerate(lines, start=1):
         text = decoded(name, number, line, rules)
         text = text.removeprefix("\ufeff") if number == 1 else text  # as read_lines does with a file's

@@ -23,7 +23,7 @@ from ernie_pair.models.source import model_folder_of
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.scorer import results_of
@@ -35,20 +35,21 @@ logger = logging.getLogger(__name__)
 
 @with_standard_streams
 def evaluate_embedding(config: EvaluateEmbeddingConfig) -> None:
-    """Write the metrics as JSON, and print them; see `measure_retrieval`.
+    """Print the metrics, and keep them as JSON where --output_file says; see `measure_retrieval`.
 
     Raises an ErniePairError for whatever the user can fix.
     """
     start_console(World())
     if Path(config.model_path).is_dir():
         config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
-    results = results_of("evaluate-embedding", config)
-    if results.are_done():
+    results = results_of("evaluate-embedding", config) if config.output_file else None
+    if results is not None and results.are_done():
         found = json.loads(Path(config.output_file).read_text(encoding="utf-8"))
     else:
         found = _measure(config)
-        with results.published() as (draft,):
-            write_json(draft, found)
+        if results is not None:
+            with results.published() as (draft,):
+                write_json(draft, found)
     for dim, metrics in found["dims"].items():
         which = [f"dim {dim}"] if len(found["dims"]) > 1 else []
         print("  ".join([*which, *(f"{name} {value:.4f}" for name, value in metrics.items())]))
@@ -116,5 +117,5 @@ def _read(config: EvaluateEmbeddingConfig) -> Pairs:
     columns = Columns(config.text_a, config.text_b, config.label)
     source = PairSource("input_file", config.input_file, "dev", labels, columns, RowRules.of(config))
     pairs = source.read()
-    tell_rejected(config.input_file, pairs.bad, len(pairs), Path(f"{config.output_file}{ENDING}"))
+    tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
     return pairs

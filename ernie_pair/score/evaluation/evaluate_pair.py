@@ -1,4 +1,4 @@
-"""Evaluate a trained model on labelled pairs, and save what later predictions are to decide by."""
+"""Evaluate a model on labelled pairs, and save what later predictions are to decide by."""
 
 import json
 import logging
@@ -11,6 +11,8 @@ from data_tools.files.json_file import write_json
 from data_tools.files.results import Results
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.inference.exported_model import EXPORT_MANIFEST
+from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.models.labels import CLASSIFICATION, RANKING
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
@@ -34,9 +36,8 @@ from ernie_pair.score.evaluation.evaluation import (
     thresholds_of,
 )
 from ernie_pair.score.evaluation.evaluation_report import FILES, made_of, write_report
-from ernie_pair.score.evaluation.inference_model import InferenceModel
 from ernie_pair.score.evaluation.robustness_table import bearing_of, new_pairs_of, table_lines
-from ernie_pair.score.evaluation.scorer import results_of
+from ernie_pair.score.evaluation.scorer import read_pairs, results_of, scorer_of
 
 WRITTEN = "; the evaluation is written, nothing is saved"
 
@@ -53,6 +54,11 @@ def evaluate_pair(config: EvaluateConfig) -> None:
         raise InputError(f"--report {config.report} is a file; give the name of a folder")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     saves = config.save_temperature or config.save_threshold
+    if saves and (Path(config.model_path) / EXPORT_MANIFEST).is_file():
+        raise InputError(
+            f"--model_path {config.model_path} is an exported model, into which nothing is saved; evaluate "
+            "the trained one, and export it again"
+        )
     if saves and (Path(config.model_path) / MANIFEST).is_file():
         raise InputError(
             f"--model_path {config.model_path} is a checkpoint, into which nothing is saved; give OUT/best, "
@@ -63,10 +69,12 @@ def evaluate_pair(config: EvaluateConfig) -> None:
     if config.robustness_file:
         refuse_ending("robustness_file", config.robustness_file)
         more.append(Path(config.robustness_file))
-    results = results_of("evaluate", config, more, CALIBRATION if saves else "")
-    if results.are_done() and _is_complete(config):
-        return
-    scorer = InferenceModel(config)
+    results = None
+    if config.output_file or more:
+        results = results_of("evaluate", config, more, CALIBRATION if saves else "")
+        if results.are_done() and _is_complete(config):
+            return
+    scorer = scorer_of(config)
     refuse_class_flags(config, scorer.labels, config.model_path)
     refuse_query(config.query, scorer.labels)
     evaluate = _evaluate_classes if scorer.labels.has_classes else _evaluate_scores
@@ -81,7 +89,10 @@ def _is_complete(config: EvaluateConfig) -> bool:
 
     Raises InputError where something that is to be saved was not found, or for a damaged calibration.
     """
-    evaluation = json.loads(Path(config.output_file).read_text(encoding="utf-8"))
+    kept = Path(config.output_file or Path(config.report) / FILES[0])
+    if not kept.is_file():
+        return False
+    evaluation = json.loads(kept.read_text(encoding="utf-8"))
     fault = _why_unsaved(evaluation.get("calibration"), evaluation.get("thresholds"), config)
     if not fault and (config.save_temperature or config.save_threshold):
         saved = read_calibration(Path(config.model_path), len(evaluation["classes"]))
@@ -99,13 +110,13 @@ def _is_complete(config: EvaluateConfig) -> bool:
     return True
 
 
-def _evaluate_classes(scorer: InferenceModel, config: EvaluateConfig, results: Results) -> str:
+def _evaluate_classes(scorer: PairScorer, config: EvaluateConfig, results: Optional[Results]) -> str:
     """Measure a model with classes, write and save what is asked for; return why nothing is saved, or ''."""
     answers, kinds = _answers(scorer, config), parse_kinds(config.robustness)
     if kinds:  # every process makes the changed pairs for itself
         perturbing = Perturbing(kinds, config.robustness_rows, config.seed)
         changed = perturb(answers.pairs, answers.num_classes, perturbing)
-        logits = scorer.logits(Pairs(changed.left, changed.right, None, ""), answers.symmetric)
+        logits = scorer.logits_in(changed.left, changed.right, answers.symmetric)
         bearing = bearing_of(changed, logits, answers.predictions, answers.labels)
         answers = answers._replace(bearing=bearing)
     thresholds = thresholds_of(answers, config.at_precision)
@@ -116,7 +127,7 @@ def _evaluate_classes(scorer: InferenceModel, config: EvaluateConfig, results: R
         chosen = with_asked_precision(answers.saved, thresholds, "--save_threshold true")
         answers = answers._replace(saved=chosen)
     if scorer.world.is_first:
-        evaluation = {**evaluation_of(answers, config), "kernels": scorer.kernels.describe(with_notes=False)}
+        evaluation = {**evaluation_of(answers, config), **scorer.how}
         if is_saved:
             write_calibration(Path(config.model_path), answers.saved)
         _write(results, evaluation, answers, config)
@@ -124,14 +135,14 @@ def _evaluate_classes(scorer: InferenceModel, config: EvaluateConfig, results: R
     return fault
 
 
-def _evaluate_scores(scorer: InferenceModel, config: EvaluateConfig, results: Results) -> str:
-    pairs = scorer.read("input_file")
+def _evaluate_scores(scorer: PairScorer, config: EvaluateConfig, results: Optional[Results]) -> str:
+    pairs = read_pairs(config, "input_file", scorer.labels, is_first=scorer.world.is_first)
     symmetric = scorer.calibration.chosen_symmetry(config.symmetric, config.model_path)
     answers = ScoreAnswers(
         pairs,
         scorer.labels.label_range,
-        scorer.logits(pairs, symmetric),
-        scorer.logits(_exchanged(pairs), symmetric) if config.swap else None,
+        scorer.logits_in(pairs.left, pairs.right, symmetric),
+        scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None,
         symmetric,
     )
     if scorer.world.is_first:
@@ -139,7 +150,7 @@ def _evaluate_scores(scorer: InferenceModel, config: EvaluateConfig, results: Re
             evaluation = ranking_evaluation_of(answers, config)
         else:
             evaluation = score_evaluation_of(answers, config, slices_of(pairs.left, pairs.right))
-        evaluation["kernels"] = scorer.kernels.describe(with_notes=False)
+        evaluation.update(scorer.how)
         _write(results, evaluation, answers, config)
         if config.report:
             logger.info("report: %s", Path(config.report) / "report.html")
@@ -147,13 +158,15 @@ def _evaluate_scores(scorer: InferenceModel, config: EvaluateConfig, results: Re
     return ""
 
 
-def _exchanged(pairs: Pairs) -> Pairs:
-    return Pairs(pairs.right, pairs.left, *pairs[2:])
-
-
-def _write(results: Results, evaluation: Dict[str, Any], answers: Any, config: EvaluateConfig) -> None:
-    with results.published() as (numbers, *drafts):
-        write_json(numbers, evaluation)
+def _write(
+    results: Optional[Results], evaluation: Dict[str, Any], answers: Any, config: EvaluateConfig
+) -> None:
+    if results is None:
+        return
+    with results.published() as published:
+        drafts = list(published)
+        if config.output_file:
+            write_json(drafts.pop(0), evaluation)
         if config.report:
             write_report(drafts[: len(FILES)], evaluation, answers, config.worst_rows, made=made_of(config))
         if config.robustness_file and answers.bearing is not None:
@@ -161,16 +174,17 @@ def _write(results: Results, evaluation: Dict[str, Any], answers: Any, config: E
             write_new_pairs(drafts[-1], Path(config.robustness_file), rows)
 
 
-def _answers(scorer: InferenceModel, config: EvaluateConfig) -> Answers:
+def _answers(scorer: PairScorer, config: EvaluateConfig) -> Answers:
     saved, symmetric = _saved_for(scorer.calibration, config)
     _refuse_unsavable(config, saved, scorer.num_classes)
     pairs, calibrating, tuning = _read(scorer, config)
     scored: Dict[str, Scored] = {}
     for each in (pairs, calibrating, tuning):
         if each is not None and each.sha256 not in scored:
-            scored[each.sha256] = Scored(each, scorer.logits(each, symmetric))
+            scored[each.sha256] = Scored(each, scorer.logits_in(each.left, each.right, symmetric))
     if calibrating is None and saved.temperature != 1.0:
-        where = f"{config.model_path}/{CALIBRATION}"
+        holder = EXPORT_MANIFEST if isinstance(scorer, PairPredictor) else CALIBRATION
+        where = f"{config.model_path}/{holder}"
         fitted = Fitted(saved.temperature, where, saved.rows, saved.fitted_on_sha256)
     else:
         on = pairs if calibrating is None else calibrating
@@ -182,7 +196,7 @@ def _answers(scorer: InferenceModel, config: EvaluateConfig) -> Answers:
         pairs,
         scorer.labels.names,
         scored[pairs.sha256].logits,
-        scorer.logits(_exchanged(pairs), symmetric) if config.swap else None,
+        scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None,
         saved.temperature,
         fitted,
         symmetric,
@@ -191,20 +205,24 @@ def _answers(scorer: InferenceModel, config: EvaluateConfig) -> Answers:
     )
 
 
-def _read(scorer: InferenceModel, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
+def _read(scorer: PairScorer, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
     """Read the pairs to judge, to fit the temperature on and to choose thresholds on; None: those judged."""
-    pairs = scorer.read("input_file")
+
+    def read(flag: str) -> Pairs:
+        return read_pairs(config, flag, scorer.labels, is_first=scorer.world.is_first)
+
+    pairs = read("input_file")
     pairs = pairs.changed(path=as_called(pairs.path))  # what is written down names no file that will be gone
     calibrating = tuning = None
     if config.calibrate_on:
-        calibrating = tuning = scorer.read("calibrate_on")
+        calibrating = tuning = read("calibrate_on")
         if config.save_temperature and calibrating.sha256 == pairs.sha256:
             raise InputError(
                 f"--calibrate_on {config.calibrate_on} holds the pairs of --input_file itself: a temperature "
                 "fitted on what is judged is not saved; give other labelled pairs"
             )
     if config.tune_on:
-        tuning = scorer.read("tune_on")
+        tuning = read("tune_on")
     if tuning is not None:
         refuse_one_class("tune_on" if config.tune_on else "calibrate_on", tuning, scorer.num_classes)
     return pairs, calibrating, tuning

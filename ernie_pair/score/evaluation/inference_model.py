@@ -4,7 +4,7 @@ import hashlib
 import logging
 from functools import cached_property
 from pathlib import Path
-from typing import Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,14 +17,11 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.kernel_path import casting, choose_path, logits_of, take_threads
 from ernie_pair.models.source import model_folder_of
-from ernie_pair.models.temperature import read_calibration, score_pairs
+from ernie_pair.models.temperature import read_calibration
 from ernie_pair.pair.config.ask_config import AskConfig
-from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_source import CheckedPairs
-from ernie_pair.runtime.device import start_device
+from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World, launched_world
-from ernie_pair.score.evaluation.scorer import check_pairs, read_pairs, refuse_unusable
 from ernie_pair.train.process_group import join_process_group
 
 BATCH_SIZE = 64
@@ -58,12 +55,12 @@ class TrainedScorer(PairScorer):
         self.where = str(model_folder_of(Path(folder)))
         self.model, vocab_file = load_classifier(self.where, model_class)
         self.labels = self.model.spec.labels
-        self.class_names, self.num_classes = self.labels.names, self.model.num_classes
+        self.class_names = self.labels.names
         self.kernels = choose_path(self.model, kernels, device, casts=True)
         take_threads(self.model, threads)
         self.max_seq_len = max_seq_len or self.model.spec.inference_length
         self.tokenizer = open_tokenizer(vocab_file, self.model.spec, self.max_seq_len)
-        self.calibration = read_calibration(Path(self.where), self.num_classes)
+        self.calibration = read_calibration(Path(self.where), self.model.num_classes)
 
     @property
     def identity(self) -> Tuple[str, str]:
@@ -85,6 +82,11 @@ class TrainedScorer(PairScorer):
             logger.info("%s", self.kernels.describe())
         return group
 
+    @property
+    def how(self) -> Dict[str, str]:
+        """Return {kernels: the path of its layers}."""
+        return {"kernels": self.kernels.describe(with_notes=False)}
+
     def wait(self) -> None:
         """Wait until all processes of the ``world`` are here."""
         self.process_group.barrier()
@@ -98,13 +100,9 @@ class TrainedScorer(PairScorer):
         with casting(self.kernels):
             return logits_of(self.model, rows, self.batch_size, group, advance)
 
-    def logits(self, pairs: Pairs, symmetric: str) -> np.ndarray:
-        """Return the logits of the pairs, float32 [N, C]; see `pair_symmetry` for ``symmetric``."""
-        return score_pairs(self.logits_of_texts, pairs.left, pairs.right, symmetric)
-
 
 class InferenceModel(TrainedScorer):
-    """The model of a command, opened by every process of the run, and its files of pairs.
+    """The trained model of a command, opened by every process of the run.
 
     Raises InputError when the flags cannot be followed.
     """
@@ -112,29 +110,16 @@ class InferenceModel(TrainedScorer):
     def __init__(self, config: AskConfig):
         world = launched_world()
         start_console(world)
-        refuse_unusable(Path(config.output_file))
-        self.config = config
         super().__init__(
             config.model_path,
-            config.device,
+            default_device() if config.device == "auto" else config.device,
             config,
             model_class=config.model_class,
             max_seq_len=config.max_seq_len,
             batch_size=config.batch_size,
+            threads=config.threads,
             world=world,
         )
         logger.info("on %s, %s", self.started_on, counted(world.size, "process", "processes"))
-        if config.device == "cpu" or self.kernels.is_cast:
+        if self.device == "cpu" or self.kernels.is_cast:
             logger.info("%s", self.kernels.describe())
-
-    def read(self, flag: str) -> Pairs:
-        """Read the labelled pairs of a file, or of the part `dev` of a set, named by ``flag``."""
-        return read_pairs(self.config, flag, self.labels, is_first=self.world.is_first)
-
-    def read_texts(self, flag: str) -> Pairs:
-        """Read the pairs of a file, labelled or not, or of the part `test` of a set, named by ``flag``."""
-        return read_pairs(self.config, flag, None, "test", self.world.is_first)
-
-    def check(self, flag: str = "input_file") -> CheckedPairs:
-        """Check the pairs of ``input_file``, labelled or not, or of the part `test` of a set."""
-        return check_pairs(self.config, self.world.is_first)

@@ -1,144 +1,53 @@
-"""Predict the class or the score of every pair of a file, written in the recipe's two columns.
-
-`predict` asks a trained model, `run` an exported one, which needs no Paddle; both write the same format.
-"""
+"""Predict the class or the score of every pair of a file, written in the recipe's two columns."""
 
 import logging
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Deque, Iterable, Iterator, List, Literal, Optional, Sequence
+from typing import Deque, Iterable, Iterator, List, Sequence
 
 import numpy as np
 
 from data_tools.files.errors import counted
-from data_tools.files.results import Results
-from data_tools.options.options import Options, option, refuse_empty
 from data_tools.options.standard_streams import with_standard_streams
-from data_tools.text.text_files import ENCODINGS
-from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
-from ernie_pair.inference.ray_flags import RayFlags, RayModel
+from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.inference.scores import Decisions, are_names
+from ernie_pair.models.source import model_folder_of
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.target_flags import refuse_class_flags
-from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, PAIR_HELP
 from ernie_pair.report.page import ESCAPES
-from ernie_pair.runtime.processes.console import start_console
-from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.scorer import (
     check_pairs,
     logits_by_ray,
     logits_by_window,
     logits_of_window,
     results_of,
+    scorer_of,
 )
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ExportedFlags(Options):
-    """How an exported model is used; the base of the commands that use one."""
-
-    model: str = option(help="the folder that ernie-pair export made", group="model")
-    input_file: str = option(help="pairs: .tsv, .csv, .json or .jsonl", group="data")
-    output_file: str = option(help="file to write the results to", group="data")
-    symmetric: Literal["auto", "none", "average"] = option(
-        "auto",
-        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
-        group="evaluation",
-    )
-    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
-        "auto", help=BACKEND_HELP, group="devices"
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
-    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
-    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
-    text_a: str = option(
-        "", help="the column of the first text; empty: found by its name or position", group="data"
-    )
-    text_b: str = option(
-        "", help="the column of the second text; empty: found by its name or position", group="data"
-    )
-    overwrite: bool = option(False, help="replace an existing result", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_file")
-
-
-@dataclass(frozen=True)
-class RunConfig(RayFlags, ExportedFlags):
-    """Predict the class of every pair of a file with an exported model."""
-
-    EXAMPLE = "--model exported --input_file pairs.tsv --output_file predictions.tsv"
-
-    input_file: str = option(
-        help="pairs, labelled or not: .tsv, .csv, .json or .jsonl",
-        group="data",
-        stdin=(".tsv", ".jsonl"),
-        unless="pair",
-    )
-    output_file: str = option(
-        help="file to write: index TAB prediction, one row per input row",
-        group="data",
-        stdout=True,
-        unless="pair",
-    )
-    pair: Optional[List[str]] = option(None, help=PAIR_HELP, group="data", values=2)
-    scores: bool = option(
-        False, help="add the probability of every class, calibrated if the model is", group="evaluation"
-    )
-    threshold: Optional[float] = option(
-        None,
-        help="for two classes: predict 1 at this probability or above; none: as exported",
-        group="evaluation",
-        at_least=0,
-        at_most=1,
-    )
-
-
 @with_standard_streams
 def predict_pair(config: PredictConfig) -> None:
-    """Write a header, then the prediction of every input row, in their order. Raises InputError."""
-    from ernie_pair.models.source import model_folder_of
-    from ernie_pair.score.evaluation.inference_model import InferenceModel  # which loads Paddle
-
+    """Write a header, then the prediction of every input row, in their order. Raises an ErniePairError."""
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     results = results_of("predict", config)
     if results.are_done():
         return
     config.refuse_no_ray()
-    scorer = InferenceModel(config)
-    # What a task would write goes nowhere.
-    folder = str(Path(config.model_path).absolute())
-    _predict(config, results, scorer, folder, replace(config, model_path=folder, output_file=os.devnull))
-
-
-@with_standard_streams
-def predict_exported(config: RunConfig) -> None:
-    """Write the predictions of an exported model as `predict_pair` does. Raises an ErniePairError."""
-    start_console(World())
-    results = results_of("run", config)
-    if results.are_done():
-        return
-    config.refuse_no_ray()
-    scorer = PairPredictor.of(config)
-    folder = str(Path(config.model).absolute())
-    _predict(config, results, scorer, folder, replace(config, model=folder, backend=scorer.backend))
-
-
-def _predict(config, results: Results, scorer: PairScorer, folder: str, in_tasks) -> None:
-    """Write the predictions of ``scorer``, or of the tasks of Ray that open it by the flags ``in_tasks``."""
+    scorer = scorer_of(config)
     refuse_class_flags(config, scorer.labels, scorer.where)
     scorer.decide_by(config.threshold, config.symmetric)
     pairs = check_pairs(config, scorer.world.is_first)
     if config.engine == "local":
         logits = logits_by_window(scorer, pairs)
     else:
+        folder = str(Path(config.model_path).absolute())
+        in_tasks = replace(config, model_path=folder, output_file=os.devnull, device="cpu")
+        if isinstance(scorer, PairPredictor):
+            in_tasks = replace(in_tasks, backend=scorer.backend)
         model = RayModel(_open_in_task, (in_tasks,), folder, scorer.identity, logits_of_window)
         logits = logits_by_ray(config, scorer, model, pairs)
     lines = prediction_lines(map(scorer.answers, logits), scorer.class_names, config.scores, pairs.left_out)
@@ -156,12 +65,8 @@ def _predict(config, results: Results, scorer: PairScorer, folder: str, in_tasks
     logger.info("%s%s: %s", made, by, config.output_file)
 
 
-def _open_in_task(config) -> PairScorer:
-    if isinstance(config, RunConfig):
-        return PairPredictor.of(config)
-    from ernie_pair.score.evaluation.inference_model import InferenceModel
-
-    scorer = InferenceModel(config)
+def _open_in_task(config: PredictConfig) -> PairScorer:
+    scorer = scorer_of(config)
     scorer.decide_by(config.threshold, config.symmetric)
     return scorer
 

@@ -1,25 +1,17 @@
 """How robust a model is to perturbed pairs, kind by kind, compared with the unchanged pairs.
 
-`evaluate --robustness` measures a trained model, `robustness` an exported one, and Python any model.
+`evaluate --robustness` measures the model of a folder, and Python any model.
 """
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
 
 import numpy as np
 
 from data_tools.files.errors import InputError
-from data_tools.files.json_file import write_json
-from data_tools.files.progress import CountProgress
-from data_tools.options.options import option
-from data_tools.options.standard_streams import as_asked, with_standard_streams
-from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.models.labels import Labels
-from ernie_pair.pair.audit.new_pairs import NewPair, refuse_ending, write_new_pairs
-from ernie_pair.pair.config.named_models import RobustnessFlags
+from ernie_pair.pair.audit.new_pairs import NewPair
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.robustness.perturb import (
@@ -32,10 +24,6 @@ from ernie_pair.pair.robustness.perturb import (
     perturb,
 )
 from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
-from ernie_pair.runtime.processes.console import start_console
-from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.evaluation.predict_pair import ExportedFlags
-from ernie_pair.score.evaluation.scorer import read_pairs, results_of
 
 logger = logging.getLogger(__name__)
 
@@ -171,74 +159,3 @@ def table_lines(table: List[Dict[str, Any]]) -> Iterator[str]:
             low, high = row["difference_interval"]
             line += f", difference {row['difference']:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}"
         yield line
-
-
-@dataclass(frozen=True)
-class RobustnessConfig(RobustnessFlags, ExportedFlags):
-    """Measure an exported model on typos, homophones, negation, other entities, order and fillers."""
-
-    EXAMPLE = "--model exported --input_file test.tsv --output_file robustness.json"
-
-    input_file: str = option(
-        help="labelled pairs: .tsv, .csv, .json or .jsonl", group="data", stdin=(".tsv", ".jsonl")
-    )
-    output_file: str = option(
-        help="JSON file to write: a table with one row per kind", group="data", stdout=True
-    )
-    robustness: str = option(
-        ALL,
-        help="the kinds: all, or some of typo, homophone (needs pypinyin), negation, entity, order, filler",
-        group="evaluation",
-    )
-    label: str = option("", help="the column of the label", group="data")
-
-
-@with_standard_streams
-def measure_exported(config: RobustnessConfig) -> None:
-    """Write the table as JSON, and the changed pairs where they are asked for; log a line per kind.
-
-    Raises an ErniePairError.
-    """
-    start_console(World())
-    kinds = parse_kinds(config.robustness or ALL)
-    if config.robustness_file:
-        refuse_ending("robustness_file", config.robustness_file)
-    more = [Path(config.robustness_file)] if config.robustness_file else []
-    results = results_of("robustness", config, more)
-    if results.are_done():
-        return
-    scorer = PairPredictor.of(config)
-    refuse_one_output(scorer.class_names)
-    pairs = read_pairs(config, "input_file", scorer.labels)
-    changed = perturb(pairs, len(scorer.class_names), Perturbing(kinds, config.robustness_rows, config.seed))
-    with CountProgress(len(pairs) + len(changed), "pair") as progress:
-
-        def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-            logits = []
-            for first in range(0, len(left), scorer.window):
-                part = slice(first, first + scorer.window)
-                logits.append(scorer.logits(list(zip(left[part], right[part]))))
-                progress.advance(len(logits[-1]))
-            return np.concatenate(logits)
-
-        before = score(pairs.left, pairs.right).argmax(axis=1)
-        bearing = bearing_of(changed, score(changed.left, changed.right), before, pairs.known_labels)
-    kinds_measured = robustness_table(bearing, config.bootstrap, config.seed)
-    evaluation = {
-        "rows": len(pairs),
-        "model": config.model,
-        "computed_by": scorer.describe(),
-        "input_file": as_asked(config.input_file),
-        "input_sha256": pairs.sha256,
-        "classes": list(scorer.class_names),
-        "symmetric": scorer.symmetric,
-        "accuracy": float(np.mean(before == pairs.known_labels)),
-        "robustness": {"seed": config.seed, "kinds": kinds_measured},
-    }
-    with results.published() as (numbers, *rows):
-        write_json(numbers, evaluation)
-        for draft in rows:
-            changed_pairs = new_pairs_of(changed, pairs, scorer.class_names)
-            write_new_pairs(draft, Path(config.robustness_file), changed_pairs)
-    for line in table_lines(kinds_measured):
-        logger.info("%s", line)

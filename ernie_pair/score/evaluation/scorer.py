@@ -17,12 +17,15 @@ from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.temperature import score_pairs
+from ernie_pair.pair.config.ask_config import AskConfig, refuse_flags_of_others
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import CheckedPairs, FileSource, PairSource
+from ernie_pair.pair.data.pair_source import CheckedPairs, PairSource
 from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World, launched_world
 
-INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")
+INPUTS = ("model_path", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")
 OUTPUTS = ("output_file", "report", "robustness_file")
 
 
@@ -38,6 +41,26 @@ def open_scorer(folder: str, device: str, threads: int) -> PairScorer:
     return TrainedScorer(folder, device, threads=threads)
 
 
+def scorer_of(config: AskConfig) -> PairScorer:
+    """Open the model that the flags of a command name, in every process of the run.
+
+    Raises an ErniePairError for a folder without one, and when the flags do not fit it.
+    """
+    is_exported = (Path(config.model_path) / EXPORT_MANIFEST).is_file()
+    refuse_flags_of_others(config, is_exported)
+    if not is_exported:
+        from ernie_pair.score.evaluation.inference_model import InferenceModel  # which loads Paddle
+
+        return InferenceModel(config)
+    if launched_world().size > 1:
+        raise InputError(
+            f"{config.model_path} is an exported model, which one process computes; start the command "
+            "without a launcher, or with --engine ray"
+        )
+    start_console(World())
+    return PairPredictor.of(config)
+
+
 def refuse_unusable(path: Path) -> None:
     """Raise InputError, before the work, when no file can be written at ``path``."""
     if path.is_dir():
@@ -47,12 +70,14 @@ def refuse_unusable(path: Path) -> None:
 
 
 def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -> Results:
-    """Return the output_file of ``config``, and ``more``, as results of its model and its files of pairs.
+    """Return the output_file of ``config``, if any, and ``more``, as results of its model and its pairs.
 
     ``but``: a file in the model's folder that is no input; what only tells of the model is none either.
     Raises InputError when no file can be written there.
     """
-    refuse_unusable(Path(config.output_file))
+    outputs = [Path(config.output_file)] if config.output_file else []
+    for output in outputs:
+        refuse_unusable(output)
     inputs: Dict[str, Sequence[Path]] = {
         name: [path for path in content_of(getattr(config, name)) if path.name != but]
         for name in INPUTS
@@ -60,20 +85,18 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
     }
     named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models
     settings = {**settings_of(config, *INPUTS, *OUTPUTS, "batch_size"), **named}
-    outputs = [Path(config.output_file), *more]
-    return Results(command, outputs, inputs, settings, config.overwrite, asked=more)
+    return Results(command, [*outputs, *more], inputs, settings, config.overwrite, asked=more)
 
 
 def source_of(config, flag: str, split: str, labels: Optional[Labels]) -> PairSource:
-    """Return the pairs that ``flag`` of ``config`` names; an exported model knows files alone.
+    """Return the pairs that ``flag`` of ``config`` names.
 
     ``split``: the part of a set; ``labels``: None where labels are not read.
     """
     columns = Columns(
         config.text_a, config.text_b, getattr(config, "label", ""), getattr(config, "query", "")
     )
-    source = FileSource if hasattr(config, "model") else PairSource
-    return source(flag, getattr(config, flag), split, labels, columns, RowRules.of(config))
+    return PairSource(flag, getattr(config, flag), split, labels, columns, RowRules.of(config))
 
 
 def read_pairs(

@@ -113,7 +113,7 @@ VERSIONED = (
     "numpy",
 )
 OUTPUTS = (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)
-FILE_FLAGS = ("quantize_file", "wheel", "eval_file", "calibrate_on", "tune_on")
+FILE_FLAGS = ("quantize_file", "wheel", "dev_file", "calibrate_on", "tune_on")
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,34 @@
+"""Flags by the names that they had before: files and records of older versions go on being read."""
+
+from typing import Any, Dict, Mapping, Optional
+
+# {command, as records name it: {former flag: flag}}
+FORMER_FLAGS: Dict[str, Dict[str, str]] = {
+    "index": {"texts_file": "input_file", "model_path": "embedding_model", "precision": "dtype"},
+    "search": {
+        "model_path": "embedding_model",
+        "reranker": "model_path",
+        "queries_file": "input_file",
+        "answers_file": "output_file",
+        "query": "text",
+    },
+    "serve": {"model": "model_path"},
+    "ensemble": {"eval_file": "dev_file"},
+    "fill-mask": {"model_name_or_path": "model_path", "text_file": "input_file", "output": "output_file"},
+    "inspect-data": {"prefix": "input_path", "output": "output_dir", "samples": "num_samples"},
+    "audit-text": {"input": "input_path", "output": "output_dir"},
+    "audit-pairs": {"output": "output_dir"},
+    "plot": {"output": "output_file"},
+    "check-gpu": {"output": "output_file"},
+    "build_vocab": {"output_path": "output_file"},
+    "build-ngrams": {"output_path": "output_file"},
+    "quickstart": {"steps": "max_steps"},
+}
+
+
+def renamed(command: Optional[str], values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return ``values`` of the flags of a command under the names of today."""
+    names = FORMER_FLAGS.get(command or "", {})
+    if not any(name in values for name in names.keys() - set(names.values())):
+        return dict(values)
+    return {names.get(name, name): value for name, value in values.items()}
