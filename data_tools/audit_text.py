@@ -47,7 +47,7 @@ class AuditConfig(Options):
 
     EXAMPLE = "raw/ --output_dir audit --workers 8"
 
-    input_path: List[str] = data_option(
+    inputs: List[str] = data_option(
         help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)",
         positional=True,
         stdin=(".txt", ".jsonl"),
@@ -96,16 +96,16 @@ def audit_text(config: AuditConfig) -> None:
         import_optional(name, "audit")
     if config.near_limit:
         import_optional("datasketch", "audit")
-    found = (list_inputs(path, TEXT_ENDINGS, any_file=True, named="INPUT_PATH") for path in config.input_path)
+    found = (list_inputs(path, TEXT_ENDINGS, any_file=True, named="INPUTS") for path in config.inputs)
     inputs = each_once(chain.from_iterable(found))
     folder = Path(config.output_dir)
     results = Results(
         command="audit-text",
         outputs=[folder / JSON_FILE, folder / PICTURE_FILE],
-        inputs={"input_path": inputs},
-        settings=settings_of(config, "input_path", "output_dir"),
+        inputs={"inputs": inputs},
+        settings=settings_of(config, "inputs", "output_dir"),
         overwrite=config.overwrite,
-        positional=["input_path"],
+        positional=["inputs"],
     )
     are_there = config.output_dir and results.are_done()
     audit = audit_of(inputs, config)

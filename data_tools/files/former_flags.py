@@ -1,6 +1,6 @@
 """Flags by the names that they had before: files and records of older versions go on being read."""
 
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Collection, Dict, Mapping, Optional
 
 # {command, as records name it: {former flag: flag}}
 FORMER_FLAGS: Dict[str, Dict[str, str]] = {
@@ -16,7 +16,7 @@ FORMER_FLAGS: Dict[str, Dict[str, str]] = {
     "ensemble": {"eval_file": "dev_file"},
     "fill-mask": {"model_name_or_path": "model_path", "text_file": "input_file", "output": "output_file"},
     "inspect-data": {"prefix": "input_path", "output": "output_dir", "samples": "num_samples"},
-    "audit-text": {"input": "input_path", "output": "output_dir"},
+    "audit-text": {"input": "inputs", "output": "output_dir"},
     "audit-pairs": {"output": "output_dir"},
     "plot": {"output": "output_file"},
     "check-gpu": {"output": "output_file"},
@@ -32,3 +32,9 @@ def renamed(command: Optional[str], values: Mapping[str, Any]) -> Dict[str, Any]
     if not any(name in values for name in names.keys() - set(names.values())):
         return dict(values)
     return {names.get(name, name): value for name, value in values.items()}
+
+
+def flag_of(name: str, flags: Collection[str]) -> str:
+    """Return which of ``flags`` had this ``name`` before, or the name as it is."""
+    now = (names[name] for names in FORMER_FLAGS.values() if names.get(name) in flags)
+    return next(now, name)

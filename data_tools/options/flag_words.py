@@ -12,14 +12,13 @@ import yaml
 
 from data_tools.files.atomic_files import ABOUT, MOST_CONFIG_BYTES, FileRefusedError, read_regular
 from data_tools.files.errors import InputError
-from data_tools.files.former_flags import FORMER_FLAGS
+from data_tools.files.former_flags import flag_of
 from data_tools.options.foreign_flags import nearest
 from data_tools.options.options import Given, Options, hints_of, kind_of, without_none
 
 LAUNCH = "launch"
 # Of values without an explicit tag, such as !!binary; the option decides what a value means.
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp value merge".split()}
-_FORMER = {former: name for flags in FORMER_FLAGS.values() for former, name in flags.items()}
 
 
 class Entry(NamedTuple):
@@ -63,7 +62,7 @@ def read_entries(
             )
     given: dict[str, Given] = {}
     for entry in flags:
-        name = entry.name if entry.name in hints else _FORMER.get(entry.name, entry.name)
+        name = entry.name if entry.name in hints else flag_of(entry.name, hints)
         if name in given:
             raise InputError(f"{entry.where}: {entry.name} is called {name} now, which is set too; keep one")
         given[name] = _given_in(entry._replace(name=name), hints)
