@@ -94,7 +94,9 @@ def prepare(config: PrepareConfig) -> None:
         for name in OF_RAW_TEXT:
             value = getattr(config, name)
             if value != TransConfig.__dataclass_fields__[name].default:
-                raise InputError(f"--{name} {value} is for raw text, and {config.input_path} is JSON lines")
+                raise InputError(
+                    f"--{name} {value} is for raw text, and {config.input_path} is JSON lines; leave it out"
+                )
     if config.engine == "ray":
         require_ray(config.ray_address)  # before any shards of a stopped run are touched
         create_pretraining_data(given, partial(_by_ray, address=config.ray_address))

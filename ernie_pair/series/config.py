@@ -152,7 +152,9 @@ class EnsembleConfig(ExportFlags, ReportToFlags, Members):
 
     EXAMPLE = "folds/fold-1 folds/fold-2 folds/fold-3 --output_dir shipped --format onnx --dev_file test.tsv"
 
-    output_dir: str = option(help="folder to create, for use with `predict`, `serve` and Python", group="data")
+    output_dir: str = option(
+        help="folder to create, for use with `predict`, `serve` and Python", group="data"
+    )
     dev_file: str = option(
         "",
         help="labelled pairs to measure each model and the ensemble on; a report goes to OUTPUT_DIR/report",

@@ -87,12 +87,12 @@ OF_EXPORTED = {"backend": "auto"}
 
 def refuse_flags_of_others(config: AskConfig, is_exported: bool) -> None:
     """Raise InputError for a flag that has no meaning for the kind of folder that --model_path is."""
-    kind, other = ("an exported model", "a trained") if is_exported else ("a trained model", "an exported")
+    other, kind = ("a trained", "an exported") if is_exported else ("an exported", "a trained")
     for name, usual in (OF_TRAINED if is_exported else OF_EXPORTED).items():
         value = getattr(config, name)
         if value != usual:
             raise InputError(
-                f"--{name} {value} is for {other} one, and {config.model_path} is {kind}; leave it out"
+                f"--{name} {value} is for {other} model, and {config.model_path} is {kind} one; leave it out"
             )
 
 

@@ -1,0 +1,86 @@
+"""prepare of raw text: the corpus of the recipe's two programs, in one command."""
+
+import gzip
+import json
+
+import pytest
+from tiny_corpus import write_vocab
+
+from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
+from data_tools.files.errors import InputError
+from data_tools.prepare import PrepareConfig, prepare
+from data_tools.trans_to_json import TransConfig, trans_to_json
+
+TEXT = "天地玄黄宇宙洪荒。\n日月盈昃\n\n辰宿列张寒来暑往秋收冬藏\n\n短\n"
+
+
+def config_of(folder, input_path, **flags):
+    return PrepareConfig(
+        str(folder / input_path), str(folder / "out"), vocab_file=str(folder / "model" / "vocab.txt"), **flags
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_vocab(tmp_path)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "a.txt").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "raw" / "b.txt.gz").write_bytes(gzip.compress(TEXT.encode() * 2))
+    return tmp_path
+
+
+def arrays(folder, prefix):
+    return [(folder / f"{prefix}_{end}").read_bytes() for end in ("ids.npy", "idx.npz")]
+
+
+def test_raw_text_gives_the_corpus_of_the_two_programs(folder, capfd):
+    prepare(config_of(folder, "raw", chinese=True, min_doc_length=5, seed=7))
+    trans_to_json(TransConfig(str(folder / "raw"), str(folder / "two"), min_doc_length=5, seed=7))
+    vocab = str(folder / "model" / "vocab.txt")
+    create_pretraining_data(
+        CreateConfig(str(folder / "two.jsonl"), str(folder / "two"), vocab_file=vocab, chinese=True)
+    )
+    assert arrays(folder, "out") == arrays(folder, "two")
+    assert (folder / "out.jsonl").read_bytes() == (folder / "two.jsonl").read_bytes()
+    before = (folder / "out_ids.npy").stat()
+    capfd.readouterr()
+    prepare(config_of(folder, "raw", chinese=True, min_doc_length=5, seed=7))
+    assert capfd.readouterr().err.count("nothing to do") == 2
+    assert (folder / "out_ids.npy").stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_its_own_json_lines_in_the_folder_of_raw_text_are_no_input(folder):
+    config = PrepareConfig(
+        str(folder / "raw"), str(folder / "raw" / "c"), vocab_file=str(folder / "model" / "vocab.txt")
+    )
+    prepare(config)
+    first = arrays(folder / "raw", "c")
+    prepare(config)
+    assert arrays(folder / "raw", "c") == first
+
+
+def test_json_lines_are_known_by_what_they_hold(folder):
+    line = json.dumps({"text": "天地玄黄"}, ensure_ascii=False)
+    (folder / "mine.data").write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="mine.data does not end with .jsonl or .jsonl.gz or .zst; rename"):
+        prepare(config_of(folder, "mine.data"))
+    (folder / "out.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    prepare(config_of(folder, "out.jsonl", overwrite=True))  # beside the corpus, as `trans_to_json` wrote it
+
+
+@pytest.mark.parametrize(
+    "flag, value", [("min_doc_length", 1), ("doc_spliter", "-"), ("no_shuffle", True), ("seed", 1)]
+)
+def test_a_flag_of_raw_text_is_refused_for_json_lines(folder, flag, value):
+    (folder / "a.jsonl").write_text('{"text": "天地"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=f"{flag}[ =]{value} is for raw text, and .*a.jsonl is JSON lines"):
+        prepare(config_of(folder, "a.jsonl", **{flag: value}))
+
+
+def test_a_folder_of_both_is_refused_before_anything_is_written(folder):
+    (folder / "raw" / "c.jsonl").write_text('{"text": "天地"}\n', encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"raw holds raw text \(a.txt\) and JSON lines \(c.jsonl\); give one of"
+    ):
+        prepare(config_of(folder, "raw"))
+    assert sorted(path.name for path in folder.iterdir()) == ["model", "raw"]

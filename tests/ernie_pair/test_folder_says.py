@@ -1,0 +1,132 @@
+"""One command for every kind of folder: predict, evaluate and export do what --model_path is for."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny_pair import write_model, write_pairs
+from tiny_ship import ship, write_trained
+
+from data_tools.files.errors import InputError
+from data_tools.options.flag_words import flag_names
+from ernie_pair.__main__ import COMMANDS, _run
+from ernie_pair.commands import config_class_of, form_of_model
+from ernie_pair.models.source import kind_of_folder
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("says")
+    ship(write_trained(folder / "trained"), folder / "exported")
+    write_pairs(folder / "pairs.tsv", 40)
+    write_model(folder / "pretrained", architectures=["ErnieForPretraining"])
+    write_model(folder / "embedder")
+    (folder / "embedder" / "embedding.json").write_text("{}")
+    (folder / "static").mkdir()
+    (folder / "static" / "config.yml").write_text("model_name: ernie-1.0")
+    return folder
+
+
+KINDS = {"trained": "", "exported": "", "absent": "", "pretrained": "mlm", "static": "mlm"}
+
+
+@pytest.mark.parametrize("name, kind", [*KINDS.items(), ("embedder", "embedding"), ("trained-source", "mlm")])
+def test_a_folder_says_what_it_holds(world, name, kind):
+    assert kind_of_folder(str(world / name)) == kind
+
+
+@pytest.mark.parametrize(
+    "command, words, form",
+    [
+        ("evaluate", "--model_path trained --input_file x", "evaluate"),
+        ("evaluate", "--model_path=embedder --input_file x", "evaluate embedding"),
+        ("evaluate", "--model-path embedder --dims all", "evaluate embedding"),
+        ("evaluate", "--model_path pretrained --input_dir x", "evaluate mlm"),
+        ("evaluate", "--model_path ernie-1.0 --input_dir x", "evaluate mlm"),
+        ("evaluate", "--model_path pretrained --input_file x", "evaluate"),  # which has no classifier
+        ("predict", "--model_path pretrained --text x", "predict mlm"),
+        ("predict", "--model_path pretrained --pair x y", "predict"),
+        ("predict", "--text x --model_path", "predict mlm"),
+        ("predict", "--model_path embedder --input_file x", "predict"),
+        ("export", "--model_path embedder --output_dir x", "export embedding"),
+        ("export", "--model_path embedder --format onnx", "export embedding"),  # which refuses the flag
+        ("export", "--model_path trained --tresholt 1", "export"),
+    ],
+)
+def test_the_folder_and_the_flags_choose_the_form(world, monkeypatch, command, words, form):
+    monkeypatch.chdir(world)
+    forms = [name for name in COMMANDS if name.split()[0] == command]
+    flags = {name: flag_names(config_class_of(COMMANDS[name])) for name in forms}
+    assert form_of_model(words.split(), flags) == form
+
+
+def test_an_exported_model_is_evaluated_as_its_trained_one(world, tmp_path):
+    for name in ("trained", "exported"):
+        out = str(tmp_path / f"{name}.json")
+        files = {"report": str(tmp_path / name), "robustness": "order", "robustness_rows": 10}
+        config = EvaluateConfig(str(world / name), str(world / "pairs.tsv"), out, bootstrap=0, **files)
+        evaluate_pair(config)
+    trained, exported = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("trained", "exported")
+    )
+    assert exported.pop("computed_by") == "paddle" and "fused" in trained.pop("kernels")
+    assert exported["accuracy"] == trained["accuracy"] and exported["confusion"] == trained["confusion"]
+    assert exported["loss"] == pytest.approx(trained["loss"], rel=1e-5)
+    assert exported["robustness"]["kinds"][0]["flips"] == trained["robustness"]["kinds"][0]["flips"]
+    assert set(exported) == set(trained) and (tmp_path / "exported" / "report.html").is_file()
+
+
+def test_predictions_of_both_folders_are_the_same(world, tmp_path):
+    found = []
+    for name in ("trained", "exported"):
+        out = tmp_path / name
+        predict_pair(PredictConfig(str(world / name), str(world / "pairs.tsv"), str(out), scores=True))
+        found.append(np.loadtxt(out, skiprows=1))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name, flags, message",
+    [
+        (
+            "exported",
+            {"max_seq_len": 64},
+            "max_seq_len=64 is for a trained model, and .*exported is an exported one",
+        ),
+        ("exported", {"kernels": "plain"}, "kernels plain is for a trained model"),
+        (
+            "trained",
+            {"backend": "onnx"},
+            "backend onnx is for an exported model, and .*trained is a trained one",
+        ),
+    ],
+)
+def test_a_flag_of_the_other_kind_is_refused(world, name, flags, message):
+    config = PredictConfig(str(world / name), str(world / "pairs.tsv"), str(world / "out"), **flags)
+    with pytest.raises(InputError, match=message):
+        predict_pair(config)
+
+
+def test_nothing_is_saved_into_an_exported_folder(world):
+    pairs = str(world / "pairs.tsv")
+    config = EvaluateConfig(str(world / "exported"), pairs, save_temperature=True, calibrate_on=pairs)
+    with pytest.raises(
+        InputError, match="is an exported model, into which nothing is saved; evaluate the tr"
+    ):
+        evaluate_pair(config)
+
+
+def test_evaluate_prints_and_keeps_only_what_is_asked_for(world, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["evaluate", "--model_path", str(world / "exported"), "--input_file", str(world / "pairs.tsv")]
+    assert _run([*words, "--bootstrap", "0"]) is None
+    assert json.loads(capsys.readouterr().out)["rows"] == 40 and not list(tmp_path.iterdir())
+    _run([*words, "--bootstrap", "0", "--report", "report"])
+    assert {path.name for path in (tmp_path / "report").iterdir()} >= {"report.json", "report.html"}
+    capsys.readouterr()
+    _run([*words, "--bootstrap", "0", "--report", "report"])
+    done = capsys.readouterr()
+    assert "nothing to do" in done.err and json.loads(done.out)["rows"] == 40
