@@ -4,7 +4,6 @@ import gzip
 import json
 
 import pytest
-from tiny_corpus import write_vocab
 
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.files.errors import InputError
@@ -22,7 +21,9 @@ def config_of(folder, input_path, **flags):
 
 @pytest.fixture
 def folder(tmp_path):
-    write_vocab(tmp_path)
+    tokens = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", *dict.fromkeys(TEXT.replace("\n", ""))]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "a.txt").write_text(TEXT, encoding="utf-8")
     (tmp_path / "raw" / "b.txt.gz").write_bytes(gzip.compress(TEXT.encode() * 2))
