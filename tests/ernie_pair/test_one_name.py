@@ -38,7 +38,7 @@ THINGS = {
 }
 # Flags whose default, where they have one, is not the same everywhere, and why.
 DEFAULTS = {
-    "batch_size max_seq_len eval_freq checkpoint_steps logging_freq max_steps grad_clip seed": "of the recipes",
+    "batch_size max_seq_len eval_freq checkpoint_steps logging_freq max_steps grad_clip seed": "recipes",
     "best_metric": "of classes, of vectors, and what the kind of labels says",
     "binary_head hidden_size intermediate_size model_type pooling symmetric": "as the folder, or a value",
     "device": "an exported model runs on the CPU",
