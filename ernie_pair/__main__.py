@@ -149,13 +149,13 @@ COMMANDS = {
         "Measure the masked-language-model loss on held-out text",
     ),
     "board": (
-        "ernie_pair.dashboard.board",
+        "ernie_pair.report.board",
         "board",
         "BoardConfig",
         "Show the curves of several runs in VisualDL",
     ),
     "plot": (
-        "ernie_pair.dashboard.plot_runs",
+        "ernie_pair.report.plot_runs",
         "plot",
         "PlotConfig",
         "Draw the curves of runs as a picture, or as a page that compares them",

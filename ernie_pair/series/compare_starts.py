@@ -18,7 +18,6 @@ from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS, best_of
-from ernie_pair.dashboard.curves import open_runs
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pair.config.named_models import parse_named_models
@@ -31,6 +30,7 @@ from ernie_pair.pair.targets.metrics import refuse_undefined
 from ernie_pair.pretrain.filling.evaluate_mlm import measure_masked_loss
 from ernie_pair.pretrain.filling.fill_mask import load_pretrained
 from ernie_pair.report.page import Made
+from ernie_pair.report.plot_runs import open_runs
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.child_command import ChildCommand
 from ernie_pair.runtime.processes.console import start_console

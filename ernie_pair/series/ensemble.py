@@ -16,7 +16,6 @@ from paddle import nn
 
 from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.dashboard.curves import short_names
 from ernie_pair.inference.scores import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
@@ -32,6 +31,7 @@ from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.targets.metrics import METRICS, measure
 from ernie_pair.report.page import Table
+from ernie_pair.report.plot_runs import short_names
 from ernie_pair.score.evaluation.calibration import fit_temperature, is_at_the_end
 from ernie_pair.score.evaluation.evaluate_pair import refuse_one_class, with_asked_precision
 from ernie_pair.score.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of

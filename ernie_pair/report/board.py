@@ -16,12 +16,11 @@ from data_tools.files.errors import counted
 from data_tools.files.installation import import_optional
 from data_tools.options.options import Options, option
 from ernie_pair.checkpoint.run_folder import EVENTS
-from ernie_pair.dashboard.curves import LAST, Run, curves_of, metrics_of, open_runs
-from ernie_pair.dashboard.plot_runs import RUNS_HELP, shown_flag
-from ernie_pair.report import chart as probability_counts
+from ernie_pair.report.plot_runs import LAST, RUNS_HELP, Run, curves_of, metrics_of, open_runs, shown_flag
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.train import probability_counts
 from ernie_pair.train.run_log import read_all_events
 
 FLAGS_TAG = "flags"
