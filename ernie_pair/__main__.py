@@ -259,13 +259,13 @@ COMMANDS = {
     "cross-validate": (
         "ernie_pair.series.cross_validate",
         "cross_validate_command",
-        "ernie_pair.series.cross_validation_report:CrossValidateConfig",
+        "ernie_pair.series.config:CrossValidateConfig",
         "Cross-validate a classifier: every pair is predicted once",
     ),
     "search-params": (
         "ernie_pair.series.search_params",
         "search_params_command",
-        "ernie_pair.series.search_space:SearchParamsConfig",
+        "ernie_pair.series.config:SearchParamsConfig",
         "Search for the best training flags",
     ),
     "compare models": (

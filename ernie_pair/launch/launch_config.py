@@ -44,8 +44,7 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_un
 from ernie_pair.runtime.gpu.cards import why_no_gpu
 from ernie_pair.runtime.processes.console import dry_log_dir
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.series.cross_validation_report import CrossValidateConfig
-from ernie_pair.series.search_space import SearchParamsConfig
+from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 GPUS = re.compile(r"\d+(,\d+)*")

@@ -38,8 +38,7 @@ from ernie_pair.score.evaluation.evaluation import Answers, Fitted, Scored, eval
 from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.score.export.export_pair import Source, judging_of, publish_export
 from ernie_pair.series.config import EnsembleConfig
-from ernie_pair.series.metric_table import SHOWN, defined, metric_cells, points_of
-from ernie_pair.series.series import report_series
+from ernie_pair.series.series import SHOWN, defined, metric_cells, points_of, report_series
 from ernie_pair.train.process_group import SingleProcess
 from ernie_pair.train.reporters import refuse_missing
 

@@ -19,14 +19,14 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import read_json_object, write_json
+from data_tools.files.json_file import as_read, read_json_object, write_json
 from data_tools.files.results import MAKER, Results, files_of, followed
 from ernie_pair.checkpoint.run_folder import run_id_of
 from ernie_pair.models.labels import Labels
@@ -34,6 +34,7 @@ from ernie_pair.models.source import ModelSource
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.targets.metrics import METRICS
 from ernie_pair.pair.train.trainer import PairTrainer, TrainResult
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
@@ -42,7 +43,6 @@ from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
-from ernie_pair.series.metric_table import Point
 from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.reporters import open_reporters
@@ -50,6 +50,9 @@ from ernie_pair.train.reporters import open_reporters
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
 Plan = Dict[str, object]
 Result = TypeVar("Result")
+Metrics = Dict[str, float]
+Point = Tuple[int, Metrics]  # the step of a reporter, and values by their names
+SHOWN = ("accuracy", "f1", "auc", "loss")  # on the terminal
 
 logger = logging.getLogger(__name__)
 
@@ -88,11 +91,12 @@ class Series:
         ``of_older``: what plans of before a key was there mean. Raises InputError, and writes nothing, when
         the folder holds runs of another plan.
         """
-        plan = with_older_plan(self.path, plan, self._mark, self._kind, of_older or {})
+        plan = with_older_plan(self.path, as_read(plan), self._mark, self._kind, of_older or {})
         self._results = results = self._results_of(plan, followed(self.path))
-        there = {os.path.relpath(path, followed(self.path).parent): path for path in results.outputs}
+        there = [path for path in results.outputs if path.is_file()]
         with published(self.path) as (draft,):
-            write_json(draft, results.about({name: path for name, path in there.items() if path.is_file()}))
+            folder = followed(self.path).parent
+            write_json(draft, results.about({os.path.relpath(path, folder): path for path in there}))
         self._older_record.unlink(missing_ok=True)
 
     def published(self):
@@ -236,3 +240,22 @@ def report_series(
             reporter.scalars(shown, step)
     for reporter in reporters:
         reporter.close()
+
+
+def defined(metrics: Mapping[str, Optional[float]]) -> Dict[str, Optional[float]]:
+    """Return METRICS as JSON can hold them: what is undefined, as auc of one class is, is None."""
+    values = {name: metrics[name] for name in METRICS}
+    return {n: value if value is not None and math.isfinite(value) else None for n, value in values.items()}
+
+
+def metric_cells(metrics: Mapping[str, Optional[float]], undefined: str) -> str:
+    """Return the cells of SHOWN for the terminal; ``undefined`` stands for a metric without a value."""
+    values = [metrics.get(name) for name in SHOWN]
+    return "  ".join((undefined if value is None else f"{value:.4f}").rjust(8) for value in values)
+
+
+def points_of(name: str, each: Sequence[Metrics], together: str, mean: Mapping[str, Any]) -> List[Point]:
+    """Return the points of ``name``/METRIC of each run, by its number, and of ``together``/METRIC of all."""
+    points = [(n, {f"{name}/{m}": v for m, v in metrics.items()}) for n, metrics in enumerate(each, start=1)]
+    known = {f"{together}/{m}": mean[m] for m in METRICS if mean[m] is not None}
+    return [*points, (len(each), known)]
