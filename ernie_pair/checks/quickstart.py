@@ -21,10 +21,8 @@ from data_tools.text.sample import SMALLEST_DATA_SET
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import default_device
-from ernie_pair.runtime.processes.child_command import ChildCommand
+from ernie_pair.runtime.processes.child_command import ChildCommand, Words, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
-
-Words = List[str]
 
 # fmt: off
 # A model of two narrow layers: it learns on a CPU within minutes.
@@ -129,11 +127,6 @@ class SmallLine:
             )
         paths = {"model_path": models[-1], "input_file": self.folder / "sample" / "pairs" / "test.tsv"}
         return words_of(command, **paths, output_file=output, device=self.device)
-
-
-def words_of(*command: str, **flags) -> Words:
-    """Return the words of a command and its flags, as `ernie-pair` takes them."""
-    return [*command, *(f"--{name}={value}" for name, value in flags.items())]
 
 
 STARTS = {"pair": "pretrained", "pair_scratch": "from scratch"}

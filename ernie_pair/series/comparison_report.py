@@ -1,6 +1,5 @@
 """The results of a comparison: means, deviations, and the significance of the differences."""
 
-import json
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from data_tools.files.errors import counted
+from data_tools.files.json_file import write_json
 from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
 from ernie_pair.pair.targets.metrics import METRICS, describe_single_class, find_single_class
 from ernie_pair.report.chart import Draw, draw_chart, draw_picture
@@ -203,7 +203,7 @@ def write_comparison(
         "domain": domain,
     }
     text, picture = files
-    text.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(text, content)
     panels = panels_of(comparison, domain)
     picture.write_bytes(draw_picture(panels, len(panels), "png"))
 

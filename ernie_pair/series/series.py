@@ -125,6 +125,18 @@ def with_older_plan(path: Path, plan: Plan, mark: str, kind: str, of_older: Plan
     return plan
 
 
+def refuse_other_classes(flag: str, labels: Dict[str, Labels], cure: str) -> Labels:
+    """Return the labels of all models, {name in ``flag``: its own}. Raises InputError if they differ."""
+    (first, known), *others = labels.items()
+    for name, theirs in others:
+        if theirs.names != known.names:
+            raise InputError(
+                f"--{flag}: {first} tells {', '.join(known.names)} apart and {name} "
+                f"{', '.join(theirs.names)}; {cure}"
+            )
+    return known
+
+
 def sha256_of_weights(source: ModelSource) -> str:
     """Return the SHA-256 of the weights, of each file that holds some, in hex."""
     return " ".join(map(sha256_of_file, source.weight_files)) or "random weights"
