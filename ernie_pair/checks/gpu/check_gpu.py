@@ -98,10 +98,15 @@ def run_step(step: Step, lab: Lab, data: SmallData, show: Callable[[Case], None]
     began = time.monotonic()
     planned = step.plan(lab, data)
     lab.deadline = began + step.limit
-    cases: Dict[str, Optional[Case]] = {one.name: _left_out(one, step, lab) for one in planned}
-    for case in filter(None, cases.values()):
+    cases: Dict[str, Case] = {}
+    if lab.is_lost and step.number > 0:
+        reason = hide_private(f"there is no GPU to check: {lab.machine.why_no_gpu}")
+        cases = {one.name: Case(one.name, NOT_RUN, reason) for one in planned}
+    else:
+        cases = {one.name: Case(one.name, NEEDS, f"needs {one.needs}") for one in planned if one.needs}
+    for case in cases.values():
         show(case)
-    due = [one for one in planned if cases[one.name] is None]
+    due = [one for one in planned if one.name not in cases]
     executor = ThreadPoolExecutor(1 if step.is_timed else lab.lanes)
     try:
         for future in as_completed([executor.submit(_run, one) for one in due]):
@@ -113,14 +118,8 @@ def run_step(step: Step, lab: Lab, data: SmallData, show: Callable[[Case], None]
         raise
     finally:
         executor.shutdown(cancel_futures=True)
-    return StepOutcome(step.number, step.title, list(filter(None, cases.values())), time.monotonic() - began)
-
-
-def _left_out(planned: Planned, step: Step, lab: Lab) -> Optional[Case]:
-    if lab.is_lost and step.number > 0:
-        reason = f"there is no GPU to check: {lab.machine.why_no_gpu}"
-        return Case(planned.name, NOT_RUN, hide_private(reason))
-    return Case(planned.name, NEEDS, f"needs {planned.needs}") if planned.needs else None
+    in_order = [cases[one.name] for one in planned]
+    return StepOutcome(step.number, step.title, in_order, time.monotonic() - began)
 
 
 def _run(planned: Planned) -> Case:
