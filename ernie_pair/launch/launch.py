@@ -84,7 +84,6 @@ def launch(words: Sequence[str]) -> None:
         if config.is_auto:
             config, flags = choose_processes(words, config, flags)
         command = launcher_words(config, flags)
-    sys.stderr.write(f"{shown(command)}\n")
-    sys.stderr.flush()
+    print(shown(command), file=sys.stderr, flush=True)
     sys.stdout.flush()
     os.execve(sys.executable, command, {**os.environ, **environment_of(config)})

@@ -6,10 +6,9 @@ import signal
 import socket
 import tempfile
 import threading
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, Sequence, Tuple
+from typing import Any, Dict, List, Literal, Sequence, Tuple
 from unittest.mock import patch
 
 from data_tools.files.errors import counted
@@ -177,7 +176,9 @@ def board(config: BoardConfig) -> None:
         follower = threading.Thread(target=_follow, args=(records, config.refresh, stopped), daemon=True)
         try:
             names = [run.name for run in runs]
-            with _standing_in(folder):  # VisualDL shows the paths of its records: these are the names
+            before = Path.cwd()
+            os.chdir(folder)  # VisualDL shows the paths of its records: these are the names
+            try:
                 server = _server_of(config, names, listener)
                 follower.start()
                 address = address_of(listener)
@@ -186,22 +187,14 @@ def board(config: BoardConfig) -> None:
                 logger.info("%s: %s", counted(len(names), "run"), ", ".join(names))
                 logger.info("open %s%s; Ctrl-C ends it", address, FIRST_PAGE)
                 _serve(server)
+            finally:
+                os.chdir(before)
         finally:
             stopped.set()
             if follower.ident is not None:
                 follower.join()
             records.close()
     logger.info("stopped")
-
-
-@contextmanager
-def _standing_in(folder: str) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -> Any:

@@ -46,7 +46,17 @@ def open_runs(outs: Sequence[str]) -> List[Run]:
 
     Raises InputError for a folder that holds none.
     """
-    folders = {folder.resolve(): folder for out in outs for folder in find_runs(Path(out))}
+    folders: Dict[Path, Path] = {}
+    for out in map(Path, outs):
+        if not out.is_dir():
+            raise InputError(f"{out} is not a folder; give the --output_dir of a run")
+        runs = list(_runs_in(out, DEPTH))
+        if not runs:
+            raise InputError(
+                f"{out} holds no run: there is no {EVENTS} with an event in it or below it; give the "
+                "--output_dir of pretrain, train, distill or train-embedding"
+            )
+        folders.update((folder.resolve(), folder) for folder in runs)
     return [
         Run(
             name,
@@ -57,19 +67,6 @@ def open_runs(outs: Sequence[str]) -> List[Run]:
         )
         for name, folder in zip(short_names(list(folders)), folders.values())
     ]
-
-
-def find_runs(out: Path) -> List[Path]:
-    """Return ``out`` if it is a run, otherwise the folders below it that are. Raises InputError."""
-    if not out.is_dir():
-        raise InputError(f"{out} is not a folder; give the --output_dir of a run")
-    runs = list(_runs_in(out, DEPTH))
-    if not runs:
-        raise InputError(
-            f"{out} holds no run: there is no {EVENTS} with an event in it or below it; give the "
-            "--output_dir of pretrain, train, distill or train-embedding"
-        )
-    return runs
 
 
 def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
@@ -200,12 +197,6 @@ def best_of(curve: Curve, metric: str, flags: Mapping[str, object]) -> Tuple[flo
     return best, curve.steps[curve.values.index(best)]
 
 
-def last_of(run: Run, split: str, metric: str) -> Optional[float]:
-    """Return the last finite value of ``metric`` that a run logged on ``split``, None if there is none."""
-    values = [e[metric] for e in run.events if e["split"] == split and is_finite(e.get(metric))]
-    return float(values[-1]) if values else None
-
-
 # Distinguishable with colour blindness: they differ in lightness, and repeat with another line style.
 COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#0e7490", "#be123c", "#a16207", "#475569")
 LINES = ("-", "--", ":")
@@ -217,13 +208,6 @@ COLUMNS = 2  # in a picture
 def charts_of(runs: Sequence[Run], metrics: Sequence[str]) -> List[Chart]:
     """Draw a chart of each metric, without a legend: the page has one for all."""
     return [draw_chart(metric, partial(_draw, curves_of(runs, metric), {}), "") for metric in metrics]
-
-
-def picture_of(runs: Sequence[Run], metrics: Sequence[str], kind: str) -> bytes:
-    """Draw the metrics as one picture, svg or png, with the names of the runs below."""
-    labels = {n: drawn_text(run.name, f"run {n + 1}") for n, run in enumerate(runs)}
-    panels = [(metric, partial(_draw, curves_of(runs, metric), labels)) for metric in metrics]
-    return draw_picture(panels, min(COLUMNS, len(panels)), kind)
 
 
 def colour_of(run: int) -> str:
@@ -268,30 +252,29 @@ BEST_NOTE = "valid: the best of the curve, and its step in brackets; train and t
 SAME_NOTE = "The others are equal in all runs, as far as the runs say."
 
 
-class First(NamedTuple):
-    """What a page shows before the runs: its ``title``, tables and charts."""
+def page_of(
+    runs: Sequence[Run],
+    requested: Sequence[str],
+    made: Made,
+    title: str = "",
+    tables: Sequence[Table] = (),
+    charts: Sequence[Chart] = (),
+) -> str:
+    """Return an HTML page of the runs that needs no other file, with the ``requested`` metrics, if any.
 
-    title: str = ""
-    tables: Sequence[Table] = ()
-    charts: Sequence[Chart] = ()
-
-
-RUNS_ALONE = First()
-
-
-def page_of(runs: Sequence[Run], requested: Sequence[str], made: Made, first: First = RUNS_ALONE) -> str:
-    """Return an HTML page of the runs that needs no other file, with the ``requested`` metrics, if any."""
+    ``title``, ``tables`` and ``charts``: what it shows before the runs.
+    """
     metrics = chosen_metrics(runs, requested, MOST_CHARTS)
     machine = [] if requested else [name for name in metrics_of(runs) if name in LAST]
     return render_page(
         TEMPLATE,
-        title=first.title or ("Run" if len(runs) == 1 else "Runs compared"),
-        first=first,
+        title=title or ("Run" if len(runs) == 1 else "Runs compared"),
+        first={"tables": tables, "charts": charts},
         runs=[
             {"name": run.name, "colour": colour_of(number), "line": CSS_LINES[line_of(number)]}
             for number, run in enumerate(runs)
         ],
-        results=results_of(runs, metrics[:MOST_RESULTS])._replace(title="Runs" if first.title else "Results"),
+        results=results_of(runs, metrics[:MOST_RESULTS])._replace(title="Runs" if title else "Results"),
         charts=charts_of(runs, metrics),
         machine_charts=charts_of(runs, machine),
         flags=flag_table(runs),
@@ -311,10 +294,9 @@ def results_of(runs: Sequence[Run], metrics: Sequence[str]) -> Table:
     rows: List[List[object]] = []
     for number, run in enumerate(runs):
         cells = [_cell(drawn.get((split, metric, number)), run.flags, metric) for split, metric in columns]
-        speed = last_of(run, "train", SPEED)
-        rows.append(
-            [run.name, run.started[:MINUTES], run.step, *cells, None if speed is None else f"{speed:,.1f}"]
-        )
+        speeds = [e[SPEED] for e in run.events if e["split"] == "train" and is_finite(e.get(SPEED))]
+        speed = f"{speeds[-1]:,.1f}" if speeds else None
+        rows.append([run.name, run.started[:MINUTES], run.step, *cells, speed])
     return Table("Results", heads, rows, BEST_NOTE)
 
 
@@ -397,7 +379,10 @@ def plot(config: PlotConfig) -> None:
     if config.kind == "html":
         content = page_of(runs, requested, Made()).encode("utf-8")
     else:
-        content = picture_of(runs, chosen_metrics(runs, requested, MOST_PANELS), config.kind)
+        labels = {n: drawn_text(run.name, f"run {n + 1}") for n, run in enumerate(runs)}
+        metrics = chosen_metrics(runs, requested, MOST_PANELS)
+        panels = [(metric, partial(_draw, curves_of(runs, metric), labels)) for metric in metrics]
+        content = draw_picture(panels, min(COLUMNS, len(panels)), config.kind)
     with results.published() as (draft,):
         draft.write_bytes(content)
     print(f"wrote {config.output}: {counted(len(runs), 'run')}, {', '.join(run.name for run in runs)}")

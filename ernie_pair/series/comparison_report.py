@@ -13,7 +13,7 @@ from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
 from ernie_pair.pair.targets.metrics import METRICS, describe_single_class, find_single_class
 from ernie_pair.report.chart import Draw, draw_chart, draw_picture
 from ernie_pair.report.page import Made, Table
-from ernie_pair.report.plot_runs import First, Run, page_of
+from ernie_pair.report.plot_runs import Run, page_of
 from ernie_pair.score.evaluation.evaluation import CountedRows
 
 FILES = ("compare.json", "compare.png", "compare.html")
@@ -270,7 +270,7 @@ def page_of_comparison(comparison: Comparison, domain: Domain, runs: Sequence[Ru
     """Return an HTML page that needs no other file: the comparison, and the curves and flags of ``runs``."""
     charts = [draw_chart(title, draw, "") for title, draw in panels_of(comparison, domain)]
     tables = [table_of_starts(comparison, domain), table_of_differences(comparison)]
-    return page_of(runs, [], made, First(TITLE, tables, charts))
+    return page_of(runs, [], made, TITLE, tables, charts)
 
 
 def table_of_starts(comparison: Comparison, domain: Domain) -> Table:

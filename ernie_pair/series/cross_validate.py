@@ -16,10 +16,8 @@ from data_tools.files.progress import CountProgress
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import refuse_no_classes
-from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.config.target_flags import chosen_labels
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
@@ -36,19 +34,15 @@ from ernie_pair.series.series import (
     SHOWN,
     Metrics,
     OneRun,
-    Plan,
-    Ranks,
-    Series,
+    PairSeries,
     defined,
     metric_cells,
     pair_source,
     points_of,
     read_logits,
     report_series,
-    sha256_of_weights,
     unfinished,
 )
-from ernie_pair.train.reporters import refuse_missing
 
 FOLDS = "folds.tsv"
 # fmt: off
@@ -173,22 +167,14 @@ def cross_validate_command(config: CrossValidateConfig) -> None:
     cross_validate(config)
 
 
-class _CrossValidation:
+class _CrossValidation(PairSeries):
     """The input of a cross-validation, divided; opened by every rank alike. Folds are counted from 0."""
 
     def __init__(self, config: CrossValidateConfig):
-        refuse_missing(config.reporters)
-        self.config, self.ranks = config, Ranks(config)
-        self.source = open_model(
-            config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch
-        )
-        self.labels = chosen_labels(config, self.source.spec)
+        about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, FOLDS, *FILES)
+        super().__init__(about, config, files, "train_file", "dev_file")
         refuse_no_classes(self.labels, config.model_name_or_path, "cross-validate")
-        inputs = {"train_file": config.train_file, "dev_file": config.dev_file}
-        files = (PREDICTIONS, FOLDS, *FILES)
-        self.series = Series("cross-validate", "cross-validation", "folds", config, files, inputs)
-        self.ranks.on_first(self.series.refuse_foreign)
-        self.output_dir, self.names = self.series.folder, self.labels.names
+        self.config, self.names = config, self.labels.names
         self.pairs = self._read("train")
         self.dev = self._read("dev") if config.dev_file else None
         self.folds = make_folds(self.pairs, self.names, config.folds, config.group_by, config.seed)
@@ -198,7 +184,7 @@ class _CrossValidation:
     def _read(self, split: str) -> Pairs:
         source = pair_source(self.config, split, self.labels)
         pairs = source.read()
-        rejected = self.output_dir / f"{split}{ENDING}" if self.ranks.world.is_first else None
+        rejected = self.output_dir / f"{split}{ENDING}" if self.world.is_first else None
         tell_rejected(source.name, pairs.bad, len(pairs), rejected)
         return pairs
 
@@ -211,11 +197,11 @@ class _CrossValidation:
         return self.output_dir / "folds" / f"fold-{number + 1}-{name}.jsonl"
 
     def make(self) -> CrossValidation:
-        self.ranks.on_first(self._begin)
+        self.on_first(self._begin)
         numbers = range(self.config.folds)
         files = [self._run(number) / PREDICTIONS for number in numbers]
         runs = [str(file.parent) for file in files]
-        for number in unfinished(runs, lambda number: bool(self.ranks.on_first(files[number].is_file))):
+        for number in unfinished(runs, lambda number: bool(self.on_first(files[number].is_file))):
             self._make(number)
         logits = np.zeros((len(self.pairs), len(self.names)))  # log p, by the fold that has not seen the row
         for number in numbers:
@@ -224,8 +210,8 @@ class _CrossValidation:
         result = measure_folds(
             logits, self.pairs.known_labels, self.folds, self.config, self.output_dir / PREDICTIONS
         )
-        self.ranks.on_first(partial(self._publish, result, logits))
-        if self.ranks.world.is_first:
+        self.on_first(partial(self._publish, result, logits))
+        if self.world.is_first:
             print("\n".join(lines_of_folds(result)))
         return result
 
@@ -237,7 +223,8 @@ class _CrossValidation:
         config, labels = self.config, self.pairs.known_labels
         share = 0.0 if config.dev_file else config.dev_share
         parts = [rows_of_fold(self.folds, labels, n, share, config.seed) for n in range(config.folds)]
-        self.series.keep(self._plan())
+        own = {item.name for item in fields(PairConfig)} | {"folds", "group_by", "dev_share", "best_metric"}
+        self.keep(config, {name: getattr(config, name) for name in sorted(own - WITHOUT_EFFECT)})
         keep_config(self.output_dir, "cross-validate", config)
         for number, rows in enumerate(parts):
             for name, picked in rows._asdict().items():
@@ -245,16 +232,6 @@ class _CrossValidation:
                     self._write_missing(self._part(number, name), self.pairs, picked.tolist())
         if self.dev is not None:
             self._write_missing(self._part(0, "dev"), self.dev, range(len(self.dev)))
-
-    def _plan(self) -> Plan:
-        config = self.config
-        own = {item.name for item in fields(PairConfig)} | {"folds", "group_by", "dev_share", "best_metric"}
-        flags: Dict[str, Any] = {name: getattr(config, name) for name in sorted(own - WITHOUT_EFFECT)}
-        flags["train_file (sha256)"] = self.pairs.sha256
-        flags["model (sha256)"] = sha256_of_weights(self.source)
-        if config.dev_file:
-            flags["dev_file (sha256)"] = pair_source(config, "dev", self.source.spec.labels).sha256()
-        return flags
 
     def _write_missing(self, path: Path, pairs: Pairs, rows: Sequence[int]) -> None:
         if path.is_file():
@@ -275,7 +252,7 @@ class _CrossValidation:
             with published(self._run(number) / PREDICTIONS) as (draft,):
                 _write_lines(draft, prediction_lines([decide(logits)], self.names, True, deque()))
 
-        self.ranks.on_first(write_predictions)
+        self.on_first(write_predictions)
 
     def _publish(self, result: CrossValidation, logits: np.ndarray) -> None:
         config, left_out = self.config, [row.place for row in self.pairs.bad]

@@ -21,9 +21,7 @@ from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of, refuse_locked
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import changed_flags
-from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.config.target_flags import chosen_labels
 from ernie_pair.pair.targets.ranking_metrics import training_groups
 from ernie_pair.pair.targets.target_metrics import chosen_metric
 from ernie_pair.pair.train.parts import total_steps
@@ -32,12 +30,9 @@ from ernie_pair.report.page import Table, render_page, table_line
 from ernie_pair.series.config import SearchParamsConfig
 from ernie_pair.series.series import (
     OneRun,
-    Plan,
-    Ranks,
-    Series,
+    PairSeries,
     pair_source,
     report_series,
-    sha256_of_weights,
 )
 from ernie_pair.series.study import (
     Choice,
@@ -51,7 +46,6 @@ from ernie_pair.series.study import (
     require_optuna,
     space_of,
 )
-from ernie_pair.train.reporters import refuse_missing
 
 LOCK, TRIALS = "search.lock", "trials"
 OWN_BEST = rf"{TRIALS}/trial-\d{{4,}}/best-[A-Za-z0-9_.-]+"  # where OUT/best leads
@@ -87,32 +81,25 @@ def search_params(config: SearchParamsConfig) -> SearchResult:
     return _Search(config).make()
 
 
-class _Search:
+class _Search(PairSeries):
     """A search, opened by every rank alike; rank 0 alone knows its study."""
 
     def __init__(self, config: SearchParamsConfig):
         require_optuna()
-        source = open_model(
-            config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch
-        )
-        labels = chosen_labels(config, source.spec)
-        metric = chosen_metric(config.best_metric, labels.target)
-        self.config, self.source = replace(config, best_metric=metric), source
         self.space = space_of(config)
-        refuse_missing(config.reporters)
-        self.ranks = Ranks(config)
-        inputs = {name: getattr(config, name) for name in ("train_file", "dev_file", "space")}
-        self.series = Series("search-params", "search", MARK, config, FILES, inputs)
-        self.ranks.on_first(self.series.refuse_foreign)
-        self.output_dir = self.series.folder
-        self.rows_of_epoch = _rows_of_epoch(config, labels)
+        about = ("search-params", "search", MARK)
+        super().__init__(about, config, FILES, "train_file", "dev_file", "space")
+        self.config = replace(config, best_metric=chosen_metric(config.best_metric, self.labels.target))
+        self.rows_of_epoch = _rows_of_epoch(config, self.labels)
         self.study: Any = None
         self.trial: Optional[Trial] = None
-        self.ranks.on_first(self._begin)
+        self.on_first(self._begin)
 
     def _begin(self) -> None:
         refuse_locked(self.output_dir / LOCK)
-        self.series.keep(self._plan())
+        flags = asdict(self.config).items()
+        plan = {name: value for name, value in flags if name not in WITHOUT_EFFECT}
+        self.keep(self.config, {MARK: as_plan(self.space), **plan})
         self._lock = RunLock(self.output_dir / LOCK)
         try:
             keep_config(self.output_dir, "search-params", self.config)
@@ -121,25 +108,17 @@ class _Search:
             self._lock.release()
             raise
 
-    def _plan(self) -> Plan:
-        flags = asdict(self.config).items()
-        plan: Plan = {MARK: as_plan(self.space)}
-        plan.update((name, value) for name, value in flags if name not in WITHOUT_EFFECT)
-        for split in ("train", "dev"):
-            plan[f"{split}_file (sha256)"] = pair_source(self.config, split, None).sha256()
-        return {**plan, "model (sha256)": sha256_of_weights(self.source)}
-
     def make(self) -> SearchResult:
         try:
             while True:
-                drawn = self.ranks.on_first(self._draw)
+                drawn = self.on_first(self._draw)
                 if drawn is None:
                     break
                 self._make(**drawn)
-                self.ranks.on_first(self._publish)
-            return self._result(self.ranks.on_first(self._finish))
+                self.on_first(self._publish)
+            return self._result(self.on_first(self._finish))
         finally:
-            if self.ranks.world.is_first and self.study is not None:
+            if self.world.is_first and self.study is not None:
                 self._lock.release()
 
     def _draw(self) -> Optional[Dict[str, Any]]:
@@ -162,14 +141,14 @@ class _Search:
                     OneRun(config, [TrialCallback(self.trial, self.config.best_metric)]).train()
                 except NumbersError as error:
                     reason = message_of(error)
-        self.ranks.on_first(partial(self._record, number, reason))
+        self.on_first(partial(self._record, number, reason))
 
     def _config_of(self, number: int, params: Dict[str, Any]) -> TrainConfig:
         """Return the flags of a trial's run. Raises InputError if they exclude each other."""
         cache = self.config.cache_dir or str(self.output_dir / "cache")  # of encoded pairs, for all trials
         changes = {**params, "output_dir": str(self._folder(number)), "cache_dir": cache}
         config = self.config.config_of(changes)
-        steps = total_steps(config, self.rows_of_epoch(config), self.ranks.world)
+        steps = total_steps(config, self.rows_of_epoch(config), self.world)
         freq = max(1, math.ceil(steps / self.config.evaluations))
         return self.config.config_of({**changes, "eval_freq": freq})
 
@@ -180,14 +159,14 @@ class _Search:
         assert self.trial is not None  # this is rank 0
         value = self.trial.best_value(self.config.lower_is_better)
         if self.trial.is_pruned:
-            self.study.prune(number)
+            self.study.end(number, None)
             logger.info("trial %d is pruned", number)
         elif reason or value is None or not math.isfinite(value):
             reason = reason or f"its {self.config.best_metric} has no value"
-            self.study.fail(number, reason)
+            self.study.end(number, None, reason)
             logger.warning("trial %d has failed, and the search continues: %s", number, reason)
         else:
-            self.study.complete(number, value)
+            self.study.end(number, value)
             logger.info("trial %d: %s %.4f", number, self.config.best_metric, value)
 
     def _publish(self) -> Optional[Outcome]:
@@ -220,7 +199,7 @@ class _Search:
         return {"outcomes": [list(each) for each in outcomes], "best": best.number}
 
     def _result(self, end: Optional[Dict[str, Any]]) -> SearchResult:
-        assert end is not None  # rank 0 has sent it to all
+        assert end is not None  # rank 0 has sent it to all, as JSON
         trials = [Outcome(*each) for each in end["outcomes"]]
         trials = [each._replace(curve={int(n): v for n, v in each.curve.items()}) for each in trials]
         best = trials[end["best"] - 1]

@@ -19,7 +19,20 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+)
 
 import numpy as np
 
@@ -30,8 +43,9 @@ from data_tools.files.json_file import as_read, read_json_object, write_json
 from data_tools.files.results import MAKER, Results, files_of, followed
 from ernie_pair.checkpoint.run_folder import run_id_of
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.source import ModelSource
+from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pair.config.target_flags import chosen_labels
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.targets.metrics import METRICS
@@ -43,12 +57,14 @@ from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
+from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
 from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.reporters import open_reporters
+from ernie_pair.train.reporters import open_reporters, refuse_missing
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
 Plan = Dict[str, object]
+SeriesConfig = Union[CrossValidateConfig, SearchParamsConfig]
 Result = TypeVar("Result")
 Metrics = Dict[str, float]
 Point = Tuple[int, Metrics]  # the step of a reporter, and values by their names
@@ -167,14 +183,32 @@ def unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[
         seconds.append(time.monotonic() - started)
 
 
-class Ranks:
-    """The processes that make the runs of a series, all of them together; one without a launcher."""
+class PairSeries:
+    """A series of runs of `ernie-pair train` from one model, each made by all ranks; one without a launcher.
 
-    def __init__(self, config: PairConfig):
+    Opened by every rank alike; the first alone writes. ``about``: command, kind and mark of its `Series`.
+    """
+
+    def __init__(self, about: Tuple[str, str, str], config: SeriesConfig, files: Sequence[str], *inputs: str):
+        refuse_missing(config.reporters)
         self.world = launched_world()
         start_console(self.world)
         start_device(config.device, self.world, config)
         self._group = join_process_group(self.world)
+        kind_of_model, is_new = config.model_type or "", config.from_scratch
+        self.source = open_model(config.model_name_or_path, model_type=kind_of_model, from_scratch=is_new)
+        self.labels = chosen_labels(config, self.source.spec)
+        paths = {flag: getattr(config, flag) for flag in inputs}
+        self.series = Series(*about, config, files, paths)
+        self.output_dir = self.series.folder
+        self.on_first(self.series.refuse_foreign)
+
+    def keep(self, config: SeriesConfig, plan: Plan) -> None:
+        """Write the record, with the hashes of the pairs and of the model in ``plan``."""
+        for split in ("train", "dev"):
+            if getattr(config, f"{split}_file"):
+                plan[f"{split}_file (sha256)"] = pair_source(config, split, None).sha256()
+        self.series.keep({**plan, "model (sha256)": sha256_of_weights(self.source)})
 
     def on_first(self, action: Callable[[], Result]) -> Optional[Result]:
         """Run ``action`` on rank 0, and return what it returns there, a JSON value, on every rank.

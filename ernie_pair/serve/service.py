@@ -2,7 +2,6 @@
 
 import asyncio
 import ipaddress
-import json
 import logging
 import math
 import time
@@ -33,9 +32,7 @@ from ernie_pair.serve.request import (
     BODIES,
     TOP_K,
     Limits,
-    RankQuestion,
     RefusedError,
-    SearchQuestion,
     pairs_of,
     rank_question_of,
     read_body,
@@ -64,7 +61,7 @@ class Numbers:
         self._pairs = new(Counter, "pairs", "Pairs that were answered.")
         self._seconds = new(Histogram, "request_seconds", "Time to the answer.", buckets=SECONDS)
         self._endpoints = EndpointTimes(here)
-        self._batches = new(Histogram, "batch_pairs", "Pairs in one call of the model.", buckets=PAIRS)
+        self.batches = new(Histogram, "batch_pairs", "Pairs in one call of the model.", buckets=PAIRS)
         self._waiting = new(Gauge, "waiting_pairs", "Pairs in the queue.")
         ProcessCollector(registry=here)
 
@@ -77,10 +74,6 @@ class Numbers:
             self._endpoints.observe(endpoint, seconds)
         else:
             self._errors.inc()
-
-    def called(self, pairs: int) -> None:
-        """Count a call of the model with so many pairs."""
-        self._batches.observe(pairs)
 
     def text(self, waiting: int) -> bytes:
         """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
@@ -148,7 +141,7 @@ class Service:
         self, predictor: PairPredictor, batching: Batching, limits: Limits, texts: Optional[TextRecall] = None
     ):
         self.predictor, self.limits, self.numbers, self.texts = predictor, limits, Numbers(), texts
-        self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.called)
+        self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.batches.observe)
         recall: Any = None if texts is None else texts.recall
         self.recall = MicroBatcher(recall, batching, part_of=lambda hits, mine: hits[mine])
         self._running = AsyncExitStack()
@@ -227,20 +220,18 @@ class Service:
         classes = [int(number) for number in answer.classes]
         return {"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs)
 
-    async def _ranked(self, question: RankQuestion) -> Reply:
+    async def _ranked(self, question: Tuple[str, List[str], int]) -> Reply:
         try:
             refuse_unrankable(len(self.predictor.exported.labels), "the model")
         except ValueError as error:
             raise RefusedError(422, str(error)) from None
         query, candidates, top_k = question
         scores = await self._scores([(query, text) for text in candidates])
-        ranking = [
-            {"place": place, "text": candidates[place], "score": round(float(scores[place]), DIGITS)}
-            for place in best_places(scores, top_k)
-        ]
+        best = [(place, round(float(scores[place]), DIGITS)) for place in best_places(scores, top_k)]
+        ranking = [{"place": place, "text": candidates[place], "score": score} for place, score in best]
         return {"ranking": ranking}, len(candidates)
 
-    async def _found(self, question: SearchQuestion) -> Reply:
+    async def _found(self, question: Tuple[str, Optional[int], Optional[float]]) -> Reply:
         assert self.texts is not None  # otherwise there is no such route
         query, top_k, threshold = question
         try:
@@ -308,9 +299,8 @@ class Service:
 
     async def page(self) -> HTMLResponse:
         """Answer with the HTML page to try two sentences, to rank candidates and to search the index."""
-        return HTMLResponse(
-            PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": PAGE_POLICY}
-        )
+        content = PAGE.read_text(encoding="utf-8")
+        return HTMLResponse(content, headers={"Content-Security-Policy": PAGE_POLICY})
 
 
 def error_content(reason) -> Dict[str, str]:
@@ -335,10 +325,8 @@ class HostCheck:
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if all(map(self._is_allowed, given)):
             return await self.app(scope, receive, send)
-        reason = f"the service is not called {given[0][:60]}; name it with --allowed_hosts"
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": MISDIRECTED, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps({"error": reason}).encode()})
+        content = error_content(f"the service is not called {given[0][:60]}; name it with --allowed_hosts")
+        await JSONResponse(content, MISDIRECTED, {"connection": "close"})(scope, receive, send)
 
     def _is_allowed(self, given: str) -> bool:
         text = given.strip().lower()  # of [::1]:8000 the host is ::1

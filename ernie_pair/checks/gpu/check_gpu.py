@@ -13,7 +13,6 @@ A verdict is passed, failed, needs (said: what is missing here) or not run.
 
 import json
 import math
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -225,7 +224,9 @@ def check_gpu(config: CheckGpuConfig) -> None:
         with published(*config.outputs) as (results, page):
             write_json(results, report)
             page.write_text(page_of(report), encoding="utf-8")
-    _say(f"\n{report['summary']}\nreport: {config.outputs[0]}, and as a page {config.outputs[1]}")
+    print(
+        f"\n{report['summary']}\nreport: {config.outputs[0]}, and as a page {config.outputs[1]}", flush=True
+    )
     errors = (case.error for step in outcomes for case in step.cases if case.verdict in (FAILED, NOT_RUN))
     error = next((error for error in errors if isinstance(error, ErniePairError)), None)
     if error is not None:
@@ -244,15 +245,15 @@ def _run_check(
     def show(case: Case) -> None:
         why = f": {case.said}" if case.said else ""
         taken = f" ({case.seconds:.0f} s; {clock()} in all)" if case.seconds else ""
-        _say(f"{SHOWN[case.verdict]:<8} {case.name}{why}{taken}")
+        print(f"{SHOWN[case.verdict]:<8} {case.name}{why}{taken}", flush=True)
 
     folder = tempfile.TemporaryDirectory(prefix=FOLDER)
     with folder as name, Lab(Path(name), config.device, config.quick) as lab:
         lab.machine = read_machine(lab)
-        _say(lab.machine.words)
+        print(lab.machine.words, flush=True)
         data, outcomes = SmallData(lab), []
         for place, step in enumerate(chosen, start=1):
-            _say(f"\n[{place}/{len(chosen)}] step {step.number}: {step.title} ({clock()})")
+            print(f"\n[{place}/{len(chosen)}] step {step.number}: {step.title} ({clock()})", flush=True)
             outcomes.append(run_step(step, lab, data, show))
     return outcomes, lab.machine
 
@@ -287,8 +288,3 @@ def _report(
         "machine": machine.facts(),
         "steps": [step.facts() for step in outcomes],
     }
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
