@@ -14,7 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 from data_tools.files.errors import ErniePairError, InputError, LostProcessError, MachineError, NumbersError
 from ernie_pair.checks.gpu.lab import Lab, error_in_logs, losses_of, train_events
@@ -402,81 +402,65 @@ LAYOUTS: Dict[str, Tuple[Flags, Flags]] = {
     "data parallel, bf16 O1": (BF16, {"dp_degree": 2, "micro_batch_size": 8}),
 }
 QUICK_LAYOUTS = ("sharded optimizer",)
-OFFLOAD: Flags = {"sharding": "stage2", "sharding_offload": "true"}
 STAGE2: Dict[str, Tuple[Flags, Flags]] = {
     "stage 2": ({}, {"sharding": "stage2"}),
-    "stage 2, offload": ({**FP16, **O2, "init_loss_scaling": 1024}, OFFLOAD),
+    "stage 2, offload": (
+        {**FP16, **O2, "init_loss_scaling": 1024},
+        {"sharding": "stage2", "sharding_offload": "true"},
+    ),
 }
+TWO_GPUS: Flags = {"gpus": "0,1"}
 LOSS_SECONDS = 120.0  # after a process was killed, until the run must have ended
 
 
 def plan_layouts(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of step 4."""
     where = ", on the CPU" if lab.lacks(2) else ""
-    device = {"device": "cpu" if where else "gpu"}
-    launcher: Flags = {"processes": "2"} if where else {"gpus": "0,1"}
-
-    def compare_pretraining(name: str, flags: Flags, layout: Flags) -> Figures:
-        sizes = {**flags, **device, "max_steps": LAYOUT_STEPS, "global_batch_size": SAMPLES}
-        kind = "pretraining in half precision" if flags else "pretraining"
-        one = partial(_losses, lab, f"one {kind}", data.pretrain_words, sizes)
-        two = _losses(lab, name, data.pretrain_words, {**sizes, **layout}, launcher)
-        return _compare_layouts(two, lab.once(f"one process, {kind}", one), NEARLY if flags else CLOSE)
-
-    def compare_pairs() -> Figures:
-        sizes = {**device, "max_steps": LAYOUT_STEPS}
-        one = _losses(lab, "one pairs", data.train_words, {**sizes, "batch_size": SAMPLES})
-        two = _losses(lab, "pairs", data.train_words, {**sizes, "batch_size": SAMPLES // 2}, launcher)
-        return _compare_layouts(two, one, CLOSE)
-
-    return [
-        *(
-            Planned(
-                f"pretraining, {name}{'' if flags is BF16 else where}",
-                partial(compare_pretraining, name, flags, layout),
-                lab.lacks(2, "bfloat16") if flags is BF16 else "",
-            )
-            for name, (flags, layout) in LAYOUTS.items()
-            if not lab.quick or name in QUICK_LAYOUTS
-        ),
-        Planned(f"pairs, data parallel{where}", compare_pairs),
-        Planned(f"a lost process ends the run{where}", partial(_lose_a_process, lab, data, device, launcher)),
-    ]
+    device: Flags = {"device": "cpu" if where else "gpu"}
+    launcher: Flags = {"processes": "2"} if where else TWO_GPUS
+    cases = []
+    for name, (flags, layout) in LAYOUTS.items():
+        if not lab.quick or name in QUICK_LAYOUTS:
+            both = {**flags, **device, "global_batch_size": SAMPLES}
+            run = partial(_compare, lab, data.pretrain_words, name, both, {}, {**layout, **launcher})
+            needs = lab.lacks(2, "bfloat16") if flags else ""
+            cases.append(Planned(f"pretraining, {name}{'' if flags else where}", run, needs))
+    one, two = {"batch_size": SAMPLES}, {"batch_size": SAMPLES // 2, **launcher}
+    pairs = partial(_compare, lab, data.train_words, "pairs", device, one, two)
+    lose = partial(_lose_a_process, lab, data, device, launcher)
+    cases.append(Planned(f"pairs, data parallel{where}", pairs))
+    return [*cases, Planned(f"a lost process ends the run{where}", lose)]
 
 
 def plan_stage2(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of step 5: sharded training of pairs against plain data parallelism."""
-
-    def compare(name: str, flags: Flags, layout: Flags) -> Figures:
-        sizes = {**flags, "max_steps": LAYOUT_STEPS, "device": "gpu", "batch_size": SAMPLES // 2}
-        gpus: Flags = {"gpus": "0,1"}
-        plain = _losses(lab, f"plain {name}", data.train_words, sizes, gpus)
-        sharded = _losses(lab, name, data.train_words, {**sizes, **layout}, gpus)
-        return _compare_layouts(sharded, plain, NEARLY if flags else CLOSE)
-
-    return [
-        Planned(name, partial(compare, name, flags, layout), lab.lacks(2, "float16"))
-        for name, (flags, layout) in STAGE2.items()
-    ]
+    cases = []
+    for name, (flags, layout) in STAGE2.items():
+        both = {**flags, "device": "gpu", "batch_size": SAMPLES // 2, **TWO_GPUS}
+        run = partial(_compare, lab, data.train_words, name, both, {}, layout)
+        cases.append(Planned(name, run, lab.lacks(2, "float16")))
+    return cases
 
 
-def _losses(
-    lab: Lab, name: str, command: Command, flags: Flags, launcher: Optional[Flags] = None
-) -> List[float]:
-    """Return the losses of a run: of one process, or of those that the ``launcher`` starts."""
-    output = lab.folder / "layouts" / name.replace(" ", "_").replace(",", "")
-    try:
-        words = command(output, **flags, **(launcher or {}))
-        lab.run(["launch", *words] if launcher else words)
-    except ErniePairError as error:
-        raise error_in_logs(output, error) from None
-    return losses_of(output)
+def _compare(lab: Lab, command: Command, name: str, both: Flags, one: Flags, other: Flags) -> Figures:
+    """Compare the losses of two runs of a command, with the flags ``both`` and with ``one`` or ``other``.
 
+    Those with flags of launch are started by it. What several layouts are compared with runs once.
+    """
 
-def _compare_layouts(losses: List[float], wanted: List[float], most: float) -> Figures:
-    return {
-        "largest relative difference": _difference("losses of two processes differ", losses, wanted, most)
-    }
+    def losses_with(kind: str, flags: Flags) -> List[float]:
+        output = lab.folder / "layouts" / "".join(c if c.isalnum() else "_" for c in kind)
+        try:
+            words = command(output, **both, **flags, max_steps=LAYOUT_STEPS)
+            lab.run(["launch", *words] if {"gpus", "processes"} & {*both, *flags} else words)
+        except ErniePairError as error:
+            raise error_in_logs(output, error) from None
+        return losses_of(output)
+
+    kind = f"one {command.__name__} {both} {one}"
+    wanted, losses = lab.once(kind, partial(losses_with, kind, one)), losses_with(name, other)
+    what, most = "losses of two processes differ", NEARLY if "use_amp" in both else CLOSE
+    return {"largest relative difference": _difference(what, losses, wanted, most)}
 
 
 def _lose_a_process(lab: Lab, data: SmallData, device: Flags, launcher: Flags) -> Figures:
