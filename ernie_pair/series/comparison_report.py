@@ -77,20 +77,17 @@ def compare(
     drawn = _drawn_means(rows_of, len(labels), len(seeds), samples)
     names, intervals = list(logits), {name: _intervals(drawn[name]) for name in logits}
     chance = {"accuracy": float(np.bincount(labels).max() / len(labels)), "auc": 0.5}
-    at_chance = {name: _at_chance(intervals[name], chance) for name in names}
+    at_chance = {}
+    for name, of_metric in intervals.items():  # a metric without value (nan) is not above chance
+        flags = {metric: not of_metric[metric][0] > chance[metric] for metric in AT_CHANCE}
+        flags["f1"] = all(flags.values())
+        at_chance[name] = [metric for metric in SHOWN if flags[metric]]
     differences = []
     for one, other in combinations(names, 2):
-        spread = drawn[one] - drawn[other]
-        differences.append(
-            Difference(
-                one,
-                other,
-                _named((values[one] - values[other]).mean(axis=0)),
-                _intervals(spread),
-                _named((spread <= 0).mean(axis=0)),
-                {metric: [name for name in (one, other) if metric in at_chance[name]] for metric in SHOWN},
-            )
-        )
+        mean, spread = _named((values[one] - values[other]).mean(axis=0)), drawn[one] - drawn[other]
+        both = {metric: [name for name in (one, other) if metric in at_chance[name]] for metric in SHOWN}
+        not_above_0 = _named((spread <= 0).mean(axis=0))
+        differences.append(Difference(one, other, mean, _intervals(spread), not_above_0, both))
     return Comparison(
         len(labels),
         seeds,
@@ -107,13 +104,6 @@ def compare(
 
 def _intervals(drawn: np.ndarray) -> Dict[str, List[float]]:
     return {name: percentile_interval(drawn[:, place]) for place, name in enumerate(METRICS)}
-
-
-def _at_chance(intervals: Dict[str, List[float]], chance: Metrics) -> List[str]:
-    """Return those of SHOWN that are not above chance; a metric without value (nan) is not above it."""
-    flags = {name: not intervals[name][0] > chance[name] for name in AT_CHANCE}
-    flags["f1"] = all(flags.values())
-    return [name for name in SHOWN if flags[name]]
 
 
 def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -261,7 +261,10 @@ class _CrossValidation(PairSeries):
         with self.series.published() as (predictions, folds, *report):
             lines = prediction_lines([decide(logits)], self.names, True, deque(left_out))
             _write_lines(predictions, lines)
-            _write_lines(folds, _fold_lines(self.folds, set(left_out)))
+            numbers, groups = (each.tolist() for each in (self.folds.fold + 1, self.folds.group))
+            places = np.setdiff1d(np.arange(len(numbers) + len(left_out)), left_out).tolist()
+            lines = (f"{place}\t{fold}\t{group}\n" for place, fold, group in zip(places, numbers, groups))
+            _write_lines(folds, ["index\tfold\tgroup\n", *lines])  # the place is that in the input
             write_report(report, evaluation, answers, config.worst_rows, [table_of_folds(result)])
         points = points_of("fold", result.folds, "mean", result.mean)
         report_series(config.reporters, self.output_dir, asdict(config), points)
@@ -273,11 +276,3 @@ class _CrossValidation(PairSeries):
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(lines)
-
-
-def _fold_lines(folds: Folds, left_out: Collection[int]) -> Iterator[str]:
-    """Yield a header, then the place of each good row in the input, its fold from 1 and its group."""
-    yield "index\tfold\tgroup\n"
-    places = (place for place in range(len(folds.fold) + len(left_out)) if place not in left_out)
-    for place, fold, group in zip(places, folds.fold.tolist(), folds.group.tolist()):
-        yield f"{place}\t{fold + 1}\t{group}\n"

@@ -159,14 +159,14 @@ class _Search(PairSeries):
         assert self.trial is not None  # this is rank 0
         value = self.trial.best_value(self.config.lower_is_better)
         if self.trial.is_pruned:
-            self.study.end(number, None)
+            self.study.prune(number)
             logger.info("trial %d is pruned", number)
         elif reason or value is None or not math.isfinite(value):
             reason = reason or f"its {self.config.best_metric} has no value"
-            self.study.end(number, None, reason)
+            self.study.fail(number, reason)
             logger.warning("trial %d has failed, and the search continues: %s", number, reason)
         else:
-            self.study.end(number, value)
+            self.study.complete(number, value)
             logger.info("trial %d: %s %.4f", number, self.config.best_metric, value)
 
     def _publish(self) -> Optional[Outcome]:

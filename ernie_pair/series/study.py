@@ -275,13 +275,18 @@ class Study:
         startup = self._config.startup_trials
         self._study.sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup)
 
-    def end(self, number: int, value: Optional[float], reason: str = "") -> None:
-        """Note that a trial has ended: with its best metric, before its time, or without one for a reason."""
-        states = self._optuna.trial.TrialState
-        if reason:
-            self._storage.set_trial_user_attr(self._id_of(number), FAILED, reason)
-        state = states.FAIL if reason else states.PRUNED if value is None else None
-        self._study.tell(number - 1, value, state)
+    def complete(self, number: int, value: float) -> None:
+        """Note that a trial has ended with its best metric ``value``."""
+        self._study.tell(number - 1, value)
+
+    def prune(self, number: int) -> None:
+        """Note that a trial was ended before its time."""
+        self._study.tell(number - 1, state=self._optuna.trial.TrialState.PRUNED)
+
+    def fail(self, number: int, reason: str) -> None:
+        """Note that a trial has no metric, and why."""
+        self._storage.set_trial_user_attr(self._id_of(number), FAILED, reason)
+        self._study.tell(number - 1, state=self._optuna.trial.TrialState.FAIL)
 
     def outcomes(self) -> List[Outcome]:
         """Return all trials, in the order in which they were begun."""
