@@ -46,8 +46,12 @@ QUANTILES = (0.5, 0.99)
 LATEST = 2048  # answers of an endpoint that its quantiles cover
 
 
-class Numbers:
-    """The numbers of one service since its start, which /metrics reports to Prometheus."""
+class Numbers(Collector):
+    """The numbers of one service since its start, which /metrics reports to Prometheus.
+
+    It collects one of them itself, the median and the 99th percentile of the latest answers of each endpoint:
+    prometheus_client's own Summary has no quantiles, and those of a histogram are no finer than its buckets.
+    """
 
     def __init__(self):
         self._registry = here = CollectorRegistry()
@@ -60,7 +64,10 @@ class Numbers:
         self._errors = new(Counter, "errors", "Requests that were answered with 4xx or 5xx.")
         self._pairs = new(Counter, "pairs", "Pairs that were answered.")
         self._seconds = new(Histogram, "request_seconds", "Time to the answer.", buckets=SECONDS)
-        self._endpoints = EndpointTimes(here)
+        self._latest: Dict[str, Deque[float]] = defaultdict(lambda: deque(maxlen=LATEST))
+        self._counts: Counts[str] = Counts()
+        self._sums: Dict[str, float] = defaultdict(float)
+        here.register(self)
         self.batches = new(Histogram, "batch_pairs", "Pairs in one call of the model.", buckets=PAIRS)
         self._waiting = new(Gauge, "waiting_pairs", "Pairs in the queue.")
         ProcessCollector(registry=here)
@@ -69,47 +76,31 @@ class Numbers:
         """Count a finished request, with its HTTP status, its pairs and its time."""
         self._requests.labels(str(status)).inc()
         self._seconds.observe(seconds)
-        if status == 200:
-            self._pairs.inc(pairs)
-            self._endpoints.observe(endpoint, seconds)
-        else:
+        if status != 200:
             self._errors.inc()
-
-    def text(self, waiting: int) -> bytes:
-        """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
-        self._waiting.set(waiting)
-        return generate_latest(self._registry)
-
-
-class EndpointTimes(Collector):
-    """The median and the 99th percentile of the latest answers of each endpoint, as a summary.
-
-    prometheus_client's own Summary has no quantiles, and those of a histogram are no finer than its buckets.
-    """
-
-    def __init__(self, registry: CollectorRegistry):
-        self._latest: Dict[str, Deque[float]] = defaultdict(lambda: deque(maxlen=LATEST))
-        self._counts: Counts[str] = Counts()
-        self._sums: Dict[str, float] = defaultdict(float)
-        registry.register(self)
-
-    def observe(self, endpoint: str, seconds: float) -> None:
-        """Count an answer of status 200 and its time."""
+            return
+        self._pairs.inc(pairs)
         self._latest[endpoint].append(seconds)
         self._counts[endpoint] += 1
         self._sums[endpoint] += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the summary, when prometheus_client asks for it."""
+        """Yield the summary of the endpoints, when prometheus_client asks for it."""
         words = f"Time to an answer of status 200; the quantiles are those of the latest {LATEST}."
-        found = Metric(f"{NAMESPACE}_endpoint_seconds", words, "summary")
+        summary = Metric(f"{NAMESPACE}_endpoint_seconds", words, "summary")
         for endpoint, latest in sorted(self._latest.items()):
             labels, ordered = {"endpoint": endpoint}, sorted(latest)
             for share in QUANTILES:
-                found.add_sample(found.name, {**labels, "quantile": str(share)}, quantile(ordered, share))
-            found.add_sample(f"{found.name}_count", labels, self._counts[endpoint])
-            found.add_sample(f"{found.name}_sum", labels, self._sums[endpoint])
-        yield found
+                value = quantile(ordered, share)
+                summary.add_sample(summary.name, {**labels, "quantile": str(share)}, value)
+            summary.add_sample(f"{summary.name}_count", labels, self._counts[endpoint])
+            summary.add_sample(f"{summary.name}_sum", labels, self._sums[endpoint])
+        yield summary
+
+    def text(self, waiting: int) -> bytes:
+        """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
+        self._waiting.set(waiting)
+        return generate_latest(self._registry)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

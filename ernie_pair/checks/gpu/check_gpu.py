@@ -74,13 +74,8 @@ class StepOutcome(NamedTuple):
 
     def facts(self) -> Dict[str, Any]:
         """Return the part of the report about it."""
-        return {
-            "number": self.number,
-            "title": self.title,
-            "verdict": self.verdict,
-            "seconds": round(self.seconds, 1),
-            "cases": [case.facts() for case in self.cases],
-        }
+        facts = {"number": self.number, "title": self.title, "verdict": self.verdict}
+        return {**facts, "seconds": round(self.seconds, 1), "cases": [case.facts() for case in self.cases]}
 
 
 def first_failure(steps: Sequence[StepOutcome]) -> Optional[str]:

@@ -4,7 +4,7 @@ H rows, W columns, V vocabulary; B batch, S sequence, N heads, D per head.
 """
 
 import math
-from typing import Callable, Dict, Iterator, List, NamedTuple
+from typing import Callable, Dict, List, NamedTuple
 
 import numpy as np
 
@@ -46,17 +46,14 @@ def compare_kernels(capability=None) -> List[KernelResult]:
     major = 0 if capability is None else capability[0]
     results = []
     for dtype in LIMITS if capability is not None else ("float32",):
+        kernels: List[Callable] = [matmul, softmax, layer_norm, embedding_gradient, gather_gradient]
+        if dtype == "float32":
+            kernels.append(adamw)
+        elif major >= ATTENTION_CAPABILITY:
+            kernels.append(flash_attention)
         if major >= LEAST_CAPABILITY[dtype]:
-            results += [_compare(kernel, dtype) for kernel in _kernels_of(dtype, major)]
+            results += [_compare(kernel, dtype) for kernel in kernels]
     return results
-
-
-def _kernels_of(dtype: str, major: int) -> Iterator[Callable]:
-    yield from (matmul, softmax, layer_norm, embedding_gradient, gather_gradient)
-    if dtype == "float32":
-        yield adamw
-    elif major >= ATTENTION_CAPABILITY:
-        yield flash_attention
 
 
 def _compare(kernel: Callable, dtype: str) -> KernelResult:
