@@ -171,9 +171,16 @@ def board(config: BoardConfig) -> None:
     import_optional("visualdl", "cpu")
     runs = open_runs(config.outs)
     with listen(config.host, config.port) as listener, tempfile.TemporaryDirectory(prefix="board-") as folder:
-        records = BoardRecords(Path(folder), runs)
-        stopped = threading.Event()
-        follower = threading.Thread(target=_follow, args=(records, config.refresh, stopped), daemon=True)
+        records, stopped = BoardRecords(Path(folder), runs), threading.Event()
+
+        def follow() -> None:
+            try:
+                while not stopped.wait(config.refresh):
+                    records.follow()
+            except OSError as error:
+                logger.warning("the runs are no longer followed: %s", error)
+
+        follower = threading.Thread(target=follow, daemon=True)
         try:
             names = [run.name for run in runs]
             before = Path.cwd()
@@ -242,12 +249,3 @@ def _serve(server: Any) -> None:
         server.server_close()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _follow(records: BoardRecords, refresh: float, stopped: threading.Event) -> None:
-    while not stopped.wait(refresh):
-        try:
-            records.follow()
-        except OSError as error:
-            logger.warning("the runs are no longer followed: %s", error)
-            return

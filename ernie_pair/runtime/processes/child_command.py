@@ -52,8 +52,8 @@ class ChildCommand:
         if log is None:
             self._process = subprocess.Popen(command, env=environment)
             return
-        with open(log, "a", encoding="utf-8") as said:
-            self._process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+        with open(log, "a", encoding="utf-8") as output:
+            self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
 
     def __enter__(self) -> "ChildCommand":
         return self
