@@ -35,11 +35,10 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.score.export.export_config import ExportConfig
     from ernie_pair.score.export.export_pair import export_pair
     from ernie_pair.search.searcher import PairSearcher
+    from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
     from ernie_pair.series.cross_validate import cross_validate
-    from ernie_pair.series.cross_validation_report import CrossValidateConfig
     from ernie_pair.series.ensemble import EnsembleConfig, ensemble
     from ernie_pair.series.search_params import search_params
-    from ernie_pair.series.search_space import SearchParamsConfig
     from ernie_pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.train.hooks import TrainerControl
 
@@ -83,7 +82,7 @@ __all__ = [
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _OFFERED = {
-    "CrossValidateConfig": "ernie_pair.series.cross_validation_report",
+    "CrossValidateConfig": "ernie_pair.series.config",
     "DistillConfig": "ernie_pair.pair.config.distill_config",
     "EmbeddingConfig": "ernie_pair.embedding.train.embedding_config",
     "EmbeddingTrainer": "ernie_pair.embedding.train.embedding_trainer",
@@ -99,7 +98,7 @@ _OFFERED = {
     "PairSearcher": "ernie_pair.search.searcher",
     "PairTokenizer": "ernie_pair.inference.pair_tokenizer",
     "PairTrainer": "ernie_pair.pair.train.trainer",
-    "SearchParamsConfig": "ernie_pair.series.search_space",
+    "SearchParamsConfig": "ernie_pair.series.config",
     "StudentConfig": "ernie_pair.pair.config.distill_config",
     "TextEmbedder": "ernie_pair.inference.embedder",
     "TrainConfig": "ernie_pair.pair.config.pair_config",

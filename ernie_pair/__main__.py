@@ -127,13 +127,13 @@ COMMANDS = {
         "Convert a model folder of transformers for PaddleNLP",
     ),
     "board": (
-        "ernie_pair.dashboard.board",
+        "ernie_pair.report.board",
         "board",
         "BoardConfig",
         "Show the curves of several runs in VisualDL",
     ),
     "plot": (
-        "ernie_pair.dashboard.plot_runs",
+        "ernie_pair.report.plot_runs",
         "plot",
         "PlotConfig",
         "Draw the curves of runs as a picture, or as a page that compares them",
@@ -243,13 +243,13 @@ COMMANDS = {
     "cross-validate": (
         "ernie_pair.series.cross_validate",
         "cross_validate_command",
-        "ernie_pair.series.cross_validation_report:CrossValidateConfig",
+        "ernie_pair.series.config:CrossValidateConfig",
         "Cross-validate a classifier: every pair is predicted once",
     ),
     "search-params": (
         "ernie_pair.series.search_params",
         "search_params_command",
-        "ernie_pair.series.search_space:SearchParamsConfig",
+        "ernie_pair.series.config:SearchParamsConfig",
         "Search for the best training flags",
     ),
     "compare models": (

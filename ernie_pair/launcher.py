@@ -35,10 +35,7 @@ from ernie_pair.runtime.gpu.cards import count_cards, why_no_gpu, without_cards
 from ernie_pair.runtime.paddle_patches.launcher import (
     FailedProcess,
     LaunchEnd,
-    asked_gpus,
-    asked_log,
-    asked_machines,
-    asked_processes,
+    asked_launch,
     keep_launcher_quiet,
     keep_words_of_scripts,
     private_environment,
@@ -64,10 +61,12 @@ def launch() -> None:
     the CPU are given none.
     """
     keep_words_of_scripts()
-    refuse_absent_gpus(asked_gpus())
-    if not asked_gpus():
-        os.environ.update(environment_of_processes(asked_processes(), is_cpu_asked(sys.argv)))
-    machines, master = asked_machines()
+    asked = asked_launch()
+    refuse_absent_gpus(asked.devices)
+    if not asked.devices:
+        processes = int(asked.nproc_per_node or 0)
+        os.environ.update(environment_of_processes(processes, is_cpu_asked(sys.argv)))
+    machines, master = int(str(asked.nnodes).partition(":")[0]), asked.master or ""  # the fewest of a range
     if machines == 1 and not (master or os.environ.get("PADDLE_MASTER")):
         os.environ.setdefault("PORT_RANGE", ports_not_given_by_chance())
     restore_asked_threads()  # Paddle, loaded meanwhile, has set one for all that is started
@@ -75,7 +74,7 @@ def launch() -> None:
     keep_launcher_quiet()
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # and not that of nohup
         signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
-    log = asked_log()
+    log = Path(asked.log_dir, "workerlog.0")  # of the first process
     with dry_logs_removed(), log_shown(log), private_environment(stop_with_the_launcher):
         end = run_launcher()
     leave(end, log.parent)

@@ -55,11 +55,8 @@ BELOW = {
         "ernie_pair/models",
     ),
     "ernie_pair/pair/targets": ("ernie_pair/inference",),
-    "ernie_pair/report": ("ernie_pair/checkpoint",),
-    "ernie_pair/train": (
-        "ernie_pair/models/networks",
-        "ernie_pair/report",
-    ),
+    "ernie_pair/train": ("ernie_pair/models/networks",),
+    "ernie_pair/report": ("ernie_pair/train",),
     "ernie_pair/pair/data": (
         "ernie_pair/pair/targets",
         "ernie_pair/train",
@@ -67,9 +64,9 @@ BELOW = {
     "ernie_pair/checks": (
         "data_tools/samples",
         "ernie_pair/pair/data",
+        "ernie_pair/report",
     ),
     "ernie_pair/checks/gpu": ("ernie_pair/checks",),
-    "ernie_pair/dashboard": ("ernie_pair/train",),
     "ernie_pair/models/networks": ("ernie_pair/inference",),
     "ernie_pair/embedding": (
         "ernie_pair/models/networks",
@@ -87,6 +84,7 @@ BELOW = {
         "ernie_pair/pair/audit",
         "ernie_pair/pair/config",
         "ernie_pair/pair/robustness",
+        "ernie_pair/report",
     ),
     "ernie_pair/score/export": ("ernie_pair/score/evaluation",),
     "ernie_pair/pair/train": ("ernie_pair/score/export",),
@@ -110,7 +108,6 @@ BELOW = {
     "ernie_pair/pretrain": ("ernie_pair/pretrain/convert",),
     "ernie_pair/pretrain/filling": ("ernie_pair/pretrain/convert",),
     "ernie_pair/series": (
-        "ernie_pair/dashboard",
         "ernie_pair/pair/train",
         "ernie_pair/pretrain/filling",
     ),

@@ -80,9 +80,8 @@ def _show(name: str, what: str) -> None:
 def _check_python() -> List[str]:
     _show(PACKAGE, version_of(PACKAGE) or "not installed; this runs from its sources")
     _show("python", f"{platform.python_version()} {sys.executable}")
-    if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
-        return []
-    return [f"Python {platform.python_version()} is not 3.9 to 3.12; create the environment with one of them"]
+    found = f"Python {platform.python_version()} is not 3.9 to 3.12; create the environment with one of them"
+    return [] if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1] else [found]
 
 
 def _extra_here() -> str:
@@ -177,9 +176,8 @@ def _check_cards(cards: List[Card]) -> List[str]:
     defects = list(libraries.faults)
     for card in [] if defects else cards:
         kernels = run_check("kernels", card.number, KERNEL_SECONDS)
-        _show(
-            "kernels", f"{len(kernels.facts.get('errors', ()))} run on GPU {card.number}, compared with numpy"
-        )
+        count = len(kernels.facts.get("errors", ()))
+        _show("kernels", f"{count} run on GPU {card.number}, compared with numpy")
         defects += [f"{card}: {fault}" for fault in kernels.faults]
     return defects
 
@@ -188,11 +186,8 @@ def _check_disk(folder: Path) -> List[str]:
     standing = next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
     free = shutil.disk_usage(standing).free / 1e9
     _show("disk", f"{free:.0f} GB free at {standing}")
-    if free < SMALLEST_DISK_GB:
-        return [
-            f"only {free:.1f} GB are free at {standing}; checkpoints of a base model need {SMALLEST_DISK_GB}"
-        ]
-    return []
+    least = f"only {free:.1f} GB are free at {standing}; checkpoints of a base model need {SMALLEST_DISK_GB}"
+    return [least] if free < SMALLEST_DISK_GB else []
 
 
 def _operator() -> str:

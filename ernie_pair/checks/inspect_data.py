@@ -198,10 +198,10 @@ def _picture(report: MaskReport) -> bytes:
         axes.margins(y=0.1)
         axes.set(ylabel="share")
 
-    panels = {
-        f"length: {report.padding:.1%} padding": draw_lengths,
-        "masked spans": draw_spans,
-        f"mask rate: {report.mask_rate:.2%} of all tokens": draw_rates,
-        "shown in place of a masked token": draw_shown,
-    }
-    return draw_picture(list(panels.items()), 2, "png")
+    panels = [
+        (f"length: {report.padding:.1%} padding", draw_lengths),
+        ("masked spans", draw_spans),
+        (f"mask rate: {report.mask_rate:.2%} of all tokens", draw_rates),
+        ("shown in place of a masked token", draw_shown),
+    ]
+    return draw_picture(panels, 2, "png")

@@ -19,12 +19,12 @@ from data_tools.files.installation import refuse_without_training
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.text.sample import SMALLEST_DATA_SET
 from ernie_pair.checkpoint.run_config import keep_config
+from ernie_pair.checkpoint.run_folder import EVENTS
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import default_device
-from ernie_pair.runtime.processes.child_command import ChildCommand
+from ernie_pair.runtime.processes.child_command import ChildCommand, Words, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
-
-Words = List[str]
+from ernie_pair.train.run_log import read_all_events
 
 # fmt: off
 # A model of two narrow layers: it learns on a CPU within minutes.
@@ -130,11 +130,6 @@ class SmallLine:
         return words_of(command, **paths, output_file=output, device=self.device)
 
 
-def words_of(*command: str, **flags) -> Words:
-    """Return the words of a command and its flags, as `ernie-pair` takes them."""
-    return [*command, *(f"--{name}={value}" for name, value in flags.items())]
-
-
 STARTS = {"pair": "pretrained", "pair_scratch": "from scratch"}
 
 Results = Dict[str, Any]
@@ -146,8 +141,8 @@ def collect_results(folder: Path) -> Results:
         json.loads((folder / path).read_text(encoding="utf-8"))
         for path in ("corpus/text.manifest.json", "pretrain/model_last/MANIFEST.json")
     )
-    lines = (folder / "pretrain/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    valid = [event["lm_loss"] for event in map(json.loads, lines) if event["split"] == "valid"]
+    events = read_all_events(folder / "pretrain" / EVENTS)
+    valid = [event["lm_loss"] for event in events if event["split"] == "valid"]
     return {
         "seed": run["fingerprint"]["seed"],
         "tokens": corpus["tokens"],
@@ -242,8 +237,7 @@ def quickstart(config: QuickstartConfig) -> None:
     keep_config(folder, "quickstart", config)
     with StopSignals():
         for number, step in enumerate(_steps(line), start=1):
-            sys.stderr.write(f"\n[{number}/7] {step.title}\n")
-            sys.stderr.flush()
+            print(f"\n[{number}/7] {step.title}", file=sys.stderr, flush=True)
             _run(step, number, folder / "pair_scratch.log")
     results = collect_results(folder)
     with published(folder / RESULTS) as (draft,):

@@ -1,7 +1,6 @@
 """Check the installation: the findings of doctor, and a tiny run of the main steps in a temporary folder."""
 
 import re
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -75,5 +74,4 @@ def _try(name: str, words: Callable[[], Words], log: Path) -> Optional[ErniePair
 
 
 def _say(verdict: str, what: str) -> None:
-    sys.stdout.write(f"{verdict:<8} {what}\n")
-    sys.stdout.flush()
+    print(f"{verdict:<8} {what}", flush=True)

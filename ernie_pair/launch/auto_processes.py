@@ -109,9 +109,8 @@ def measure(candidates: List[Candidate]) -> Choice:
 
     Raises InputError if none could be timed, and Stopped after a signal, within `StopSignals`.
     """
-    _say(
-        f"--processes auto: timing up to {len(candidates)} ways to use the cores, once for runs like this one"
-    )
+    count = len(candidates)
+    _say(f"--processes auto: timing up to {count} ways to use the cores, once for runs like this one")
     taken: Dict[str, float] = {}
     best, memory = candidates[0], 0
     for candidate in candidates:
@@ -162,8 +161,7 @@ def _shown(seconds: float) -> str:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    print(line, file=sys.stderr, flush=True)
 
 
 # The flags that affect the cost of a step, in both halves; the sizes are those of the candidates.
@@ -194,7 +192,7 @@ def choose_processes(
         )
     with StopSignals(), nothing_kept(config.dry_run):  # the timed processes end with this one
         choice = _choose(config, candidates)
-    sys.stderr.write(f"--processes auto: {choice.reason}\n")
+    _say(f"--processes auto: {choice.reason}")
     chosen = next(one for one in candidates if one.launch.processes == choice.processes)
     return chosen.launch, chosen.flags
 

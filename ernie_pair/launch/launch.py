@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shlex
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from data_tools.files.atomic_files import MOST_CONFIG_BYTES, FileRefusedError, r
 from data_tools.files.errors import InputError
 from data_tools.options.options import Given
 from ernie_pair.launch.auto_processes import choose_processes, environment_of, launcher_words, words_around
-from ernie_pair.launch.launch_config import LaunchConfig, build_launch, read_launch, shown, split_at_target
+from ernie_pair.launch.launch_config import LaunchConfig, build_launch, read_launch, split_at_target
 
 # The flags of launch that mean nothing for a script.
 OF_COMMANDS = {"--command": "chooses a command of ernie-pair", "--config": "is for a command"}
@@ -84,7 +85,6 @@ def launch(words: Sequence[str]) -> None:
         if config.is_auto:
             config, flags = choose_processes(words, config, flags)
         command = launcher_words(config, flags)
-    sys.stderr.write(f"{shown(command)}\n")
-    sys.stderr.flush()
+    print(shlex.join(command), file=sys.stderr, flush=True)
     sys.stdout.flush()
     os.execve(sys.executable, command, {**os.environ, **environment_of(config)})

@@ -16,7 +16,6 @@ train_file: train.tsv
 import math
 import os
 import re
-import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Literal, Optional, Sequence, Tuple, Type, Union
@@ -44,8 +43,7 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_un
 from ernie_pair.runtime.gpu.cards import why_no_gpu
 from ernie_pair.runtime.processes.console import dry_log_dir
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.series.cross_validation_report import CrossValidateConfig
-from ernie_pair.series.search_space import SearchParamsConfig
+from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 GPUS = re.compile(r"\d+(,\d+)*")
@@ -260,7 +258,12 @@ def _read_started(
         fewest = math.prod(max(1, int(str(read_given(degree, int)))) for degree in degrees)
         layout = replace(launch, processes=fewest)
     if started is PretrainConfig:
-        flag_values.setdefault("dp_degree", _groups(layout, flag_values.get("sharding_degree")))
+        # Without --dp_degree: the number of groups that the processes form; a sharding group counts once.
+        sharding: Any = read_given(flag_values.get("sharding_degree", Given("1", "")), int)
+        processes = layout.on_all_machines
+        if sharding > processes:
+            raise InputError(f"--sharding_degree {sharding} is above {processes} processes; lower it")
+        flag_values.setdefault("dp_degree", Given(str(processes // max(sharding, 1)), "--dp_degree"))
     config: Any = build_config(started, flag_values, program)
     launch.refuse_device(config.device, "device" in flag_values)
     if started is PretrainConfig:
@@ -284,22 +287,6 @@ def _entries_of(first: str) -> Tuple[List[Entry], List[Entry]]:
             f"{', '.join(CONFIGS)}"
         )
     return launch_file(first)
-
-
-def _groups(launch: LaunchConfig, sharding: Optional[Given]) -> Given:
-    """Return --dp_degree if it is left out: the number of groups that the processes form.
-
-    A sharding group counts once. Raises InputError if it has more processes than there are.
-    """
-    degree: Any = read_given(sharding, int) if sharding else 1
-    if degree > launch.on_all_machines:
-        raise InputError(f"--sharding_degree {degree} is above {launch.on_all_machines} processes; lower it")
-    return Given(str(launch.on_all_machines // max(degree, 1)), "--dp_degree")
-
-
-def shown(words: Sequence[str]) -> str:
-    """Return the words as one line that can be pasted into a shell."""
-    return " ".join(map(shlex.quote, words))
 
 
 def _split(words: Sequence[str], *config_classes: Type[Options], refuse_unknown: bool = True) -> SplitWords:

@@ -153,38 +153,37 @@ class Asker:
         return line
 
 
-def one_of(*words: str) -> Understand:
-    """Return a function that returns an answer that is one of ``words``, and raises InputError otherwise."""
+def checked(
+    is_right: Callable[[str], object], reason: str, result: Callable[[str], object] = str
+) -> Understand:
+    """Return a function that returns the ``result`` of an answer that ``is_right``.
 
-    def understand(answer: str) -> str:
-        if answer not in words:
-            raise InputError(f"{answer!r} is not one of {', '.join(words)}; answer with one of them")
-        return answer
+    Otherwise it raises InputError: the answer in quotes, and ``reason``.
+    """
+
+    def understand(answer: str) -> object:
+        if not is_right(answer):
+            raise InputError(f"{answer!r} {reason}")
+        return result(answer)
 
     return understand
+
+
+def one_of(*words: str) -> Understand:
+    """Return a function that returns an answer that is one of ``words``, and raises InputError otherwise."""
+    return checked(words.__contains__, f"is not one of {', '.join(words)}; answer with one of them")
 
 
 def at_least(least: int) -> Understand:
     """Return a function that returns an answer as an int of ``least`` or more, else raises InputError."""
-
-    def understand(answer: str) -> int:
-        if not (answer.isascii() and answer.isdecimal() and int(answer) >= least):
-            raise InputError(f"{answer!r} is not a whole number of {least} or more; answer with one")
-        return int(answer)
-
-    return understand
+    reason = f"is not a whole number of {least} or more; answer with one"
+    return checked(lambda a: a.isascii() and a.isdecimal() and int(a) >= least, reason, int)
 
 
 def _gpus(answer: str) -> str:
     numbers = answer.replace(" ", "")
     refuse_bad_gpus(numbers)
     return numbers
-
-
-def _address(answer: str) -> str:
-    if not ADDRESS.fullmatch(answer):
-        raise InputError(f"{answer!r} is not an address; answer with 10.0.0.1:8090 for example")
-    return answer
 
 
 def _model(answer: str) -> str:
@@ -224,34 +223,30 @@ def _folder(answer: str) -> str:
 def _train_set(answers: Answers) -> Optional[str]:
     """Return the name of the set of the training pairs, None where they are a file."""
     train = str(answers["train_file"])
-    return train if PairSource("train_file", train, "train", None).is_file is False else None
+    return None if PairSource("train_file", train, "train", None).is_file else train
 
 
 def _on_gpus(answers: Answers) -> bool:
     return answers["device"] == "gpu"
 
 
-def _has_several_machines(answers: Answers) -> bool:
-    return answers["nnodes"] != 1
-
-
 def _shards(answers: Answers) -> bool:
-    return _on_gpus(answers) and ("," in str(answers.get("gpus", "")) or _has_several_machines(answers))
+    return _on_gpus(answers) and ("," in str(answers.get("gpus", "")) or answers["nnodes"] != 1)
 
 
-def _can_offload(answers: Answers) -> bool:
-    """Return whether the state can lie in the memory of the CPU; see `update_config`."""
-    wanted = {"sharding": "stage2", "amp_dtype": "float16", "gradient_accumulation_steps": 1}
-    return all(answers.get(name) == value for name, value in wanted.items())
-
-
+# With these the state can lie in the memory of the CPU; see `update_config`.
+OF_OFFLOAD = {"sharding": "stage2", "amp_dtype": "float16", "gradient_accumulation_steps": 1}
 QUESTIONS = (
     Question("device", "Run on cpu or gpu?", lambda answers: default_device(), one_of("cpu", "gpu")),
     Question("gpus", "Which GPUs of each machine, 0,1 for example?", "0", _gpus, _on_gpus),
     Question("processes", "How many processes on each machine?", "1", at_least(1), lambda a: not _on_gpus(a)),
     Question("nnodes", "How many machines?", "1", at_least(1)),
     Question(
-        "master", "Address of the first machine, host:port?", None, _address, lambda a: a["nnodes"] != 1
+        "master",
+        "Address of the first machine, host:port?",
+        None,
+        checked(ADDRESS.fullmatch, "is not an address; answer with 10.0.0.1:8090 for example"),
+        lambda answers: answers["nnodes"] != 1,
     ),
     Question(
         "amp_dtype",
@@ -275,7 +270,7 @@ QUESTIONS = (
         "Keep it in the CPU's memory, with float16 weights (O2): yes or no?",
         "no",
         one_of("yes", "no"),
-        _can_offload,
+        lambda answers: all(answers.get(name) == value for name, value in OF_OFFLOAD.items()),
         ("amp_level",),
     ),
     Question(

@@ -1,1 +1,1 @@
-"""The building blocks of all reports: charts, pages, and counts of probabilities."""
+"""Charts, pages, and the curves of runs: a picture, a page that compares them, and a VisualDL board."""

@@ -71,9 +71,15 @@ class AmpFlags(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        self._refuse_flags_without_amp()
+        for name, nothing in OF_AMP_ALONE.items():
+            if getattr(self, name) != nothing and not self.use_amp:
+                raise InputError(
+                    f"--{name} {getattr(self, name)} needs --use_amp true; add it, or leave --{name} out"
+                )
         if self.amp_dtype == "auto" and self.use_amp:
-            object.__setattr__(self, "amp_dtype", self._usual_dtype())
+            capability = gpu_capability() if getattr(self, "device", "cpu") == "gpu" else None
+            has_bfloat16 = capability is not None and capability >= LEAST_CAPABILITY["bfloat16"]
+            object.__setattr__(self, "amp_dtype", "bfloat16" if has_bfloat16 else "float16")
         if self.narrows_weights and self.amp_dtype == "float32":
             raise InputError(
                 "--amp_level O2 keeps the weights in half precision; with --amp_dtype float32 use O1"
@@ -84,23 +90,10 @@ class AmpFlags(Options):
                 "true with --amp_dtype float16 or bfloat16, or leave it out"
             )
 
-    def _refuse_flags_without_amp(self) -> None:
-        for name, nothing in OF_AMP_ALONE.items():
-            if getattr(self, name) != nothing and not self.use_amp:
-                raise InputError(
-                    f"--{name} {getattr(self, name)} needs --use_amp true; add it, or leave --{name} out"
-                )
-
     @classmethod
     def idle_in(cls, values: Mapping[str, object]) -> Collection[str]:
         """Return the AMP flags allowed with --use_amp false; earlier versions wrote amp_dtype: float16."""
         return OF_AMP_ALONE if values.get("use_amp") is False else ()
-
-    def _usual_dtype(self) -> str:
-        """Return the half-precision type of this machine's first GPU; float16 if there is none."""
-        capability = gpu_capability() if getattr(self, "device", "cpu") == "gpu" else None
-        has_bfloat16 = capability is not None and capability >= LEAST_CAPABILITY["bfloat16"]
-        return "bfloat16" if has_bfloat16 else "float16"
 
     def refuse_narrow_sums(self, accumulation_steps: int, batch_flag: str) -> None:
         """Raise InputError if several micro-batches make a step at O2.

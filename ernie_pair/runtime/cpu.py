@@ -8,8 +8,9 @@ import os
 import platform
 import re
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, NoReturn, Optional
+from typing import Iterator, List, NamedTuple, NoReturn, Optional, Tuple
 
 from data_tools.files.errors import InputError
 
@@ -33,7 +34,7 @@ def group_folders(controller: str, root: Path) -> Iterator[Path]:
 def text_of(path: Path) -> str:
     """Return the content of a file; '' if it is missing or not readable."""
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""
 
@@ -62,7 +63,9 @@ def share_of(local_rank: int, local_size: int) -> Share:
     time of the process, or there are fewer cores than processes, all share all.
     """
     cores, quota = usable_cores(), cpu_quota()
-    granted = len(cores) if quota is None else _threads_of(quota, local_size)
+    granted = len(cores)
+    if quota is not None:  # the nearest number; several stay within it: beyond it Linux stops them all
+        granted = max(1, int(quota / local_size) if local_size > 1 else int(quota + 0.5))
     if is_pinned_apart():
         return Share(cores, min(len(cores), granted), is_own=True)
     if quota is not None and quota < len(cores):
@@ -76,8 +79,15 @@ def share_of(local_rank: int, local_size: int) -> Share:
 
 def usable_cores() -> List[int]:
     """Return the cores of the affinity mask, ordered by memory node and physical core."""
-    nodes = _nodes()
-    return sorted(os.sched_getaffinity(0), key=lambda core: (nodes.get(core, 0), _first_sibling(core), core))
+    folders = sorted((ROOT / "sys/devices/system/node").glob("node[0-9]*"))
+    listed = {int(folder.name[4:]): cores_in(text_of(folder / "cpulist")) for folder in folders}
+    nodes = {core: node for node, cores in listed.items() for core in cores}
+
+    def place_of(core: int) -> Tuple[int, int, int]:
+        siblings = ROOT / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
+        return nodes.get(core, 0), min(cores_in(text_of(siblings)), default=core), core
+
+    return sorted(os.sched_getaffinity(0), key=place_of)
 
 
 def is_pinned_apart() -> bool:
@@ -95,29 +105,13 @@ def is_pinned_apart() -> bool:
 
 def cpu_quota() -> Optional[float]:
     """Return how many cores' time the control groups of this process grant; None: no limit."""
-    quotas = [quota for folder in group_folders("cpu", ROOT) for quota in _quotas_in(folder)]
+    quotas = []
+    for folder in group_folders("cpu", ROOT):
+        version_2 = text_of(folder / "cpu.max").split()
+        for words in version_2, [text_of(folder / name).strip() for name in (V1_QUOTA, V1_PERIOD)]:
+            if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
+                quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
-
-
-def _quotas_in(folder: Path) -> Iterator[float]:
-    for quota, period in (
-        (text_of(folder / "cpu.max").split() + ["", ""])[:2],
-        (text_of(folder / V1_QUOTA).strip(), text_of(folder / V1_PERIOD).strip()),
-    ):
-        if quota.isdecimal() and period.isdecimal() and int(quota) and int(period):
-            yield int(quota) / int(period)
-
-
-def _nodes() -> Dict[int, int]:
-    """Return the memory node of every core, as far as it is known."""
-    folders = sorted((ROOT / "sys/devices/system/node").glob("node[0-9]*"))
-    listed = {int(folder.name[4:]): cores_in(text_of(folder / "cpulist")) for folder in folders}
-    return {core: node for node, cores in listed.items() for core in cores}
-
-
-def _first_sibling(core: int) -> int:
-    listed = cores_in(text_of(ROOT / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"))
-    return min(listed, default=core)
 
 
 def cores_in(text: str) -> List[int]:
@@ -135,15 +129,6 @@ def listed_cores(cores: List[int]) -> str:
         else:
             parts.append([core])
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in parts)
-
-
-def _threads_of(quota: float, local_size: int) -> int:
-    """Return the threads of each of ``local_size`` processes under a cpu quota, at least one.
-
-    A single process gets the nearest whole number; several together stay within the quota: beyond it Linux
-    stops them all for the rest of each period.
-    """
-    return max(1, int(quota / local_size) if local_size > 1 else int(quota + 0.5))
 
 
 LEVELS = ("none", "avx2", "avx512", "avx512_bf16", "amx_bf16")  # in the order of their numbers in fused.h
@@ -234,15 +219,13 @@ def free_memory() -> float:
     """Return the bytes that new processes may use; infinity if Linux does not report them."""
     found = re.search(r"MemAvailable:\s*(\d+) kB", text_of(ROOT / "proc/meminfo"))
     of_machine = int(found[1]) * 1024.0 if found else float("inf")
-    return min([of_machine, *(free for folder in group_folders("memory", ROOT) for free in _free_in(folder))])
-
-
-def _free_in(folder: Path) -> Iterator[float]:
-    for names in FILES:
+    free = [of_machine]
+    for folder, names in product(group_folders("memory", ROOT), FILES):
         limit, taken = (text_of(folder / name).strip() for name in names[:2])
         if limit.isdecimal() and taken.isdecimal():
             cached = re.search(rf"^{names[2]} (\d+)$", text_of(folder / "memory.stat"), re.M)
-            yield max(0.0, float(limit) - float(taken) + float(cached[1] if cached else 0))
+            free.append(max(0.0, float(limit) - float(taken) + float(cached[1] if cached else 0)))
+    return min(free)
 
 
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # as <malloc.h> numbers them

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Dict, Optional
 
-from ernie_pair.runtime.cpu import Share, cpu_quota, listed_cores, share_of
+from ernie_pair.runtime.cpu import Share, cpu_quota, listed_cores, share_of, text_of
 
-THREADS = "OMP_NUM_THREADS"
+THREADS, PROC = "OMP_NUM_THREADS", Path("/proc")
 LAUNCHER = re.compile(r"paddle\.distributed|paddle/distributed|fleetrun|ernie_pair\.launcher")
 PATH_OF = {"avx512": "7", "avx2": "5"}
 
@@ -43,24 +43,17 @@ def _environment_of_launcher() -> Optional[Dict[str, str]]:
     """Return the environment that the launcher of this process was started with; None: unknown."""
     process = str(os.getppid())
     while process not in ("0", "1"):
-        environment, words = _environment_of(process), _text(f"{process}/cmdline")
+        environment, words = _environment_of(process), text_of(PROC / process / "cmdline")
         if environment is None or "PADDLE_TRAINER_ID" not in environment:
             return environment if LAUNCHER.search(words) else None
-        process = _text(f"{process}/stat").rpartition(")")[2].split()[1]  # a shell between the two
+        process = text_of(PROC / process / "stat").rpartition(")")[2].split()[1]  # a shell between the two
     return None
 
 
 def _environment_of(process: str) -> Optional[Dict[str, str]]:
     """Return the environment that a process was started with, whatever it set later; None if not readable."""
-    lines = [line.partition("=") for line in _text(f"{process}/environ").split("\0") if line]
+    lines = [line.partition("=") for line in text_of(PROC / process / "environ").split("\0") if line]
     return {name: value for name, _, value in lines} or None
-
-
-def _text(name: str) -> str:
-    try:
-        return Path("/proc", name).read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 THREADS_ASKED = _asked_threads()  # before Paddle is loaded
@@ -70,7 +63,7 @@ def prepare_cpu_math() -> None:
     """Choose the MKL path for this processor; call it before Paddle is loaded."""
     os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle's C++ logs every program it starts
     os.environ.setdefault("KMP_BLOCKTIME", "1")
-    facts = _text("cpuinfo")
+    facts = text_of(PROC / "cpuinfo")
     feature = next((feature for feature in PATH_OF if feature in facts), None)
     if feature is None:
         return

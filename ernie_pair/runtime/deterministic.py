@@ -9,6 +9,7 @@ gradient of the unused masked slots. A CPU has one order, whatever is set.
 
 import logging
 import random
+from contextlib import suppress
 from numbers import Integral
 from typing import Dict, Union
 
@@ -43,21 +44,14 @@ def set_deterministic(is_wanted: bool, device: str) -> Flags:
         return {}
     import paddle
 
-    known = {name: value for name, value in DETERMINISTIC.items() if _is_known(name)}
+    known: Flags = {}
+    for name, value in DETERMINISTIC.items():
+        with suppress(ValueError):  # of a flag that this build does not have
+            paddle.get_flags(name)
+            known[name] = value
     paddle.set_flags(known)
     logger.info("deterministic kernels: %s", ", ".join(f"{name}={int(v)}" for name, v in known.items()))
     return known
-
-
-def _is_known(name: str) -> bool:
-    """Return whether this build of Paddle has a flag of this name."""
-    import paddle
-
-    try:
-        paddle.get_flags(name)
-    except ValueError:
-        return False
-    return True
 
 
 LARGEST_SEED = 2**32 - 1  # of NumPy's global generator

@@ -31,7 +31,11 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
         # A build for GPUs would use NCCL, which needs a GPU for each process.
         os.environ.update({BACKEND: "gloo"} if world.size > 1 else {})
         paddle.set_device("cpu")
-        _turn_off_views()
+        # A transposed tensor of the dynamic graph is a copy at once: a view is copied where it is read, on a
+        # CPU one number after another. With 4 layers of width 312 a step of plain pair training took 1.4 to
+        # 1.7 s with views, and 0.8 to 0.9 without, with the same bits.
+        if VIEWS not in os.environ:
+            paddle.set_flags({VIEWS: False})
         start_threads()
         return f"cpu, {describe_threads()}, {math_path()}"
     card, build = choose_card(world.rank), installed_build()
@@ -64,18 +68,6 @@ def open_device() -> None:
     kind, _, number = paddle.device.get_device().partition(":")
     if kind == "gpu":
         open_card(card_at(int(number)))
-
-
-def _turn_off_views() -> None:
-    """Let a transposed tensor of the dynamic graph be a copy at once, unless the environment sets this.
-
-    A view is copied where it is read, on a CPU one number after another: with 4 layers of width 312 a
-    step of plain pair training took 1.4 to 1.7 s with views, and 0.8 to 0.9 without, with the same bits.
-    """
-    import paddle
-
-    if VIEWS not in os.environ:
-        paddle.set_flags({VIEWS: False})
 
 
 def start_threads() -> None:

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from data_tools.options.standard_streams import as_asked, with_standard_streams
 from ernie_pair.checkpoint.run_config import replace_config
 from ernie_pair.inference.exported_model import FILES_OF
 from ernie_pair.inference.predictor import PairPredictor, TextPair
-from ernie_pair.models.labels import Labels, refuse_no_classes
+from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.model_card import markdown_table
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import ModelSource, model_folder_of, open_model
@@ -33,6 +33,7 @@ from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.export_pair import export_pair
 from ernie_pair.score.export.judge_precision import FLOAT, INT8, answer_in_turn
 from ernie_pair.series.config import CompareModelsConfig
+from ernie_pair.series.series import refuse_other_classes
 
 MODELS_EXAMPLE = 'write it as in --models "teacher=output/best student=small/best"'
 
@@ -40,6 +41,22 @@ MODELS_EXAMPLE = 'write it as in --models "teacher=output/best student=small/bes
 FILES = ("models.json", "models.md", "models.html")
 TEMPLATE, EXPORTED = Path(__file__).with_name("models.html"), "exported"
 WARM_UP = 8  # pairs that are asked alone before the clock runs
+# What a reader sees of a model; a point is a hundredth of the accuracy.
+CELLS: Dict[str, Callable[[Dict[str, Any]], str]] = {
+    "model": lambda model: model["name"],
+    "layers": lambda model: model["size"],
+    "precision": lambda model: model["precision"],
+    "accuracy": lambda model: f"{model['accuracy']:.4f}",
+    "95 %": lambda model: "{:.4f} to {:.4f}".format(*model["accuracy_interval"]),
+    "difference (points)": lambda model: f"{100 * model['difference']:+.2f}",
+    "95 % of it": lambda model: "{:+.2f} to {:+.2f}".format(*(100 * v for v in model["difference_interval"])),
+    "same class": lambda model: f"{model['agreement']:.4f}",
+    "pairs/s": lambda model: f"{model['pairs_per_second']:,.0f}",
+    "speedup": lambda model: f"{model['times_as_fast']:.2f}",
+    "one pair p50": lambda model: f"{model['latency_ms']['p50']:.2f} ms",
+    "p95": lambda model: f"{model['latency_ms']['p95']:.2f} ms",
+    "size": lambda model: f"{model['bytes'] / 1e6:.1f} MB",
+}
 NOTE = "Difference, same class and speedup: against the first model. Intervals: bootstrap over the pairs."
 
 
@@ -52,9 +69,18 @@ def compare_models(config: CompareModelsConfig) -> None:
     """
     start_console(World())
     import_optional("onnxruntime", "onnx")
-    folders = {name: _folder_of(name, path) for name, path in models_in(config.models).items()}
+    models = models_in(config.models)
+    for name, path in models.items():
+        if not Path(path).is_dir():
+            raise InputError(
+                f"--models {name}={path} is not a folder; give the OUT of a training run, or OUT/best"
+            )
+    folders = {name: model_folder_of(Path(path)) for name, path in models.items()}
     sources = {name: open_model(str(folder), model_type="") for name, folder in folders.items()}
-    labels = _labels_of_all(sources)
+    for name, source in sources.items():
+        refuse_no_classes(source.spec.labels, f"--models {name}", "compare models")
+    all_labels = {name: source.spec.labels for name, source in sources.items()}
+    labels = refuse_other_classes("models", all_labels, "compare models of the same classes")
     results = _results(config, folders, sources)
     if results.are_done():
         print((Path(config.output_dir) / FILES[1]).read_text(encoding="utf-8"), end="")
@@ -87,27 +113,6 @@ def models_in(text: str) -> Dict[str, str]:
     if not models:
         raise InputError(f"--models names no model; {MODELS_EXAMPLE}")
     return models
-
-
-def _folder_of(name: str, path: str) -> Path:
-    if not Path(path).is_dir():
-        raise InputError(
-            f"--models {name}={path} is not a folder; give the OUT of a training run, or OUT/best"
-        )
-    return model_folder_of(Path(path))
-
-
-def _labels_of_all(sources: Dict[str, ModelSource]) -> Labels:
-    for name, source in sources.items():
-        refuse_no_classes(source.spec.labels, f"--models {name}", "compare models")
-    (first, labels), *others = ((name, source.spec.labels) for name, source in sources.items())
-    for name, theirs in others:
-        if theirs.names != labels.names:
-            raise InputError(
-                f"--models: {first} tells {', '.join(labels.names)} apart and {name} "
-                f"{', '.join(theirs.names)}; compare models of the same classes"
-            )
-    return labels
 
 
 def _results(
@@ -205,35 +210,13 @@ def write_table(files: Sequence[Path], content: Dict[str, Any]) -> str:
     """Write ``content`` to ``files``, which become FILES, and return the Markdown. Raises OSError."""
     numbers, text, page = files
     write_json(numbers, content)
-    rows = [_cells(model) for model in content["models"]]
-    heads, cells = list(rows[0]), [list(row.values()) for row in rows]
+    heads = list(CELLS)
+    rows = [[cell(model) for cell in CELLS.values()] for model in content["models"]]
+    heads[6] = heads[4]  # the two intervals have the same head
     threads = counted(content["threads"], "thread")
     title = f"{content['rows']} pairs of {content['input_file']}, ONNX Runtime, {threads}"
-    # The two intervals have the same head.
-    heads = ["95 %" if head.startswith("95 %") else head for head in heads]
-    markdown = f"{title}\n\n{markdown_table(heads, cells)}\n"
+    markdown = f"{title}\n\n{markdown_table(heads, rows)}\n"
     text.write_text(markdown, encoding="utf-8")
-    table = Table(title, heads, cells, NOTE)
+    table = Table(title, heads, rows, NOTE)
     page.write_text(render_page(TEMPLATE, table=table, made=Made()), encoding="utf-8")
     return markdown
-
-
-def _cells(model: Dict[str, Any]) -> Dict[str, str]:
-    """Return {head: cell} as a reader sees a model; a point is a hundredth of the accuracy."""
-    low, high = model["accuracy_interval"]
-    lower, higher = (100 * value for value in model["difference_interval"])
-    return {
-        "model": model["name"],
-        "layers": model["size"],
-        "precision": model["precision"],
-        "accuracy": f"{model['accuracy']:.4f}",
-        "95 %": f"{low:.4f} to {high:.4f}",
-        "difference (points)": f"{100 * model['difference']:+.2f}",
-        "95 % of the difference": f"{lower:+.2f} to {higher:+.2f}",
-        "same class": f"{model['agreement']:.4f}",
-        "pairs/s": f"{model['pairs_per_second']:,.0f}",
-        "speedup": f"{model['times_as_fast']:.2f}",
-        "one pair p50": f"{model['latency_ms']['p50']:.2f} ms",
-        "p95": f"{model['latency_ms']['p95']:.2f} ms",
-        "size": f"{model['bytes'] / 1e6:.1f} MB",
-    }

@@ -18,7 +18,6 @@ from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS, best_of
-from ernie_pair.dashboard.curves import open_runs
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pair.config.named_models import parse_named_models
@@ -31,8 +30,9 @@ from ernie_pair.pair.targets.metrics import refuse_undefined
 from ernie_pair.pretrain.filling.evaluate_mlm import measure_masked_loss
 from ernie_pair.pretrain.filling.fill_mask import load_pretrained
 from ernie_pair.report.page import Made
+from ernie_pair.report.plot_runs import open_runs
 from ernie_pair.runtime.device import start_device
-from ernie_pair.runtime.processes.child_command import ChildCommand
+from ernie_pair.runtime.processes.child_command import ChildCommand, words_of
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
@@ -52,6 +52,7 @@ from ernie_pair.series.series import (
     Series,
     no_best_model,
     read_logits,
+    refuse_other_classes,
     sha256_of_weights,
     unfinished,
 )
@@ -84,9 +85,13 @@ TEST = "test.jsonl"
 TEST_KEY = "test_file (sha256)"
 OF_PREDICTION = ("batch_size", "max_seq_len", "device", "model_class", "kernels", "precision")
 OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
+RANDOM = "random:"
+STARTS_EXAMPLE = 'write it as in --starts "domain=output/dynamic base=ernie-1.0"'
+
+logger = logging.getLogger(__name__)
 
 
-class Candidate(NamedTuple):
+class Start(NamedTuple):
     """A start of the comparison; ``source`` has no weights when its runs begin with random ones."""
 
     name: str
@@ -94,86 +99,12 @@ class Candidate(NamedTuple):
     source: ModelSource
 
 
-class Runs:
-    """The runs of a comparison; ``train`` holds their flags.
-
-    Those of OF_A_RUN in it mean nothing but the first seed. ``symmetric``, as in prediction, says how every
-    model has to predict the test pairs.
-    """
-
-    def __init__(self, series: Series, train_config: str, train: TrainConfig, seeds: int, symmetric: str):
-        self.series, self.train_config, self.train = series, train_config, train
-        self.symmetric, self.seeds = symmetric, range(train.seed, train.seed + seeds)
-
-    def keep_plan(self, starts: List[Candidate], test: Pairs) -> None:
-        """Write the plan and the test pairs. Raises InputError when the folder holds other runs."""
-        train = self.train
-        plan: Plan = {name: value for name, value in asdict(train).items() if name not in OF_A_RUN}
-        plan["symmetric of training"] = plan.pop("symmetric")
-        if train.warmup_steps is None:
-            plan["warmup_rate"] = train.warmup_share  # as older plans say it
-        for split in ("train", "dev"):
-            source = PairSource(f"{split}_file", getattr(train, f"{split}_file"), split, None)
-            plan[f"{split}_file (sha256)"] = source.sha256()
-        plan.update({TEST_KEY: test.sha256, "symmetric": self.symmetric})
-        plan.update((f"start {start.name} (sha256)", sha256_of_weights(start.source)) for start in starts)
-        self.series.keep(plan, {"symmetric": "none"})
-        rows = [{"sentence1": left, "sentence2": right} for left, right in zip(test.left, test.right)]
-        with published(self.series.folder / TEST) as (draft,):
-            draft.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-    def make(self, starts: List[Candidate]) -> None:
-        """Train and predict what is not there yet. Raises an ErniePairError as a run that fails does."""
-        wanted = [(start, seed) for seed in self.seeds for start in starts]
-        folders = [self.folder(*run) for run in wanted]
-        names = [f"{folder}; see {_log_of(folder)}" for folder in folders]
-        with StopSignals():
-            for place in unfinished(names, lambda place: (folders[place] / PREDICTIONS).is_file()):
-                self._make(*wanted[place], folders[place])
-
-    def folder(self, start: Candidate, seed: int) -> Path:
-        """Return the output_dir of the run from ``start`` with ``seed``."""
-        return self.series.folder / f"{start.name}-seed-{seed}"
-
-    def _make(self, start: Candidate, seed: int, folder: Path) -> None:
-        log = _log_of(folder)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        run: Dict[str, Any] = {"model_name_or_path": start.path, "seed": seed, "output_dir": folder}
-        run["from_scratch"] = "true" if start.source.weights is None else "false"
-        _call(["train", f"--config={self.train_config}", *_flags(run)], log)
-        best = best_of(folder)
-        if best is None:
-            raise no_best_model(folder)
-        flags = {name: getattr(self.train, name) for name in OF_PREDICTION}
-        flags.update(symmetric=self.symmetric, scores="true", model_path=best)
-        flags.update(input_file=self.series.folder / TEST, output_file=folder / PREDICTIONS)
-        _call(["predict", *_flags(flags)], log)
-
-
-def _flags(values: Dict[str, object]) -> List[str]:
-    return [f"--{name}={value}" for name, value in values.items()]
-
-
-def _log_of(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.log")
-
-
-def _call(words: List[str], log: Path) -> None:
-    """Run `ernie-pair WORDS`. Raises the error that it ends with."""
-    with ChildCommand(words, f"{words[0]} of {log.stem}", log) as child:
-        child.finish()
-
-
-RANDOM = "random:"
-STARTS_EXAMPLE = 'write it as in --starts "domain=output/dynamic base=ernie-1.0"'
-
-logger = logging.getLogger(__name__)
-
-
 def compare_starts(config: CompareConfig) -> None:
     """Run the missing runs, write what they show, print a table. Raises an ErniePairError."""
     start_console(World())
-    train = _train_config(config.train_config)
+    # The model and output_dir may be absent: every run has its own.
+    flags = [f"--config={config.train_config}", "--model_name_or_path=start", "--output_dir=run"]
+    train = parse_config(TrainConfig, flags)
     if train.dry_run:
         raise InputError(f"{config.train_config}: dry_run is for a single run; leave it out")
     starts = _open_starts(config.starts, train)
@@ -186,19 +117,23 @@ def compare_starts(config: CompareConfig) -> None:
     inputs.update(train_file=train.train_file, dev_file=train.dev_file)
     series = Series("compare-starts", "comparison", TEST_KEY, config, FILES, inputs)
     series.refuse_foreign()
-    symmetric = "average" if train.scored_as == "average" else config.symmetric
-    runs = Runs(series, config.train_config, train, config.seeds, symmetric)
     if not series.is_begun():
         refuse_existing([series.folder / TEST], config.overwrite)
-    runs.keep_plan(starts, pairs)
+    symmetric = "average" if train.scored_as == "average" else config.symmetric
+    _keep_plan(series, train, symmetric, starts, pairs)
     keep_config(series.folder, "compare-starts", config)
-    runs.make(starts)
-    folders = {start.name: [runs.folder(start, seed) for seed in runs.seeds] for start in starts}
+    seeds = list(range(train.seed, train.seed + config.seeds))
+    folders = {each.name: [series.folder / f"{each.name}-seed-{seed}" for seed in seeds] for each in starts}
+    runs = [(start, seed, folders[start.name][n]) for n, seed in enumerate(seeds) for start in starts]
+    shown = [f"{folder}; see {_log_of(folder)}" for *_, folder in runs]
+    with StopSignals():
+        for place in unfinished(shown, lambda place: (runs[place][2] / PREDICTIONS).is_file()):
+            _train_and_predict(*runs[place], config.train_config, train, symmetric)
     logits = {
         name: [read_logits(folder / PREDICTIONS, len(pairs), len(names)) for folder in each]
         for name, each in folders.items()
     }
-    comparison = compare(logits, pairs.known_labels, list(runs.seeds), config.bootstrap)
+    comparison = compare(logits, pairs.known_labels, seeds, config.bootstrap)
     domain = None if corpus is None else _domain_losses(starts, corpus, config, train)
     for line in warnings_of(comparison, names):
         logger.warning("%s", line)
@@ -212,27 +147,60 @@ def compare_starts(config: CompareConfig) -> None:
     logger.info("report: %s", series.folder / PAGE_FILE)
 
 
-def _train_config(path: str) -> TrainConfig:
-    """Read the flags of training; model and output_dir may be absent: every run has its own."""
-    return parse_config(TrainConfig, [f"--config={path}", "--model_name_or_path=start", "--output_dir=run"])
+def _keep_plan(series: Series, train: TrainConfig, symmetric: str, starts: List[Start], test: Pairs) -> None:
+    """Write the plan and the test pairs. Raises InputError when the folder holds other runs."""
+    plan: Plan = {name: value for name, value in asdict(train).items() if name not in OF_A_RUN}
+    plan["symmetric of training"] = plan.pop("symmetric")
+    if train.warmup_steps is None:
+        plan["warmup_rate"] = train.warmup_share  # as older plans say it
+    for split in ("train", "dev"):
+        source = PairSource(f"{split}_file", getattr(train, f"{split}_file"), split, None)
+        plan[f"{split}_file (sha256)"] = source.sha256()
+    plan.update({TEST_KEY: test.sha256, "symmetric": symmetric})
+    plan.update((f"start {start.name} (sha256)", sha256_of_weights(start.source)) for start in starts)
+    series.keep(plan, {"symmetric": "none"})
+    rows = [{"sentence1": left, "sentence2": right} for left, right in zip(test.left, test.right)]
+    with published(series.folder / TEST) as (draft,):
+        draft.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def _labels_of_all(starts: List[Candidate], train: TrainConfig) -> Labels:
+def _train_and_predict(
+    start: Start, seed: int, folder: Path, train_config: str, train: TrainConfig, symmetric: str
+) -> None:
+    """Make a run. Raises an ErniePairError as a run that fails does."""
+    log = _log_of(folder)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    run: Dict[str, Any] = {"model_name_or_path": start.path, "seed": seed, "output_dir": folder}
+    run["from_scratch"] = "true" if start.source.weights is None else "false"
+    _call(words_of("train", config=train_config, **run), log)
+    best = best_of(folder)
+    if best is None:
+        raise no_best_model(folder)
+    flags = {name: getattr(train, name) for name in OF_PREDICTION}
+    paths = {"input_file": folder.with_name(TEST), "output_file": folder / PREDICTIONS}
+    _call(words_of("predict", **flags, symmetric=symmetric, scores="true", model_path=best, **paths), log)
+
+
+def _log_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.log")
+
+
+def _call(words: List[str], log: Path) -> None:
+    """Run `ernie-pair WORDS`. Raises the error that it ends with."""
+    with ChildCommand(words, f"{words[0]} of {log.stem}", log) as child:
+        child.finish()
+
+
+def _labels_of_all(starts: List[Start], train: TrainConfig) -> Labels:
     """Return the labels that the model of every run has. Raises InputError if they differ, or are scores."""
-    first, *others = [chosen_labels(train, start.source.spec) for start in starts]
-    for labels in (first, *others):
-        if not labels.has_classes:
+    labels = {start.name: chosen_labels(train, start.source.spec) for start in starts}
+    for each in labels.values():
+        if not each.has_classes:
             raise InputError(
-                f"compare starts compares classifiers, and these are models for {labels.target}; train each "
+                f"compare starts compares classifiers, and these are models for {each.target}; train each "
                 "of them, and compare what evaluate says"
             )
-    for start, labels in zip(starts[1:], others):
-        if labels.names != first.names:
-            raise InputError(
-                f"--starts: {starts[0].name} tells {', '.join(first.names)} apart and {start.name} "
-                f"{', '.join(labels.names)}; set label_map in --train_config for all of them"
-            )
-    return first
+    return refuse_other_classes("starts", labels, "set label_map in --train_config for all of them")
 
 
 def _test_pairs(config: CompareConfig, train: TrainConfig, labels: Labels) -> Pairs:
@@ -245,7 +213,7 @@ def _test_pairs(config: CompareConfig, train: TrainConfig, labels: Labels) -> Pa
     return pairs
 
 
-def _open_starts(text: str, train: TrainConfig) -> List[Candidate]:
+def _open_starts(text: str, train: TrainConfig) -> List[Start]:
     paths = parse_named_models("starts", text, STARTS_EXAMPLE)
     if len(paths) < 2:
         raise InputError(f"--starts {text}: one start has nothing to be compared with; {STARTS_EXAMPLE}")
@@ -253,12 +221,12 @@ def _open_starts(text: str, train: TrainConfig) -> List[Candidate]:
     for name, path in paths.items():
         from_scratch = train.from_scratch or path.startswith(RANDOM)
         path = path[len(RANDOM) :] if path.startswith(RANDOM) else path
-        starts.append(Candidate(name, path, open_model(path, model_type="", from_scratch=from_scratch)))
+        starts.append(Start(name, path, open_model(path, model_type="", from_scratch=from_scratch)))
     return starts
 
 
 def _domain_losses(
-    starts: List[Candidate], corpus: Corpus, config: CompareConfig, train: TrainConfig
+    starts: List[Start], corpus: Corpus, config: CompareConfig, train: TrainConfig
 ) -> Dict[str, Dict[str, object]]:
     """Return what ``domain_loss`` measures for every start, or {"reason": why it cannot}."""
     start_device(train.device, World())

@@ -1,6 +1,5 @@
 """The results of a comparison: means, deviations, and the significance of the differences."""
 
-import json
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -9,12 +8,12 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from data_tools.files.errors import counted
-from ernie_pair.dashboard.curves import Run
-from ernie_pair.dashboard.plot_runs import First, page_of
+from data_tools.files.json_file import write_json
 from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
 from ernie_pair.pair.targets.metrics import METRICS, describe_single_class, find_single_class
 from ernie_pair.report.chart import Draw, draw_chart, draw_picture
 from ernie_pair.report.page import Made, Table
+from ernie_pair.report.plot_runs import Run, page_of
 from ernie_pair.score.evaluation.evaluation import CountedRows
 
 FILES = ("compare.json", "compare.png", "compare.html")
@@ -78,20 +77,17 @@ def compare(
     drawn = _drawn_means(rows_of, len(labels), len(seeds), samples)
     names, intervals = list(logits), {name: _intervals(drawn[name]) for name in logits}
     chance = {"accuracy": float(np.bincount(labels).max() / len(labels)), "auc": 0.5}
-    at_chance = {name: _at_chance(intervals[name], chance) for name in names}
+    at_chance = {}
+    for name, of_metric in intervals.items():  # a metric without value (nan) is not above chance
+        flags = {metric: not of_metric[metric][0] > chance[metric] for metric in AT_CHANCE}
+        flags["f1"] = all(flags.values())
+        at_chance[name] = [metric for metric in SHOWN if flags[metric]]
     differences = []
     for one, other in combinations(names, 2):
-        spread = drawn[one] - drawn[other]
-        differences.append(
-            Difference(
-                one,
-                other,
-                _named((values[one] - values[other]).mean(axis=0)),
-                _intervals(spread),
-                _named((spread <= 0).mean(axis=0)),
-                {metric: [name for name in (one, other) if metric in at_chance[name]] for metric in SHOWN},
-            )
-        )
+        mean, spread = _named((values[one] - values[other]).mean(axis=0)), drawn[one] - drawn[other]
+        both = {metric: [name for name in (one, other) if metric in at_chance[name]] for metric in SHOWN}
+        not_above_0 = _named((spread <= 0).mean(axis=0))
+        differences.append(Difference(one, other, mean, _intervals(spread), not_above_0, both))
     return Comparison(
         len(labels),
         seeds,
@@ -108,13 +104,6 @@ def compare(
 
 def _intervals(drawn: np.ndarray) -> Dict[str, List[float]]:
     return {name: percentile_interval(drawn[:, place]) for place, name in enumerate(METRICS)}
-
-
-def _at_chance(intervals: Dict[str, List[float]], chance: Metrics) -> List[str]:
-    """Return those of SHOWN that are not above chance; a metric without value (nan) is not above it."""
-    flags = {name: not intervals[name][0] > chance[name] for name in AT_CHANCE}
-    flags["f1"] = all(flags.values())
-    return [name for name in SHOWN if flags[name]]
 
 
 def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[str, np.ndarray]:
@@ -204,7 +193,7 @@ def write_comparison(
         "domain": domain,
     }
     text, picture = files
-    text.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(text, content)
     panels = panels_of(comparison, domain)
     picture.write_bytes(draw_picture(panels, len(panels), "png"))
 
@@ -271,7 +260,7 @@ def page_of_comparison(comparison: Comparison, domain: Domain, runs: Sequence[Ru
     """Return an HTML page that needs no other file: the comparison, and the curves and flags of ``runs``."""
     charts = [draw_chart(title, draw, "") for title, draw in panels_of(comparison, domain)]
     tables = [table_of_starts(comparison, domain), table_of_differences(comparison)]
-    return page_of(runs, [], made, First(TITLE, tables, charts))
+    return page_of(runs, [], made, TITLE, tables, charts)
 
 
 def table_of_starts(comparison: Comparison, domain: Domain) -> Table:

@@ -1,15 +1,204 @@
-"""The flags of the commands that compare or combine models; no framework is loaded for them."""
+"""The flags of the commands that make several runs, or combine their models; no framework is loaded here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import List, Literal
+from typing import Any, Dict, List, Literal
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.text.text_files import ENCODINGS
+from ernie_pair.models.labels import RANKING, REGRESSION
+from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.pair_records import ENCODING_HELP
+from ernie_pair.pair.targets.metrics import METRICS
 from ernie_pair.score.export.export_config import ExportFlags
 from ernie_pair.train.run_flags import ReportToFlags
+
+
+def _refuse_of_one_run(config: PairConfig) -> None:
+    if config.fresh_start:
+        raise InputError("--fresh_start true is for a single run; give another --output_dir to start again")
+    if config.dry_run:
+        raise InputError("--dry_run true is for a single run; try it with ernie-pair train")
+
+
+# What the files of the folds, which this package writes, have no need of.
+# fmt: off
+AS_WRITTEN: Dict[str, object] = {
+    "text_a": "", "text_b": "", "label": "", "encoding": "utf-8", "on_bad_row": "stop",
+    "streaming": False, "fresh_start": False, "cache_dir": "",
+}
+# fmt: on
+
+
+@dataclass(frozen=True)
+class CrossValidateConfig(PairConfig):
+    """Train a pair classifier once per fold, and predict every row with the run that has not seen its texts.
+
+    Start it again to resume.
+    """
+
+    EXAMPLE = "--folds 5 --model_name_or_path ernie-gram-zh --train_file all.tsv --output_dir folds"
+
+    model_name_or_path: str = option(
+        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder", group="model"
+    )
+    train_file: str = option(
+        help="labelled pairs to divide into folds: .tsv, .csv, .json, .jsonl, or a set such as lcqmc",
+        group="data",
+    )
+    output_dir: str = option(
+        help="a folder per fold, predictions.tsv, folds.tsv and the report go here", group="data"
+    )
+    folds: int = option(
+        5,
+        help="number of parts into which the rows are divided",
+        group="evaluation",
+        unit="folds",
+        at_least=2,
+    )
+    group_by: Literal["text", "pair"] = option(
+        "text",
+        help="rows that stay in the same fold: all rows connected by a chain of shared texts, or only equal "
+        "pairs",
+        group="evaluation",
+    )
+    dev_file: str = option(
+        "",
+        help="labelled pairs for choosing the best model of each fold; empty: see --dev_share",
+        group="data",
+    )
+    dev_share: float = option(
+        0.1,
+        help="without --dev_file: share of a fold's training rows, in whole groups, for choosing its best "
+        "model",
+        group="evaluation",
+        above=0,
+        at_most=0.5,
+    )
+    best_metric: str = option(
+        "accuracy",
+        help="metric on those rows that chooses the best model",
+        group="evaluation",
+        choices=METRICS,
+    )
+    bootstrap: int = option(
+        1000,
+        help="bootstrap resamples of the groups for the confidence intervals of the means; 0: no intervals",
+        group="evaluation",
+        unit="resamples",
+        at_least=0,
+    )
+    worst_rows: int = option(
+        200,
+        help="maximum number of wrong rows in errors.tsv, highest loss first",
+        group="evaluation",
+        unit="rows",
+        at_least=0,
+    )
+    overwrite: bool = option(
+        False, help="replace files that this command did not make, or that have changed since", group="data"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.target in (REGRESSION, RANKING):
+            raise InputError(
+                f"--target {self.target}: cross-validate is for classes; leave it out, or train once"
+            )
+        if self.streaming:
+            raise InputError("--streaming true never reads all rows, and folds need them all; leave it out")
+        _refuse_of_one_run(self)
+        if self.evaluation_strategy == "no":
+            raise InputError(
+                "--evaluation_strategy no chooses no best model, and each fold is predicted by its best; "
+                "leave it out"
+            )
+
+    def config_of(self, train_file: str, dev_file: str, output_dir: str) -> TrainConfig:
+        """Return the flags of one fold's run, whose pairs are in files that this package has written."""
+        own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
+        places = {"train_file": train_file, "dev_file": dev_file, "output_dir": output_dir}
+        return TrainConfig(**{**own, **AS_WRITTEN, **places})
+
+
+@dataclass(frozen=True)
+class SearchParamsConfig(TrainConfig):
+    """Train with one set of flags after another, and find the best set. Start it again to resume."""
+
+    EXAMPLE = (
+        "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir searched "
+        "--search 'learning_rate=1e-5..1e-4:log batch_size=16,32'"
+    )
+
+    output_dir: str = option(
+        help="a folder per trial, the study, best.yaml, best and the report go here", group="data"
+    )
+    search: str = option(
+        "",
+        help="flags to search: 'learning_rate=1e-5..1e-4:log batch_size=16,32 dropout=0..0.3:0.1' (:step)",
+        group="optimisation",
+    )
+    space: str = option(
+        "",
+        help="a YAML file of flags to search: learning_rate: {low: 1e-5, high: 1e-4, log: true}, batch_size: "
+        "[16, 32]",
+        group="optimisation",
+    )
+    trials: int = option(
+        20,
+        help="total number of trials, over all starts of the command",
+        group="optimisation",
+        unit="trials",
+        at_least=1,
+    )
+    evaluations: int = option(
+        10,
+        help="evaluations per trial, evenly spaced over its steps, instead of --eval_freq; a trial may be "
+        "pruned at each of them",
+        group="evaluation",
+        unit="evaluations",
+        at_least=1,
+    )
+    pruner: Literal["median", "asha", "none"] = option(
+        "median",
+        help="stop a trial that is worse than the median of earlier ones (median), or not in the best third "
+        "(asha)",
+        group="optimisation",
+    )
+    startup_trials: int = option(
+        5,
+        help="first trials, drawn at random; median never prunes them and compares later trials with them",
+        group="optimisation",
+        unit="trials",
+        at_least=1,
+    )
+    prune_after: int = option(
+        1,
+        help="evaluations before a trial may be pruned",
+        group="optimisation",
+        unit="evaluations",
+        at_least=0,
+    )
+    overwrite: bool = option(
+        False, help="replace files that this command did not make, or that have changed since", group="data"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        _refuse_of_one_run(self)
+        if self.evaluation_strategy in ("epoch", "no"):
+            raise InputError(
+                f"--evaluation_strategy {self.evaluation_strategy}: trials are compared at --evaluations of "
+                "each; leave it out"
+            )
+
+    def config_of(self, changes: Dict[str, Any]) -> TrainConfig:
+        """Return these flags with ``changes``, for one run. Raises InputError for invalid values."""
+        own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
+        idle = self.idle_in({**own, **changes})  # of a trial without AMP
+        return TrainConfig(**{**{name: own[name] for name in own if name not in idle}, **changes})
 
 
 @dataclass(frozen=True)

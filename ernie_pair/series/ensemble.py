@@ -16,7 +16,6 @@ from paddle import nn
 
 from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.dashboard.curves import short_names
 from ernie_pair.inference.scores import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
@@ -32,14 +31,14 @@ from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.targets.metrics import METRICS, measure
 from ernie_pair.report.page import Table
+from ernie_pair.report.plot_runs import short_names
 from ernie_pair.score.evaluation.calibration import fit_temperature, is_at_the_end
 from ernie_pair.score.evaluation.evaluate_pair import refuse_one_class, with_asked_precision
 from ernie_pair.score.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
 from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.score.export.export_pair import Source, judging_of, publish_export
 from ernie_pair.series.config import EnsembleConfig
-from ernie_pair.series.metric_table import SHOWN, defined, metric_cells, points_of
-from ernie_pair.series.series import report_series
+from ernie_pair.series.series import SHOWN, defined, metric_cells, points_of, report_series
 from ernie_pair.train.process_group import SingleProcess
 from ernie_pair.train.reporters import refuse_missing
 
@@ -115,17 +114,6 @@ def _refuse_other(member: Member, first: Member) -> None:
         )
 
 
-def length_of(members: Sequence[Member], requested: int) -> int:
-    """Return the tokens per pair: ``requested``, or if that is 0 the least that a model was trained with.
-
-    Raises InputError for more than a model reads at once.
-    """
-    length = requested or min(member.model.spec.inference_length for member in members)
-    for member in members:
-        member.tokenizer(length)
-    return length
-
-
 def symmetry_of(members: Sequence[Member], requested: str) -> str:
     """Return how pairs are scored: as ``requested``, of which auto is as the models were tuned.
 
@@ -143,11 +131,18 @@ def symmetry_of(members: Sequence[Member], requested: str) -> str:
 
 
 class Measured(NamedTuple):
-    """What the members and the ensemble are on --dev_file: metrics by name, and what a report says."""
+    """What the members, by their names, and the ensemble are on --dev_file, and what a report says."""
 
-    members: List[Dict[str, float]]
+    members: Dict[str, Dict[str, float]]
     evaluation: Dict[str, Any]
     answers: Answers
+
+    @property
+    def rows(self) -> List[List[Any]]:
+        """Return the rows of a table: a name and METRICS of each member and of the ensemble."""
+        metrics = {name: defined(values) for name, values in self.members.items()}
+        metrics["the ensemble"] = self.evaluation
+        return [[name, *(values[metric] for metric in METRICS)] for name, values in metrics.items()]
 
 
 def ensemble(config: EnsembleConfig) -> None:
@@ -165,9 +160,14 @@ def ensemble(config: EnsembleConfig) -> None:
     logger.info("exported the ensemble of %d models to %s", len(folders), config.output_dir)
     if work.measured is not None:
         output_dir = Path(f"{config.output_dir}-log")
-        points = points_of("member", work.measured.members, "ensemble", work.measured.evaluation)
+        evaluation, members = work.measured.evaluation, list(work.measured.members.values())
+        points = points_of("member", members, "ensemble", evaluation)
         report_series(config.reporters, output_dir, asdict(config), points)
-        print("\n".join(_lines(work.measured, work.names)))
+        width = max(len(row[0]) for row in work.measured.rows)
+        print("  ".join(["model".ljust(width), *(name.rjust(8) for name in SHOWN)]))
+        for name, *values in work.measured.rows:
+            print(f"{name:<{width}}  {metric_cells(dict(zip(METRICS, values)), '-')}")
+        print(json.dumps({name: evaluation[name] for name in (*METRICS, "rows")}))
 
 
 class _Ensemble:
@@ -183,7 +183,11 @@ class _Ensemble:
         config = self.config
         self.members = open_members(config.models, config.model_class)
         self.names = short_names([member.path for member in self.members])
-        self.max_seq_len = length_of(self.members, config.max_seq_len)
+        # Without --max_seq_len the least that a model was trained with.
+        lengths = [member.model.spec.inference_length for member in self.members]
+        self.max_seq_len = config.max_seq_len or min(lengths)
+        for member in self.members:
+            member.tokenizer(self.max_seq_len)  # refuses more than the model reads at once
         self.symmetric = symmetry_of(self.members, config.symmetric)
         spec = self.members[0].model.spec
         refuse_threshold(config.threshold, spec.num_labels, "the ensemble")
@@ -207,7 +211,7 @@ class _Ensemble:
             judging_of(config, spec.labels, tokenizer, self.max_seq_len),
             f"an ensemble of {', '.join(self.names)}",
             {"ensemble": self._facts(fitted, calibration)},
-            None if self.measured is None else partial(_write_report, config, self.measured, self.names),
+            None if self.measured is None else partial(_write_report, config, self.measured),
         )
 
     def _read(self, flag: str) -> Optional[Pairs]:
@@ -282,11 +286,11 @@ class _Ensemble:
             pairs,
             names,
             mean,
-            None,
-            calibration.temperature,
-            judged,
-            self.symmetric,
-            self.tuning,
+            swapped=None,
+            in_use=calibration.temperature,
+            fitted=judged,
+            symmetric=self.symmetric,
+            tuning=self.tuning,
             saved=calibration,
         )
         settings = EvaluateConfig(
@@ -296,7 +300,8 @@ class _Ensemble:
             bootstrap=self.config.bootstrap,
             at_precision=self.config.at_precision,
         )
-        return Measured([measure(one, labels) for one in logits], evaluation_of(answers, settings), answers)
+        members = {name: measure(one, labels) for name, one in zip(self.names, logits)}
+        return Measured(members, evaluation_of(answers, settings), answers)
 
     def _facts(self, fitted: Optional[Fitted], calibration: Calibration) -> Dict[str, Any]:
         """Return what export.json says of the members, and of what was fitted, chosen and measured."""
@@ -312,13 +317,11 @@ class _Ensemble:
             requested, rows = calibration.tuned_for, calibration.tuned_rows
             facts["tuning"] = {"tuned_for": requested, "rows": rows, "sha256": calibration.tuned_on_sha256}
         if measured is not None:
-            for member_facts, metrics in zip(members, measured.members):
-                member_facts["metrics"] = defined(metrics)
+            for member in members:
+                member["metrics"] = defined(measured.members[member["model"]])
             facts["metrics"] = {name: measured.evaluation[name] for name in METRICS}
-            facts["evaluated_on"] = {
-                "rows": measured.evaluation["rows"],
-                "sha256": measured.answers.pairs.sha256,
-            }
+            rows, sha256 = measured.evaluation["rows"], measured.answers.pairs.sha256
+            facts["evaluated_on"] = {"rows": rows, "sha256": sha256}
         return facts
 
 
@@ -327,22 +330,9 @@ def mean_of(logits: Sequence[np.ndarray]) -> np.ndarray:
     return np.mean(np.stack(logits).astype(np.float64), axis=0).astype(np.float32)
 
 
-def _rows_of(measured: Measured, names: Sequence[str]) -> List[List[Any]]:
-    each = [*zip(names, map(defined, measured.members)), ("the ensemble", measured.evaluation)]
-    return [[name, *(metrics[metric] for metric in METRICS)] for name, metrics in each]
-
-
-def _write_report(config: EnsembleConfig, measured: Measured, names: Sequence[str], draft: Path) -> None:
+def _write_report(config: EnsembleConfig, measured: Measured, draft: Path) -> None:
     note = "Each model at its own temperature; the ensemble answers with the mean of their logits."
-    table = Table("Models", ["", *METRICS], _rows_of(measured, names), note)
+    table = Table("Models", ["", *METRICS], measured.rows, note)
     (draft / REPORT).mkdir()
     files = [draft / REPORT / name for name in FILES]
     write_report(files, measured.evaluation, measured.answers, config.worst_rows, [table])
-
-
-def _lines(measured: Measured, names: Sequence[str]) -> List[str]:
-    rows = _rows_of(measured, names)
-    width = max(len(row[0]) for row in rows)
-    lines = ["  ".join(["model".ljust(width), *(name.rjust(8) for name in SHOWN)])]
-    lines += [f"{name:<{width}}  {metric_cells(dict(zip(METRICS, values)), '-')}" for name, *values in rows]
-    return [*lines, json.dumps({name: measured.evaluation[name] for name in (*METRICS, "rows")})]

@@ -1,37 +1,51 @@
-"""One run after another with the flags that Optuna draws, and the best of them."""
+"""A search of flags: one run after another with the flags that Optuna draws, and the best of them.
 
-import json
+What it has shown: best.yaml for `train`, a table, a picture and a page of the trials.
+"""
+
 import logging
 import math
+from collections import Counter
 from dataclasses import asdict, fields, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import yaml
 
 from data_tools.files.atomic_folder import point_link
 from data_tools.files.errors import InputError, NumbersError, message_of
+from data_tools.files.json_file import write_json
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of, refuse_locked
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.source import open_model
+from ernie_pair.models.model_card import changed_flags
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.config.target_flags import chosen_labels
 from ernie_pair.pair.targets.ranking_metrics import training_groups
 from ernie_pair.pair.targets.target_metrics import chosen_metric
 from ernie_pair.pair.train.parts import total_steps
-from ernie_pair.series.search_report import FILES, PAGE, lines_of_search, write_search
-from ernie_pair.series.search_space import SearchParamsConfig, as_plan, space_of
+from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, svg_in
+from ernie_pair.report.page import Table, render_page, table_line
+from ernie_pair.series.config import SearchParamsConfig
 from ernie_pair.series.series import (
     OneRun,
-    Plan,
-    Ranks,
-    Series,
+    PairSeries,
     pair_source,
     report_series,
-    sha256_of_weights,
 )
-from ernie_pair.series.study import Outcome, Study, Trial, TrialCallback, require_optuna
-from ernie_pair.train.reporters import refuse_missing
+from ernie_pair.series.study import (
+    Choice,
+    Outcome,
+    Range,
+    Space,
+    Study,
+    Trial,
+    TrialCallback,
+    as_plan,
+    require_optuna,
+    space_of,
+)
 
 LOCK, TRIALS = "search.lock", "trials"
 OWN_BEST = rf"{TRIALS}/trial-\d{{4,}}/best-[A-Za-z0-9_.-]+"  # where OUT/best leads
@@ -67,32 +81,25 @@ def search_params(config: SearchParamsConfig) -> SearchResult:
     return _Search(config).make()
 
 
-class _Search:
+class _Search(PairSeries):
     """A search, opened by every rank alike; rank 0 alone knows its study."""
 
     def __init__(self, config: SearchParamsConfig):
         require_optuna()
-        source = open_model(
-            config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch
-        )
-        labels = chosen_labels(config, source.spec)
-        metric = chosen_metric(config.best_metric, labels.target)
-        self.config, self.source = replace(config, best_metric=metric), source
         self.space = space_of(config)
-        refuse_missing(config.reporters)
-        self.ranks = Ranks(config)
-        inputs = {name: getattr(config, name) for name in ("train_file", "dev_file", "space")}
-        self.series = Series("search-params", "search", MARK, config, FILES, inputs)
-        self.ranks.on_first(self.series.refuse_foreign)
-        self.output_dir = self.series.folder
-        self.rows_of_epoch = _rows_of_epoch(config, labels)
+        about = ("search-params", "search", MARK)
+        super().__init__(about, config, FILES, "train_file", "dev_file", "space")
+        self.config = replace(config, best_metric=chosen_metric(config.best_metric, self.labels.target))
+        self.rows_of_epoch = _rows_of_epoch(config, self.labels)
         self.study: Any = None
         self.trial: Optional[Trial] = None
-        self.ranks.on_first(self._begin)
+        self.on_first(self._begin)
 
     def _begin(self) -> None:
         refuse_locked(self.output_dir / LOCK)
-        self.series.keep(self._plan())
+        flags = asdict(self.config).items()
+        plan = {name: value for name, value in flags if name not in WITHOUT_EFFECT}
+        self.keep(self.config, {MARK: as_plan(self.space), **plan})
         self._lock = RunLock(self.output_dir / LOCK)
         try:
             keep_config(self.output_dir, "search-params", self.config)
@@ -101,58 +108,47 @@ class _Search:
             self._lock.release()
             raise
 
-    def _plan(self) -> Plan:
-        plan: Plan = {MARK: as_plan(self.space)}
-        names = (item.name for item in fields(SearchParamsConfig))
-        plan.update((name, getattr(self.config, name)) for name in names if name not in WITHOUT_EFFECT)
-        for split in ("train", "dev"):
-            plan[f"{split}_file (sha256)"] = pair_source(self.config, split, None).sha256()
-        plan["model (sha256)"] = sha256_of_weights(self.source)
-        return json.loads(json.dumps(plan))
-
     def make(self) -> SearchResult:
         try:
             while True:
-                drawn = self.ranks.on_first(self._draw)
+                drawn = self.on_first(self._draw)
                 if drawn is None:
                     break
                 self._make(**drawn)
-                self.ranks.on_first(self._publish)
-            return self._result(self.ranks.on_first(self._finish))
+                self.on_first(self._publish)
+            return self._result(self.on_first(self._finish))
         finally:
-            if self.ranks.world.is_first and self.study is not None:
+            if self.world.is_first and self.study is not None:
                 self._lock.release()
 
     def _draw(self) -> Optional[Dict[str, Any]]:
         """Return the next trial: its number, its flags and whether it was pruned; None: all are made."""
         self.trial = trial = self.study.next_trial()
-        if trial is None:
-            return None
-        return {"number": trial.number, "params": trial.params, "is_pruned": trial.is_pruned}
+        names = ("number", "params", "is_pruned")
+        return None if trial is None else {name: getattr(trial, name) for name in names}
 
     def _make(self, number: int, params: Dict[str, Any], is_pruned: bool) -> None:
         shown = "  ".join(f"{name} {value}" for name, value in params.items())
         logger.info("trial %d of %d: %s", number, self.config.trials, shown)
         reason = ""
         if not is_pruned:
-            callback = TrialCallback(self.trial, self.config.best_metric)
             try:
                 config = self._config_of(number, params)
             except InputError as error:  # flags that are sound by themselves, and exclude each other
                 reason = message_of(error)
             else:
                 try:
-                    OneRun(config, [callback]).train()
+                    OneRun(config, [TrialCallback(self.trial, self.config.best_metric)]).train()
                 except NumbersError as error:
                     reason = message_of(error)
-        self.ranks.on_first(partial(self._record, number, reason))
+        self.on_first(partial(self._record, number, reason))
 
     def _config_of(self, number: int, params: Dict[str, Any]) -> TrainConfig:
         """Return the flags of a trial's run. Raises InputError if they exclude each other."""
         cache = self.config.cache_dir or str(self.output_dir / "cache")  # of encoded pairs, for all trials
         changes = {**params, "output_dir": str(self._folder(number)), "cache_dir": cache}
         config = self.config.config_of(changes)
-        steps = total_steps(config, self.rows_of_epoch(config), self.ranks.world)
+        steps = total_steps(config, self.rows_of_epoch(config), self.world)
         freq = max(1, math.ceil(steps / self.config.evaluations))
         return self.config.config_of({**changes, "eval_freq": freq})
 
@@ -179,8 +175,8 @@ class _Search:
         config = None if best is None else self._config_of(best.number, best.params)
         with self.series.published() as drafts:
             write_search(drafts, self.config, self.space, self.study.outcomes(), config)
-        folder = None if best is None else best_of(self._folder(best.number))
-        if folder is not None:
+        folder = best and best_of(self._folder(best.number))
+        if folder:
             point_link(self.output_dir / BEST, folder.relative_to(self.output_dir), OWN_BEST)
         return best
 
@@ -203,7 +199,7 @@ class _Search:
         return {"outcomes": [list(each) for each in outcomes], "best": best.number}
 
     def _result(self, end: Optional[Dict[str, Any]]) -> SearchResult:
-        assert end is not None  # rank 0 has sent it to all
+        assert end is not None  # rank 0 has sent it to all, as JSON
         trials = [Outcome(*each) for each in end["outcomes"]]
         trials = [each._replace(curve={int(n): v for n, v in each.curve.items()}) for each in trials]
         best = trials[end["best"] - 1]
@@ -223,3 +219,141 @@ def _rows_of_epoch(config: SearchParamsConfig, labels: Labels) -> Callable[[Trai
     if groups is None:
         return lambda trial: num_pairs
     return lambda trial: len(training_groups(groups, known, trial.most_candidates))
+
+
+FILES = ("best.yaml", "trials.tsv", "search.json", "trials.svg", "search.html")
+BEST_FLAGS, TABLE, NUMBERS, _, PAGE = FILES
+TEMPLATE = Path(__file__).with_name("search.html")
+FILES_NAMED = ("model_name_or_path", "train_file", "dev_file")
+LEFT_OUT = ("output_dir", "report_to", "cache_dir")
+COLOURS = {"complete": BLUE, "pruned": GREY, "failed": ORANGE, "running": GREEN}
+
+
+def write_search(
+    files: Sequence[Path],
+    config: SearchParamsConfig,
+    space: Space,
+    outcomes: List[Outcome],
+    best: Optional[TrainConfig],
+) -> None:
+    """Write the report to ``files``, which become FILES. Equal trials give equal bytes. Raises OSError.
+
+    ``best``: the flags of the best trial's run; None: no trial is complete.
+    """
+    flags, table, numbers, picture, page = files
+    flags.write_text(flag_file(best, config), encoding="utf-8")
+    names = [part.name for part in space]
+    rows: List[List[object]] = [["trial", "state", "value", "evaluations", *names, "reason"]]
+    for each in outcomes:
+        value = "" if each.value is None else f"{each.value:.6g}"
+        params = (each.params.get(name, "") for name in names)
+        rows.append([each.number, each.state, value, len(each.curve), *params, each.reason])
+    table.write_text("".join(table_line(map(str, row)) for row in rows), encoding="utf-8")
+    trials = [each._asdict() for each in outcomes]
+    judged = {"metric": config.best_metric, "lower_is_better": config.lower_is_better}
+    write_json(numbers, {**judged, "trials": trials})
+    charts = charts_of(outcomes, space, config)
+    picture.write_bytes(svg_in(charts[0]))
+    page.write_text(_page(config, names, outcomes, charts), encoding="utf-8")
+
+
+def flag_file(best: Optional[TrainConfig], config: SearchParamsConfig) -> str:
+    """Return the YAML file of flags by which `ernie-pair train` makes the best trial's run again.
+
+    Only --output_dir is left to be said.
+    """
+    if best is None:
+        return "# no trial is complete yet\n"
+    defaults = {item.name: item.default for item in fields(TrainConfig)}
+    changed = changed_flags(asdict(best), defaults)
+    flags = {name: value for name, value in changed.items() if not _comes_by_itself(best, name, defaults)}
+    flags.update((name, getattr(best, name)) for name in FILES_NAMED)
+    written = {name: value for name, value in flags.items() if name not in LEFT_OUT and value is not None}
+    return (
+        f"# ernie-pair train --config {BEST_FLAGS} --output_dir OUT\n"
+        f"# chosen by {config.best_metric} of {config.dev_file}\n"
+        f"{yaml.safe_dump(written, allow_unicode=True, sort_keys=False, width=10_000)}"
+    )
+
+
+def _comes_by_itself(best: TrainConfig, name: str, defaults: Dict[str, Any]) -> bool:
+    """Return whether the default of a flag becomes its value: --amp_dtype auto, say, on this machine."""
+    try:
+        return bool(replace(best, **{name: defaults[name]}) == best)
+    except InputError:  # it has no default, or other flags need it
+        return False
+
+
+def charts_of(outcomes: List[Outcome], space: Space, config: SearchParamsConfig) -> List[Chart]:
+    """Draw the trials in their order, their curves, and each flag against the metric."""
+    measured = [each for each in outcomes if each.value is not None and math.isfinite(each.value)]
+    metric, better = config.best_metric, min if config.lower_is_better else max
+
+    def scatter(axes, place: Callable[[Outcome], Any]) -> None:
+        for state, colour in COLOURS.items():
+            picked = [each for each in measured if each.state == state]
+            if picked:
+                values = [each.value for each in picked]
+                axes.plot(list(map(place, picked)), values, "o", color=colour, label=state)
+
+    def draw_trials(axes) -> None:
+        scatter(axes, lambda each: each.number)
+        complete = [each for each in measured if each.state == "complete"]
+        best = list(accumulate([each.value or 0.0 for each in complete], better))
+        axes.step([each.number for each in complete], best, where="post", color=BLUE, label="best so far")
+        axes.set(xlabel="trial", ylabel=metric)
+
+    def draw_curves(axes) -> None:
+        for each in outcomes:
+            axes.plot(list(each.curve), list(each.curve.values()), color=COLOURS[each.state], alpha=0.6)
+        axes.set(xlabel=f"evaluation, of {config.evaluations}", ylabel=metric)
+
+    def draw_flag(part: Union[Range, Choice], axes) -> None:
+        if isinstance(part, Range):
+            scatter(axes, lambda each: each.params[part.name])
+            axes.set_xscale("log" if part.log else "linear")
+        else:
+            names = [str(value) for value in part.values]
+            scatter(axes, lambda each: names.index(str(each.params[part.name])))
+            axes.set_xticks(range(len(names)), names)
+        axes.set(xlabel=part.name, ylabel=metric)
+
+    return [
+        draw_chart("Trials", draw_trials, "A pruned trial stands at its last evaluation."),
+        draw_chart("Curves", draw_curves, "Each line is a trial; the grey ones were pruned."),
+        *(draw_chart(part.name, partial(draw_flag, part), "Each point is a trial.") for part in space),
+    ]
+
+
+def _page(config: SearchParamsConfig, names: List[str], outcomes: List[Outcome], charts: List[Chart]) -> str:
+    sign = 1 if config.lower_is_better else -1
+
+    def rank(each: Outcome) -> Tuple[bool, float]:
+        value = sign * math.inf if each.value is None or math.isnan(each.value) else each.value
+        return each.state != "complete", sign * value
+
+    ranked = sorted(outcomes, key=rank)
+    rows: List[List[Any]] = [
+        [f"trial {e.number}", e.state, e.value, len(e.curve), *(e.params.get(n) for n in names), e.reason]
+        for e in ranked
+    ]
+    heads = ["", "state", config.best_metric, "evaluations", *names, "reason"]
+    note = f"Sorted by {config.best_metric}, complete trials first. {TABLE} and {NUMBERS} hold the same."
+    return render_page(
+        TEMPLATE,
+        config=config,
+        table=Table("Trials", heads, rows, note),
+        charts=charts,
+        counts=Counter(each.state for each in outcomes),
+        best=next((each for each in ranked if each.state == "complete"), None),
+    )
+
+
+def lines_of_search(outcomes: List[Outcome], best: Outcome, config: SearchParamsConfig) -> Iterator[str]:
+    """Yield the lines of a search for the terminal."""
+    states = [each.state for each in outcomes]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in COLOURS if state in states)
+    yield f"{len(outcomes)} trials: {counts}"
+    yield f"best {config.best_metric} {best.value:.4f}, trial {best.number}:"
+    for name, value in best.params.items():
+        yield f"  --{name} {str(value).lower() if isinstance(value, bool) else value}"

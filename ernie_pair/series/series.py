@@ -19,21 +19,36 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+)
 
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import read_json_object, write_json
+from data_tools.files.json_file import as_read, read_json_object, write_json
 from data_tools.files.results import MAKER, Results, files_of, followed
 from ernie_pair.checkpoint.run_folder import run_id_of
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.source import ModelSource
+from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pair.config.target_flags import chosen_labels
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.targets.metrics import METRICS
 from ernie_pair.pair.train.trainer import PairTrainer, TrainResult
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
@@ -42,14 +57,18 @@ from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
-from ernie_pair.series.metric_table import Point
+from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
 from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.reporters import open_reporters
+from ernie_pair.train.reporters import open_reporters, refuse_missing
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
 Plan = Dict[str, object]
+SeriesConfig = Union[CrossValidateConfig, SearchParamsConfig]
 Result = TypeVar("Result")
+Metrics = Dict[str, float]
+Point = Tuple[int, Metrics]  # the step of a reporter, and values by their names
+SHOWN = ("accuracy", "f1", "auc", "loss")  # on the terminal
 
 logger = logging.getLogger(__name__)
 
@@ -88,11 +107,12 @@ class Series:
         ``of_older``: what plans of before a key was there mean. Raises InputError, and writes nothing, when
         the folder holds runs of another plan.
         """
-        plan = with_older_plan(self.path, plan, self._mark, self._kind, of_older or {})
+        plan = with_older_plan(self.path, as_read(plan), self._mark, self._kind, of_older or {})
         self._results = results = self._results_of(plan, followed(self.path))
-        there = {os.path.relpath(path, followed(self.path).parent): path for path in results.outputs}
+        there = [path for path in results.outputs if path.is_file()]
         with published(self.path) as (draft,):
-            write_json(draft, results.about({name: path for name, path in there.items() if path.is_file()}))
+            folder = followed(self.path).parent
+            write_json(draft, results.about({os.path.relpath(path, folder): path for path in there}))
         self._older_record.unlink(missing_ok=True)
 
     def published(self):
@@ -119,6 +139,18 @@ def with_older_plan(path: Path, plan: Plan, mark: str, kind: str, of_older: Plan
         if plan.setdefault(key, value) != value:
             raise InputError(f"{path}: {key} was {value} and is now {plan[key]}; give another --output_dir")
     return plan
+
+
+def refuse_other_classes(flag: str, labels: Dict[str, Labels], cure: str) -> Labels:
+    """Return the labels of all models, {name in ``flag``: its own}. Raises InputError if they differ."""
+    (first, known), *others = labels.items()
+    for name, theirs in others:
+        if theirs.names != known.names:
+            raise InputError(
+                f"--{flag}: {first} tells {', '.join(known.names)} apart and {name} "
+                f"{', '.join(theirs.names)}; {cure}"
+            )
+    return known
 
 
 def sha256_of_weights(source: ModelSource) -> str:
@@ -151,14 +183,32 @@ def unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[
         seconds.append(time.monotonic() - started)
 
 
-class Ranks:
-    """The processes that make the runs of a series, all of them together; one without a launcher."""
+class PairSeries:
+    """A series of runs of `ernie-pair train` from one model, each made by all ranks; one without a launcher.
 
-    def __init__(self, config: PairConfig):
+    Opened by every rank alike; the first alone writes. ``about``: command, kind and mark of its `Series`.
+    """
+
+    def __init__(self, about: Tuple[str, str, str], config: SeriesConfig, files: Sequence[str], *inputs: str):
+        refuse_missing(config.reporters)
         self.world = launched_world()
         start_console(self.world)
         start_device(config.device, self.world, config)
         self._group = join_process_group(self.world)
+        kind_of_model, is_new = config.model_type or "", config.from_scratch
+        self.source = open_model(config.model_name_or_path, model_type=kind_of_model, from_scratch=is_new)
+        self.labels = chosen_labels(config, self.source.spec)
+        paths = {flag: getattr(config, flag) for flag in inputs}
+        self.series = Series(*about, config, files, paths)
+        self.output_dir = self.series.folder
+        self.on_first(self.series.refuse_foreign)
+
+    def keep(self, config: SeriesConfig, plan: Plan) -> None:
+        """Write the record, with the hashes of the pairs and of the model in ``plan``."""
+        for split in ("train", "dev"):
+            if getattr(config, f"{split}_file"):
+                plan[f"{split}_file (sha256)"] = pair_source(config, split, None).sha256()
+        self.series.keep({**plan, "model (sha256)": sha256_of_weights(self.source)})
 
     def on_first(self, action: Callable[[], Result]) -> Optional[Result]:
         """Run ``action`` on rank 0, and return what it returns there, a JSON value, on every rank.
@@ -236,3 +286,22 @@ def report_series(
             reporter.scalars(shown, step)
     for reporter in reporters:
         reporter.close()
+
+
+def defined(metrics: Mapping[str, Optional[float]]) -> Dict[str, Optional[float]]:
+    """Return METRICS as JSON can hold them: what is undefined, as auc of one class is, is None."""
+    values = {name: metrics[name] for name in METRICS}
+    return {n: value if value is not None and math.isfinite(value) else None for n, value in values.items()}
+
+
+def metric_cells(metrics: Mapping[str, Optional[float]], undefined: str) -> str:
+    """Return the cells of SHOWN for the terminal; ``undefined`` stands for a metric without a value."""
+    values = [metrics.get(name) for name in SHOWN]
+    return "  ".join((undefined if value is None else f"{value:.4f}").rjust(8) for value in values)
+
+
+def points_of(name: str, each: Sequence[Metrics], together: str, mean: Mapping[str, Any]) -> List[Point]:
+    """Return the points of ``name``/METRIC of each run, by its number, and of ``together``/METRIC of all."""
+    points = [(n, {f"{name}/{m}": v for m, v in metrics.items()}) for n, metrics in enumerate(each, start=1)]
+    known = {f"{together}/{m}": mean[m] for m in METRICS if mean[m] is not None}
+    return [*points, (len(each), known)]

@@ -1,4 +1,4 @@
-"""The study of a search in OUT/study.db, an SQLite file of Optuna: what was drawn, and what came of it.
+"""The study of a search in OUT/study.db, an SQLite file of Optuna: what is drawn, and what came of it.
 
 Optuna and not Ray Tune: it needs no service and no processes of its own, has wheels for CPython 3.9 to 3.12,
 and a killed process leaves its file whole. What a trial draws follows from the seed, its number and what the
@@ -6,15 +6,188 @@ trials before it have shown alone, so that a search that was killed draws what i
 """
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union, get_args
 
-from data_tools.files.errors import CheckpointError
+import yaml
+
+from data_tools.files.errors import CheckpointError, InputError, counted
 from data_tools.files.installation import import_optional
+from data_tools.options.flag_words import entries_of, read_mapping
+from data_tools.options.foreign_flags import nearest
+from data_tools.options.options import Given, hints_of, read_given
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.runtime.processes.world import seed_of
-from ernie_pair.series.search_space import SearchParamsConfig, Space
+from ernie_pair.series.config import SearchParamsConfig
 from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.hooks import TrainerControl
+
+EXAMPLE = "write learning_rate=1e-5..1e-4:log or batch_size=16,32"
+YAML_EXAMPLE = "write {low: 1e-5, high: 1e-4, log: true} or [16, 32]"
+KEYS = ("low", "high", "log", "step")
+# What says where a run lies, how it is shown or judged, and not how well it learns.
+# fmt: off
+NOT_SEARCHED = (
+    "output_dir", "train_file", "dev_file", "text_a", "text_b", "label", "encoding", "on_bad_row",
+    "label_map", "cache_dir", "fresh_start", "allow_change", "report_to", "sync_freq", "device", "seed",
+    "best_metric", "greater_is_better", "eval_freq", "logging_freq", "checkpoint_steps", "keep_best",
+    "save_format", "streaming", "shuffle_buffer", "deterministic", "on_nan", "model_class", "dry_run",
+)
+# fmt: on
+
+Number = Union[int, float]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers of a flag from ``low`` to ``high``; ``log``: drawn by their logarithm; ``step`` None: any."""
+
+    name: str
+    low: Number
+    high: Number
+    log: bool = False
+    step: Any = None
+
+    def suggest(self, trial) -> Number:
+        """Return the value of a trial of Optuna, drawn now or before."""
+        if isinstance(self.low, int):
+            return trial.suggest_int(self.name, self.low, self.high, step=self.step or 1, log=self.log)
+        return trial.suggest_float(self.name, self.low, self.high, step=self.step, log=self.log)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The values that a flag may have."""
+
+    name: str
+    values: Tuple[Any, ...]
+
+    def suggest(self, trial) -> Any:
+        """Return the value of a trial of Optuna, drawn now or before."""
+        return trial.suggest_categorical(self.name, self.values)
+
+
+Space = List[Union[Range, Choice]]
+
+
+def space_of(config: SearchParamsConfig) -> Space:
+    """Return what --search and --space name, in their order.
+
+    Raises InputError, for the file with file:line, where a flag cannot be searched so.
+    """
+    if not (config.search or config.space):
+        raise InputError(
+            "--search and --space are empty: there is nothing to search; pass "
+            "--search 'learning_rate=1e-5..1e-4:log batch_size=16,32', for example"
+        )
+    space: Space = []
+    for part in (*_in_words(config.search), *_in_file(config.space)):
+        if part.name in {other.name for other in space}:
+            raise InputError(f"{part.name} is given twice; name it once in --search and --space")
+        space.append(part)
+    for part in space:
+        for value in (part.low, part.high) if isinstance(part, Range) else part.values:
+            config.config_of({part.name: value})  # refused in its own words
+    return space
+
+
+def as_plan(space: Space) -> Dict[str, str]:
+    """Return the space as the plan of the search keeps it."""
+    plan = {}
+    for part in space:
+        if isinstance(part, Choice):
+            plan[part.name] = ",".join(map(str, part.values))
+        else:
+            how = ":log" if part.log else f":{part.step}" if part.step else ""
+            plan[part.name] = f"{part.low}..{part.high}{how}"
+    return plan
+
+
+def _in_words(text: str) -> Iterator[Union[Range, Choice]]:
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        where = f"--search {word}"
+        if not (equals and value):
+            raise InputError(f"{where}: {word} has no values; {EXAMPLE}")
+        _refuse_name(name, where)
+        if ".." not in value:
+            yield _choice(name, [Given(one, where) for one in value.split(",")], where)
+            continue
+        low, _, rest = value.partition("..")
+        high, _, how = rest.partition(":")
+        words = {"low": Given(low, where), "high": Given(high, where)}
+        if how == "log":
+            words["log"] = Given("true", where)
+        elif how:
+            words["step"] = Given(how, where)
+        yield _range(name, words, where)
+
+
+def _in_file(path: str) -> Iterator[Union[Range, Choice]]:
+    entries = read_mapping(path, "space") if path else []
+    if path and not entries:
+        raise InputError(f"--space {path}: nothing to search in it; {YAML_EXAMPLE} for a flag")
+    for name, value, where in entries:
+        where = f"{where}: {name[:40]}"
+        _refuse_name(name, where)
+        if isinstance(value, yaml.SequenceNode):
+            yield _choice(name, [_given(where, one) for one in value.value], where)
+        elif isinstance(value, yaml.MappingNode):
+            parts = entries_of(path, value)
+            scalars = {part.name: _given(f"{where}: {part.name}", part.value) for part in parts}
+            unknown = next((key for key in scalars if key not in KEYS), None)
+            if unknown is not None:
+                raise InputError(f"{where}: {unknown[:40]} is not one of {', '.join(KEYS)}; {YAML_EXAMPLE}")
+            yield _range(name, scalars, where)
+        else:
+            raise InputError(f"{where} has one value, and nothing to search; {YAML_EXAMPLE}")
+
+
+def _given(where: str, node: yaml.Node) -> Given:
+    if not isinstance(node, yaml.ScalarNode):
+        raise InputError(f"{where} holds no single value; {YAML_EXAMPLE}")
+    return Given(node.value, where)
+
+
+def _refuse_name(name: str, where: str) -> None:
+    known = [each for each in hints_of(TrainConfig) if each not in NOT_SEARCHED]
+    if name in NOT_SEARCHED:
+        raise InputError(
+            f"{where}: --{name} is not a flag to search: it does not improve a model; leave it out"
+        )
+    if name not in known:
+        raise InputError(f"{where}: {name[:40]} is not a flag of train; {nearest([name], known)}")
+
+
+def _choice(name: str, words: List[Given], where: str) -> Choice:
+    values = tuple(read_given(one, hints_of(TrainConfig)[name]) for one in words)
+    if len(set(values)) < 2 or len(set(values)) < len(values):
+        raise InputError(
+            f"{where}: {counted(len(set(values)), 'different value')} of {len(values)}; {EXAMPLE}"
+        )
+    return Choice(name, values)
+
+
+def _range(name: str, words: Dict[str, Given], where: str) -> Range:
+    hint = hints_of(TrainConfig)[name]
+    kind = next((one for one in (hint, *get_args(hint)) if one in (int, float)), None)
+    if kind is None:
+        raise InputError(f"{where}: a flag that is no number has no range; list its values")
+    if not {"low", "high"} <= set(words):
+        raise InputError(f"{where}: low or high is missing; {YAML_EXAMPLE}")
+    low, high = (read_given(words[end], kind) for end in ("low", "high"))
+    log = bool(read_given(words["log"], bool)) if "log" in words else False
+    step = read_given(words["step"], kind) if "step" in words else None
+    assert isinstance(low, (int, float)) and isinstance(high, (int, float))  # as kind says
+    if low >= high:
+        raise InputError(f"{where}: low {low} is not below high {high}; swap them, or correct one")
+    if log and (low <= 0 or step is not None):
+        raise InputError(f"{where}: log needs a low above 0, and no step; leave it or the step out")
+    if step is not None and not 0 < float(str(step)) <= high - low:
+        raise InputError(f"{where}: step {step} does not lie between 0 and {high - low}; take a smaller one")
+    return Range(name, low, high, log, step)
+
 
 STUDY, NAME = "study.db", "ernie-pair"
 PRUNED_AT, FAILED = "pruned_at", "failed"  # attributes of a trial
@@ -54,13 +227,18 @@ class Study:
         self._optuna = optuna = require_optuna()
         self._config, self._space = config, space
         path = output_dir.resolve() / STUDY
+        pruners = {
+            "median": lambda: optuna.pruners.MedianPruner(config.startup_trials, config.prune_after + 1),
+            "asha": lambda: optuna.pruners.SuccessiveHalvingPruner(config.prune_after + 1, REDUCTION),
+            "none": optuna.pruners.NopPruner,
+        }
         try:
             self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
             self._study = optuna.create_study(
                 storage=self._storage,
                 study_name=NAME,
                 direction="minimize" if config.lower_is_better else "maximize",
-                pruner=_pruner_of(optuna, config),
+                pruner=pruners[config.pruner](),
                 load_if_exists=True,
             )
             self._study.get_trials()
@@ -127,20 +305,9 @@ class Study:
     def best(self) -> Optional[Outcome]:
         """Return the complete trial of the best metric, the first of equal ones; None: none is complete."""
         sign = 1 if self._config.lower_is_better else -1
-        ranked = [
-            (sign * each.value, each.number, each)
-            for each in self.outcomes()
-            if each.state == "complete" and each.value is not None
-        ]
-        return min(ranked)[-1] if ranked else None
-
-
-def _pruner_of(optuna, config: SearchParamsConfig):
-    if config.pruner == "median":
-        return optuna.pruners.MedianPruner(config.startup_trials, config.prune_after + 1)
-    if config.pruner == "asha":
-        return optuna.pruners.SuccessiveHalvingPruner(config.prune_after + 1, REDUCTION)
-    return optuna.pruners.NopPruner()
+        complete = [each for each in self.outcomes() if each.state == "complete"]
+        complete.sort(key=lambda each: (sign * (each.value or 0.0), each.number))
+        return complete[0] if complete else None
 
 
 class Trial:

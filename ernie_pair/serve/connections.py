@@ -170,14 +170,11 @@ class PatientServer(uvicorn.Server):
         self.server_state.default_headers = [*headers, CLOSE_HEADER]
         await self._accept_all(sockets or [])
         until = loop.time() + min(LAST_REQUESTS_SECONDS, self.stop_seconds)
-        while loop.time() < until and self._has_idle_connections():
+        connections = self.server_state.connections
+        while loop.time() < until and any(getattr(each, "is_unused", False) for each in connections):
             await asyncio.sleep(0.02)
         await super().shutdown(sockets)
         late.cancel()
-
-    def _has_idle_connections(self) -> bool:
-        connections = self.server_state.connections
-        return any(isinstance(known, BoundedProtocol) and known.is_unused for known in connections)
 
     async def _accept_all(self, sockets: List) -> None:
         """Accept all connections in the backlog, and stop listening."""

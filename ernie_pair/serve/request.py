@@ -7,7 +7,7 @@ POST /search   {"query": "怎么注销信用卡", "top_k": 3, "threshold": 0.5}
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, Dict, List, NamedTuple, Optional
+from typing import Any, AsyncIterator, Dict, List, Optional, Tuple
 
 from data_tools.files.json_file import JsonError, is_number, is_whole_number, parse_json
 from ernie_pair.inference.predictor import TextPair
@@ -27,25 +27,6 @@ class Limits:
     max_body: int  # bytes
     max_pairs: int  # per request; candidates likewise
     max_chars: int  # per text
-
-
-class RankQuestion(NamedTuple):
-    """A query and the texts to rank by how well they match it; the best ``top_k`` are returned."""
-
-    query: str
-    candidates: List[str]
-    top_k: int
-
-
-class SearchQuestion(NamedTuple):
-    """A query for the index; the best ``top_k`` texts with a score of ``threshold`` or more are returned.
-
-    ``top_k``: None if the request does not say it; then TOP_K, or fewer if fewer are retrieved.
-    """
-
-    query: str
-    top_k: Optional[int]
-    threshold: Optional[float]
 
 
 class RefusedError(Exception):
@@ -93,8 +74,11 @@ def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
     return list(map(tuple, pairs))
 
 
-def rank_question_of(body: bytes, limits: Limits) -> RankQuestion:
-    """Return the question in the body of /rank. Raises RefusedError as `pairs_of` does."""
+def rank_question_of(body: bytes, limits: Limits) -> Tuple[str, List[str], int]:
+    """Return (query, texts to rank by how well they match it, top_k: how many of the best to return).
+
+    Of the body of /rank. Raises RefusedError as `pairs_of` does.
+    """
     given = _object_in(body, RANK_EXAMPLE)
     query = _query_in(given, RANK_EXAMPLE, limits)
     candidates = _list_in(given, "candidates", RANK_EXAMPLE, limits)
@@ -102,20 +86,21 @@ def rank_question_of(body: bytes, limits: Limits) -> RankQuestion:
         if not isinstance(text, str):
             raise RefusedError(422, f"candidate {place} is not a text; send {RANK_EXAMPLE}")
         _refuse_bad_text(f"candidate {place}", text, limits)
-    return RankQuestion(query, candidates, _top_k_in(given))
+    return query, candidates, _top_k_in(given)
 
 
-def search_question_of(body: bytes, limits: Limits) -> SearchQuestion:
-    """Return the question in the body of /search. Raises RefusedError as `pairs_of` does.
+def search_question_of(body: bytes, limits: Limits) -> Tuple[str, Optional[int], Optional[float]]:
+    """Return (query, top_k: how many texts to return, the threshold that their scores must reach).
 
-    Which thresholds and top_k are valid depends on the model and the index, and is not checked here.
+    Of the body of /search; top_k and threshold are None where it does not say them. Which of them are valid
+    depends on the model and the index, and is not checked here. Raises RefusedError as `pairs_of` does.
     """
     given = _object_in(body, SEARCH_EXAMPLE)
     threshold = given.get("threshold")
     if threshold is not None and not is_number(threshold):
         raise RefusedError(422, "threshold is not a number; leave it out for none")
     top_k = _top_k_in(given) if "top_k" in given else None
-    return SearchQuestion(_query_in(given, SEARCH_EXAMPLE, limits), top_k, threshold)
+    return _query_in(given, SEARCH_EXAMPLE, limits), top_k, threshold
 
 
 def _object_in(body: bytes, example: str) -> Dict[str, Any]:

@@ -160,13 +160,12 @@ def serve(config: ServeConfig) -> None:
         predictor = PairPredictor.of(config)
         predictor.decide_by(config.threshold, config.symmetric)
         answer_function(predictor)([("你好", "您好")])  # the first pass is slow; no request waits for it
-        _serve(config, predictor, _texts_of(config, predictor), listener)
+        texts = _texts_of(config, predictor) if config.index else None
+        _serve(config, predictor, texts, listener)
 
 
-def _texts_of(config: ServeConfig, predictor: PairPredictor) -> Optional[TextRecall]:
-    """Return the index of /search, opened; None without --index. Raises an ErniePairError."""
-    if not config.index:
-        return None
+def _texts_of(config: ServeConfig, predictor: PairPredictor) -> TextRecall:
+    """Return the index of /search, opened. Raises an ErniePairError."""
     predictor.refuse_unrankable()
     folder = open_index_folder(Path(config.index))
     threads = config.threads or cpu_threads()

@@ -2,7 +2,6 @@
 
 import asyncio
 import ipaddress
-import json
 import logging
 import math
 import time
@@ -33,9 +32,7 @@ from ernie_pair.serve.request import (
     BODIES,
     TOP_K,
     Limits,
-    RankQuestion,
     RefusedError,
-    SearchQuestion,
     pairs_of,
     rank_question_of,
     read_body,
@@ -49,8 +46,12 @@ QUANTILES = (0.5, 0.99)
 LATEST = 2048  # answers of an endpoint that its quantiles cover
 
 
-class Numbers:
-    """The numbers of one service since its start, which /metrics reports to Prometheus."""
+class Numbers(Collector):
+    """The numbers of one service since its start, which /metrics reports to Prometheus.
+
+    It collects one of them itself, the median and the 99th percentile of the latest answers of each endpoint:
+    prometheus_client's own Summary has no quantiles, and those of a histogram are no finer than its buckets.
+    """
 
     def __init__(self):
         self._registry = here = CollectorRegistry()
@@ -63,8 +64,11 @@ class Numbers:
         self._errors = new(Counter, "errors", "Requests that were answered with 4xx or 5xx.")
         self._pairs = new(Counter, "pairs", "Pairs that were answered.")
         self._seconds = new(Histogram, "request_seconds", "Time to the answer.", buckets=SECONDS)
-        self._endpoints = EndpointTimes(here)
-        self._batches = new(Histogram, "batch_pairs", "Pairs in one call of the model.", buckets=PAIRS)
+        self._latest: Dict[str, Deque[float]] = defaultdict(lambda: deque(maxlen=LATEST))
+        self._counts: Counts[str] = Counts()
+        self._sums: Dict[str, float] = defaultdict(float)
+        here.register(self)
+        self.batches = new(Histogram, "batch_pairs", "Pairs in one call of the model.", buckets=PAIRS)
         self._waiting = new(Gauge, "waiting_pairs", "Pairs in the queue.")
         ProcessCollector(registry=here)
 
@@ -72,51 +76,31 @@ class Numbers:
         """Count a finished request, with its HTTP status, its pairs and its time."""
         self._requests.labels(str(status)).inc()
         self._seconds.observe(seconds)
-        if status == 200:
-            self._pairs.inc(pairs)
-            self._endpoints.observe(endpoint, seconds)
-        else:
+        if status != 200:
             self._errors.inc()
-
-    def called(self, pairs: int) -> None:
-        """Count a call of the model with so many pairs."""
-        self._batches.observe(pairs)
-
-    def text(self, waiting: int) -> bytes:
-        """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
-        self._waiting.set(waiting)
-        return generate_latest(self._registry)
-
-
-class EndpointTimes(Collector):
-    """The median and the 99th percentile of the latest answers of each endpoint, as a summary.
-
-    prometheus_client's own Summary has no quantiles, and those of a histogram are no finer than its buckets.
-    """
-
-    def __init__(self, registry: CollectorRegistry):
-        self._latest: Dict[str, Deque[float]] = defaultdict(lambda: deque(maxlen=LATEST))
-        self._counts: Counts[str] = Counts()
-        self._sums: Dict[str, float] = defaultdict(float)
-        registry.register(self)
-
-    def observe(self, endpoint: str, seconds: float) -> None:
-        """Count an answer of status 200 and its time."""
+            return
+        self._pairs.inc(pairs)
         self._latest[endpoint].append(seconds)
         self._counts[endpoint] += 1
         self._sums[endpoint] += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the summary, when prometheus_client asks for it."""
+        """Yield the summary of the endpoints, when prometheus_client asks for it."""
         words = f"Time to an answer of status 200; the quantiles are those of the latest {LATEST}."
-        found = Metric(f"{NAMESPACE}_endpoint_seconds", words, "summary")
+        summary = Metric(f"{NAMESPACE}_endpoint_seconds", words, "summary")
         for endpoint, latest in sorted(self._latest.items()):
             labels, ordered = {"endpoint": endpoint}, sorted(latest)
             for share in QUANTILES:
-                found.add_sample(found.name, {**labels, "quantile": str(share)}, quantile(ordered, share))
-            found.add_sample(f"{found.name}_count", labels, self._counts[endpoint])
-            found.add_sample(f"{found.name}_sum", labels, self._sums[endpoint])
-        yield found
+                value = quantile(ordered, share)
+                summary.add_sample(summary.name, {**labels, "quantile": str(share)}, value)
+            summary.add_sample(f"{summary.name}_count", labels, self._counts[endpoint])
+            summary.add_sample(f"{summary.name}_sum", labels, self._sums[endpoint])
+        yield summary
+
+    def text(self, waiting: int) -> bytes:
+        """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
+        self._waiting.set(waiting)
+        return generate_latest(self._registry)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -148,7 +132,7 @@ class Service:
         self, predictor: PairPredictor, batching: Batching, limits: Limits, texts: Optional[TextRecall] = None
     ):
         self.predictor, self.limits, self.numbers, self.texts = predictor, limits, Numbers(), texts
-        self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.called)
+        self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.batches.observe)
         recall: Any = None if texts is None else texts.recall
         self.recall = MicroBatcher(recall, batching, part_of=lambda hits, mine: hits[mine])
         self._running = AsyncExitStack()
@@ -227,20 +211,18 @@ class Service:
         classes = [int(number) for number in answer.classes]
         return {"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs)
 
-    async def _ranked(self, question: RankQuestion) -> Reply:
+    async def _ranked(self, question: Tuple[str, List[str], int]) -> Reply:
         try:
             refuse_unrankable(len(self.predictor.exported.labels), "the model")
         except ValueError as error:
             raise RefusedError(422, str(error)) from None
         query, candidates, top_k = question
         scores = await self._scores([(query, text) for text in candidates])
-        ranking = [
-            {"place": place, "text": candidates[place], "score": round(float(scores[place]), DIGITS)}
-            for place in best_places(scores, top_k)
-        ]
+        best = [(place, round(float(scores[place]), DIGITS)) for place in best_places(scores, top_k)]
+        ranking = [{"place": place, "text": candidates[place], "score": score} for place, score in best]
         return {"ranking": ranking}, len(candidates)
 
-    async def _found(self, question: SearchQuestion) -> Reply:
+    async def _found(self, question: Tuple[str, Optional[int], Optional[float]]) -> Reply:
         assert self.texts is not None  # otherwise there is no such route
         query, top_k, threshold = question
         try:
@@ -308,9 +290,8 @@ class Service:
 
     async def page(self) -> HTMLResponse:
         """Answer with the HTML page to try two sentences, to rank candidates and to search the index."""
-        return HTMLResponse(
-            PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": PAGE_POLICY}
-        )
+        content = PAGE.read_text(encoding="utf-8")
+        return HTMLResponse(content, headers={"Content-Security-Policy": PAGE_POLICY})
 
 
 def error_content(reason) -> Dict[str, str]:
@@ -335,10 +316,8 @@ class HostCheck:
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if all(map(self._is_allowed, given)):
             return await self.app(scope, receive, send)
-        reason = f"the service is not called {given[0][:60]}; name it with --allowed_hosts"
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": MISDIRECTED, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps({"error": reason}).encode()})
+        content = error_content(f"the service is not called {given[0][:60]}; name it with --allowed_hosts")
+        await JSONResponse(content, MISDIRECTED, {"connection": "close"})(scope, receive, send)
 
     def _is_allowed(self, given: str) -> bool:
         text = given.strip().lower()  # of [::1]:8000 the host is ::1

@@ -29,10 +29,10 @@ from data_tools.files.json_file import JsonError, is_utf8, is_whole_number, pars
 from data_tools.files.progress import shows_bars
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import CURVES, EVENTS, run_id_of
-from ernie_pair.report import chart as probability_counts
 from ernie_pair.runtime.processes.console import GOOD, PLAIN
 from ernie_pair.runtime.processes.event_lines import EventLines, Improvement, improvement_of
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.train import probability_counts
 from ernie_pair.train.reporters import Reporter, clear_records, open_reporters
 from ernie_pair.train.step_work import StepWork
 

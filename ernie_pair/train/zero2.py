@@ -15,8 +15,8 @@ import numpy as np
 import paddle
 
 from data_tools.files.errors import InputError
-from ernie_pair.runtime.paddle_patches.group_sharding import offloaded_of, owners_of, shard, sums_in_float32
 from ernie_pair.runtime.paddle_patches.optimizer_state import masters_of, slot_name, state_of
+from ernie_pair.runtime.paddle_patches.process_groups import offloaded_of, owners_of, shard, sums_in_float32
 from ernie_pair.train.data_parallel import squares_of
 from ernie_pair.train.optimizer import (
     BETAS,

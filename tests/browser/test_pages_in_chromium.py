@@ -20,11 +20,10 @@ from ports import free_port
 from tiny_pair import write_pairs, write_rows
 
 from data_tools.audit_text import AuditConfig, audit_text
-from ernie_pair.dashboard.curves import open_runs
-from ernie_pair.dashboard.plot_runs import PlotConfig, plot
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.report.page import Made
+from ernie_pair.report.plot_runs import PlotConfig, open_runs, plot
 from ernie_pair.score.evaluation.evaluation import evaluation_of
 from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.series.compare_models import FILES as MODEL_FILES

@@ -8,7 +8,7 @@ from data_tools.files.results import MAKER
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_config import text_of_config
 from ernie_pair.checkpoint.run_folder import run_id_of
-from ernie_pair.report import chart as probability_counts
+from ernie_pair.train import probability_counts
 from ernie_pair.train.run_log import RunLog
 from ernie_pair.train.step_work import StepWork
 

@@ -14,7 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 from data_tools.files.errors import ErniePairError, InputError, LostProcessError, MachineError, NumbersError
 from ernie_pair.checks.gpu.lab import Lab, error_in_logs, losses_of, train_events
@@ -200,11 +200,25 @@ DEFECTS, DEFECT = 2, "DEFECT"  # exit code of a doctor that found some; how thei
 
 def plan_libraries(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of step 0."""
+
+    def show_gpus() -> Figures:
+        if lab.is_lost:
+            raise MachineError(f"there is no GPU to check: {lab.machine.why_no_gpu}")
+        return {"GPUs": len(lab.machine.gpus), "driver": lab.machine.driver or "unknown"}
+
+    def run_doctor() -> Figures:
+        doctor = lab.run(["doctor", f"--output_dir={lab.folder}"], accepted=(0, DEFECTS))
+        lines = [line for line in doctor.output.splitlines() if line.startswith(DEFECT)]
+        if doctor.process.returncode == DEFECTS:
+            defects = "; ".join(line[len(DEFECT) :].strip() for line in lines)
+            raise InputError(defects or "doctor reports an input error")
+        return {}
+
     needs = "a GPU" if lab.device == "cpu" else ""
     return [
-        Planned("Paddle sees the GPUs", partial(_show_gpus, lab), needs),
+        Planned("Paddle sees the GPUs", show_gpus, needs),
         Planned("CUDA libraries load", partial(_check, lab, "libraries", FIRST_GPU), needs),
-        Planned("the environment is sound", partial(_run_doctor, lab)),
+        Planned("the environment is sound", run_doctor),
     ]
 
 
@@ -215,12 +229,6 @@ def plan_kernels(lab: Lab, data: SmallData) -> List[Planned]:
         return [Planned(name, partial(_check, lab, "kernels", FIRST_GPU))]
     on_cpu = Planned("kernels of the CPU, fp32", partial(_check, lab, "kernels", ON_CPU))
     return [on_cpu, Planned(name, dict, lab.lacks())]
-
-
-def _show_gpus(lab: Lab) -> Figures:
-    if lab.is_lost:
-        raise MachineError(f"there is no GPU to check: {lab.machine.why_no_gpu}")
-    return {"GPUs": len(lab.machine.gpus), "driver": lab.machine.driver or "unknown"}
 
 
 def _check(lab: Lab, name: str, number: int) -> Figures:
@@ -238,14 +246,6 @@ def _check(lab: Lab, name: str, number: int) -> Figures:
     return {"loaded": ", ".join(facts["loaded"])}
 
 
-def _run_doctor(lab: Lab) -> Figures:
-    doctor = lab.run(["doctor", f"--output_dir={lab.folder}"], accepted=(0, DEFECTS))
-    defects = [line[len(DEFECT) :].strip() for line in doctor.output.splitlines() if line.startswith(DEFECT)]
-    if doctor.process.returncode == DEFECTS:
-        raise InputError("; ".join(defects) or "doctor reports an input error")
-    return {}
-
-
 # Step 2: a tiny pretraining run has the same losses on GPU and CPU, and nearly so in half precision.
 FIRST, WINDOW = 10, 10  # losses compared one by one, in float32; losses of a mean, in half precision
 EXACT, NEARLY, CLOSE = 1e-4, 0.02, 1e-4  # CLOSE: the order of the sums differs
@@ -260,11 +260,9 @@ def plan_losses(lab: Lab, data: SmallData) -> List[Planned]:
         lab.run(data.pretrain_words(output, max_steps=20 if lab.quick else 60, **flags))
         return output
 
-    def compare_fp32() -> Figures:
-        return compare_losses(losses_of(run("fp32")), losses_of(data.losses_on_cpu()))
-
-    def compare_half(name: str, flags: Flags) -> Figures:
-        return compare_means(losses_of(run(name, **flags)), losses_of(data.losses_on_cpu()))
+    def compare(name: str, flags: Flags) -> Figures:
+        compare_all = compare_means if flags else compare_losses
+        return compare_all(losses_of(run(name, **flags)), losses_of(data.losses_on_cpu()))
 
     def compare_kernels() -> Figures:  # the CPU's usual path, which is named, and Paddle's own kernels
         usual = data.losses_on_cpu()
@@ -282,11 +280,11 @@ def plan_losses(lab: Lab, data: SmallData) -> List[Planned]:
 
     of_cpu = "" if lab.device == "cpu" else "--device cpu"
     return [
-        Planned("fp32 as on the CPU", compare_fp32, lab.lacks()),
         *(
-            Planned(name, partial(compare_half, name, flags), lab.lacks(1, dtype))
+            Planned(
+                name if flags else "fp32 as on the CPU", partial(compare, name, flags), lab.lacks(1, dtype)
+            )
             for name, (flags, dtype) in PRECISIONS.items()
-            if flags
         ),
         Planned("kernels of the CPU as Paddle's own", compare_kernels, of_cpu),
         Planned("the loss scale moves", watch_loss_scale),
@@ -295,12 +293,8 @@ def plan_losses(lab: Lab, data: SmallData) -> List[Planned]:
 
 def compare_losses(losses: Sequence[float], wanted: Sequence[float]) -> Figures:
     """Return the largest relative difference of the FIRST losses. Raises NumbersError above EXACT."""
-    largest = relative_difference(losses[:FIRST], wanted[:FIRST])
-    if not largest <= EXACT:
-        raise NumbersError(
-            f"the first {FIRST} losses differ by {largest:.3g} (relative), above {EXACT:g}: "
-            f"{_shown(losses[:FIRST])} against {_shown(wanted[:FIRST])}"
-        )
+    what = f"the first {FIRST} losses differ"
+    largest = _difference(what, losses[:FIRST], wanted[:FIRST], EXACT, is_shown=True)
     last = {"last loss": losses[-1], "last loss compared with": wanted[-1]}
     return {"largest relative difference": largest, **last}
 
@@ -314,13 +308,20 @@ def compare_means(losses: Sequence[float], wanted: Sequence[float]) -> Figures:
         [sum(each[i : i + WINDOW]) / WINDOW for i in range(0, len(each) - WINDOW + 1, WINDOW)]
         for each in (losses, wanted)
     )
-    largest = relative_difference(means, others)
-    if not largest <= NEARLY:
-        raise NumbersError(
-            f"mean losses of {WINDOW} steps differ by {largest:.3g} (relative), above {NEARLY:g}: "
-            f"{_shown(means)} against {_shown(others)}"
-        )
+    largest = _difference(f"mean losses of {WINDOW} steps differ", means, others, NEARLY, is_shown=True)
     return {"largest relative difference of means": largest, "last loss": losses[-1]}
+
+
+def _difference(
+    what: str, losses: Sequence[float], wanted: Sequence[float], most: float, is_shown: bool = False
+) -> float:
+    """Return the largest relative difference. Raises NumbersError above ``most``."""
+    largest = relative_difference(losses, wanted)
+    if not largest <= most:
+        one, other = (" ".join(f"{loss:.5f}" for loss in each) for each in (losses, wanted))
+        shown = f": {one} against {other}" if is_shown else ""
+        raise NumbersError(f"{what} by {largest:.3g} (relative), above {most:g}{shown}")
+    return largest
 
 
 def relative_difference(losses: Sequence[float], wanted: Sequence[float]) -> float:
@@ -329,10 +330,6 @@ def relative_difference(losses: Sequence[float], wanted: Sequence[float]) -> flo
         return float("inf")
     largest = [abs(one - other) / max(abs(other), 1e-12) for one, other in zip(losses, wanted)]
     return float("inf") if any(each != each for each in largest) else max(largest)
-
-
-def _shown(losses: Sequence[float]) -> str:
-    return " ".join(f"{loss:.5f}" for loss in losses)
 
 
 # Step 3: a run that is killed and started again ends bit-identical to an uninterrupted one.
@@ -374,32 +371,23 @@ def _resume(lab: Lab, command: Command, name: str, flags: Flags) -> Figures:
     for steps in RESUME_STEPS:
         cut, whole = folder / f"cut{steps}", folder / f"whole{steps}"
         of_run = {**flags, "max_steps": steps, "checkpoint_steps": CHECKPOINT}
-        if _is_killed(lab, command(cut, **of_run), cut):
+        first = cut / "checkpoints" / f"step_{CHECKPOINT:08d}"
+        with lab.started(command(cut, **of_run)) as running:
+            running.wait(first.exists)
+        if running.process.returncode < 0:  # by SIGKILL, once it had its first checkpoint
             break
+        running.refuse_failure()
     else:
         raise LostProcessError(f"its {RESUME_STEPS[-1]} steps were over before it could be killed")
     lab.run(command(cut, **of_run))
     lab.run(command(whole, **of_run))
-    compared = lab.run(
-        ["checkpoint", "diff", str(cut / "model_last"), str(whole / "model_last")],
-        accepted=(EQUAL, DIFFERENT),
-    )
+    models = [str(output / "model_last") for output in (cut, whole)]
+    compared = lab.run(["checkpoint", "diff", *models], accepted=(EQUAL, DIFFERENT))
     if compared.process.returncode == DIFFERENT:
         raise NumbersError(f"after {steps} steps: {compared.output.strip().splitlines()[-1]}")
     if losses_of(cut) != losses_of(whole):
         raise NumbersError("the weights are the same, and the logged losses are not")
     return {"steps": steps}
-
-
-def _is_killed(lab: Lab, words: Words, output: Path) -> bool:
-    """Kill the run by SIGKILL once it has its first checkpoint; returns False if it was over before."""
-    first = output / "checkpoints" / f"step_{CHECKPOINT:08d}"
-    with lab.started(words) as running:
-        running.wait(first.exists)
-    if running.process.returncode >= 0:
-        running.refuse_failure()
-        return False
-    return True
 
 
 # Steps 4 and 5: two processes give the result of one, and a lost process ends the run. They use a GPU each;
@@ -414,82 +402,65 @@ LAYOUTS: Dict[str, Tuple[Flags, Flags]] = {
     "data parallel, bf16 O1": (BF16, {"dp_degree": 2, "micro_batch_size": 8}),
 }
 QUICK_LAYOUTS = ("sharded optimizer",)
-OFFLOAD: Flags = {"sharding": "stage2", "sharding_offload": "true"}
 STAGE2: Dict[str, Tuple[Flags, Flags]] = {
     "stage 2": ({}, {"sharding": "stage2"}),
-    "stage 2, offload": ({**FP16, **O2, "init_loss_scaling": 1024}, OFFLOAD),
+    "stage 2, offload": (
+        {**FP16, **O2, "init_loss_scaling": 1024},
+        {"sharding": "stage2", "sharding_offload": "true"},
+    ),
 }
+TWO_GPUS: Flags = {"gpus": "0,1"}
 LOSS_SECONDS = 120.0  # after a process was killed, until the run must have ended
 
 
 def plan_layouts(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of step 4."""
     where = ", on the CPU" if lab.lacks(2) else ""
-    device = {"device": "cpu" if where else "gpu"}
-    launcher: Flags = {"processes": "2"} if where else {"gpus": "0,1"}
-
-    def compare_pretraining(name: str, flags: Flags, layout: Flags) -> Figures:
-        sizes = {**flags, **device, "max_steps": LAYOUT_STEPS, "global_batch_size": SAMPLES}
-        kind = "pretraining in half precision" if flags else "pretraining"
-        one = partial(_losses, lab, f"one {kind}", data.pretrain_words, sizes)
-        two = _losses(lab, name, data.pretrain_words, {**sizes, **layout}, launcher)
-        return _compare_layouts(two, lab.once(f"one process, {kind}", one), NEARLY if flags else CLOSE)
-
-    def compare_pairs() -> Figures:
-        sizes = {**device, "max_steps": LAYOUT_STEPS}
-        one = _losses(lab, "one pairs", data.train_words, {**sizes, "batch_size": SAMPLES})
-        two = _losses(lab, "pairs", data.train_words, {**sizes, "batch_size": SAMPLES // 2}, launcher)
-        return _compare_layouts(two, one, CLOSE)
-
-    return [
-        *(
-            Planned(
-                f"pretraining, {name}{'' if flags is BF16 else where}",
-                partial(compare_pretraining, name, flags, layout),
-                lab.lacks(2, "bfloat16") if flags is BF16 else "",
-            )
-            for name, (flags, layout) in LAYOUTS.items()
-            if not lab.quick or name in QUICK_LAYOUTS
-        ),
-        Planned(f"pairs, data parallel{where}", compare_pairs),
-        Planned(f"a lost process ends the run{where}", partial(_lose_a_process, lab, data, device, launcher)),
-    ]
+    device: Flags = {"device": "cpu" if where else "gpu"}
+    launcher: Flags = {"processes": "2"} if where else TWO_GPUS
+    cases = []
+    for name, (flags, layout) in LAYOUTS.items():
+        if not lab.quick or name in QUICK_LAYOUTS:
+            both = {**flags, **device, "global_batch_size": SAMPLES}
+            run = partial(_compare, lab, data.pretrain_words, name, both, {}, {**layout, **launcher})
+            needs = lab.lacks(2, "bfloat16") if flags else ""
+            cases.append(Planned(f"pretraining, {name}{'' if flags else where}", run, needs))
+    one, two = {"batch_size": SAMPLES}, {"batch_size": SAMPLES // 2, **launcher}
+    pairs = partial(_compare, lab, data.train_words, "pairs", device, one, two)
+    lose = partial(_lose_a_process, lab, data, device, launcher)
+    cases.append(Planned(f"pairs, data parallel{where}", pairs))
+    return [*cases, Planned(f"a lost process ends the run{where}", lose)]
 
 
 def plan_stage2(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of step 5: sharded training of pairs against plain data parallelism."""
-
-    def compare(name: str, flags: Flags, layout: Flags) -> Figures:
-        sizes = {**flags, "max_steps": LAYOUT_STEPS, "device": "gpu", "batch_size": SAMPLES // 2}
-        gpus: Flags = {"gpus": "0,1"}
-        plain = _losses(lab, f"plain {name}", data.train_words, sizes, gpus)
-        sharded = _losses(lab, name, data.train_words, {**sizes, **layout}, gpus)
-        return _compare_layouts(sharded, plain, NEARLY if flags else CLOSE)
-
-    return [
-        Planned(name, partial(compare, name, flags, layout), lab.lacks(2, "float16"))
-        for name, (flags, layout) in STAGE2.items()
-    ]
+    cases = []
+    for name, (flags, layout) in STAGE2.items():
+        both = {**flags, "device": "gpu", "batch_size": SAMPLES // 2, **TWO_GPUS}
+        run = partial(_compare, lab, data.train_words, name, both, {}, layout)
+        cases.append(Planned(name, run, lab.lacks(2, "float16")))
+    return cases
 
 
-def _losses(
-    lab: Lab, name: str, command: Command, flags: Flags, launcher: Optional[Flags] = None
-) -> List[float]:
-    """Return the losses of a run: of one process, or of those that the ``launcher`` starts."""
-    output = lab.folder / "layouts" / name.replace(" ", "_").replace(",", "")
-    try:
-        words = command(output, **flags, **(launcher or {}))
-        lab.run(["launch", *words] if launcher else words)
-    except ErniePairError as error:
-        raise error_in_logs(output, error) from None
-    return losses_of(output)
+def _compare(lab: Lab, command: Command, name: str, both: Flags, one: Flags, other: Flags) -> Figures:
+    """Compare the losses of two runs of a command, with the flags ``both`` and with ``one`` or ``other``.
 
+    Those with flags of launch are started by it. What several layouts are compared with runs once.
+    """
 
-def _compare_layouts(losses: List[float], wanted: List[float], most: float) -> Figures:
-    largest = relative_difference(losses, wanted)
-    if not largest <= most:
-        raise NumbersError(f"losses of two processes differ by {largest:.3g} (relative), above {most:g}")
-    return {"largest relative difference": largest}
+    def losses_with(kind: str, flags: Flags) -> List[float]:
+        output = lab.folder / "layouts" / "".join(c if c.isalnum() else "_" for c in kind)
+        try:
+            words = command(output, **both, **flags, max_steps=LAYOUT_STEPS)
+            lab.run(["launch", *words] if {"gpus", "processes"} & {*both, *flags} else words)
+        except ErniePairError as error:
+            raise error_in_logs(output, error) from None
+        return losses_of(output)
+
+    kind = f"one {command.__name__} {both} {one}"
+    wanted, losses = lab.once(kind, partial(losses_with, kind, one)), losses_with(name, other)
+    what, most = "losses of two processes differ", NEARLY if "use_amp" in both else CLOSE
+    return {"largest relative difference": _difference(what, losses, wanted, most)}
 
 
 def _lose_a_process(lab: Lab, data: SmallData, device: Flags, launcher: Flags) -> Figures:
@@ -599,36 +570,29 @@ MEASURED = {
 def plan_pretraining_speed(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of step 7: on a CPU the narrow model, on its two paths."""
 
-    def run(name: str, tokens: int, batch: int, base: bool, flags: Flags) -> Figures:
+    def run(tokens: int, batch: int, name: str, flags: Flags) -> Figures:
         sizes: Flags = {"max_seq_len": tokens, "micro_batch_size": batch, "global_batch_size": batch}
-        if base:
+        if lab.device == "gpu":
             sizes.update(model_name_or_path=data.base_model(), input_dir=data.base_corpus())
             sizes.update(from_scratch="true", num_workers=2)
-        return _measure(lab, name, partial(data.pretrain_words, **{**sizes, **LONG_RUN, **flags}))
+        words = partial(data.pretrain_words, **{**sizes, **LONG_RUN, **flags})
+        return _measure(lab, f"pretraining {tokens} {name}", words)
 
     if lab.device == "cpu":
         tokens, batch = SMALL_SHAPE
-        paths = {"fused kernels": "auto", "Paddle's kernels": "plain"}
-        return [
-            *(
-                Planned(
-                    f"{tokens} tokens x {batch}, narrow model, {name}",
-                    partial(run, f"narrow {name}", tokens, batch, False, {"kernels": kernels}),
-                )
-                for name, kernels in paths.items()
-            ),
-            Planned("ERNIE base, fp32 to bf16 O2", dict, lab.lacks()),
-        ]
-    return [
-        Planned(
-            f"ERNIE base, {tokens} tokens x {_fitting(lab, batch)}, {name}",
-            partial(run, f"base {tokens} {name}", tokens, _fitting(lab, batch), True, flags),
-            lab.lacks(1, dtype),
-        )
-        for tokens, batch in SHAPES.items()
-        for name, (flags, dtype) in PRECISIONS.items()
-        if name in (("fp32", "bf16 O1") if lab.quick else TIMED)
-    ]
+        paths = {"fused kernels": {"kernels": "auto"}, "Paddle's kernels": {"kernels": "plain"}}
+        shown = f"{tokens} tokens x {batch}, narrow model"
+        cases = [Planned(f"{shown}, {name}", partial(run, *SMALL_SHAPE, name, paths[name])) for name in paths]
+        return [*cases, Planned("ERNIE base, fp32 to bf16 O2", dict, lab.lacks())]
+    names = ("fp32", "bf16 O1") if lab.quick else TIMED
+    cases = []
+    for tokens, most in SHAPES.items():
+        batch = _fitting(lab, most)
+        for name in names:
+            flags, dtype = PRECISIONS[name]
+            shown = f"ERNIE base, {tokens} tokens x {batch}, {name}"
+            cases.append(Planned(shown, partial(run, tokens, batch, name, flags), lab.lacks(1, dtype)))
+    return cases
 
 
 def plan_pair_speed(lab: Lab, data: SmallData) -> List[Planned]:
@@ -646,9 +610,10 @@ def plan_pair_speed(lab: Lab, data: SmallData) -> List[Planned]:
             Planned("ERNIE base, fp32 to bf16 O1", dict, lab.lacks()),
         ]
     return [
-        Planned(f"ERNIE base, {name}", partial(run, name, flags), lab.lacks(1, dtype))
-        for name, (flags, dtype) in PRECISIONS.items()
-        if name in TIMED[:-1]
+        Planned(
+            f"ERNIE base, {name}", partial(run, name, PRECISIONS[name][0]), lab.lacks(1, PRECISIONS[name][1])
+        )
+        for name in TIMED[:-1]
     ]
 
 

@@ -13,7 +13,6 @@ A verdict is passed, failed, needs (said: what is missing here) or not run.
 
 import json
 import math
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -75,13 +74,8 @@ class StepOutcome(NamedTuple):
 
     def facts(self) -> Dict[str, Any]:
         """Return the part of the report about it."""
-        return {
-            "number": self.number,
-            "title": self.title,
-            "verdict": self.verdict,
-            "seconds": round(self.seconds, 1),
-            "cases": [case.facts() for case in self.cases],
-        }
+        facts = {"number": self.number, "title": self.title, "verdict": self.verdict}
+        return {**facts, "seconds": round(self.seconds, 1), "cases": [case.facts() for case in self.cases]}
 
 
 def first_failure(steps: Sequence[StepOutcome]) -> Optional[str]:
@@ -98,10 +92,15 @@ def run_step(step: Step, lab: Lab, data: SmallData, show: Callable[[Case], None]
     began = time.monotonic()
     planned = step.plan(lab, data)
     lab.deadline = began + step.limit
-    cases: Dict[str, Optional[Case]] = {one.name: _left_out(one, step, lab) for one in planned}
-    for case in filter(None, cases.values()):
+    cases: Dict[str, Case] = {}
+    if lab.is_lost and step.number > 0:
+        reason = hide_private(f"there is no GPU to check: {lab.machine.why_no_gpu}")
+        cases = {one.name: Case(one.name, NOT_RUN, reason) for one in planned}
+    else:
+        cases = {one.name: Case(one.name, NEEDS, f"needs {one.needs}") for one in planned if one.needs}
+    for case in cases.values():
         show(case)
-    due = [one for one in planned if cases[one.name] is None]
+    due = [one for one in planned if one.name not in cases]
     executor = ThreadPoolExecutor(1 if step.is_timed else lab.lanes)
     try:
         for future in as_completed([executor.submit(_run, one) for one in due]):
@@ -113,14 +112,8 @@ def run_step(step: Step, lab: Lab, data: SmallData, show: Callable[[Case], None]
         raise
     finally:
         executor.shutdown(cancel_futures=True)
-    return StepOutcome(step.number, step.title, list(filter(None, cases.values())), time.monotonic() - began)
-
-
-def _left_out(planned: Planned, step: Step, lab: Lab) -> Optional[Case]:
-    if lab.is_lost and step.number > 0:
-        reason = f"there is no GPU to check: {lab.machine.why_no_gpu}"
-        return Case(planned.name, NOT_RUN, hide_private(reason))
-    return Case(planned.name, NEEDS, f"needs {planned.needs}") if planned.needs else None
+    in_order = [cases[one.name] for one in planned]
+    return StepOutcome(step.number, step.title, in_order, time.monotonic() - began)
 
 
 def _run(planned: Planned) -> Case:
@@ -226,7 +219,9 @@ def check_gpu(config: CheckGpuConfig) -> None:
         with published(*config.outputs) as (results, page):
             write_json(results, report)
             page.write_text(page_of(report), encoding="utf-8")
-    _say(f"\n{report['summary']}\nreport: {config.outputs[0]}, and as a page {config.outputs[1]}")
+    print(
+        f"\n{report['summary']}\nreport: {config.outputs[0]}, and as a page {config.outputs[1]}", flush=True
+    )
     errors = (case.error for step in outcomes for case in step.cases if case.verdict in (FAILED, NOT_RUN))
     error = next((error for error in errors if isinstance(error, ErniePairError)), None)
     if error is not None:
@@ -245,15 +240,15 @@ def _run_check(
     def show(case: Case) -> None:
         why = f": {case.said}" if case.said else ""
         taken = f" ({case.seconds:.0f} s; {clock()} in all)" if case.seconds else ""
-        _say(f"{SHOWN[case.verdict]:<8} {case.name}{why}{taken}")
+        print(f"{SHOWN[case.verdict]:<8} {case.name}{why}{taken}", flush=True)
 
     folder = tempfile.TemporaryDirectory(prefix=FOLDER)
     with folder as name, Lab(Path(name), config.device, config.quick) as lab:
         lab.machine = read_machine(lab)
-        _say(lab.machine.words)
+        print(lab.machine.words, flush=True)
         data, outcomes = SmallData(lab), []
         for place, step in enumerate(chosen, start=1):
-            _say(f"\n[{place}/{len(chosen)}] step {step.number}: {step.title} ({clock()})")
+            print(f"\n[{place}/{len(chosen)}] step {step.number}: {step.title} ({clock()})", flush=True)
             outcomes.append(run_step(step, lab, data, show))
     return outcomes, lab.machine
 
@@ -288,8 +283,3 @@ def _report(
         "machine": machine.facts(),
         "steps": [step.facts() for step in outcomes],
     }
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()

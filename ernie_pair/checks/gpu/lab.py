@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import os
 import re
 import secrets
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 from data_tools.files.errors import ErniePairError, LostProcessError
+from ernie_pair.checkpoint.run_folder import EVENTS
 from ernie_pair.checks.gpu.machine import Machine, machine_without_paddle
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.gpu.builds import LEAST_CAPABILITY, words_of
@@ -26,6 +26,7 @@ from ernie_pair.runtime.processes.child_command import (
     exit_code_of,
     last_error,
 )
+from ernie_pair.train.run_log import read_all_events
 
 MARK = "ERNIE_PAIR_CHECK"  # in the environment of every process of the check: identifies the check
 LOOK_SECONDS, KILL_SECONDS = 0.005, 20.0
@@ -204,17 +205,7 @@ def marked_processes(mark: str) -> List[int]:
 
 def train_events(output: Path) -> List[Dict[str, Any]]:
     """Return the training lines in the metrics.jsonl of a run, which may still write; none without it."""
-    try:
-        lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    events = []
-    for line in lines:
-        try:
-            events.append(json.loads(line))
-        except ValueError:  # the last line, partly written
-            break
-    return [event for event in events if event["split"] == "train"]
+    return [event for event in read_all_events(output / EVENTS) if event["split"] == "train"]
 
 
 def losses_of(output: Path) -> List[float]:
@@ -224,9 +215,6 @@ def losses_of(output: Path) -> List[float]:
 
 def error_in_logs(output: Path, error: ErniePairError) -> ErniePairError:
     """Return ``error`` of a launched run with the error message of one of its processes, if there is one."""
-    for log in sorted((output / "log").glob("workerlog.*")):
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        last_errors = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
-        if last_errors:
-            return type(error)(last_errors[-1])
-    return error
+    messages = (last_error(log, 0) for log in sorted((output / "log").glob("workerlog.*")))
+    message = next(filter(None, messages), "")
+    return type(error)(message) if message else error

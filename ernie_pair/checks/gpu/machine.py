@@ -127,28 +127,21 @@ def ask_paddle(device: str) -> Dict[str, Any]:
     import paddle
 
     is_cuda = paddle.is_compiled_with_cuda()
-    gpus, reason = _gpus() if device == "gpu" and is_cuda else ([], "")
+    gpus: List[Dict[str, Any]] = []
+    reason = "" if device == "cpu" else "Paddle sees no GPU" if is_cuda else "this Paddle is the CPU build"
+    try:
+        for number in range(paddle.device.cuda.device_count() if device == "gpu" and is_cuda else 0):
+            of = paddle.device.cuda.get_device_properties(number)
+            memory = round(of.total_memory / 1e9, 1)
+            gpus.append({"name": of.name, "capability": [of.major, of.minor], "memory_gb": memory})
+    except (RuntimeError, OSError, ValueError) as error:  # an unsuitable driver, a lost GPU
+        gpus, reason = [], (str(error).strip().splitlines() or ["no reason was given"])[-1][:200]
     return {
         "gpus": gpus,
         "cuda": str(paddle.version.cuda()) if is_cuda else "",
         "cudnn": str(paddle.version.cudnn()) if is_cuda else "",
-        "why_no_gpu": "this Paddle is the CPU build" if device == "gpu" and not is_cuda else reason,
+        "why_no_gpu": "" if gpus else reason,
     }
-
-
-def _gpus() -> Tuple[List[Dict[str, Any]], str]:
-    """Return the GPUs that Paddle sees, and why there is none."""
-    import paddle
-
-    visible = []
-    try:
-        for number in range(paddle.device.cuda.device_count()):
-            of = paddle.device.cuda.get_device_properties(number)
-            memory = round(of.total_memory / 1e9, 1)
-            visible.append({"name": of.name, "capability": [of.major, of.minor], "memory_gb": memory})
-    except (RuntimeError, OSError, ValueError) as error:  # an unsuitable driver, a lost GPU
-        return [], (str(error).strip().splitlines() or ["no reason was given"])[-1][:200]
-    return visible, "" if visible else "Paddle sees no GPU"
 
 
 def _search(path: Path, pattern: str) -> str:

@@ -81,9 +81,7 @@ class Ranks:
 
     def __exit__(self, kind, *reason) -> None:
         try:
-            if kind is not None and issubclass(
-                kind, (KeyboardInterrupt, SystemExit)
-            ):  # let them save and end
+            if issubclass(kind or type(None), (KeyboardInterrupt, SystemExit)):  # let them save and end
                 for process in self._running():  # a second interrupt ends them at once
                     os.kill(process.pid, signal.SIGTERM)  # nobody has waited for it: the number is its own
                 self._wait_until(time.monotonic() + SAVE_SECONDS)
@@ -117,7 +115,14 @@ class Ranks:
             # One that has ended tells more than one that waits for it or that has noticed its end.
             noticed = LostProcessError.exit_code
             rank = min(codes, key=lambda n: 2 if codes[n] is None else int(codes[n] == noticed))
-            raise LostProcessError(f"rank {rank} {_fate_of(codes[rank])}{self._last_line_of(rank)}")
+            code, last = codes[rank], "; see what it printed"
+            if rank:
+                log = self._log_of(rank).read_text(encoding="utf-8", errors="replace")
+                last = "".join(f": {line}" for line in log.strip().splitlines()[-1:])
+            fate = "hangs and was ended" if code is None else f"ended with exit code {code}"
+            if code is not None and code < 0:
+                fate = f"was killed by {signal.Signals(-code).name}"
+            raise LostProcessError(f"rank {rank} {fate}{last}")
         return answers[0]["result"]
 
     def _start(self, rank: int, environment: Dict[str, str]) -> subprocess.Popen:
@@ -154,18 +159,6 @@ class Ranks:
 
     def _log_of(self, rank: int) -> Path:
         return self.folder / f"rank.{rank}.log"
-
-    def _last_line_of(self, rank: int) -> str:
-        if rank == 0:
-            return "; see what it printed"
-        lines = self._log_of(rank).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return f": {lines[-1]}" if lines else ""
-
-
-def _fate_of(code: Optional[int]) -> str:
-    if code is None:
-        return "hangs and was ended"
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def _raise(answer: Dict) -> None:
@@ -297,8 +290,6 @@ def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
 
 
 def _free_ports(count: int) -> List[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HERE, 0))
-        return [each.getsockname()[1] for each in sockets]
+    with ExitStack() as stack:  # all at once, so that they differ
+        servers = [stack.enter_context(socket.create_server((HERE, 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in servers]

@@ -9,7 +9,6 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Dict
 
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError, LostProcessError
@@ -31,27 +30,23 @@ def main() -> None:
                 f"what the function returned cannot be sent back ({error}); return numbers, texts or arrays"
             ) from None
     except BaseException as error:
-        _leave(folder, rank, pickle.dumps(_failure(error, rank)))
+        try:
+            itself = packed(error)
+        except Exception:  # whatever it holds; its text remains
+            itself = b""
+        failure = {
+            "error": itself,
+            "said": traceback.format_exception_only(type(error), error)[-1].strip(),
+            "rank": rank,
+            "traceback": f"rank {rank}:\n{traceback.format_exc()}",
+            "is_of_a_peer": isinstance(error, LostProcessError),
+            "time": time.time(),
+        }
+        _leave(folder, rank, pickle.dumps(failure))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)  # whatever waits for the others stays behind
     _leave(folder, rank, answer)
-
-
-def _failure(error: BaseException, rank: int) -> Dict:
-    try:
-        itself = packed(error)
-    except Exception:  # whatever it holds; its text remains
-        itself = b""
-    message = traceback.format_exception_only(type(error), error)[-1].strip()
-    return {
-        "error": itself,
-        "said": message,
-        "rank": rank,
-        "traceback": f"rank {rank}:\n{traceback.format_exc()}",
-        "is_of_a_peer": isinstance(error, LostProcessError),
-        "time": time.time(),
-    }
 
 
 def _leave(folder: Path, rank: int, answer: bytes) -> None:

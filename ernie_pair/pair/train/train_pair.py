@@ -25,10 +25,10 @@ from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model
 from ernie_pair.pair.train.loss import SuppliedLoss, loss_of
 from ernie_pair.pair.train.own_parts import OwnParts
 from ernie_pair.pair.train.pair_job import Evaluated, PairJob
-from ernie_pair.report import chart as probability_counts
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluation import intervals
+from ernie_pair.train import probability_counts
 from ernie_pair.train.task import Task, run
 
 RESAMPLES = 200

@@ -75,11 +75,6 @@ def link_cuda(config: LinkCudaConfig) -> None:
         print(f"nothing to link: Paddle {build.version} {of}")
 
 
-def is_linked(build: Build) -> bool:
-    """Return whether `link_cuda` has made links in the folder of ``build``."""
-    return (build.libraries / NOTE).exists()
-
-
 def unmade_links(build: Build) -> List[str]:
     """Return the names of the links that `link_cuda` would make or remove for ``build``."""
     plan = plan_links(build.libraries, wanted_links(build))
@@ -99,7 +94,10 @@ def wanted_links(build: Build) -> Links:
         for file in found.files or ():
             named = LIBRARY.fullmatch(file.name)
             if file.parts[:1] == ("nvidia",) and named:
-                target = _target(Path(str(found.locate_file(file))), build.libraries)
+                library, packages = Path(str(found.locate_file(file))), build.libraries.parents[1]
+                target = str(library)
+                if packages in library.parents:  # it stays valid if an environment is moved as a whole
+                    target = os.path.relpath(library, build.libraries)
                 links.setdefault(file.name, target)
                 short.setdefault(named["name"], target)
     return {**short, **links}
@@ -147,24 +145,13 @@ def _ours(folder: Path) -> Links:
         noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    if not isinstance(noted, dict):
-        return {}
-    return {
-        name: text
-        for name, text in noted.items()
-        if LIBRARY.fullmatch(name) and text == _link_text(folder / name)
-    }
+    links = noted.items() if isinstance(noted, dict) else ()
+    return {n: text for n, text in links if LIBRARY.fullmatch(n) and text == _link_text(folder / n)}
 
 
 def _link_text(path: Path) -> Optional[str]:
     """Return the target of a link; None if it is not a link."""
     return os.readlink(path) if path.is_symlink() else None
-
-
-def _target(library: Path, folder: Path) -> str:
-    """Return the target for a link in ``folder``: it stays valid if an environment is moved as a whole."""
-    packages = folder.parents[1]
-    return os.path.relpath(library, folder) if packages in library.parents else str(library)
 
 
 def _major(build: Build) -> str:
@@ -186,24 +173,21 @@ def refuse_missing_libraries(build: Build, processes: int) -> None:
     It opens none that is in paddle/libs. Of a build that finds its libraries by itself, only the links are
     checked: those for another build would take precedence.
     """
-    if is_linked(build) and unmade_links(build):
+    if (build.libraries / NOTE).exists() and unmade_links(build):
         raise InputError(f"the links in {build.libraries} are not those of Paddle {build.version}; {LINK}")
     if build.brings_libraries:
         return
     names = FIRST + (OF_SEVERAL if processes > 1 else ())
     missing = [name for name in names if not (build.libraries / name).exists() and error_of(name)]
-    if missing:
-        raise InputError(f"Paddle cannot find {', '.join(missing)}; {cure_of_missing(build)}")
-
-
-def cure_of_missing(build: Build) -> str:
-    """Return the command that puts missing libraries where Paddle searches."""
-    if unmade_links(build):
-        return LINK
-    if build.cuda.partition(".")[0] == "11":
-        return f"{install_command('gpu')}, then ernie-pair doctor --link_cuda"
+    if not missing:
+        return
     packages = "their nvidia-* packages and then ernie-pair doctor --link_cuda"
-    return f"install CUDA {build.cuda} and cuDNN, or {packages}"
+    cure = f"install CUDA {build.cuda} and cuDNN, or {packages}"
+    if unmade_links(build):
+        cure = LINK
+    elif _major(build) == "11":
+        cure = f"{install_command('gpu')}, then ernie-pair doctor --link_cuda"
+    raise InputError(f"Paddle cannot find {', '.join(missing)}; {cure}")
 
 
 def load_libraries(build: Build) -> Dict[str, str]:
@@ -214,7 +198,8 @@ def load_libraries(build: Build) -> Dict[str, str]:
     """
     parts = sorted(path.name for path in build.libraries.glob(PARTS_OF_CUDNN))
     names = [*FIRST, *OTHERS, *OF_SEVERAL, *parts]
-    return {name: error_of(_as_paddle(build.libraries, name)) for name in names}
+    paths = {name: build.libraries / name for name in names}
+    return {name: error_of(str(path) if path.exists() else name) for name, path in paths.items()}
 
 
 def libraries_that_fail(loaded: Dict[str, str]) -> List[str]:
@@ -229,8 +214,3 @@ def error_of(name: str) -> str:
     except OSError as error:
         return str(error)
     return ""
-
-
-def _as_paddle(folder: Path, name: str) -> str:
-    path = folder / name
-    return str(path) if path.exists() else name

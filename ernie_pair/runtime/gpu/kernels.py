@@ -4,7 +4,7 @@ H rows, W columns, V vocabulary; B batch, S sequence, N heads, D per head.
 """
 
 import math
-from typing import Callable, Dict, Iterator, List, NamedTuple
+from typing import Callable, Dict, List, NamedTuple
 
 import numpy as np
 
@@ -46,17 +46,14 @@ def compare_kernels(capability=None) -> List[KernelResult]:
     major = 0 if capability is None else capability[0]
     results = []
     for dtype in LIMITS if capability is not None else ("float32",):
+        kernels: List[Callable] = [matmul, softmax, layer_norm, embedding_gradient, gather_gradient]
+        if dtype == "float32":
+            kernels.append(adamw)
+        elif major >= ATTENTION_CAPABILITY:
+            kernels.append(flash_attention)
         if major >= LEAST_CAPABILITY[dtype]:
-            results += [_compare(kernel, dtype) for kernel in _kernels_of(dtype, major)]
+            results += [_compare(kernel, dtype) for kernel in kernels]
     return results
-
-
-def _kernels_of(dtype: str, major: int) -> Iterator[Callable]:
-    yield from (matmul, softmax, layer_norm, embedding_gradient, gather_gradient)
-    if dtype == "float32":
-        yield adamw
-    elif major >= ATTENTION_CAPABILITY:
-        yield flash_attention
 
 
 def _compare(kernel: Callable, dtype: str) -> KernelResult:
@@ -111,14 +108,7 @@ def embedding_gradient(rng, dtype: str):
     """Sum the gradients of B x S looked-up rows of W in a table [V, W]."""
     import paddle
 
-    ids = rng.integers(0, V, (B, S))
-    table, _ = _drawn(rng, dtype, V, W)
-    table.stop_gradient = False
-    gradient, gradient_64 = _drawn(rng, dtype, B, S, W)
-    paddle.nn.functional.embedding(paddle.to_tensor(ids), table).backward(gradient)
-    wanted = np.zeros((V, W))
-    np.add.at(wanted, ids, gradient_64)
-    return table.grad, wanted
+    return _gradient_of_rows(rng, dtype, V, rng.integers(0, V, (B, S)), paddle.nn.functional.embedding)
 
 
 def gather_gradient(rng, dtype: str):
@@ -126,12 +116,18 @@ def gather_gradient(rng, dtype: str):
     import paddle
 
     picked = np.append(rng.integers(0, H, 9), [3, 3])
-    rows, _ = _drawn(rng, dtype, H, W)
+    return _gradient_of_rows(rng, dtype, H, picked, lambda ids, rows: paddle.gather(rows, ids))
+
+
+def _gradient_of_rows(rng, dtype: str, count: int, ids: np.ndarray, pick: Callable):
+    import paddle
+
+    rows, _ = _drawn(rng, dtype, count, W)
     rows.stop_gradient = False
-    gradient, gradient_64 = _drawn(rng, dtype, len(picked), W)
-    paddle.gather(rows, paddle.to_tensor(picked)).backward(gradient)
-    wanted = np.zeros((H, W))
-    np.add.at(wanted, picked, gradient_64)
+    gradient, gradient_64 = _drawn(rng, dtype, *ids.shape, W)
+    pick(paddle.to_tensor(ids), rows).backward(gradient)
+    wanted = np.zeros((count, W))
+    np.add.at(wanted, ids, gradient_64)
     return rows.grad, wanted
 
 

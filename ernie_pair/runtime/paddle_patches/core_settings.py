@@ -1,5 +1,7 @@
 """What Paddle's compiled core was built for, how it computes, and operators that are not its own.
 
+And `replaced`: nothing in this folder is replaced permanently.
+
 Names, as in Paddle 2.6.2: `paddle.base.core`, its `__file__`, `set_num_threads`, `ProcessGroupGloo`,
 `ProcessGroupNCCL` and `load_op_meta_info_and_register_op`, which `paddle.base.framework.OpProtoHolder` makes
 known to Python. Upstream only lets its predictors set the number of threads
@@ -14,6 +16,23 @@ is loaded, and checks it in every product.
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
+
+
+@contextmanager
+def replaced(owner, name: str, value) -> Iterator[None]:
+    """Replace ``name`` of ``owner``, a module or a class, by ``value`` within this context.
+
+    Raises AttributeError when it has no such name of its own: then Paddle has changed, and a patch without
+    effect would not be noticed.
+    """
+    if name not in vars(owner):
+        raise AttributeError(f"{owner.__name__} has no {name}; look up its name in this Paddle")
+    known = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, known)
 
 
 def set_math_threads(count: int) -> None:
@@ -58,18 +77,13 @@ def set_tf32(is_allowed: bool) -> None:
         core.set_cudnn_switch(is_allowed)
 
 
-def is_tf32_set() -> bool:
-    """Return whether products may be computed in TF32; False for a build without GPUs."""
-    import paddle
-
-    core = paddle.base.core
-    return hasattr(core, "get_cublas_switch") and bool(core.get_cublas_switch())
-
-
 @contextmanager
 def without_tf32() -> Iterator[None]:
     """Compute float32 products in float32 within this context."""
-    before = is_tf32_set()
+    import paddle
+
+    core = paddle.base.core
+    before = hasattr(core, "get_cublas_switch") and bool(core.get_cublas_switch())
     set_tf32(False)
     try:
         yield

@@ -18,10 +18,9 @@ from argparse import ArgumentParser
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Sequence
 
-from ernie_pair.runtime.paddle_patches.replaced import replaced
+from ernie_pair.runtime.paddle_patches.core_settings import replaced
 
 TAIL_BYTES = 3000  # of the log of a process that failed
 
@@ -36,33 +35,17 @@ def keep_words_of_scripts() -> None:
     args_envs.ArgumentParser = partial(ArgumentParser, allow_abbrev=False)
 
 
-def asked_gpus() -> Optional[str]:
-    """Return the GPUs that --gpus of ``sys.argv``, or the environment, requests."""
-    from paddle.distributed.launch.context.args_envs import parse_args
+def asked_launch() -> Any:
+    """Return what ``sys.argv`` and the environment request of the launcher, as Paddle reads its flags.
 
-    return os.environ.get("PADDLE_DEVICES") or parse_args()[0].devices
-
-
-def asked_processes() -> int:
-    """Return the --nproc_per_node of ``sys.argv``; 0: not given."""
-    from paddle.distributed.launch.context.args_envs import parse_args
-
-    return int(parse_args()[0].nproc_per_node or 0)
-
-
-def asked_machines() -> Tuple[int, str]:
-    """Return (the fewest machines that --nnodes of ``sys.argv`` requests, --master or nothing)."""
+    Of these are used: devices, nproc_per_node, nnodes, master and log_dir.
+    """
     from paddle.distributed.launch.context.args_envs import parse_args
 
     asked = parse_args()[0]
-    return int(str(asked.nnodes).partition(":")[0]), asked.master or ""
-
-
-def asked_log() -> Path:
-    """Return the log of the first process, which the launcher shows; --log_dir sets its folder."""
-    from paddle.distributed.launch.context.args_envs import parse_args
-
-    return Path(os.environ.get("PADDLE_LOG_DIR") or parse_args()[0].log_dir, "workerlog.0")
+    asked.devices = os.environ.get("PADDLE_DEVICES") or asked.devices
+    asked.log_dir = os.environ.get("PADDLE_LOG_DIR") or asked.log_dir
+    return asked
 
 
 def keep_launcher_quiet() -> None:
@@ -102,11 +85,15 @@ def private_environment(prepare: Callable[[], None]) -> Iterator[None]:
             preexec_fn=prepare,
         )
 
+    def shown(container) -> str:
+        words = " ".join(container.entrypoint)
+        return f"{words}\nended with exit code {container.exit_code}; see {container.errfile}"
+
     with ExitStack() as stack:
         stack.enter_context(replaced(Controller, "save_pod_env", lambda self: None))
         stack.enter_context(replaced(Controller, "save_pod_log", lambda self, info: None))
         stack.enter_context(replaced(ProcessContext, "_start", start))
-        stack.enter_context(replaced(Container, "__str__", _shown))
+        stack.enter_context(replaced(Container, "__str__", shown))
         yield
 
 
@@ -140,7 +127,7 @@ def run_launcher() -> LaunchEnd:
     """Run the processes that ``sys.argv`` requests to their end."""
     from paddle.distributed.launch.main import launch
 
-    with end_noted() as end, _last_lines_shown():
+    with end_noted() as end:
         try:
             launch()
         except SystemExit as leaving:
@@ -152,6 +139,7 @@ def run_launcher() -> LaunchEnd:
 def end_noted() -> Iterator[LaunchEnd]:
     """Note how the launcher ends in this context, and have it leave nothing behind.
 
+    The output of its first process while it was being stopped is shown as well.
     Paddle's own exits with the code of the first process that has one, including those that it stops itself,
     and with the bare number of a signal. It stops no child of a process that has already ended.
     """
@@ -163,15 +151,27 @@ def end_noted() -> Iterator[LaunchEnd]:
 
     def note_and_stop(pod, *arguments, **named):
         end.failed = end.failed or [_failed(each) for each in pod.failed_container()]
+        shown = [(each.outfile, each._log_handler.tell()) for each in pod.containers[:1] if each._log_handler]
         stopped = stop(pod, *arguments, **named)
         for each in pod.containers:
-            _kill_group(each)
+            process = each._proc and each._proc._proc
+            if process:  # the leader of a group of that number: what it has started and left behind
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         end.codes = [each.exit_code for each in pod.containers]
+        for log, position in shown:  # Paddle no longer reads it, and would not show how far the run was
+            with open(log, encoding="utf-8", errors="replace") as file:
+                file.seek(position)
+                sys.stdout.write(file.read())
         return stopped
 
     def note_and_handle(controller, number, frame):
         end.signal = end.signal or number
         handle(controller, number, frame)
+
+    def is_news(record: logging.LogRecord) -> bool:  # more than the line that this package ends with
+        return not record.getMessage().startswith("Container failed")
 
     logger = logging.getLogger("LAUNCH")
     with ExitStack() as stack:
@@ -179,8 +179,8 @@ def end_noted() -> Iterator[LaunchEnd]:
         stack.enter_context(replaced(ControllerBase, "signal_handler", note_and_handle))
         # Paddle shows the end of one that failed first, which need not be the cause, or what it has shown.
         stack.enter_context(replaced(Container, "tail", lambda container: None))
-        logger.addFilter(_is_news)
-        stack.callback(logger.removeFilter, _is_news)
+        logger.addFilter(is_news)
+        stack.callback(logger.removeFilter, is_news)
         yield end
 
 
@@ -194,45 +194,3 @@ def _failed(container) -> FailedProcess:
         tail = lines.read().decode("utf-8", errors="replace")
     pid = container._proc._proc.pid
     return FailedProcess(rank, pid, container.exit_code, log, wrote, tail, container.rank == 0)
-
-
-def _kill_group(container) -> None:
-    """End what a process has started and left behind; the process leads a group of that number."""
-    process = container._proc and container._proc._proc
-    if process:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether a line of the launcher says more than the one that this package ends with."""
-    return not record.getMessage().startswith("Container failed")
-
-
-@contextmanager
-def _last_lines_shown() -> Iterator[None]:
-    """Have the launcher show, in this context, the output of its first process while it was being stopped.
-
-    Paddle's own no longer reads that log then, so it would never show how far the run was when it stopped.
-    """
-    from paddle.distributed.launch.job.pod import Pod
-
-    stop = Pod.stop
-
-    def stop_and_show(pod, *arguments, **named):
-        shown = [(each.outfile, each._log_handler.tell()) for each in pod.containers[:1] if each._log_handler]
-        stopped = stop(pod, *arguments, **named)
-        for log, position in shown:
-            with open(log, encoding="utf-8", errors="replace") as file:
-                file.seek(position)
-                sys.stdout.write(file.read())
-        return stopped
-
-    with replaced(Pod, "stop", stop_and_show):
-        yield
-
-
-def _shown(container) -> str:
-    words = " ".join(container.entrypoint)
-    return f"{words}\nended with exit code {container.exit_code}; see {container.errfile}"

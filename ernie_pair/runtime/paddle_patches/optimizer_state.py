@@ -17,7 +17,7 @@ from paddle.base.layer_helper import LayerHelper
 from paddle.nn import clip
 from paddle.optimizer.lr import LRScheduler
 
-from ernie_pair.runtime.paddle_patches.replaced import replaced
+from ernie_pair.runtime.paddle_patches.core_settings import replaced
 
 
 def state_of(optimizer) -> Dict[str, Any]:

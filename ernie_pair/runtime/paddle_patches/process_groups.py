@@ -1,4 +1,4 @@
-"""What the processes of a run share besides `paddle.distributed`.
+"""What the processes of a run share besides `paddle.distributed`, and group sharding of stage 2.
 
 Names, as in Paddle 2.6.2: `paddle.base.core.create_or_get_global_tcp_store`, by which `init_parallel_env`
 connects the processes; `paddle.distributed.parallel.sync_params_buffers`, with which `paddle.DataParallel`
@@ -9,11 +9,20 @@ which `paddle.amp.decorate(master_grad=True)` casts half-precision gradients to 
 In Paddle 3 the collectives of static programs use the contexts of `core.CommContextManager`, by the number
 of their ring; `init_parallel_env` creates none for them on CPUs. `paddle.distributed.parallel` has
 `_print_modified_flags`, with which it prints the settings that differ from Paddle's defaults, including ours.
+
+Of group sharding, stage 2: `GroupShardedStage2._world_size_scaling` (float16 gradients are divided by the
+number of processes in the backward pass, others in the update; if both kinds occur, as at O2, whose norms
+stay float32, it does both or, with offload, neither); `GroupShardedOptimizerStage2` with `param2rank`,
+`offload_params`, `offload_param2align` and `_optim`; of that optimizer `_parameter_list`, `_param_groups`.
+Its module `group_sharded_stage2` sums gradients in their own type, under the name `dist`.
 """
+
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, NamedTuple
 
 import paddle
 
-from ernie_pair.runtime.paddle_patches.replaced import replaced
+from ernie_pair.runtime.paddle_patches.core_settings import replaced
 from ernie_pair.runtime.paddle_patches.static_programs import WORLD_RING
 
 
@@ -64,3 +73,74 @@ def average_gradients(model, widens: bool = False) -> None:
     if widens:
         core.eager.set_master_grads(parameters)
     fused_allreduce_gradients(parameters, None)
+
+
+HALVES = (paddle.float16, paddle.bfloat16)
+
+
+class Offloaded(NamedTuple):
+    """What a process keeps in CPU memory: one flat ``buffer``, with the ``masters`` one after another.
+
+    Each master is followed by a gap of so many numbers.
+    """
+
+    optimizer: paddle.optimizer.Optimizer
+    buffer: paddle.Tensor
+    masters: List[paddle.Tensor]
+    gaps: List[int]
+
+
+def shard(model, optimizer, offload: bool):
+    """Return (forward, sharded optimizer).
+
+    It is set up for one process, so gradients are summed: each process takes its share of the loss instead.
+    """
+    from paddle.distributed.sharding import group_sharded_parallel
+
+    forward, sharded, _ = group_sharded_parallel(model, optimizer, "os_g", offload=offload)
+    forward._world_size_scaling = 1.0
+    return forward, sharded
+
+
+def owners_of(sharded) -> Dict[str, int]:
+    """Return {parameter.name: rank that keeps its gradient and its state}."""
+    return sharded.param2rank
+
+
+def offloaded_of(sharded) -> Offloaded:
+    """Return the flat buffer of this process, which from now on is what its optimizer updates.
+
+    Paddle sets this in the first update: too late for the loss scale of that update.
+    """
+    buffer, masters = sharded.offload_params.buffer, list(sharded.offload_params._params)
+    sharded._optim._parameter_list = sharded._optim._param_groups = [buffer]
+    gaps = [sharded.offload_param2align[master.name] for master in masters]
+    return Offloaded(sharded._optim, buffer, masters, gaps)
+
+
+@contextmanager
+def sums_in_float32() -> Iterator[None]:
+    """Sum half-precision gradients in float32 within this context, and round the sum once."""
+    from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage2
+
+    with replaced(group_sharded_stage2, "dist", _WideSums(group_sharded_stage2.dist)):
+        yield
+
+
+class _WideSums:
+    """`paddle.distributed` whose ``reduce`` sums half tensors in float32."""
+
+    def __init__(self, dist):
+        self._dist = dist
+
+    def __getattr__(self, name: str):
+        return getattr(self._dist, name)
+
+    def reduce(self, tensor, dst: int, **settings):
+        if tensor.dtype not in HALVES:
+            return self._dist.reduce(tensor=tensor, dst=dst, **settings)
+        wide = tensor.astype("float32")
+        task = self._dist.reduce(tensor=wide, dst=dst, **settings)
+        if paddle.distributed.get_rank() == dst:
+            paddle.assign(wide.astype(tensor.dtype), tensor)
+        return task

@@ -22,7 +22,7 @@ import paddle
 from paddle.distributed.fleet.meta_optimizers import AMPOptimizer, common
 from paddle.static.amp import decorator
 
-from ernie_pair.runtime.paddle_patches.replaced import replaced
+from ernie_pair.runtime.paddle_patches.core_settings import replaced
 
 Names = Dict[str, List[str]]  # {the op's name: variables}
 FEED, FETCH = "feed", "fetch"  # the executor's names of its lists
@@ -172,16 +172,12 @@ class HeldProgram:
             return
         program, runner = self._prepared
         self.executor._feed_data(program, feed, FEED, self.scope)
-        self._set_rate(program)
-        runner.run(list(feed), return_numpy=False)
-
-    def _set_rate(self, program) -> None:
         schedule = getattr(program, "lr_scheduler", None)
-        if schedule is None:
-            return
-        rate = paddle.base.core.LoDTensor()
-        rate.set(np.array([schedule()], np.float32), paddle.CPUPlace())
-        self.scope.find_var(schedule._var_name).get_tensor()._copy_from(rate, self.executor.place)
+        if schedule is not None:
+            rate = paddle.base.core.LoDTensor()
+            rate.set(np.array([schedule()], np.float32), paddle.CPUPlace())
+            self.scope.find_var(schedule._var_name).get_tensor()._copy_from(rate, self.executor.place)
+        runner.run(list(feed), return_numpy=False)
 
 
 def pin(array: np.ndarray):
@@ -274,8 +270,13 @@ def _cast(block, parameter, gradient):
     """Cast ``gradient`` right after its last op, which passes the mark on; returns the float32 one."""
     index = max(i for i, op in enumerate(block.ops) if gradient.name in op.output_arg_names)
     made_by = block.ops[index]
-    role = made_by.attr("op_role")
-    _take_mark(made_by, parameter, gradient)
+    role, names = made_by.attr("op_role"), list(made_by.attr(MARK))
+    marked = list(zip(names[::2], names[1::2]))
+    marked.remove((parameter.name, gradient.name))
+    if marked:
+        made_by._set_attr(MARK, [name for pair in marked for name in pair])
+    else:
+        made_by._remove_attr(MARK)
     wide = block.create_var(name=f"{gradient.name}.float32", dtype=paddle.float32, shape=gradient.shape)
     cast = insert_op(
         block,
@@ -288,13 +289,3 @@ def _cast(block, parameter, gradient):
     cast._set_attr(MARK, [parameter.name, wide.name])
     wide.op = cast
     return wide
-
-
-def _take_mark(op, parameter, gradient) -> None:
-    names = list(op.attr(MARK))
-    marked = list(zip(names[::2], names[1::2]))
-    marked.remove((parameter.name, gradient.name))
-    if marked:
-        op._set_attr(MARK, [name for pair in marked for name in pair])
-    else:
-        op._remove_attr(MARK)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from data_tools.files.errors import (
     CheckpointError,
@@ -19,6 +19,7 @@ from data_tools.files.errors import (
 
 ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, LostProcessError)}
 MOST_LOG_BYTES = 1 << 20  # of the end of a log that are searched for its error
+Words = List[str]  # of a command, as `ernie-pair` takes them
 
 
 class BrokenRunError(ErniePairError):
@@ -51,8 +52,8 @@ class ChildCommand:
         if log is None:
             self._process = subprocess.Popen(command, env=environment)
             return
-        with open(log, "a", encoding="utf-8") as said:
-            self._process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+        with open(log, "a", encoding="utf-8") as output:
+            self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
 
     def __enter__(self) -> "ChildCommand":
         return self
@@ -73,6 +74,11 @@ class ChildCommand:
             raise Stopped("stopped; run the same command to continue", stop.exit_code) from None
         if code:
             raise error_of(code, self._where, last_error(self._log, self._before) if self._log else "")
+
+
+def words_of(*command: str, **flags) -> Words:
+    """Return the words of a command and its flags, as `ernie-pair` takes them."""
+    return [*command, *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def last_error(log: Path, first_byte: int) -> str:

@@ -60,18 +60,9 @@ def log_shown(log: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # the end of the run counts, not that of its colours
-            _remove_colours(log)
-
-
-def _remove_colours(log: Path) -> None:
-    with open(log, "rb") as lines, published(log) as (draft,), open(draft, "wb") as plain:
-        plain.writelines(_CODES.sub(b"", line) for line in lines)
-
-
-def _is_shown_by_launcher() -> bool:
-    """Return whether who started this process shows its lines on a terminal; what it starts is not meant."""
-    return os.environ.get(LAUNCHER) == str(os.getppid()) and local_world().is_first
+        gone = suppress(OSError)  # the end of the run counts, not that of its colours
+        with gone, open(log, "rb") as lines, published(log) as (draft,), open(draft, "wb") as plain:
+            plain.writelines(_CODES.sub(b"", line) for line in lines)
 
 
 class _AboveTheBar(logging.Handler):
@@ -79,17 +70,14 @@ class _AboveTheBar(logging.Handler):
 
     def emit(self, record):
         with suppress(OSError):  # whoever read the console has gone; the run stays
-            line = as_called(self.format(record))
-            if shows_colours(sys.stderr) or _is_shown_by_launcher():
-                line = _coloured(line, record)
+            line, tone = as_called(self.format(record)), getattr(record, "tone", PLAIN)
+            if record.levelno >= logging.WARNING:
+                tone = "error" if record.levelno >= logging.ERROR else "warning"
+            # Who started this process may show its lines; those of what it starts itself are not meant.
+            is_shown = os.environ.get(LAUNCHER) == str(os.getppid()) and local_world().is_first
+            if tone in _COLOURS and (shows_colours(sys.stderr) or is_shown):
+                line = f"{_COLOURS[tone]}{line}{_RESET}"
             tqdm.write(line, file=sys.stderr)
-
-
-def _coloured(line: str, record: logging.LogRecord) -> str:
-    tone = getattr(record, "tone", PLAIN)
-    if record.levelno >= logging.WARNING:
-        tone = "error" if record.levelno >= logging.ERROR else "warning"
-    return f"{_COLOURS[tone]}{line}{_RESET}" if tone in _COLOURS else line
 
 
 def dry_log_dir() -> str:

@@ -2,18 +2,10 @@
 
 import queue
 import threading
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
 POLL_SECONDS = 0.1  # until a thread that has something to hand over sees that nobody wants it any more
 LAST_ITEM_SECONDS = 30.0  # for the item that it is at; one that never comes ends with the process
-
-
-class _Made(NamedTuple):
-    value: Any
-    error: Optional[BaseException] = None
-
-
-_END = _Made(None)
 
 
 class ReadAhead:
@@ -26,7 +18,8 @@ class ReadAhead:
 
     def __init__(self, items: Iterable[List], place: Callable[[List], List]):
         self._items, self._place = iter(items), place
-        self._ready: queue.Queue[_Made] = queue.Queue(maxsize=1)
+        # (an item, None), or in place of one (None, the error that ends them); (None, None) is the end.
+        self._ready: queue.Queue[Tuple[Any, Optional[BaseException]]] = queue.Queue(maxsize=1)
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._work, name="read ahead", daemon=True)
 
@@ -50,27 +43,27 @@ class ReadAhead:
         else:
             return
         while True:
-            made = self._ready.get()
-            if made is _END:
+            item, error = self._ready.get()
+            if error is not None:
+                raise error
+            if item is None:
                 return
-            if made.error is not None:
-                raise made.error
-            yield made.value
+            yield item
 
     def _work(self) -> None:
         try:
             for item in self._items:
-                if not self._hand_over(_Made(self._place(item))):
+                if not self._hand_over(self._place(item)):
                     return
-            self._hand_over(_END)
+            self._hand_over(None)
         except BaseException as error:  # it is the training's to raise
-            self._hand_over(_Made(None, error))
+            self._hand_over(None, error)
 
-    def _hand_over(self, made: _Made) -> bool:
-        """Wait for room for ``made``; return whether anybody still wants it."""
+    def _hand_over(self, item: Optional[List], error: Optional[BaseException] = None) -> bool:
+        """Wait for room; return whether anybody still wants it."""
         while not self._left.is_set():
             try:
-                self._ready.put(made, timeout=POLL_SECONDS)
+                self._ready.put((item, error), timeout=POLL_SECONDS)
                 return True
             except queue.Full:
                 continue

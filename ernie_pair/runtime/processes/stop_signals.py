@@ -137,11 +137,11 @@ def skip_destructors() -> None:
     further calls do nothing. Without glibc's `on_exit` (man 3 on_exit) the process ends as it always did.
     """
     library = ctypes.CDLL(None)
+
+    def leave_first() -> None:
+        # What is registered last is called first, and with the exit code as its first argument.
+        library.fflush(None)
+        library.on_exit(library._exit, None)
+
     if hasattr(library, "on_exit"):
-        atexit.register(_leave_first, library)
-
-
-def _leave_first(library: ctypes.CDLL) -> None:
-    # What is registered last is called first, and with the exit code as its first argument.
-    library.fflush(None)
-    library.on_exit(library._exit, None)
+        atexit.register(leave_first)

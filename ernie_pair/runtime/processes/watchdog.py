@@ -102,7 +102,9 @@ class Watchdog:
         """End the process by the name of a lost rank; when there is none, the error goes on."""
         # A dead process on this machine shows at once, one elsewhere by its silence alone; so does one that
         # is stopped, and a collective may give up on that before it counts as lost.
-        seconds, looked = GRACE_SECONDS + (0 if self._all_are_here() else SILENT_SECONDS), 0.0
+        places = {peer.record["place"] for peer in self._peers.values() if peer.record}
+        is_elsewhere = not places <= {self._record["place"]}
+        seconds, looked = GRACE_SECONDS + is_elsewhere * SILENT_SECONDS, 0.0
         beat_seconds = LOOK_SECONDS * LOOKS_PER_BEAT
         while looked < seconds or any(peer.is_late for peer in self._peers.values()):
             lost = self._lost(HASTE_SECONDS)
@@ -160,21 +162,12 @@ class Watchdog:
         for rank in range(self.world.size):
             peer = self._peers.setdefault(rank, _Peer())
             fate = peer.look(self._path(rank), seconds) if rank != self.world.rank else ""
-            if fate and not self._is_the_cause_of(peer):
+            # One that has ended because this rank told it to: this one is about to say why itself.
+            cause = f"rank {self.world.rank}: "  # see `gather_results`
+            if fate and not (peer.record and peer.record["error"].startswith(cause)):
                 advice = "start the same command again to continue from the newest checkpoint"
                 return f"rank {rank} {fate}; {advice}", peer.hangs
         return None
-
-    def _is_the_cause_of(self, peer: "_Peer") -> bool:
-        """Return whether ``peer`` has ended because this rank told it to (see `gather_results`).
-
-        This rank is about to say why itself.
-        """
-        return peer.record is not None and peer.record["error"].startswith(f"rank {self.world.rank}: ")
-
-    def _all_are_here(self) -> bool:
-        places = (peer.record["place"] for peer in self._peers.values() if peer.record)
-        return all(place == self._record["place"] for place in places)
 
     def _part(self, error: Optional[BaseException]) -> None:
         if error is None or isinstance(error, Stopped):

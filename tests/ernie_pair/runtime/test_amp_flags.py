@@ -14,7 +14,7 @@ from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import amp_flags
 from ernie_pair.runtime.gpu import builds as of_gpus
-from ernie_pair.series.search_space import SearchParamsConfig
+from ernie_pair.series.config import SearchParamsConfig
 from ernie_pair.series.series import with_older_plan
 
 PRETRAIN = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}

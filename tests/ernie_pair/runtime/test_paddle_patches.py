@@ -13,10 +13,10 @@ from paddle.distributed.launch.job.pod import Pod
 from paddle.distributed.launch.utils.process_context import ProcessContext
 
 from ernie_pair.runtime.paddle_patches import static_programs
+from ernie_pair.runtime.paddle_patches.core_settings import replaced
 from ernie_pair.runtime.paddle_patches.launcher import end_noted, private_environment
 from ernie_pair.runtime.paddle_patches.layers import activation_of
 from ernie_pair.runtime.paddle_patches.optimizer_state import AnyDeviceGradScaler
-from ernie_pair.runtime.paddle_patches.replaced import replaced
 from ernie_pair.runtime.paddle_patches.static_programs import (
     amp_by,
     describe_broadcast,

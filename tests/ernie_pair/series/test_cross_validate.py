@@ -19,7 +19,7 @@ from ernie_pair.pair.targets.metrics import METRICS
 from ernie_pair.score.evaluation.evaluation_report import FILES
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series import cross_validate as module
-from ernie_pair.series.cross_validation_report import (
+from ernie_pair.series.cross_validate import (
     answers_of,
     evaluation_of_folds,
     measure_folds,

@@ -18,9 +18,7 @@ from ernie_pair import SearchParamsConfig, search_params
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.pair.train.trainer import TrainResult
 from ernie_pair.series import search_params as module
-from ernie_pair.series import search_report
-from ernie_pair.series.search_space import space_of
-from ernie_pair.series.study import Study
+from ernie_pair.series.study import Study, space_of
 
 SEARCH = "learning_rate=1e-4..2e-2:log batch_size=16,32"
 FLAGS = {
@@ -49,9 +47,9 @@ def config(tmp_path):
 @pytest.fixture
 def no_charts(monkeypatch):
     """Draw no charts, which cost more than tiny trials."""
-    chart = search_report.Chart("", "", "")
-    monkeypatch.setattr(search_report, "draw_chart", lambda *given: chart)
-    monkeypatch.setattr(search_report, "svg_in", lambda chart: b"")
+    chart = module.Chart("", "", "")
+    monkeypatch.setattr(module, "draw_chart", lambda *given: chart)
+    monkeypatch.setattr(module, "svg_in", lambda chart: b"")
 
 
 @pytest.fixture(scope="module")

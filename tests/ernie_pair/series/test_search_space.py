@@ -3,7 +3,8 @@
 import pytest
 
 from data_tools.files.errors import InputError
-from ernie_pair.series.search_space import Choice, Range, SearchParamsConfig, as_plan, space_of
+from ernie_pair.series.config import SearchParamsConfig
+from ernie_pair.series.study import Choice, Range, as_plan, space_of
 
 
 def space(search="", text=None, tmp_path=None):

@@ -23,7 +23,7 @@ from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.embedding.train.train_embedding import train_embedding
 from ernie_pair.pair.distill.distill import distill_pair
 from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.series.cross_validation_report import CrossValidateConfig
+from ernie_pair.series.config import CrossValidateConfig
 from ernie_pair.train.dry_run import Stretch, measure, stretches_of
 
 

@@ -6,22 +6,20 @@ import signal
 import socket
 import tempfile
 import threading
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, Sequence, Tuple
+from typing import Any, Dict, List, Literal, Sequence, Tuple
 from unittest.mock import patch
 
 from data_tools.files.errors import counted
 from data_tools.files.installation import import_optional
 from data_tools.options.options import Options, option
 from ernie_pair.checkpoint.run_folder import EVENTS
-from ernie_pair.dashboard.curves import LAST, Run, curves_of, metrics_of, open_runs
-from ernie_pair.dashboard.plot_runs import RUNS_HELP, shown_flag
-from ernie_pair.report import chart as probability_counts
+from ernie_pair.report.plot_runs import LAST, RUNS_HELP, Run, curves_of, metrics_of, open_runs, shown_flag
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.train import probability_counts
 from ernie_pair.train.run_log import read_all_events
 
 FLAGS_TAG = "flags"
@@ -173,12 +171,21 @@ def board(config: BoardConfig) -> None:
     import_optional("visualdl", "cpu")
     runs = open_runs(config.outs)
     with listen(config.host, config.port) as listener, tempfile.TemporaryDirectory(prefix="board-") as folder:
-        records = BoardRecords(Path(folder), runs)
-        stopped = threading.Event()
-        follower = threading.Thread(target=_follow, args=(records, config.refresh, stopped), daemon=True)
+        records, stopped = BoardRecords(Path(folder), runs), threading.Event()
+
+        def follow() -> None:
+            try:
+                while not stopped.wait(config.refresh):
+                    records.follow()
+            except OSError as error:
+                logger.warning("the runs are no longer followed: %s", error)
+
+        follower = threading.Thread(target=follow, daemon=True)
         try:
             names = [run.name for run in runs]
-            with _standing_in(folder):  # VisualDL shows the paths of its records: these are the names
+            before = Path.cwd()
+            os.chdir(folder)  # VisualDL shows the paths of its records: these are the names
+            try:
                 server = _server_of(config, names, listener)
                 follower.start()
                 address = address_of(listener)
@@ -187,22 +194,14 @@ def board(config: BoardConfig) -> None:
                 logger.info("%s: %s", counted(len(names), "run"), ", ".join(names))
                 logger.info("open %s%s; Ctrl-C ends it", address, FIRST_PAGE)
                 _serve(server)
+            finally:
+                os.chdir(before)
         finally:
             stopped.set()
             if follower.ident is not None:
                 follower.join()
             records.close()
     logger.info("stopped")
-
-
-@contextmanager
-def _standing_in(folder: str) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -> Any:
@@ -250,12 +249,3 @@ def _serve(server: Any) -> None:
         server.server_close()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _follow(records: BoardRecords, refresh: float, stopped: threading.Event) -> None:
-    while not stopped.wait(refresh):
-        try:
-            records.follow()
-        except OSError as error:
-            logger.warning("the runs are no longer followed: %s", error)
-            return

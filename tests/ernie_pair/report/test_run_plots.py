@@ -12,19 +12,22 @@ from tiny_pair import train_config
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import run_id_of
-from ernie_pair.dashboard.board import BoardConfig
-from ernie_pair.dashboard.curves import (
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.report.board import BoardConfig
+from ernie_pair.report.plot_runs import (
     Curve,
+    PlotConfig,
     best_of,
     chosen_metrics,
     curves_of,
+    flag_table,
     flags_of,
     metrics_of,
     open_runs,
+    plot,
+    results_of,
     short_names,
 )
-from ernie_pair.dashboard.plot_runs import PlotConfig, flag_table, plot, results_of
-from ernie_pair.pair.train.train_pair import train_pair
 
 
 @pytest.fixture(scope="module")

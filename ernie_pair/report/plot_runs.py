@@ -1,19 +1,22 @@
-"""The curves of runs: which metrics there are, in the order of importance, and the points of each."""
+"""The curves of runs; `ernie-pair plot` draws them as a picture, or as a page that compares the runs."""
 
 import itertools
 import math
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from data_tools.files.atomic_files import FileRefusedError, read_regular
-from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.errors import CheckpointError, InputError, counted
 from data_tools.files.json_file import JsonError, parse_json_object
-from data_tools.files.results import MAKER, read_own_config
+from data_tools.files.results import MAKER, Results, read_own_config
+from data_tools.options.options import Options, names_in, option
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.run_config import find_config, latest_of
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, read_run
 from ernie_pair.report.chart import Chart, draw_chart, draw_picture, drawn_text, few_of
+from ernie_pair.report.page import Made, Table, render_page, shown_cell
 from ernie_pair.train.run_log import MEASURED, NOT_CURVES, read_all_events
 
 LARGEST = 1 << 22  # bytes of a manifest
@@ -43,7 +46,17 @@ def open_runs(outs: Sequence[str]) -> List[Run]:
 
     Raises InputError for a folder that holds none.
     """
-    folders = {folder.resolve(): folder for out in outs for folder in find_runs(Path(out))}
+    folders: Dict[Path, Path] = {}
+    for out in map(Path, outs):
+        if not out.is_dir():
+            raise InputError(f"{out} is not a folder; give the --output_dir of a run")
+        runs = list(_runs_in(out, DEPTH))
+        if not runs:
+            raise InputError(
+                f"{out} holds no run: there is no {EVENTS} with an event in it or below it; give the "
+                "--output_dir of pretrain, train, distill or train-embedding"
+            )
+        folders.update((folder.resolve(), folder) for folder in runs)
     return [
         Run(
             name,
@@ -54,19 +67,6 @@ def open_runs(outs: Sequence[str]) -> List[Run]:
         )
         for name, folder in zip(short_names(list(folders)), folders.values())
     ]
-
-
-def find_runs(out: Path) -> List[Path]:
-    """Return ``out`` if it is a run, otherwise the folders below it that are. Raises InputError."""
-    if not out.is_dir():
-        raise InputError(f"{out} is not a folder; give the --output_dir of a run")
-    runs = list(_runs_in(out, DEPTH))
-    if not runs:
-        raise InputError(
-            f"{out} holds no run: there is no {EVENTS} with an event in it or below it; give the "
-            "--output_dir of pretrain, train, distill or train-embedding"
-        )
-    return runs
 
 
 def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
@@ -197,12 +197,6 @@ def best_of(curve: Curve, metric: str, flags: Mapping[str, object]) -> Tuple[flo
     return best, curve.steps[curve.values.index(best)]
 
 
-def last_of(run: Run, split: str, metric: str) -> Optional[float]:
-    """Return the last finite value of ``metric`` that a run logged on ``split``, None if there is none."""
-    values = [e[metric] for e in run.events if e["split"] == split and is_finite(e.get(metric))]
-    return float(values[-1]) if values else None
-
-
 # Distinguishable with colour blindness: they differ in lightness, and repeat with another line style.
 COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#0e7490", "#be123c", "#a16207", "#475569")
 LINES = ("-", "--", ":")
@@ -214,13 +208,6 @@ COLUMNS = 2  # in a picture
 def charts_of(runs: Sequence[Run], metrics: Sequence[str]) -> List[Chart]:
     """Draw a chart of each metric, without a legend: the page has one for all."""
     return [draw_chart(metric, partial(_draw, curves_of(runs, metric), {}), "") for metric in metrics]
-
-
-def picture_of(runs: Sequence[Run], metrics: Sequence[str], kind: str) -> bytes:
-    """Draw the metrics as one picture, svg or png, with the names of the runs below."""
-    labels = {n: drawn_text(run.name, f"run {n + 1}") for n, run in enumerate(runs)}
-    panels = [(metric, partial(_draw, curves_of(runs, metric), labels)) for metric in metrics]
-    return draw_picture(panels, min(COLUMNS, len(panels)), kind)
 
 
 def colour_of(run: int) -> str:
@@ -254,3 +241,158 @@ def _style_of(curve: Curve, points: int, is_only_training: bool) -> Dict[str, An
     if curve.split == "train" and not is_only_training:
         return {**style, "linewidth": 1.2, "alpha": 0.45, "marker": marker}
     return {**style, "marker": marker}
+
+
+TEMPLATE = Path(__file__).with_name("plot.html")
+CSS_LINES = {"-": "solid", "--": "dashed", ":": "dotted"}
+MOST_CHARTS, MOST_RESULTS = 9, 4
+MINUTES = 16  # length of 2026-01-31 12:00
+SPEED = "samples_per_second"
+BEST_NOTE = "valid: the best of the curve, and its step in brackets; train and test: the last value."
+SAME_NOTE = "The others are equal in all runs, as far as the runs say."
+
+
+def page_of(
+    runs: Sequence[Run],
+    requested: Sequence[str],
+    made: Made,
+    title: str = "",
+    tables: Sequence[Table] = (),
+    charts: Sequence[Chart] = (),
+) -> str:
+    """Return an HTML page of the runs that needs no other file, with the ``requested`` metrics, if any.
+
+    ``title``, ``tables`` and ``charts``: what it shows before the runs.
+    """
+    metrics = chosen_metrics(runs, requested, MOST_CHARTS)
+    machine = [] if requested else [name for name in metrics_of(runs) if name in LAST]
+    return render_page(
+        TEMPLATE,
+        title=title or ("Run" if len(runs) == 1 else "Runs compared"),
+        first={"tables": tables, "charts": charts},
+        runs=[
+            {"name": run.name, "colour": colour_of(number), "line": CSS_LINES[line_of(number)]}
+            for number, run in enumerate(runs)
+        ],
+        results=results_of(runs, metrics[:MOST_RESULTS])._replace(title="Runs" if title else "Results"),
+        charts=charts_of(runs, metrics),
+        machine_charts=charts_of(runs, machine),
+        flags=flag_table(runs),
+        note=NOTE,
+        made=made,
+    )
+
+
+def results_of(runs: Sequence[Run], metrics: Sequence[str]) -> Table:
+    """Return a row for each run: its steps, its metrics on each split, and its speed."""
+    drawn = {
+        (curve.split, metric, curve.run): curve for metric in metrics for curve in curves_of(runs, metric)
+    }
+    columns = dict.fromkeys((split, metric) for split in ("valid", "test", "train") for metric in metrics)
+    columns = {key: None for key in columns if any(name[:2] == key for name in drawn)}
+    heads = ["run", "started", "steps", *(f"{split} {metric}" for split, metric in columns), "samples/s"]
+    rows: List[List[object]] = []
+    for number, run in enumerate(runs):
+        cells = [_cell(drawn.get((split, metric, number)), run.flags, metric) for split, metric in columns]
+        speeds = [e[SPEED] for e in run.events if e["split"] == "train" and is_finite(e.get(SPEED))]
+        speed = f"{speeds[-1]:,.1f}" if speeds else None
+        rows.append([run.name, run.started[:MINUTES], run.step, *cells, speed])
+    return Table("Results", heads, rows, BEST_NOTE)
+
+
+def _cell(curve: Optional[Curve], flags: Mapping[str, object], metric: str) -> object:
+    if curve is None:
+        return None
+    if curve.split != "valid":
+        return curve.values[-1]
+    value, step = best_of(curve, metric, flags)
+    return f"{shown_cell(value)} ({step})"
+
+
+def flag_table(runs: Sequence[Run]) -> Table:
+    """Return the flags in which the runs differ, a column for each run; all flags of a single run."""
+    names = dict.fromkeys(name for run in runs for name in run.flags)
+    if len(runs) > 1:
+        names = {n: None for n in names if len({shown_flag(run.flags.get(n)) for run in runs}) > 1}
+    rows = [[name, *(shown_flag(run.flags.get(name)) for run in runs)] for name in names]
+    title = "Flags" if len(runs) == 1 else "Flags that differ"
+    note = SAME_NOTE if rows and len(runs) > 1 else "" if rows else "None that the runs tell of."
+    return Table(title, ["flag", *(run.name for run in runs)], rows, note)
+
+
+def shown_flag(value: object) -> str:
+    """Return the value of a flag as on a command line, a dash if there is none."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "–" if value in (None, "") else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+KINDS = ("html", "svg", "png")
+MOST_PANELS = 4  # in a picture
+RUNS_HELP = "output folders of runs, or folders that hold some: of pretrain, train, distill, train-embedding"
+
+
+@dataclass(frozen=True)
+class PlotConfig(Options):
+    """Draw the curves of runs from their metrics.jsonl: a picture, or a page that compares the runs.
+
+    The page shows results, curves and the flags that differ, and needs no other file. Runs may be unfinished:
+    the same command draws the page again once they have gone on.
+    """
+
+    EXAMPLE = "output/a output/b --output_file runs.html"
+
+    outs: List[str] = option(help=RUNS_HELP, positional=True, group="data")
+    output_file: str = option(
+        "runs.html", help="the page, *.html, or the picture, *.svg or *.png", group="data"
+    )
+    metrics: str = option(
+        "",
+        help="curves to draw, separated by commas: loss,accuracy; empty: the most informative ones",
+        group="data",
+    )
+    overwrite: bool = option(False, help="replace an existing page or picture", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.kind not in KINDS:
+            raise InputError(
+                f"--output_file {self.output_file} does not end in .html, .svg or .png; use one of them"
+            )
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the output, by its file extension: html, svg or png."""
+        return Path(self.output_file).suffix[1:].lower()
+
+
+def plot(config: PlotConfig) -> None:
+    """Write the page or the picture of the runs. Raises InputError if a folder holds no run."""
+    runs = open_runs(config.outs)
+    requested = names_in(config.metrics)
+    chosen_metrics(runs, requested, 1)  # refuses an unknown one before anything is drawn
+    inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
+    shown = ", ".join(f"{run.name} ({run.started or run.folder.resolve()})" for run in runs)
+    settings: Dict[str, object] = {"metrics": config.metrics, "outs": shown}
+    # inputs_grow: it is drawn again when its runs have more steps
+    results = Results(
+        "plot",
+        [config.output_file],
+        inputs,
+        settings,
+        config.overwrite,
+        positional=["outs"],
+        inputs_grow=True,
+    )
+    if results.are_done():
+        return
+    if config.kind == "html":
+        content = page_of(runs, requested, Made()).encode("utf-8")
+    else:
+        labels = {n: drawn_text(run.name, f"run {n + 1}") for n, run in enumerate(runs)}
+        metrics = chosen_metrics(runs, requested, MOST_PANELS)
+        panels = [(metric, partial(_draw, curves_of(runs, metric), labels)) for metric in metrics]
+        content = draw_picture(panels, min(COLUMNS, len(panels)), config.kind)
+    with results.published() as (draft,):
+        draft.write_bytes(content)
+    print(f"wrote {config.output_file}: {counted(len(runs), 'run')}, {', '.join(run.name for run in runs)}")

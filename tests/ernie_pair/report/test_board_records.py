@@ -11,8 +11,8 @@ from visualdl import LogReader
 from werkzeug.test import Client
 
 from data_tools.files.errors import InputError
-from ernie_pair.dashboard.board import BoardConfig, BoardRecords, _server_of, board
-from ernie_pair.dashboard.curves import open_runs
+from ernie_pair.report.board import BoardConfig, BoardRecords, _server_of, board
+from ernie_pair.report.plot_runs import open_runs
 from ernie_pair.runtime.processes.sockets import listen
 
 

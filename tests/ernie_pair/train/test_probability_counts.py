@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import precision_score, recall_score
 
-from ernie_pair.report.chart import PARTS, count_probabilities, curve_of, parse_counts
+from ernie_pair.train.probability_counts import PARTS, count_probabilities, curve_of, parse_counts
 
 
 @pytest.fixture
