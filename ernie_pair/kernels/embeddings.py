@@ -50,11 +50,10 @@ def are_fit(embeddings) -> bool:
 
 def why_changed(embeddings) -> str:
     """Return why the kernels cannot compute embeddings of a known class at the moment, in words, or ''."""
-    parts = [("layer_norm", nn.LayerNorm), ("dropout", nn.Dropout)]
-    parts += [(name, nn.Embedding) for name in _tables_of(embeddings)]
-    for name, kind in parts:
+    kinds = {"layer_norm": nn.LayerNorm, "dropout": nn.Dropout}
+    for name in (*kinds, *_tables_of(embeddings)):
         part = sublayer_of(embeddings, name)
-        if part is None or not runs_its_class(part, kind):
+        if part is None or not runs_its_class(part, kinds.get(name, nn.Embedding)):
             return f"{name} was replaced or has a hook, which the fused kernels would ignore"
     return ""
 
@@ -195,13 +194,8 @@ class OneEmbedding:
         call, functions = self.call, open_kernels().functions
         saved = POOL.take(functions.fused_embedding_saved_bytes(byref(call)))
         y_BSD = paddle.empty([call.batch, call.length, call.hidden])
-        functions.fused_embedding_forward(
-            byref(call),
-            *self._ids(),
-            *self._addresses(parameters),
-            saved.address,
-            y_BSD.data_ptr(),
-        )
+        addresses = (*self._ids(), *self._addresses(parameters), saved.address, y_BSD.data_ptr())
+        functions.fused_embedding_forward(byref(call), *addresses)
         if is_kept:
             self.saved = saved
         else:
@@ -218,15 +212,8 @@ class OneEmbedding:
         gradients = [paddle.empty_like(parameter) for parameter in parameters[:NUM_PARAMETERS]]
         # Only one row of the task table has a gradient.
         gradients += [paddle.zeros_like(parameter) for parameter in parameters[NUM_PARAMETERS:]]
-        functions.fused_embedding_backward(
-            byref(call),
-            *self._ids(),
-            parameters[0].data_ptr(),
-            self.saved.address,
-            dy_BSD.data_ptr(),
-            work.address,
-            *self._addresses(gradients),
-        )
+        inputs = (parameters[0].data_ptr(), self.saved.address, dy_BSD.data_ptr(), work.address)
+        functions.fused_embedding_backward(byref(call), *self._ids(), *inputs, *self._addresses(gradients))
         work.release()
         self.saved.release()
         self.saved = None

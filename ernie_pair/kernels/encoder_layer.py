@@ -67,10 +67,9 @@ def why_parts_unfit(layer) -> str:
     parts += [(name, sublayer_of(attention, name), nn.Linear) for name in OF_ATTENTION]
     parts += [(name, sublayer_of(layer, name), kind) for name, kind in BESIDE_IT.items()]
     parts += [(name, sublayer_of(layer, name), nn.Dropout) for name in DROPOUTS]
-    differ = (name for name, part, kind in parts if part is None or not runs_its_class(part, kind))
-    changed = next(differ, "")
-    if changed:
-        return f"{changed} of a layer was replaced or has a hook, which the fused kernels would ignore"
+    for name, part, kind in parts:
+        if part is None or not runs_its_class(part, kind):
+            return f"{name} of a layer was replaced or has a hook, which the fused kernels would ignore"
     inner, first, second = (sublayer_of(layer, name) for name in DROPOUTS)
     if inner.p or first.p != second.p or first.training != second.training:
         return "the fused kernels support no dropout within the feed-forward, and one rate outside of it"
@@ -113,16 +112,16 @@ class CheckedTensors:
         if any(tensor is None for tensor in tensors):
             return False
         addresses = [tensor.data_ptr() for tensor in tensors]
-        is_known = (
+        if (
             addresses == self._addresses
             and all(map(is_, tensors, self._seen))
             and all(tensor.element_size() == FLOAT_BYTES for tensor in tensors)
-        )
-        if not is_known:
-            self._seen, self._addresses = [], []
-            if not all(map(is_plain_array, tensors)) or [t.shape for t in tensors] != shapes_of(tensors):
-                return False
-            self._seen, self._addresses = list(tensors), addresses
+        ):
+            return True
+        self._seen, self._addresses = [], []
+        if not all(map(is_plain_array, tensors)) or [t.shape for t in tensors] != shapes_of(tensors):
+            return False
+        self._seen, self._addresses = list(tensors), addresses
         return True
 
     def refuse_changed(self, tensors: Sequence, shapes_of) -> None:
@@ -158,11 +157,6 @@ class ModelState:
     weights_epoch: int = 0
     _is_constant: bool = False
     _told: Set[str] = field(default_factory=set)
-
-    @property
-    def precision_code(self) -> int:
-        """Return the precision as fused.h numbers it."""
-        return PRECISIONS[self.precision]
 
     def begin_pass(self) -> None:
         """Begin a forward pass of the model."""
@@ -249,7 +243,7 @@ class FusedLayer:
             hidden=hidden,
             heads=attention.num_heads,
             inner=parameters[8].shape[1],
-            precision=self.state.precision_code,
+            precision=PRECISIONS[self.state.precision],
             first_token_only=self.first_token_only,
             threads=self.state.threads,
             hidden_dropout=dropout.p if dropout.training else 0.0,
@@ -383,7 +377,8 @@ def _are_known(src, src_mask) -> bool:
     shape = src.shape
     if len(shape) != 3 or 0 in shape or not is_float32_on_cpu(src):
         return False
-    if src_mask is None:
-        return True
-    is_of_keys = src_mask.shape == [shape[0], 1, 1, shape[1]]
-    return is_of_keys and src_mask.stop_gradient and is_float32_on_cpu(src_mask)
+    return src_mask is None or (
+        src_mask.shape == [shape[0], 1, 1, shape[1]]
+        and src_mask.stop_gradient
+        and is_float32_on_cpu(src_mask)
+    )

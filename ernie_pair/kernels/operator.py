@@ -19,7 +19,7 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, NamedTuple
 
 import paddle
 from paddle import nn
@@ -113,23 +113,22 @@ def _compile() -> bytes:
     with tempfile.TemporaryDirectory(prefix="ernie-pair-operator.") as folder:
         made = Path(folder) / "operator.so"
         link = ["-o", str(made), f"-L{core.parent}", f"-l:{core.name}"]
-        _run([*command, *FLAGS, *includes, str(SOURCE), *link])
+        command += [*FLAGS, *includes, str(SOURCE), *link]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
+            )
+        except FileNotFoundError:
+            raise OperatorError(
+                f"there is no compiler {command[0]}; install g++, or name one in CXX"
+            ) from None
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise OperatorError(f"the compiler {command[0]} cannot be run ({error})"[:_SHOWN]) from None
+        if done.returncode:
+            lines = done.stderr.splitlines()
+            reason = next((line for line in lines if "error" in line), lines[0] if lines else "")[:_SHOWN]
+            raise OperatorError(f"{command[0]} failed with code {done.returncode}: {reason}")
         return made.read_bytes()
-
-
-def _run(command: List[str]) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
-        )
-    except FileNotFoundError:
-        raise OperatorError(f"there is no compiler {command[0]}; install g++, or name one in CXX") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise OperatorError(f"the compiler {command[0]} cannot be run ({error})"[:_SHOWN]) from None
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        raise OperatorError(f"{command[0]} failed with code {done.returncode}: {''.join(said[:1])[:_SHOWN]}")
-    return done.stdout
 
 
 OPERATOR = "ernie_pair_encoder_layer"
