@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Dict, List, Sequence, Union
+from typing import Deque, Dict, List, Sequence, Union
 
 from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import CheckpointError, MachineError, NumbersError
@@ -111,7 +111,8 @@ def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
 
     Raises MachineError naming the file when the disk refuses, or stores less than it was given.
     """
-    size, left = sum(map(len, parts)), deque(map(memoryview, parts))
+    size = sum(map(len, parts))
+    left: Deque[memoryview] = deque(memoryview(part) for part in parts)
     with ThreadPoolExecutor(1) as another:  # hashes while the disk is busy
         sha256 = another.submit(sha256_of, *parts)
         try:

@@ -41,7 +41,8 @@ from ernie_pair.version import __version__
 OF_ONE_START = ("fresh_start", "allow_change", "dry_run", "overwrite")
 _WIDTH = 1 << 20  # no line is folded
 
-Result, Config = TypeVar("Result"), TypeVar("Config", bound=Options)
+Result = TypeVar("Result")
+Config = TypeVar("Config", bound=Options)
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)

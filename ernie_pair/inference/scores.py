@@ -66,24 +66,22 @@ def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[flo
     The class is the most probable one, or with ``threshold`` 1 if the probability of class 1 reaches it, else
     0.
     """
-    class_probabilities = probabilities(logits, temperature)
-    classes = (
-        logits.argmax(axis=1)
-        if threshold is None
-        else (class_probabilities[:, 1] >= threshold).astype(np.int64)
-    )
-    return Decisions(classes, class_probabilities)
+    shares = probabilities(logits, temperature)
+    if threshold is None:
+        return Decisions(logits.argmax(axis=1), shares)
+    return Decisions((shares[:, 1] >= threshold).astype(np.int64), shares)
 
 
 def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -> None:
     """Raise InputError for a threshold of a model that does not have two classes."""
-    if threshold is not None and num_classes == 1:
+    if threshold is None or num_classes == 2:
+        return
+    if num_classes == 1:
         raise InputError(f"--threshold decides between two classes, and {where} gives scores; leave it out")
-    if threshold is not None and num_classes != 2:
-        raise InputError(
-            f"--threshold is for two classes, {where} has {num_classes}; "
-            "without it the most probable class is used"
-        )
+    raise InputError(
+        f"--threshold is for two classes, {where} has {num_classes}; without it the most probable class is "
+        "used"
+    )
 
 
 def refuse_unrankable(num_classes: int, where: str) -> None:

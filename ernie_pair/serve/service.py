@@ -244,7 +244,7 @@ class Service:
         assert self.texts is not None  # otherwise there is no such route
         query, top_k, threshold = question
         try:
-            self.predictor.exported.score_unit.refuse_outside(threshold)
+            self.predictor.unit.refuse_outside(threshold)
         except InputError as error:
             raise RefusedError(422, error.message.replace("--threshold", "threshold", 1)) from None
         most = self.texts.recall_k

@@ -13,7 +13,7 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
@@ -35,8 +35,6 @@ from ernie_pair.models.hugging_face.counterparts import (
     COMPUTED,
     COUNTERPARTS,
     from_their_names,
-    missing_names,
-    own_heads,
     to_their_names,
 )
 from ernie_pair.models.hugging_face.settings import kind_of, to_their_config
@@ -94,31 +92,27 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 WRITTEN = (CONFIG, WEIGHTS, VOCAB, FAST_TOKENIZER, TOKENIZER, SPECIAL_TOKENS)
 
 
-class ModelParts(NamedTuple):
-    """What a folder is made of, in the words of PaddleNLP.
+def write_their_folder(
+    folder: Path,
+    family: str,
+    config: Mapping[str, Any],
+    tokenizer: Mapping[str, bytes],
+    arrays: Arrays,
+    where: str,
+) -> None:
+    """Fill ``folder`` with the files of transformers for a model of PaddleNLP; ``where``: its name in errors.
 
-    ``config``: the content of its config.json; ``arrays``: its weights under its names; ``tokenizer``: {name:
-    content} of the files of its tokenizer; ``where``: what messages call the model.
+    ``config`` is the content of its config.json, ``arrays`` are its weights under its names. Raises
+    InputError for a setting, and CheckpointError for a weight, that no class of transformers has.
     """
-
-    family: str
-    config: Mapping[str, Any]
-    arrays: Arrays
-    tokenizer: Mapping[str, bytes]
-    where: str
+    config = to_their_config(config, family, arrays, where, kind_of(arrays))
+    write_for_torch(folder / WEIGHTS, as_float32(to_their_names(arrays, family, where), where))
+    _write_beside(folder, config, tokenizer)
 
 
-def write_their_folder(folder: Path, parts: ModelParts) -> None:
-    """Fill ``folder`` with the files of transformers for a model of PaddleNLP.
-
-    Raises InputError for a setting, and CheckpointError for a weight, that no class of transformers has.
-    """
-    kind = kind_of(parts.arrays)
-    config = to_their_config(parts.config, parts.family, parts.arrays, parts.where, kind)
-    arrays = as_float32(to_their_names(parts.arrays, parts.family, parts.where), parts.where)
-    write_json(folder / CONFIG, config)
-    write_for_torch(folder / WEIGHTS, arrays)
-    for name, content in parts.tokenizer.items():
+def _write_beside(folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, bytes]) -> None:
+    write_json(folder / CONFIG, dict(config))
+    for name, content in tokenizer.items():
         (folder / name).write_bytes(content)
 
 
@@ -126,30 +120,11 @@ MODEL_STATE = "model_state.pdparams"
 OWN_FILES = (CONFIG, TOKENIZER, VOCAB, FAST_TOKENIZER, MODEL_STATE)
 
 
-def split_heads(arrays: Arrays, family: str, num_layers: int, where: str) -> Tuple[Arrays, Tuple[str, ...]]:
-    """Return the weights that PaddleNLP's classes of ``family`` have, and the names of the other heads.
-
-    Raises CheckpointError when the encoder is not whole, or holds what PaddleNLP's has not.
-    """
-    missing = [name for name in missing_names(arrays, family, num_layers) if ".pooler." not in name]
-    if missing:
-        raise CheckpointError(
-            f"{where}: {len(missing)} weights of the encoder are missing, {missing[0]} for example; give a "
-            "whole model"
-        )
-    inside = COUNTERPARTS[family].own_prefix
-    heads = own_heads(family)
-    kept = {name: array for name, array in arrays.items() if name.startswith((inside, *heads))}
-    return kept, tuple(sorted(arrays.keys() - kept.keys()))
-
-
 def write_own_folder(
     folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, bytes], arrays: Arrays
 ) -> None:
     """Fill ``folder`` with config.json, the files ``tokenizer`` {name: content} and model_state.pdparams."""
-    write_json(folder / CONFIG, dict(config))
-    for name, content in tokenizer.items():
-        (folder / name).write_bytes(content)
+    _write_beside(folder, config, tokenizer)
     wide = as_float32(arrays, str(folder))
     peer = COUNTERPARTS[config["model_type"]]
     if peer.keeps_positions:
@@ -165,14 +140,12 @@ def write_weights(folder: Path, weights: Arrays) -> None:
         pickle.dump({name: arrays[id(weights[name])] for name in sorted(weights)}, file, protocol=4)
 
 
-# What torch calls a storage of each type; bfloat16 comes as its bits, see bf16.py.
-# fmt: off
+# What torch calls a storage of each type; bfloat16 comes as its bits.
 STORAGES = {
     "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
     "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1",
     "ByteStorage": "u1", "BoolStorage": "?",
-}
-# fmt: on
+}  # fmt: skip
 CURE = "save the model again as safetensors: model.save_pretrained(folder, safe_serialization=True)"
 
 
@@ -186,33 +159,34 @@ class _Tensor(NamedTuple):
     stride: Tuple[int, ...]
 
 
-def read_torch_pickle(path: Path) -> Arrays:
-    """Read {name: array} from a pytorch_model.bin; bfloat16 comes as uint16.
+def read_file_of_torch(path: Path) -> Arrays:
+    """Read {name: array} from a safetensors file or a pytorch_model.bin; bfloat16 comes as uint16.
 
     Raises CheckpointError when it is damaged, of the form before torch 1.6, or asks for more than tensors.
     """
+    if path.suffix == ".safetensors":
+        return read_weights(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            return _read_archive(archive, path.stat().st_size)
+            pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            _refuse_packed(archive, [pickled], path)
+            tensors = _TorchUnpickler(io.BytesIO(archive.read(pickled))).load()
+            if not isinstance(tensors, dict) or not all(isinstance(t, _Tensor) for t in tensors.values()):
+                raise CheckpointError("it holds more than named tensors")
+            begin = f"{pickled[: -len('data.pkl')]}data/"
+            stored = {tensor.key: f"{begin}{tensor.key}" for tensor in tensors.values()}
+            _refuse_packed(archive, stored.values(), path)
+            contents = {key: archive.read(name) for key, name in stored.items()}
+            return {str(name): _array_of(tensor, contents[tensor.key]) for name, tensor in tensors.items()}
     except CheckpointError as error:
         raise CheckpointError(f"{path} is refused: {error.message}; {CURE}") from None
     except Exception as error:  # a damaged archive or pickle raises nearly anything
         raise CheckpointError(f"{path} cannot be read ({error.__class__.__name__}); {CURE}") from None
 
 
-def _read_archive(archive: zipfile.ZipFile, most_bytes: int) -> Arrays:
-    named = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
-    if archive.getinfo(named).file_size > most_bytes:
+def _refuse_packed(archive: zipfile.ZipFile, names: Iterable[str], path: Path) -> None:
+    if sum(archive.getinfo(name).file_size for name in names) > path.stat().st_size:
         raise CheckpointError("it is packed, as torch never does")
-    tensors = _TorchUnpickler(io.BytesIO(archive.read(named))).load()
-    if not isinstance(tensors, dict) or not all(isinstance(value, _Tensor) for value in tensors.values()):
-        raise CheckpointError("it holds more than named tensors")
-    folder = named[: -len("data.pkl")]
-    stored = {tensor.key: f"{folder}data/{tensor.key}" for tensor in tensors.values()}
-    if sum(archive.getinfo(name).file_size for name in stored.values()) > most_bytes:
-        raise CheckpointError("it is packed, as torch never does")
-    bytes_of = {key: archive.read(name) for key, name in stored.items()}
-    return {str(name): _array_of(tensor, bytes_of[tensor.key]) for name, tensor in tensors.items()}
 
 
 def _array_of(tensor: _Tensor, content: bytes) -> np.ndarray:
@@ -259,8 +233,8 @@ class _TorchUnpickler(PlainUnpickler):
         return key, storage_type
 
 
-SAFETENSORS, PICKLE, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
-THEIR_FILES = (f"{SAFETENSORS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")
+PICKLE, INDEX = "pytorch_model.bin", ".index.json"
+THEIR_FILES = (f"{WEIGHTS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")
 LARGEST_HEADER = 100 << 20  # what safetensors itself allows
 
 
@@ -269,10 +243,8 @@ def is_their_file(path: Path, is_their_config: bool) -> bool:
 
     ``is_their_config`` decides where the metadata say nothing.
     """
-    if path.name in THEIR_FILES:
-        return True
-    if path.name != SAFETENSORS:
-        return False
+    if path.name != WEIGHTS:
+        return path.name in THEIR_FILES
     made_by = metadata_of(path).get("format")
     return made_by == "pt" or (made_by is None and is_their_config)
 
@@ -299,7 +271,7 @@ def weight_files(path: Path) -> List[Path]:
 
     Raises CheckpointError when it is no index, or names what is not a file beside it.
     """
-    return [path, *sorted(set(_shards_of(path).values()))] if path.name.endswith(INDEX) else [path]
+    return [path, *sorted(set(_shards_of(path).values()))]
 
 
 def read_their_weights(path: Path, family: str) -> Arrays:
@@ -308,10 +280,9 @@ def read_their_weights(path: Path, family: str) -> Arrays:
     Raises CheckpointError when a file is missing, damaged, or not what its index promises.
     """
     found: Arrays = {}
-    for file in weight_files(path):
-        if not file.name.endswith(INDEX):
-            found.update(read_weights(file) if file.suffix == ".safetensors" else read_torch_pickle(file))
-    shards = _shards_of(path) if path.name.endswith(INDEX) else {}
+    shards = _shards_of(path)
+    for file in sorted(set(shards.values())) or [path]:
+        found.update(read_file_of_torch(file))
     missing = [name for name in shards if name not in found]
     if missing:
         raise CheckpointError(
@@ -321,6 +292,9 @@ def read_their_weights(path: Path, family: str) -> Arrays:
 
 
 def _shards_of(index: Path) -> Dict[str, Path]:
+    """Return {name of a weight: its file} of an index, nothing of another file."""
+    if not index.name.endswith(INDEX):
+        return {}
     cure = "copy the model again"
     places = read_json_object(index, cure, CheckpointError).get("weight_map")
     if not isinstance(places, dict) or not places:

@@ -30,19 +30,21 @@ ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "identity"}
 CROSS_ENCODER, ACTIVATION_FN = "sentence_transformers", "activation_fn"
 CROSS_ENCODER_CONFIG = "config_sentence_transformers.json"
 OLD_ACTIVATION_FN = "sbert_ce_default_activation_function"
-ACTIVATION_PATHS = {
-    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+ACTIVATION_PATHS = {  # of torch, by our names of activations
+    "tanh": "torch.nn.modules.activation.Tanh",
     "identity": "torch.nn.modules.linear.Identity",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "silu": "torch.nn.modules.activation.SiLU",
 }
-# fmt: off
 CARRIED = (  # under one name and with one meaning in both
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings",
     "type_vocab_size", "initializer_range", "pad_token_id", "classifier_dropout",
-)
+)  # fmt: skip
 # What transformers calls otherwise.
 SAME_ACTIVATIONS = {"gelu_python": "gelu", "gelu_fast": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}
-# fmt: on
 THEIR_DEFAULTS = {"type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"}
 HARMLESS = {  # of what would change the answer, the values that do not
     "position_embedding_type": (None, "absolute"),
@@ -86,9 +88,8 @@ def from_their_config(config: Mapping[str, Any], where: str, wanted: str = "") -
     peer = COUNTERPARTS[family]
     for key, value, reason in _problems_of(config, peer):
         raise InputError(f"{where}: {key} is {shown(value)}, and {reason}")
-    carried = {
-        ours: config[theirs] for ours, theirs in _keys_of(peer).items() if config.get(theirs) is not None
-    }
+    keys = _keys_of(peer).items()
+    carried = {ours: config[theirs] for ours, theirs in keys if config.get(theirs) is not None}
     missing = {k: v for k, v in {**THEIR_DEFAULTS, **peer.defaults}.items() if k not in carried}
     if family == "distilbert":
         missing.pop("type_vocab_size", None)
@@ -163,23 +164,14 @@ def to_their_config(
     }
 
 
-def refuse_other_model(config: Mapping[str, Any], family: str, where: str) -> None:
-    """Raise InputError when no class of transformers computes what this model of PaddleNLP does."""
-    to_their_config(config, family, {}, where, KINDS[0])
-
-
 def kind_of(arrays: Mapping[str, object]) -> str:
     """Return which of KINDS the weights of PaddleNLP's names make."""
-    if any(name.startswith("classifier.") for name in arrays):
-        return KINDS[0]
-    if any(name.startswith("cls.seq_relationship.") for name in arrays):
-        return KINDS[1]
-    return KINDS[2] if any(name.startswith("cls.predictions.") for name in arrays) else KINDS[3]
+    heads = ("classifier.", "cls.seq_relationship.", "cls.predictions.", "")
+    return next(kind for kind, head in zip(KINDS, heads) if any(name.startswith(head) for name in arrays))
 
 
 def _family_in(config: Mapping[str, Any], where: str, wanted: str) -> str:
-    their_type = config.get("model_type")
-    own = config.get(OWN_FAMILY)
+    their_type, own = config.get("model_type"), config.get(OWN_FAMILY)
     if own in COUNTERPARTS and COUNTERPARTS[own].model_type == their_type:
         return own
     family = find_family(their_type) if isinstance(their_type, str) else ""
@@ -192,22 +184,17 @@ def _family_in(config: Mapping[str, Any], where: str, wanted: str) -> str:
 
 def _problems_of(config: Mapping[str, Any], peer: Counterpart) -> Iterator[Tuple[str, object, str]]:
     """Yield (key, value, what to do) of what PaddleNLP's class cannot take."""
-    if config.get(PROBLEM) == REGRESSION and _count_in(config) > 1:
-        yield (
-            PROBLEM,
-            REGRESSION,
-            f"it is not possible with {_count_in(config)} outputs; take another model",
-        )
+    count = _count_in(config)
+    if config.get(PROBLEM) == REGRESSION and count > 1:
+        yield PROBLEM, REGRESSION, f"it is not possible with {count} outputs; take another model"
     for key, harmless in HARMLESS.items():
         if key in config and config[key] not in harmless:
             yield key, config[key], "PaddleNLP's models do not support it; take another model"
-    stated = _activation_stated(config) if _count_in(config) == 1 else ""
+    stated = _activation_stated(config) if count == 1 else ""
     if stated and not (stated.startswith("torch.nn.") and stated.rpartition(".")[2] in ACTIVATIONS):
-        yield (
-            ACTIVATION_FN,
-            stated,
-            f"scores are made by {' or '.join(ACTIVATION_PATHS.values())}; write one of these",
-        )
+        paths = (ACTIVATION_PATHS[name] for name in ACTIVATIONS.values())
+        made_by = f"scores are made by {' or '.join(paths)}; write one of these"
+        yield ACTIVATION_FN, stated, made_by
     key = peer.keys.get("hidden_act", "hidden_act")
     named = config.get(key, "gelu")
     if not isinstance(named, str) or SAME_ACTIVATIONS.get(named, named) not in peer.activations:
@@ -218,9 +205,8 @@ def _problems_of(config: Mapping[str, Any], peer: Counterpart) -> Iterator[Tuple
 
 
 def _eps_in(config: Mapping[str, Any]):
-    if config.get("model_type") == "distilbert":  # which has no such key
-        return SPECIFIC
-    return config.get("layer_norm_eps", SPECIFIC)
+    has_key = config.get("model_type") != "distilbert"
+    return config.get("layer_norm_eps", SPECIFIC) if has_key else SPECIFIC
 
 
 def _keys_of(peer: Counterpart) -> Dict[str, str]:
@@ -264,7 +250,6 @@ def _activation_stated(config: Mapping[str, Any]) -> str:
 
 
 def _count_in(config: Mapping[str, Any]) -> int:
-    """Return the outputs of a classifier, 2 by default."""
     names = config.get("id2label")
     return len(names) if isinstance(names, dict) and names else config.get("num_labels", 2)
 
@@ -275,19 +260,13 @@ def _refuse_other_than_theirs(config: Mapping[str, Any], peer: Counterpart, wher
             f"{where}: a model of the class {shown(config['model_class'])}, which transformers has not; keep "
             "--save_format paddle"
         )
-    if config.get("pooling", "cls") != "cls":
-        raise InputError(
-            f"{where}: pooling is {shown(config['pooling'])}, and no class of transformers classifies that; "
-            "train with --pooling cls"
-        )
-    for key, only in peer.fixed.items():
-        if config.get(key, only) != only:
-            raise InputError(
-                f"{where}: {key} is {shown(config[key])}, and transformers supports only {shown(only)}"
-            )
-    activation = config.get("hidden_act", "gelu")
-    if activation not in peer.activations:
-        raise InputError(
-            f"{where}: hidden_act is {shown(activation)}, and shown to be equal in transformers are "
-            f"{' and '.join(peer.activations)}"
-        )
+    equal = f"shown to be equal in transformers are {' and '.join(peer.activations)}"
+    takes = [  # what it takes, the first value where it is left out
+        ("pooling", ("cls",), "no class of transformers classifies that; train with --pooling cls"),
+        *((key, (only,), f"transformers supports only {shown(only)}") for key, only in peer.fixed.items()),
+        ("hidden_act", peer.activations, equal),
+    ]
+    for key, values, reason in takes:
+        value = config.get(key, values[0])
+        if value not in values:
+            raise InputError(f"{where}: {key} is {shown(value)}, and {reason}")

@@ -51,17 +51,13 @@ def choose_path(
         lambda: choose_kernels(flags, device, unfit, casts), flags, device, size, all_reduce
     )
     if choice.is_cast:
-        refuse_old_gpu(
-            paddle_capability(),
-            DTYPES[choice.precision],
-            f"--precision {choice.precision}",
-            "use another precision",
-        )
-    held = model.fused_state
-    if choice.is_fused and (held is None or held.precision != choice.precision):
+        flag = f"--precision {choice.precision}"
+        refuse_old_gpu(paddle_capability(), DTYPES[choice.precision], flag, "use another precision")
+    state = model.fused_state
+    if choice.is_fused and (state is None or state.precision != choice.precision):
         model.fused_state = ModelState(choice.precision, cpu_threads())
         attach_kernels(*parts, model.fused_state)
-    elif not choice.is_fused and held is not None:
+    elif not choice.is_fused and state is not None:
         detach_kernels(*parts)
         model.fused_state = None
     return choice.with_note(describe_unfit(parts[1])) if choice.is_fused else choice
@@ -80,9 +76,8 @@ def casting(choice: KernelChoice) -> ContextManager[None]:
 
     Softmax and layer norm stay in float32, which is Paddle's own rule at O1.
     """
-    if not choice.is_cast:
-        return nullcontext()
-    return paddle.amp.auto_cast(level="O1", dtype=DTYPES[choice.precision])
+    amp = paddle.amp.auto_cast
+    return amp(level="O1", dtype=DTYPES[choice.precision]) if choice.is_cast else nullcontext()
 
 
 def seed_dropout(model: AnyModel, seed: int) -> None:
