@@ -146,19 +146,14 @@ class FusedEmbeddings:
         of, state = self.embeddings, self.state
         dropout = sublayer_of(of, "dropout")
         batch, length = given[0].shape
+        hidden, _, *tables = (parameter.shape[0] for parameter in parameters)
         call = EmbeddingCall(
-            batch=batch,
-            length=length,
-            hidden=parameters[0].shape[0],
-            vocab_size=parameters[2].shape[0],
-            num_positions=parameters[3].shape[0],
-            num_types=parameters[4].shape[0],
-            threads=state.threads,
+            batch=batch, length=length, hidden=hidden, vocab_size=tables[0], num_positions=tables[1],
+            num_types=tables[2], threads=state.threads, seed=state.seed.value,
             dropout=dropout.p if dropout.training else 0.0,
             epsilon=epsilon_of(sublayer_of(of, "layer_norm")),
-            seed=state.seed.value,
             padding_id=padding_id_of(sublayer_of(of, "word_embeddings")),
-        )
+        )  # fmt: skip
         _refuse_outside(given, call)
         return call
 

@@ -234,25 +234,17 @@ class FusedLayer:
         return parameters if is_wide else []  # Paddle raises the error if the widths differ
 
     def _call(self, src, parameters) -> LayerCall:
-        layer, attention = self.layer, sublayer_of(self.layer, "self_attn")
+        layer, state, attention = self.layer, self.state, sublayer_of(self.layer, "self_attn")
         dropout = sublayer_of(layer, "dropout1")
         batch, length, hidden = src.shape
         return LayerCall(
-            batch=batch,
-            length=length,
-            hidden=hidden,
-            heads=attention.num_heads,
-            inner=parameters[8].shape[1],
-            precision=PRECISIONS[self.state.precision],
-            first_token_only=self.first_token_only,
-            threads=self.state.threads,
+            batch=batch, length=length, hidden=hidden, heads=attention.num_heads,
+            inner=parameters[8].shape[1], precision=PRECISIONS[state.precision], threads=state.threads,
+            first_token_only=self.first_token_only, layer=self.number, seed=state.seed.value,
             hidden_dropout=dropout.p if dropout.training else 0.0,
             attention_dropout=attention.dropout if attention.training else 0.0,
-            epsilon=epsilon_of(sublayer_of(layer, "norm1")),
-            seed=self.state.seed.value,
-            layer=self.number,
-            activation=ACTIVATIONS[activation_of(layer)],
-        )
+            epsilon=epsilon_of(sublayer_of(layer, "norm1")), activation=ACTIVATIONS[activation_of(layer)],
+        )  # fmt: skip
 
 
 class PackedWeights:
@@ -295,16 +287,9 @@ class OneCall:
         saved = POOL.take(functions.fused_saved_bytes(byref(call)))
         work = POOL.take(functions.fused_work_bytes(byref(call)))
         y_BQD = paddle.empty([call.batch, 1 if call.first_token_only else call.length, call.hidden])
-        refused = functions.fused_layer_forward(
-            byref(call),
-            x_BSD.data_ptr(),
-            0 if mask is None else mask.data_ptr(),
-            pointers_of(parameters),
-            self._packed_address,
-            saved.address,
-            work.address,
-            y_BQD.data_ptr(),
-        )
+        inputs = (x_BSD.data_ptr(), 0 if mask is None else mask.data_ptr(), pointers_of(parameters))
+        outputs = (self._packed_address, saved.address, work.address, y_BQD.data_ptr())
+        refused = functions.fused_layer_forward(byref(call), *inputs, *outputs)
         work.release()
         if refused:
             raise MachineError(REFUSED)
@@ -321,17 +306,9 @@ class OneCall:
         call, functions = self.call, open_kernels().functions
         work = POOL.take(functions.fused_work_bytes(byref(call)))
         dx_BSD, gradients = paddle.empty_like(x_BSD), [paddle.empty_like(p) for p in parameters]
-        refused = functions.fused_layer_backward(
-            byref(call),
-            x_BSD.data_ptr(),
-            pointers_of(parameters),
-            self._packed_address,
-            saved.address,
-            dy_BQD.data_ptr(),
-            work.address,
-            dx_BSD.data_ptr(),
-            pointers_of(gradients),
-        )
+        inputs = (x_BSD.data_ptr(), pointers_of(parameters), self._packed_address, saved.address)
+        outputs = (dy_BQD.data_ptr(), work.address, dx_BSD.data_ptr(), pointers_of(gradients))
+        refused = functions.fused_layer_backward(byref(call), *inputs, *outputs)
         work.release()
         saved.release()
         if refused:

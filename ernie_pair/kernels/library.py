@@ -32,34 +32,31 @@ class LayerCall(ctypes.Structure):
     """fused_layer: one call of an encoder layer."""
 
     _fields_ = [
-        *((name, c_int32) for name in ("batch", "length", "hidden", "heads", "inner")),
-        *((name, c_int32) for name in ("precision", "first_token_only", "threads")),
-        *((name, c_float) for name in ("hidden_dropout", "attention_dropout", "epsilon")),
-        *((name, c_uint32) for name in ("seed", "layer")),
-        *((name, c_int32) for name in ("activation", "out_rows")),
+        ("batch", c_int32), ("length", c_int32), ("hidden", c_int32), ("heads", c_int32), ("inner", c_int32),
+        ("precision", c_int32), ("first_token_only", c_int32), ("threads", c_int32),
+        ("hidden_dropout", c_float), ("attention_dropout", c_float), ("epsilon", c_float),
+        ("seed", c_uint32), ("layer", c_uint32), ("activation", c_int32), ("out_rows", c_int32),
         ("rows", c_void_p),
-    ]
+    ]  # fmt: skip
 
 
 class EmbeddingCall(ctypes.Structure):
     """fused_embedding: one call of the embeddings."""
 
     _fields_ = [
-        *((name, c_int32) for name in ("batch", "length", "hidden", "vocab_size", "num_positions")),
-        *((name, c_int32) for name in ("num_types", "threads")),
-        *((name, c_float) for name in ("dropout", "epsilon")),
-        ("seed", c_uint32),
-        ("padding_id", c_int64),
-    ]
+        ("batch", c_int32), ("length", c_int32), ("hidden", c_int32), ("vocab_size", c_int32),
+        ("num_positions", c_int32), ("num_types", c_int32), ("threads", c_int32),
+        ("dropout", c_float), ("epsilon", c_float), ("seed", c_uint32), ("padding_id", c_int64),
+    ]  # fmt: skip
 
 
 class AdamwCall(ctypes.Structure):
     """fused_adamw: one step over many tensors."""
 
     _fields_ = [
-        *((name, c_float) for name in ("beta1", "beta2", "epsilon", "power1", "power2", "gradient_factor")),
-        ("threads", c_int32),
-    ]
+        ("beta1", c_float), ("beta2", c_float), ("epsilon", c_float), ("power1", c_float),
+        ("power2", c_float), ("gradient_factor", c_float), ("threads", c_int32),
+    ]  # fmt: skip
 
 
 _LAYER, _EMBEDDING = POINTER(LayerCall), POINTER(EmbeddingCall)

@@ -102,29 +102,20 @@ def _modules(names: Iterable[str]) -> List[Module]:
 
 RENAMED = {"cls.predictions.decoder_weight": "cls.predictions.decoder.weight"}
 EMBEDDINGS = {
-    "word_embedding": "word_embeddings",
-    "pos_embedding": "position_embeddings",
-    "sent_embedding": "token_type_embeddings",
-    "task_embedding": "task_type_embeddings",
-}
+    "word_embedding": "word_embeddings", "pos_embedding": "position_embeddings",
+    "sent_embedding": "token_type_embeddings", "task_embedding": "task_type_embeddings",
+}  # fmt: skip
 OUTSIDE_LAYERS = {
-    "pre_encoder_layer_norm": "{family}.embeddings.layer_norm",
-    "pooled_fc": "{family}.pooler.dense",
-    "mask_lm_trans_fc": "cls.predictions.transform",
-    "mask_lm_trans_layer_norm": "cls.predictions.layer_norm",
-    "mask_lm_out_fc": "cls.predictions.decoder",
-    "next_sent_fc": "cls.seq_relationship",
-}
+    "pre_encoder_layer_norm": "{family}.embeddings.layer_norm", "pooled_fc": "{family}.pooler.dense",
+    "mask_lm_trans_fc": "cls.predictions.transform", "mask_lm_trans_layer_norm": "cls.predictions.layer_norm",
+    "mask_lm_out_fc": "cls.predictions.decoder", "next_sent_fc": "cls.seq_relationship",
+}  # fmt: skip
 IN_LAYERS = {
-    "multi_head_att_query_fc": "self_attn.q_proj",
-    "multi_head_att_key_fc": "self_attn.k_proj",
-    "multi_head_att_value_fc": "self_attn.v_proj",
-    "multi_head_att_output_fc": "self_attn.out_proj",
-    "post_att_layer_norm": "norm1",
-    "ffn_fc_0": "linear1",
-    "ffn_fc_1": "linear2",
+    "multi_head_att_query_fc": "self_attn.q_proj", "multi_head_att_key_fc": "self_attn.k_proj",
+    "multi_head_att_value_fc": "self_attn.v_proj", "multi_head_att_output_fc": "self_attn.out_proj",
+    "post_att_layer_norm": "norm1", "ffn_fc_0": "linear1", "ffn_fc_1": "linear2",
     "post_ffn_layer_norm": "norm2",
-}
+}  # fmt: skip
 _PARTED = re.compile(r"(?:encoder_layer_(\d+)_)?(\w+?)(?:\.([wb])_0|_(scale|bias))")
 _ENDINGS = {"w": "weight", "b": "bias", "scale": "weight", "bias": "bias"}
 
