@@ -16,6 +16,7 @@ from ernie_pair.weights.weight_files import BFLOAT16, Arrays, bfloat16_to_float3
 
 LARGEST_SHOWN = 5
 OPTIMIZER = "optimizer"  # the prefix of the names of its files
+EQUAL, DIFFERENT = 0, 1  # the exit codes, as those of diff
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,6 @@ def _sizes_of(arrays: Arrays) -> str:
     kinds = Counter("bfloat16" if array.dtype == BFLOAT16 else array.dtype.name for array in arrays.values())
     count = sum(array.size for array in arrays.values())
     return f"{len(arrays)} arrays, {count:,} numbers, {', '.join(sorted(kinds))}"
-
-
-EQUAL, DIFFERENT = 0, 1  # the exit codes, as those of diff
 
 
 @dataclass(frozen=True)

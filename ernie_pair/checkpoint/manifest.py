@@ -21,6 +21,17 @@ from data_tools.files.json_file import JsonError, is_number, is_whole_number, pa
 
 # {metric: (sum of its finite values, their number)}, added in the order of the steps.
 Window = Dict[str, Tuple[float, int]]
+MANIFEST_FORMAT = 2
+FILE_KEYS = {"evaluation_pending": "owes_evaluation"}  # fields of TrainState with another name in state.json
+MOST_FILES = 100_000
+LARGEST_COUNT = 2**63 - 1
+FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+NO_CHECKSUM = "0" * 64
+_FIRST_KEYS = {"format", "step", "fingerprint", "versions", "files"}
+KEYS = {1: _FIRST_KEYS, 2: _FIRST_KEYS | {"run_id", "topology", "changes", "checksum"}}
+Buffer = Union[bytes, memoryview]
+VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pair")
 
 
 @dataclass
@@ -36,19 +47,6 @@ class TrainState:
     stale_evaluations: int = 0  # in a row that have not beaten it
     best_step: Optional[int] = None  # whose evaluation gave best_metric; 0: the initial weights
     window: Window = field(default_factory=dict)  # of the steps since the last training line
-
-
-MANIFEST_FORMAT = 2
-FILE_KEYS = {"evaluation_pending": "owes_evaluation"}  # fields of TrainState with another name in state.json
-MOST_FILES = 100_000
-LARGEST_COUNT = 2**63 - 1
-FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-SHA256 = re.compile(r"[0-9a-f]{64}")
-NO_CHECKSUM = "0" * 64
-KEYS = {1: {"format", "step", "fingerprint", "versions", "files"}}
-KEYS[2] = KEYS[1] | {"run_id", "topology", "changes", "checksum"}
-Buffer = Union[bytes, memoryview]
-VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pair")
 
 
 class DamagedError(CheckpointError):

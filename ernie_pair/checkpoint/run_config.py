@@ -44,6 +44,14 @@ _WIDTH = 1 << 20  # no line is folded
 Result = TypeVar("Result")
 Config = TypeVar("Config", bound=Options)
 NOTHING: Mapping[str, object] = MappingProxyType({})
+SECONDS = 10.0  # a repository on a slow disk is not waited for
+# Git itself writes nothing, asks nobody, and starts no hook and no monitor of the file system.
+QUIET = (
+    "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null",
+    "-c", "core.untrackedCache=false",
+)  # fmt: skip
+ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+GPUS = Path("/proc/driver/nvidia/gpus")
 
 logger = logging.getLogger(__name__)
 
@@ -218,15 +226,6 @@ def load_config(
     return config_class(**{**{name: value for name, value in values.items() if name not in idle}, **changes})
 
 
-SECONDS = 10.0  # a repository on a slow disk is not waited for
-# Git itself writes nothing, asks nobody, and starts no hook and no monitor of the file system.
-QUIET = (
-    "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null",
-    "-c", "core.untrackedCache=false",
-)  # fmt: skip
-ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-
-
 def git_state(folder: Path) -> Dict[str, object]:
     """Return {"commit", "dirty"} of the repository around ``folder``; {} without one, or without Git.
 
@@ -252,9 +251,6 @@ def _ask(folder: Path, *words: str) -> Optional[str]:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.decode("utf-8", "replace").strip()
-
-
-GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def versions() -> Dict[str, str]:

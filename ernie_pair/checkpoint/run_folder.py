@@ -24,6 +24,14 @@ from data_tools.files.results import read_own_config
 RUN = "run.json"
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 LARGEST_RUN = 1 << 16
+LOCK = "run.lock"  # in an output folder
+BEST, PREFIX = "best", "best-"
+OWN_TARGET = r"best-[A-Za-z0-9_-]{1,60}--?(\d+\.\d{4}|inf|nan)(-\d+)?"
+LOWER_IS_BETTER = ("loss",)  # for folders that do not say it themselves
+CHECKPOINTS, EVENTS, CURVES, LAST = "checkpoints", "metrics.jsonl", "vdl", "model_last"
+OWN_LINK = r"checkpoints/step_\d{8}"  # the target of model_last
+PUBLISHED = (PREFIX, "model_")
+OWN_CONFIG = re.compile(r"config(-[0-9]+)?\.yaml")
 
 logger = logging.getLogger(__name__)
 
@@ -89,9 +97,6 @@ def _write(output_dir: Path, run: Dict[str, object]) -> None:
         draft.write_text(json.dumps(run))
 
 
-LOCK = "run.lock"  # in an output folder
-
-
 class RunLock:
     """The lock of a run on ``path``, held until it is released or the process ends, however it ends.
 
@@ -143,11 +148,6 @@ def _lock(descriptor: int, path: Path) -> None:
         logger.warning("%s: no file can be locked there; start no second run in it", path.parent)
 
 
-BEST, PREFIX = "best", "best-"
-OWN_TARGET = r"best-[A-Za-z0-9_-]{1,60}--?(\d+\.\d{4}|inf|nan)(-\d+)?"
-LOWER_IS_BETTER = ("loss",)  # for folders that do not say it themselves
-
-
 def point_best(folder: Path) -> None:
     """Point the link beside ``folder``, a best model, to it. Raises OSError.
 
@@ -190,12 +190,6 @@ def ranked_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[s
         return note["value"] if is_lower else -note["value"]
 
     return sorted(found, key=rank)
-
-
-CHECKPOINTS, EVENTS, CURVES, LAST = "checkpoints", "metrics.jsonl", "vdl", "model_last"
-OWN_LINK = r"checkpoints/step_\d{8}"  # the target of model_last
-PUBLISHED = (PREFIX, "model_")
-OWN_CONFIG = re.compile(r"config(-[0-9]+)?\.yaml")
 
 
 def refuse_lost_checkpoints(output_dir: Path) -> None:

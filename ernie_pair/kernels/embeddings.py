@@ -38,6 +38,8 @@ from ernie_pair.runtime.paddle_patches.layers import (
 KNOWN = {"ErnieEmbeddings", "ErnieGramEmbeddings", "BertEmbeddings", "RobertaEmbeddings"}
 WHOLE = (paddle.int32, paddle.int64)
 NUM_PARAMETERS = 5  # without the task table
+# The ids, types and positions of a batch, int64 [B, S]; positions None: 0, 1, ... S - 1.
+Given = Tuple[paddle.Tensor, paddle.Tensor, Optional[paddle.Tensor]]
 
 
 def are_fit(embeddings) -> bool:
@@ -73,10 +75,6 @@ def _parameters_of(embeddings) -> List[paddle.Tensor]:
 def _shapes_of(parameters: Sequence) -> List[List[int]]:
     width = parameters[0].shape[-1]
     return [[width], [width], *([table.shape[0], width] for table in parameters[2:])]
-
-
-# The ids, types and positions of a batch, int64 [B, S]; positions None: 0, 1, ... S - 1.
-Given = Tuple[paddle.Tensor, paddle.Tensor, Optional[paddle.Tensor]]
 
 
 class FusedEmbeddings:

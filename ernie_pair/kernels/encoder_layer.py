@@ -44,6 +44,8 @@ DROPOUTS = ("dropout", "dropout1", "dropout2")
 FLOAT_BYTES = 4
 REFUSED = "oneDNN refused a product of the fused kernels; pass --kernels plain"
 
+logger = logging.getLogger(__name__)
+
 
 def why_unfit(layer) -> str:
     """Return why the kernels cannot compute ``layer``, in words, or ''."""
@@ -138,9 +140,6 @@ def is_plain_array(tensor) -> bool:
 def is_float32_on_cpu(tensor) -> bool:
     """Return whether ``tensor`` is a float32 array, contiguous or not, in CPU memory."""
     return tensor.dtype == paddle.float32 and tensor.is_dense() and tensor.place.is_cpu_place()
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass

@@ -26,6 +26,12 @@ VERSION = 5  # FUSED_VERSION
 PRECISIONS = {"fp32": 0, "bf16": 1}
 ACTIVATIONS = {"gelu": 0, "relu": 1}
 Pointers = Any  # an array of pointers
+PROCESSOR = "x86_64"
+FOLDER = Path(__file__).parent
+OPENMP, ONEDNN = "libiomp5.so", "libdnnl.so.3"  # of Paddle's wheel
+ALIGNMENT = 64
+SMALLEST = 1 << 12
+FREE_AT_LEAST = 1 << 24
 
 
 class LayerCall(ctypes.Structure):
@@ -84,11 +90,6 @@ FUNCTIONS: List[Tuple[str, Any, Sequence[Any]]] = [
 def pointers_of(tensors: Sequence[Any]) -> Pointers:
     """Return a C array of the data addresses of ``tensors``."""
     return (c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
-
-
-PROCESSOR = "x86_64"
-FOLDER = Path(__file__).parent
-OPENMP, ONEDNN = "libiomp5.so", "libdnnl.so.3"  # of Paddle's wheel
 
 
 class Kernels(NamedTuple):
@@ -173,11 +174,6 @@ def _paddle_libraries() -> Path:
     import paddle
 
     return Path(paddle.__file__).parent / "libs"
-
-
-ALIGNMENT = 64
-SMALLEST = 1 << 12
-FREE_AT_LEAST = 1 << 24
 
 
 class Workspace:

@@ -40,6 +40,17 @@ FLAGS = ("-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "
 FOLDER = "operators"
 COMPILE_SECONDS, LOCK_SECONDS = 300, 600
 _SHOWN = 200  # characters of a compiler's message
+OPERATOR = "ernie_pair_encoder_layer"
+PARAMETERS = "WQ BQ WK BK WV BV WO BO W1 B1 W2 B2 G1 E1 G2 E2".split()  # in the order of fused.h
+# The functions that the operator calls, in the order of its `Library`.
+# fmt: off
+FUNCTIONS = (
+    "fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes",
+    "fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step",
+)
+# fmt: on
+# fmt: on
+_registered: Dict[str, ctypes.CDLL] = {}  # one for the life of the process: Paddle registers an operator once
 
 logger = logging.getLogger(__name__)
 
@@ -129,18 +140,6 @@ def _compile() -> bytes:
             reason = next((line for line in lines if "error" in line), lines[0] if lines else "")[:_SHOWN]
             raise OperatorError(f"{command[0]} failed with code {done.returncode}: {reason}")
         return made.read_bytes()
-
-
-OPERATOR = "ernie_pair_encoder_layer"
-PARAMETERS = "WQ BQ WK BK WV BV WO BO W1 B1 W2 B2 G1 E1 G2 E2".split()  # in the order of fused.h
-# The functions that the operator calls, in the order of its `Library`.
-# fmt: off
-FUNCTIONS = (
-    "fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes",
-    "fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step",
-)
-# fmt: on
-_registered: Dict[str, ctypes.CDLL] = {}  # one for the life of the process: Paddle registers an operator once
 
 
 def load_operator(kernels: Kernels, threads: int, cache: Path) -> None:

@@ -74,6 +74,8 @@ SIZES = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
 )  # fmt: skip
 WITH_RELU = ("ernie", "skep", "mobilebert", "roformerv2")
+PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
+MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
 
 
 @dataclass(frozen=True)
@@ -173,9 +175,6 @@ def settings_of_width(family: str, width: int) -> Dict[str, object]:
     if family == "mobilebert":  # without its bottlenecks, which are for a published size
         settings.update(true_hidden_size=width, use_bottleneck=False)
     return settings
-
-
-PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
 
 
 @dataclass(frozen=True)
@@ -315,9 +314,6 @@ def _publish(
     filled = with_config(lambda draft: counts.append(fill(draft)), command, config)
     publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
     print(f"wrote {config.output_dir}: {counts[0]} weights of {source.weights}")
-
-
-MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,21 @@ from ernie_pair.weights.parameter_names import ORDER_HEAD, TOKEN_HEAD
 from ernie_pair.weights.weight_files import Arrays, read_weights
 
 NO_LENGTH = int(1e30)  # what transformers writes where a tokenizer has no longest text
+CURE = "copy the model's folder again"
+NUM_STRINGS = 2000
+WEIGHT_FILES = (
+    "model_state.pdparams", "model.safetensors", "static_vars.safetensors",
+    "static_vars.pdparams", "static_vars", "params",  # the recipe's, and ERNIE's own releases
+)  # fmt: skip
+OF_EXPORTED = ("export.json", "model.onnx")  # every exported model has one of them
+RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
+# The recipe's spelling of the name that PaddleNLP knows.
+ALIASES = {"ERNIE 1.0": "ernie-1.0"}
+SENTENCE_PIECE = ("ernie-tiny",)  # of a family that otherwise reads word pieces
+NAME_FAMILY = "pass --model_type, or write model_type there"
+GELU_NEW = "gelu_new"  # of transformers; PaddleNLP has it under no name
+
+logger = logging.getLogger(__name__)
 
 
 def read_tokenizer(vocab_file: Path, spec: ModelSpec) -> AnyTokenizer:
@@ -143,10 +158,6 @@ def copy_tokenizer(vocab_file: Path, spec: ModelSpec, folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-CURE = "copy the model's folder again"
-NUM_STRINGS = 2000
-
-
 def refuse_other_vocabulary(tokenizer_file: Path, vocab_file: Path, spec: ModelSpec) -> None:
     """Raise InputError when a vocab.txt beside a tokenizer.json has other tokens for its ids."""
     tokens, held = read_tokens(vocab_file), read_tokenizer(tokenizer_file, spec).vocab
@@ -180,21 +191,6 @@ def refuse_other_cutting(folder: Path, lower_case: bool) -> None:
             raise InputError(
                 f"{path}: it cuts {shown(text)} into other tokens than {VOCAB} does by ERNIE's rule; {CURE}"
             )
-
-
-WEIGHT_FILES = (
-    "model_state.pdparams", "model.safetensors", "static_vars.safetensors",
-    "static_vars.pdparams", "static_vars", "params",  # the recipe's, and ERNIE's own releases
-)  # fmt: skip
-OF_EXPORTED = ("export.json", "model.onnx")  # every exported model has one of them
-RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
-# The recipe's spelling of the name that PaddleNLP knows.
-ALIASES = {"ERNIE 1.0": "ernie-1.0"}
-SENTENCE_PIECE = ("ernie-tiny",)  # of a family that otherwise reads word pieces
-
-NAME_FAMILY = "pass --model_type, or write model_type there"
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -463,9 +459,6 @@ def _download(name: str, address: str) -> Path:
             f"{name} cannot be fetched (no network?); give a folder with {CONFIG}, {VOCAB} and weights"
         )
     return Path(path)
-
-
-GELU_NEW = "gelu_new"  # of transformers; PaddleNLP has it under no name
 
 
 def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> None:

@@ -34,6 +34,45 @@ FAMILIES = {
     "megatronbert": "MegatronBert", "mobilebert": "MobileBert", "squeezebert": "SqueezeBert",
     "distilbert": "DistilBert",
 }  # fmt: skip
+SHORTEST_PAIR = 5  # tokens: [CLS] a [SEP] b [SEP]
+SIZES = {  # whole numbers: the least, the most
+    "vocab_size": (1, 10**7), "hidden_size": (1, 10**5), "embedding_size": (1, 10**5),
+    "num_hidden_layers": (1, 1000), "num_attention_heads": (1, 1000), "intermediate_size": (1, 10**6),
+    "max_position_embeddings": (SHORTEST_PAIR, 10**6), "type_vocab_size": (0, 1000),
+    "task_type_vocab_size": (0, 1000), "pad_token_id": (0, 10**7 - 1),
+    "num_labels": (1, 10**5), "num_classes": (1, 10**5),
+}  # fmt: skip
+TASKS = 3  # PaddleNLP's task_type_vocab_size where a config.json has none
+DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_dropout_prob",
+    "dropout", "attention_dropout",
+)  # fmt: skip
+SMALL_NUMBERS = ("initializer_range", "layer_norm_eps", EPSILON)  # from 0 to 1
+TEXTS = ("model_type", "hidden_act", "pool_act", "pooling", "model_class", "problem_type")
+MOST_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
+LONGEST_CLASS_NUMBER = 9  # digits
+# What PaddleNLP and Paddle raise for a configuration that they can make nothing of.
+NO_MODEL = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+TOKENIZER = "tokenizer_config.json"
+# Settings of PaddleNLP's tokenizers under which words are cut in a way that is not ours.
+OTHER_WAYS = {
+    "use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False,
+    "tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer",
+}  # fmt: skip
+POOLINGS = ("cls", "mean")
+USUAL_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
+# PaddleNLP's own defaults, for what a config.json leaves out.
+DEFAULTS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "pad_token_id": 0}
+INNER_SIZE, POSITIONS = 3072, 512
+TOKEN_TYPES, GRAM_TOKEN_TYPES = 16, 2
+# What a checkpoint of pretraining is known by; other keys of config.json may change on resume.
+SHAPE_KEYS = (
+    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id",
+    "use_task_id", "task_id", "task_type_vocab_size",
+)  # fmt: skip
 
 
 def json_bytes(value: object) -> bytes:
@@ -108,29 +147,6 @@ def read_config(path: Path) -> Dict[str, Any]:
     return config
 
 
-SHORTEST_PAIR = 5  # tokens: [CLS] a [SEP] b [SEP]
-SIZES = {  # whole numbers: the least, the most
-    "vocab_size": (1, 10**7), "hidden_size": (1, 10**5), "embedding_size": (1, 10**5),
-    "num_hidden_layers": (1, 1000), "num_attention_heads": (1, 1000), "intermediate_size": (1, 10**6),
-    "max_position_embeddings": (SHORTEST_PAIR, 10**6), "type_vocab_size": (0, 1000),
-    "task_type_vocab_size": (0, 1000), "pad_token_id": (0, 10**7 - 1),
-    "num_labels": (1, 10**5), "num_classes": (1, 10**5),
-}  # fmt: skip
-TASKS = 3  # PaddleNLP's task_type_vocab_size where a config.json has none
-DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_dropout_prob",
-    "dropout", "attention_dropout",
-)  # fmt: skip
-SMALL_NUMBERS = ("initializer_range", "layer_norm_eps", EPSILON)  # from 0 to 1
-TEXTS = ("model_type", "hidden_act", "pool_act", "pooling", "model_class", "problem_type")
-MOST_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
-LONGEST_CLASS_NUMBER = 9  # digits
-# What PaddleNLP and Paddle raise for a configuration that they can make nothing of.
-NO_MODEL = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
-)  # fmt: skip
-
-
 def check_config(config: Mapping[str, Any], where: str) -> None:
     """Raise InputError naming ``where``, the first wrong key, its value and what it takes.
 
@@ -195,14 +211,6 @@ def _are_names(value: object) -> bool:
 def is_range(value: Any) -> bool:
     """Return whether ``value`` is a list of a lower and a higher number."""
     return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
-
-
-TOKENIZER = "tokenizer_config.json"
-# Settings of PaddleNLP's tokenizers under which words are cut in a way that is not ours.
-OTHER_WAYS = {
-    "use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False,
-    "tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer",
-}  # fmt: skip
 
 
 class TokenizerSettings(NamedTuple):
@@ -270,20 +278,6 @@ def tokenizer_class_of(family: str) -> str:
     """Return PaddleNLP's tokenizer of word pieces; without a family ERNIE's, whose rule is ours."""
     chinese = "Chinese" if family in ("roberta", "xlm_roberta", "albert") else ""
     return f"{FAMILIES[family or 'ernie']}{chinese}Tokenizer"
-
-
-POOLINGS = ("cls", "mean")
-USUAL_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
-# PaddleNLP's own defaults, for what a config.json leaves out.
-DEFAULTS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "pad_token_id": 0}
-INNER_SIZE, POSITIONS = 3072, 512
-TOKEN_TYPES, GRAM_TOKEN_TYPES = 16, 2
-# What a checkpoint of pretraining is known by; other keys of config.json may change on resume.
-SHAPE_KEYS = (
-    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-    "intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id",
-    "use_task_id", "task_id", "task_type_vocab_size",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,12 @@ from ernie_pair.models.spec import json_bytes
 SYMMETRIES = ("none", "average")
 
 Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+CALIBRATION = "calibration.json"
+LARGEST = 1e6  # what is above it is no temperature that anything was fitted to
+CURE = (
+    "remove it, or make it again: ernie-pair evaluate --calibrate_on FILE --save_temperature true "
+    "--save_threshold true"
+)
 
 
 def score_pairs(score: Score, left: Sequence[str], right: Sequence[str], symmetric: str) -> np.ndarray:
@@ -44,14 +50,6 @@ def mean_of_orders(logits: np.ndarray) -> np.ndarray:
     """Return the mean of the two orders: logits float32 [2N, C] of ``both_orders`` to float32 [N, C]."""
     smaller_first, larger_first = np.split(logits, 2)
     return (smaller_first + larger_first) / 2
-
-
-CALIBRATION = "calibration.json"
-LARGEST = 1e6  # what is above it is no temperature that anything was fitted to
-CURE = (
-    "remove it, or make it again: ernie-pair evaluate --calibrate_on FILE --save_temperature true "
-    "--save_threshold true"
-)
 
 
 @dataclass(frozen=True)

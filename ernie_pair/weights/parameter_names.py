@@ -17,6 +17,26 @@ HEADS = ("cls.", "classifier.")
 DECODER_BIAS = "cls.predictions.decoder.bias"
 KINDS = ("embedding", "linear", "layer_norm")  # the kinds of layers in an ERNIE
 _NAME = re.compile(r"([a-z][a-z_]*)_(\d+)\.([wb])_0")
+Module = Tuple[str, Dict[str, str]]  # a layer: its kind, and w, b -> the parameter's name
+RENAMED = {"cls.predictions.decoder_weight": "cls.predictions.decoder.weight"}
+EMBEDDINGS = {
+    "word_embedding": "word_embeddings", "pos_embedding": "position_embeddings",
+    "sent_embedding": "token_type_embeddings", "task_embedding": "task_type_embeddings",
+}  # fmt: skip
+OUTSIDE_LAYERS = {
+    "pre_encoder_layer_norm": "{family}.embeddings.layer_norm", "pooled_fc": "{family}.pooler.dense",
+    "mask_lm_trans_fc": "cls.predictions.transform", "mask_lm_trans_layer_norm": "cls.predictions.layer_norm",
+    "mask_lm_out_fc": "cls.predictions.decoder", "next_sent_fc": "cls.seq_relationship",
+}  # fmt: skip
+IN_LAYERS = {
+    "multi_head_att_query_fc": "self_attn.q_proj", "multi_head_att_key_fc": "self_attn.k_proj",
+    "multi_head_att_value_fc": "self_attn.v_proj", "multi_head_att_output_fc": "self_attn.out_proj",
+    "post_att_layer_norm": "norm1", "ffn_fc_0": "linear1", "ffn_fc_1": "linear2",
+    "post_ffn_layer_norm": "norm2",
+}  # fmt: skip
+_PARTED = re.compile(r"(?:encoder_layer_(\d+)_)?(\w+?)(?:\.([wb])_0|_(scale|bias))")
+_ENDINGS = {"w": "weight", "b": "bias", "scale": "weight", "bias": "bias"}
+Prefixes = Union[str, Tuple[str, ...]]
 
 
 class Parameter(Protocol):
@@ -24,9 +44,6 @@ class Parameter(Protocol):
 
     name: str
     shape: Sequence[int]
-
-
-Module = Tuple[str, Dict[str, str]]  # a layer: its kind, and w, b -> the parameter's name
 
 
 def is_numbered(name: str) -> bool:
@@ -100,26 +117,6 @@ def _modules(names: Iterable[str]) -> List[Module]:
     return [(kind, modules[kind, number]) for kind, number in sorted(modules)]
 
 
-RENAMED = {"cls.predictions.decoder_weight": "cls.predictions.decoder.weight"}
-EMBEDDINGS = {
-    "word_embedding": "word_embeddings", "pos_embedding": "position_embeddings",
-    "sent_embedding": "token_type_embeddings", "task_embedding": "task_type_embeddings",
-}  # fmt: skip
-OUTSIDE_LAYERS = {
-    "pre_encoder_layer_norm": "{family}.embeddings.layer_norm", "pooled_fc": "{family}.pooler.dense",
-    "mask_lm_trans_fc": "cls.predictions.transform", "mask_lm_trans_layer_norm": "cls.predictions.layer_norm",
-    "mask_lm_out_fc": "cls.predictions.decoder", "next_sent_fc": "cls.seq_relationship",
-}  # fmt: skip
-IN_LAYERS = {
-    "multi_head_att_query_fc": "self_attn.q_proj", "multi_head_att_key_fc": "self_attn.k_proj",
-    "multi_head_att_value_fc": "self_attn.v_proj", "multi_head_att_output_fc": "self_attn.out_proj",
-    "post_att_layer_norm": "norm1", "ffn_fc_0": "linear1", "ffn_fc_1": "linear2",
-    "post_ffn_layer_norm": "norm2",
-}  # fmt: skip
-_PARTED = re.compile(r"(?:encoder_layer_(\d+)_)?(\w+?)(?:\.([wb])_0|_(scale|bias))")
-_ENDINGS = {"w": "weight", "b": "bias", "scale": "weight", "bias": "bias"}
-
-
 def structured_names(found: Arrays, parameters: Mapping[str, Parameter], where: str) -> Arrays:
     """Rename ``found`` to the names of ``parameters``, {structured name: parameter}, as far as known.
 
@@ -149,9 +146,6 @@ def _of_ernies_program(name: str, family: str) -> str:
     if not layer and module in OUTSIDE_LAYERS:
         return f"{OUTSIDE_LAYERS[module].format(family=family)}.{ending}"
     return name
-
-
-Prefixes = Union[str, Tuple[str, ...]]
 
 
 def match_parameters(

@@ -34,6 +34,31 @@ ALLOWED = {
 MOST_ITEMS = 10_000  # in the arguments of a constructor, including nested ones
 PLAIN_KEYS = (str, bytes, int)  # their hash is not recursive
 PLAIN_VALUES = (np.ndarray, np.generic, bool, int, float)
+# Paddle's VarType numbers; bfloat16 (22) is kept as its two bytes, as in Paddle's pickles.
+KINDS = {1: "<i2", 2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8", 20: "u1", 21: "i1", 22: "<u2"}
+LONGEST_DESCRIPTION, MOST_DIMENSIONS = 1024, 16
+_HEADER = struct.Struct("<IQIi")
+BFLOAT16 = np.dtype(np.uint16)
+_EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
+Arrays = Dict[str, np.ndarray]
+# The two names under which Paddle keeps its own notes beside the arrays.
+NOTES = ("StructuredToParameterName@@", "UnpackBigParamInfor@@")
+# In the order of a file; bfloat16 is read as its bits.
+SAFETENSORS_TYPES = {
+    "U64": "<u8", "I64": "<i8", "F64": "<f8", "F32": "<f4", "U32": "<u4", "I32": "<i4", "BF16": "<u2",
+    "F16": "<f2", "U16": "<u2", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
+}  # fmt: skip
+NAMES_OF_TYPES = {np.dtype(kind): name for name, kind in SAFETENSORS_TYPES.items() if name != "BF16"}
+ALIGNMENT = 8
+WIDE = np.dtype(np.float32)
+# What Paddle keeps beside the parameters: AdamW's state, and the scalars of schedule and loss scale.
+_STATE = re.compile(
+    r".+_(moment[12]|beta[12]_pow_acc|fp32_master)_\d+"
+    r"|(learning_rate|loss_scaling|num_good_steps|num_bad_steps|create_global_var|gradient_merge\w*)_\d+"
+    r"|.+@GRAD.*|@\w+@"
+)
+
+logger = logging.getLogger(__name__)
 
 
 class PlainUnpickler(pickle._Unpickler):
@@ -93,12 +118,6 @@ for _code in (pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX, pickle.EMPTY_SET, pickl
 _checked(pickle.SETITEM, lambda stack: _refuse_keys(stack[-2:-1]))
 _checked(pickle.SETITEMS, lambda stack: _refuse_keys(stack[::2]))
 _checked(pickle.DICT, lambda stack: _refuse_keys(stack[::2]))
-
-
-# Paddle's VarType numbers; bfloat16 (22) is kept as its two bytes, as in Paddle's pickles.
-KINDS = {1: "<i2", 2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8", 20: "u1", 21: "i1", 22: "<u2"}
-LONGEST_DESCRIPTION, MOST_DIMENSIONS = 1024, 16
-_HEADER = struct.Struct("<IQIi")
 
 
 def read_variable(path: Path) -> np.ndarray:
@@ -169,10 +188,6 @@ def _varint(message: bytes, place: int) -> Tuple[int, int]:
     raise ValueError("a number without an end")
 
 
-BFLOAT16 = np.dtype(np.uint16)
-_EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
-
-
 def bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:
     """Return the numbers with the bit patterns ``bits`` as float32; no value changes."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
@@ -187,28 +202,6 @@ def float32_to_bfloat16(array: np.ndarray) -> np.ndarray:
 def is_bfloat16_finite(bits: np.ndarray) -> bool:
     """Return whether none of the numbers with the bit patterns ``bits`` is NaN or infinity."""
     return not ((bits & _EXPONENT) == _EXPONENT).any()
-
-
-Arrays = Dict[str, np.ndarray]
-
-# The two names under which Paddle keeps its own notes beside the arrays.
-NOTES = ("StructuredToParameterName@@", "UnpackBigParamInfor@@")
-# In the order of a file; bfloat16 is read as its bits.
-SAFETENSORS_TYPES = {
-    "U64": "<u8", "I64": "<i8", "F64": "<f8", "F32": "<f4", "U32": "<u4", "I32": "<i4", "BF16": "<u2",
-    "F16": "<f2", "U16": "<u2", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
-}  # fmt: skip
-NAMES_OF_TYPES = {np.dtype(kind): name for name, kind in SAFETENSORS_TYPES.items() if name != "BF16"}
-ALIGNMENT = 8
-WIDE = np.dtype(np.float32)
-# What Paddle keeps beside the parameters: AdamW's state, and the scalars of schedule and loss scale.
-_STATE = re.compile(
-    r".+_(moment[12]|beta[12]_pow_acc|fp32_master)_\d+"
-    r"|(learning_rate|loss_scaling|num_good_steps|num_bad_steps|create_global_var|gradient_merge\w*)_\d+"
-    r"|.+@GRAD.*|@\w+@"
-)
-
-logger = logging.getLogger(__name__)
 
 
 def safetensors_parts(arrays: Arrays, metadata: Optional[Dict[str, str]] = None) -> List[memoryview]:

@@ -22,6 +22,17 @@ SPECIFIC = 1e-12  # transformers' own default of all these families
 # The key of the epsilon of all layer norms, where it is not the one that PaddleNLP's class computes with.
 EPSILON = "computed_layer_norm_eps"
 NUMBER = "#"  # in the place of a layer's number
+_QKV = ("query", "key", "value")
+_ATTENTION = [f"attention.{part}" for part in _QKV]
+_IN_ALBERT = "encoder.albert_layer_groups.#.albert_layers.#."
+WORDS = "embeddings.word_embeddings.weight"
+TABLES = ("_embeddings", "decoder")  # how the modules end whose weights are tables, not to be transposed
+WRAPPERS = ("module.", "_orig_mod.")  # before all names of a model that was wrapped: DataParallel, compile
+OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}  # of norms, in files of TensorFlow's time
+# Tables of positions that every model computes, which older versions wrote down.
+COMPUTED = ("embeddings.position_ids", "embeddings.token_type_ids")
+BIAS, DECODER, DECODER_BIAS = (f"cls.predictions.{name}" for name in ("bias", "decoder", "decoder_bias"))
+_INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def _renaming(here: str, there: str, names: Mapping[str, str]) -> Dict[str, str]:
@@ -37,8 +48,6 @@ _EMBEDDINGS = {**_TABLES, "embeddings.layer_norm": "embeddings.LayerNorm"}
 _POSITIONS, _TASKS = _alike("embeddings.position_embeddings"), _alike("embeddings.task_type_embeddings")
 _POOLER, _CLASSIFIER = _alike("pooler.dense"), _alike("classifier")
 _DENSE_CLASSIFIER = _alike("dense", "out_proj", inside="classifier.")
-_QKV = ("query", "key", "value")
-_ATTENTION = [f"attention.{part}" for part in _QKV]
 _LAYER = _renaming("encoder.layers.#.", "encoder.layer.#.", {
     "self_attn.q_proj": "attention.self.query", "self_attn.k_proj": "attention.self.key",
     "self_attn.v_proj": "attention.self.value", "self_attn.out_proj": "attention.output.dense",
@@ -57,7 +66,6 @@ _NEZHA_LAYER = _renaming("encoder.layer.#.", "encoder.layer.#.", {
     "attention.dense": "attention.output.dense", "attention.layer_norm": "attention.output.LayerNorm",
     "ffn": "intermediate.dense", "ffn_output": "output.dense", "layer_norm": "output.LayerNorm",
 })  # fmt: skip
-_IN_ALBERT = "encoder.albert_layer_groups.#.albert_layers.#."
 _ALBERT_LAYER = {
     **_alike("full_layer_layer_norm", "ffn", "ffn_output", "attention.dense", inside=_IN_ALBERT),
     f"{_IN_ALBERT}attention.layer_norm": f"{_IN_ALBERT}attention.LayerNorm",
@@ -210,16 +218,6 @@ def find_family(model_type: str) -> str:
     """Return the family that reads a model_type of transformers; empty: none."""
     found = [family for family, peer in COUNTERPARTS.items() if peer.model_type == model_type]
     return next((family for family in found if family == model_type), found[0] if found else "")
-
-
-WORDS = "embeddings.word_embeddings.weight"
-TABLES = ("_embeddings", "decoder")  # how the modules end whose weights are tables, not to be transposed
-WRAPPERS = ("module.", "_orig_mod.")  # before all names of a model that was wrapped: DataParallel, compile
-OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}  # of norms, in files of TensorFlow's time
-# Tables of positions that every model computes, which older versions wrote down.
-COMPUTED = ("embeddings.position_ids", "embeddings.token_type_ids")
-BIAS, DECODER, DECODER_BIAS = (f"cls.predictions.{name}" for name in ("bias", "decoder", "decoder_bias"))
-_INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def from_their_names(found: Arrays, family: str) -> Arrays:

@@ -48,6 +48,22 @@ from ernie_pair.weights.weight_files import (
 
 UNUSED = "[unused of "  # begins the name of an id whose token stands twice
 SURROGATES = slice(0xD800, 0xE000)  # no text of `tokenizers` holds one
+CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.txt"
+FAST_TOKENIZER, TOKENIZER = "tokenizer.json", "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
+WRITTEN = (CONFIG, WEIGHTS, VOCAB, FAST_TOKENIZER, TOKENIZER, SPECIAL_TOKENS)
+MODEL_STATE = "model_state.pdparams"
+OWN_FILES = (CONFIG, TOKENIZER, VOCAB, FAST_TOKENIZER, MODEL_STATE)
+# What torch calls a storage of each type; bfloat16 comes as its bits.
+STORAGES = {
+    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
+    "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1",
+    "ByteStorage": "u1", "BoolStorage": "?",
+}  # fmt: skip
+CURE = "save the model again as safetensors: model.save_pretrained(folder, safe_serialization=True)"
+PICKLE, INDEX = "pytorch_model.bin", ".index.json"
+THEIR_FILES = (f"{WEIGHTS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")
+LARGEST_HEADER = 100 << 20  # what safetensors itself allows
 
 
 def build_fast_tokenizer(tokenizer: WordPiece) -> Tokenizer:
@@ -86,12 +102,6 @@ def _class_of(is_in: np.ndarray) -> str:
     return f"[{''.join(ranges)}]"
 
 
-CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.txt"
-FAST_TOKENIZER, TOKENIZER = "tokenizer.json", "tokenizer_config.json"
-SPECIAL_TOKENS = "special_tokens_map.json"
-WRITTEN = (CONFIG, WEIGHTS, VOCAB, FAST_TOKENIZER, TOKENIZER, SPECIAL_TOKENS)
-
-
 def write_their_folder(
     folder: Path,
     family: str,
@@ -116,10 +126,6 @@ def _write_beside(folder: Path, config: Mapping[str, Any], tokenizer: Mapping[st
         (folder / name).write_bytes(content)
 
 
-MODEL_STATE = "model_state.pdparams"
-OWN_FILES = (CONFIG, TOKENIZER, VOCAB, FAST_TOKENIZER, MODEL_STATE)
-
-
 def write_own_folder(
     folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, bytes], arrays: Arrays
 ) -> None:
@@ -138,15 +144,6 @@ def write_weights(folder: Path, weights: Arrays) -> None:
     arrays = {id(array): np.ascontiguousarray(array) for array in weights.values()}
     with open(folder / MODEL_STATE, "wb") as file:  # which holds an array under two names once
         pickle.dump({name: arrays[id(weights[name])] for name in sorted(weights)}, file, protocol=4)
-
-
-# What torch calls a storage of each type; bfloat16 comes as its bits.
-STORAGES = {
-    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
-    "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1",
-    "ByteStorage": "u1", "BoolStorage": "?",
-}  # fmt: skip
-CURE = "save the model again as safetensors: model.save_pretrained(folder, safe_serialization=True)"
 
 
 class _Tensor(NamedTuple):
@@ -231,11 +228,6 @@ class _TorchUnpickler(PlainUnpickler):
         if kind != "storage" or not isinstance(storage_type, np.dtype) or not isinstance(key, str):
             raise CheckpointError("a storage of another kind")
         return key, storage_type
-
-
-PICKLE, INDEX = "pytorch_model.bin", ".index.json"
-THEIR_FILES = (f"{WEIGHTS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")
-LARGEST_HEADER = 100 << 20  # what safetensors itself allows
 
 
 def is_their_file(path: Path, is_their_config: bool) -> bool:

@@ -60,6 +60,10 @@ from ernie_pair.weights.weight_files import Arrays, as_float32
 
 FLAG = "--model_class"
 Base = TypeVar("Base")
+# Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
+MEAN_CLASS = "MeanPooledPairClassifier"
+EPSILON_CLASS, SIGMOID_CLASS = "OwnEpsilonPairClassifier", "SigmoidPairClassifier"
+HEADS = ("classifier.", "pre_classifier.")
 
 
 def load_model_class(name: str, base: Type[Base]) -> Type[Base]:
@@ -149,11 +153,6 @@ def output_with_loss(logits_BC, labels, return_dict: Optional[bool], target: str
     from paddlenlp.transformers.model_outputs import SequenceClassifierOutput
 
     return SequenceClassifierOutput(loss=loss, logits=logits_BC)
-
-
-# Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
-MEAN_CLASS = "MeanPooledPairClassifier"
-EPSILON_CLASS, SIGMOID_CLASS = "OwnEpsilonPairClassifier", "SigmoidPairClassifier"
 
 
 class PairClassifier(EncoderModel):
@@ -302,9 +301,6 @@ def _classifier_spec(spec: ModelSpec, dropout: Optional[float], pooling: str, mo
     rates = ["classifier_dropout"] + ["classifier_dropout_prob"] * (spec.family == "albert")
     without = ("num_classes", "pooling", "model_class")
     return network_spec(spec, architecture, dropout, without=without, rates=rates, **more)
-
-
-HEADS = ("classifier.", "pre_classifier.")
 
 
 def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_task: bool = False) -> str:

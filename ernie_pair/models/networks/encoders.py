@@ -35,6 +35,10 @@ from ernie_pair.weights.half_tensors import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import Arrays
 
 Model = TypeVar("Model")
+# Families on Paddle's TransformerEncoderLayer, which has no gelu_new.
+OF_PADDLE_LAYERS = ("ernie", "ernie_gram", "bert", "roberta", "xlm_roberta")
+THEIRS = "hugging_face"
+TRAINING_ONLY = "distillation"  # the part that is trained along, and no part of what is written
 
 
 class FirstTokenAlone:
@@ -121,8 +125,6 @@ ENCODERS: Dict[str, Encoder] = {
     **dict.fromkeys(("mobilebert", "squeezebert"), Encoder(makes_mask=False)),
     "distilbert": Encoder(head="dense", takes_types=False, gives_pooled=False, pretraining_heads=("vocab_",)),
 }  # fmt: skip
-# Families on Paddle's TransformerEncoderLayer, which has no gelu_new.
-OF_PADDLE_LAYERS = ("ernie", "ernie_gram", "bert", "roberta", "xlm_roberta")
 
 
 def network_spec(
@@ -259,10 +261,6 @@ class SavedLayer(nn.Layer):
         paddle.save(widen_tensors(self.own_weights()), str(folder / MODEL_STATE))
         for name, content in self.files_beside(vocab_file, max_seq_len).items():
             (folder / name).write_bytes(content)
-
-
-THEIRS = "hugging_face"
-TRAINING_ONLY = "distillation"  # the part that is trained along, and no part of what is written
 
 
 class EncoderModel(SavedLayer):

@@ -33,6 +33,7 @@ IDS, TYPES = "input_ids", "token_type_ids"
 BY_NAME, BY_PLACE, IDS_ALONE = "by name", "by place", "ids alone"  # how a layer takes its inputs
 SHORT = 16  # tokens, of the pairs that a layer is tried with
 MOST_POSITIONS = SIZES["max_position_embeddings"][1]  # of a layer that does not say how much it reads at once
+SAVED_MODEL: Dict[str, object] = {"kind": "saved model"}
 
 
 class PlainModel(SavedLayer):
@@ -237,9 +238,6 @@ def plain_settings(layer: nn.Layer, vocab_size: int, pad_id: int) -> Dict[str, A
         value = getattr(inner, name, None)
         settings.update({name: value} if isinstance(value, int) else {})
     return settings
-
-
-SAVED_MODEL: Dict[str, object] = {"kind": "saved model"}
 
 
 def save_classifier(

@@ -31,6 +31,12 @@ from ernie_pair.models.spec import FAMILIES, ModelSpec
 from ernie_pair.weights.half_tensors import widen_tensors
 
 FAR_BELOW = 6e4  # below any hidden state, and within float16
+ACTIVATIONS = {
+    "tanh": paddle.tanh, "identity": lambda vectors: vectors, "relu": F.relu, "gelu": F.gelu,
+    "sigmoid": F.sigmoid, "silu": F.silu,
+}  # fmt: skip
+EPSILON_CLASS = "OwnEpsilonTextEncoder"  # which PaddleNLP has not, and would compute with another epsilon
+OF_CLASSIFIERS = ("num_labels", "num_classes", "pooling", "model_class", "id2label", "label2id")
 
 
 def pooled(names: str, states_BSD, is_text_BS1):
@@ -63,10 +69,6 @@ POOLINGS = {
     "weighted_mean": _weighted_mean,
     "last_token": _last_token,
 }
-ACTIVATIONS = {
-    "tanh": paddle.tanh, "identity": lambda vectors: vectors, "relu": F.relu, "gelu": F.gelu,
-    "sigmoid": F.sigmoid, "silu": F.silu,
-}  # fmt: skip
 
 
 class Steps(nn.LayerList):
@@ -112,10 +114,6 @@ class Dense(nn.Layer):
         if not self.step.residual:
             return made
         return made + (self.residual(vectors_BD) if hasattr(self, "residual") else vectors_BD)
-
-
-EPSILON_CLASS = "OwnEpsilonTextEncoder"  # which PaddleNLP has not, and would compute with another epsilon
-OF_CLASSIFIERS = ("num_labels", "num_classes", "pooling", "model_class", "id2label", "label2id")
 
 
 class TextEncoder(EncoderModel):

@@ -31,6 +31,30 @@ SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "data_tools", "
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
 BUILT_WITH = ("setuptools", "wheel", "pybind11")
 SECONDS = 900
+DOCKERFILE = "Dockerfile"
+EXTRAS = ("predict", "serve")
+PORT = 8000
+USER = 10001  # no user of the host
+HEALTH = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=4)"
+SERVE = ("ernie-pair", "serve", "--model", "/model", "--host", "0.0.0.0", "--port", str(PORT))
+TEXT = """\
+# An image that answers sentence pairs over HTTP: docker build -t pairs . && docker run -p {port}:{port} pairs
+# To accept requests for a host name other than localhost, append --allowed_hosts NAME to CMD.
+FROM python:{python}-slim
+COPY {wheel} /wheel/
+RUN pip install --no-cache-dir "/wheel/{wheel}[{extras}]" \\
+    && useradd --system --no-create-home --uid {user} pairs
+COPY --chown={user} {files} /model/
+USER {user}
+EXPOSE {port}
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD {health}
+CMD {serve}
+"""
+TRITON = "triton"
+FOLDER_OF = {ONNX_FILES[0]: "pair", INT8_FILES[0]: "pair_int8"}
+IN_EACH = ("config.pbtxt", "labels.txt", "1/model.onnx")
+TRITON_FILES = tuple(f"{TRITON}/{folder}/{name}" for folder in FOLDER_OF.values() for name in IN_EACH)
+QUEUE_MICROSECONDS = 5000  # how long a request waits for others, as in `ernie-pair serve`
 
 
 def build_wheel(folder: Path) -> Path:
@@ -79,28 +103,6 @@ def extras_of(wheel: Path) -> Set[str]:
     except (zipfile.BadZipFile, ValueError):
         raise InputError(f"--wheel {wheel} is not a wheel; build one with pip wheel --no-deps .") from None
     return set(metadata.get_all("Provides-Extra") or [])
-
-
-DOCKERFILE = "Dockerfile"
-EXTRAS = ("predict", "serve")
-PORT = 8000
-USER = 10001  # no user of the host
-HEALTH = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=4)"
-SERVE = ("ernie-pair", "serve", "--model", "/model", "--host", "0.0.0.0", "--port", str(PORT))
-
-TEXT = """\
-# An image that answers sentence pairs over HTTP: docker build -t pairs . && docker run -p {port}:{port} pairs
-# To accept requests for a host name other than localhost, append --allowed_hosts NAME to CMD.
-FROM python:{python}-slim
-COPY {wheel} /wheel/
-RUN pip install --no-cache-dir "/wheel/{wheel}[{extras}]" \\
-    && useradd --system --no-create-home --uid {user} pairs
-COPY --chown={user} {files} /model/
-USER {user}
-EXPOSE {port}
-HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD {health}
-CMD {serve}
-"""
 
 
 def refuse_unusable_wheel(wheel: str) -> None:
@@ -154,13 +156,6 @@ def python_of(wheel: Path) -> str:
         {match[1] for tag in tags for match in [re.fullmatch(r"cp3(\d+)", tag.interpreter)] if match}
     )
     return f"3.{found[-1]}" if found else "3.12"
-
-
-TRITON = "triton"
-FOLDER_OF = {ONNX_FILES[0]: "pair", INT8_FILES[0]: "pair_int8"}
-IN_EACH = ("config.pbtxt", "labels.txt", "1/model.onnx")
-TRITON_FILES = tuple(f"{TRITON}/{folder}/{name}" for folder in FOLDER_OF.values() for name in IN_EACH)
-QUEUE_MICROSECONDS = 5000  # how long a request waits for others, as in `ernie-pair serve`
 
 
 def write_triton(exported: ExportedModel) -> None:

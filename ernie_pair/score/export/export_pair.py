@@ -76,6 +76,13 @@ PYTHON_OF_SCORES = """\
 from ernie_pair import PairPredictor
 
 print(PairPredictor(".").score([("怎么注销信用卡", "如何注销信用卡")]))"""
+VERSIONED = (
+    "ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "paddle2onnx", "onnxruntime", "numpy",
+)  # fmt: skip
+OUTPUTS = (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)
+FILE_FLAGS = ("quantize_file", "wheel", "eval_file", "calibrate_on", "tune_on")
+
+logger = logging.getLogger(__name__)
 
 
 def card_of_exported(
@@ -99,15 +106,6 @@ def card_of_exported(
         python, commands = PYTHON_OF_SCORES, COMMANDS.replace(" --scores true", "")
     facts["largest difference"] = ", ".join(f"{name} {value:.3g}" for name, value in differences.items())
     return ModelCard(title=title, facts=facts, commands=commands, python=python)
-
-
-VERSIONED = (
-    "ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "paddle2onnx", "onnxruntime", "numpy",
-)  # fmt: skip
-OUTPUTS = (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)
-FILE_FLAGS = ("quantize_file", "wheel", "eval_file", "calibrate_on", "tune_on")
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

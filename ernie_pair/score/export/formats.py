@@ -25,6 +25,13 @@ from ernie_pair.models.spec import NO_MODEL
 
 OPSET = 17
 INPUTS, OUTPUT = ("input_ids", "token_type_ids"), "logits"
+# With 8 bits the sums of two products overflow in processors without VNNI, and answers differ between them.
+SEVEN_BITS = True
+LARGEST, ZERO = 127, 128  # activations are uint8, 128 + [-127, 127]
+SMALLEST_SCALE = 1e-30  # of a row of zeros
+LARGEST_DIFFERENCE = 1e-4
+SHAPES = ((1, 5), (3, 17), (8, 64), (2, 512))  # rows, tokens; no longer than the model is asked for
+NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
 
 
 def write_paddle(
@@ -121,12 +128,6 @@ def _name_the_ends(graph, called: str) -> None:
     for value, axes in (*((value, ("batch", "length")) for value in graph.input), (output, ("batch",))):
         for dimension, axis in zip(value.type.tensor_type.shape.dim, axes):
             dimension.dim_param = axis
-
-
-# With 8 bits the sums of two products overflow in processors without VNNI, and answers differ between them.
-SEVEN_BITS = True
-LARGEST, ZERO = 127, 128  # activations are uint8, 128 + [-127, 127]
-SMALLEST_SCALE = 1e-30  # of a row of zeros
 
 
 def write_int8(folder: Path) -> None:
@@ -228,11 +229,6 @@ def _row_nodes(activation: str, quantized: str, scale: str) -> List:
         make_node("Div", [activation, scale], [divided]),
         make_node("QuantizeLinear", [divided, "int8_one", "int8_zero"], [quantized]),
     ]
-
-
-LARGEST_DIFFERENCE = 1e-4
-SHAPES = ((1, 5), (3, 17), (8, 64), (2, 512))  # rows, tokens; no longer than the model is asked for
-NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
 
 
 def parity_batches(tokenizer: AnyTokenizer, max_seq_len: int) -> List[Batch]:

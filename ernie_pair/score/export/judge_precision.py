@@ -22,6 +22,8 @@ from ernie_pair.score.export.formats import random_texts
 
 CHUNK = 512  # pairs that each model answers in turn
 NUM_MADE_UP, MOST_ALONE = 512, 64
+AGREEMENT = {False: "the same class for", True: "Spearman between the two"}
+FLOAT, INT8, BF16 = "onnx", "onnx-int8", "paddle-bf16"
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +40,6 @@ class Lower(NamedTuple):
     cure: str  # what to pass to export without it
 
 
-AGREEMENT = {False: "the same class for", True: "Spearman between the two"}
-FLOAT, INT8, BF16 = "onnx", "onnx-int8", "paddle-bf16"
 INT8_BESIDE_FLOAT = Lower("int8", FLOAT, INT8, "--quantize none")
 BF16_BESIDE_FLOAT = Lower("bf16", "paddle", BF16, "--precision fp32")
 
