@@ -185,15 +185,11 @@ class PairPredictor(PairScorer):
     @classmethod
     def of(cls, config) -> "PairPredictor":
         """Open the exported model that the flags of a command name. Raises an ErniePairError."""
-        return cls(
-            config.model,
-            config.backend,
-            config.threads,
-            threshold=getattr(config, "threshold", None),
-            symmetric=config.symmetric,
-            precision=config.precision,
-            device=config.device,
+        threshold, how = (
+            getattr(config, "threshold", None),
+            (config.symmetric, config.precision, config.device),
         )
+        return cls(config.model, config.backend, config.threads, threshold, *how)
 
     @property
     def identity(self) -> Tuple[str, str]:

@@ -211,15 +211,10 @@ def add_encoder_layer(
         inputs={"X": [x], "Mask": [mask], **of_graph, **parameters},
         outputs={"Y": [y], "Saved": [saved]},
         attrs={
-            "heads": layer.self_attn.num_heads,
-            "layer": number,
-            "activation": ACTIVATIONS[activation_of(layer)],
-            "precision": PRECISIONS[precision],
-            "hidden_dropout": float(layer.dropout1.p),
-            "attention_dropout": float(layer.self_attn.dropout),
-            "epsilon": epsilon_of(layer.norm1),
-            "read_rows_alone": is_last,
-            "is_test": False,
+            "heads": layer.self_attn.num_heads, "layer": number, "precision": PRECISIONS[precision],
+            "activation": ACTIVATIONS[activation_of(layer)], "hidden_dropout": float(layer.dropout1.p),
+            "attention_dropout": float(layer.self_attn.dropout), "epsilon": epsilon_of(layer.norm1),
+            "read_rows_alone": is_last, "is_test": False,
         },
-    )
+    )  # fmt: skip
     return y

@@ -171,16 +171,10 @@ def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
         inside = cut
     length, lower_case = _read_transformer(encoder)
     settings = EmbeddingSettings(
-        pooling="+".join(names),
-        dim=inside,
-        dims=(inside,),
-        max_seq_len=length,
-        temperature=USUAL_TEMPERATURE,
-        steps=tuple(steps),
-        lower_case=lower_case,
-        includes_prompt=includes_prompt,
-        **stated,
-    )
+        pooling="+".join(names), dim=inside, dims=(inside,), max_seq_len=length,
+        temperature=USUAL_TEMPERATURE, steps=tuple(steps), lower_case=lower_case,
+        includes_prompt=includes_prompt, **stated,
+    )  # fmt: skip
     dense = tuple(place for kind, place in modules if kind == "Dense")
     return SentenceFolder(folder, width, dense, settings)
 

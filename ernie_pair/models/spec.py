@@ -443,19 +443,10 @@ def _spec_of(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -
         raise InputError(f"{where}: pooling is {shown(pooling)}; write one of {', '.join(POOLINGS)}")
     types = GRAM_TOKEN_TYPES if family == "ernie_gram" else TOKEN_TYPES
     return ModelSpec(
-        family=family,
+        family=family, vocab_size=config["vocab_size"], hidden_size=sizes["hidden_size"],
         unknown_family="" if family else str(config.get("model_type") or architecture_in(config)),
-        vocab_size=config["vocab_size"],
-        hidden_size=sizes["hidden_size"],
-        embedding_size=config.get("embedding_size"),
-        num_layers=sizes["num_hidden_layers"],
-        num_heads=sizes["num_attention_heads"],
-        max_positions=positions,
-        token_types=config.get("type_vocab_size", types),
-        pad_id=pad_id,
-        pooling=pooling,
-        hidden_dropout=config.get("hidden_dropout_prob"),
-        classifier_dropout=config.get("classifier_dropout"),
-        tokenizer=tokenizer,
-        config=config,
-    )
+        embedding_size=config.get("embedding_size"), num_layers=sizes["num_hidden_layers"],
+        num_heads=sizes["num_attention_heads"], max_positions=positions, pad_id=pad_id, pooling=pooling,
+        token_types=config.get("type_vocab_size", types), hidden_dropout=config.get("hidden_dropout_prob"),
+        classifier_dropout=config.get("classifier_dropout"), tokenizer=tokenizer, config=config,
+    )  # fmt: skip

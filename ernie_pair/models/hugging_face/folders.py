@@ -38,13 +38,7 @@ from ernie_pair.models.hugging_face.counterparts import (
     to_their_names,
 )
 from ernie_pair.models.hugging_face.settings import kind_of, to_their_config
-from ernie_pair.weights.weight_files import (
-    Arrays,
-    PlainUnpickler,
-    as_float32,
-    read_weights,
-    write_for_torch,
-)
+from ernie_pair.weights.weight_files import Arrays, PlainUnpickler, as_float32, read_weights, write_for_torch
 
 UNUSED = "[unused of "  # begins the name of an id whose token stands twice
 SURROGATES = slice(0xD800, 0xE000)  # no text of `tokenizers` holds one

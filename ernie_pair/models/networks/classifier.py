@@ -45,14 +45,7 @@ from ernie_pair.models.networks.encoders import (
     own_head_class,
 )
 from ernie_pair.models.source import ModelSource, open_model, refuse_no_family
-from ernie_pair.models.spec import (
-    CONFIG,
-    FAMILIES,
-    ModelSpec,
-    TokenizerSettings,
-    architecture_in,
-    parse_spec,
-)
+from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, TokenizerSettings, architecture_in, parse_spec
 from ernie_pair.runtime.paddle_patches.layers import init_like
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
 from ernie_pair.weights.parameter_names import match_parameters

@@ -128,16 +128,11 @@ def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
     folder = exported.folder
     path = Path(shutil.copyfile(wheel, folder / Path(wheel).name)) if wheel else build_wheel(folder)
     files = sorted({EXPORT_MANIFEST, *exported.files} - set(PADDLE_FILES))
+    health, serve = (json.dumps(command) for command in (["python", "-c", HEALTH], SERVE))
     content = TEXT.format(
-        python=python_of(path),
-        wheel=path.name,
-        extras=",".join(EXTRAS),
-        files=" ".join(files),
-        user=USER,
-        port=PORT,
-        health=json.dumps(["python", "-c", HEALTH]),
-        serve=json.dumps(SERVE),
-    )
+        python=python_of(path), wheel=path.name, extras=",".join(EXTRAS), files=" ".join(files), user=USER,
+        port=PORT, health=health, serve=serve,
+    )  # fmt: skip
     (folder / DOCKERFILE).write_text(content, encoding="utf-8")
 
 
@@ -152,10 +147,8 @@ def python_of(wheel: Path) -> str:
         name = None
     if name != "ernie-pair":
         raise InputError(f"--wheel {wheel} is not named as a wheel of ernie-pair; give ernie_pair-....whl")
-    found = sorted(
-        {match[1] for tag in tags for match in [re.fullmatch(r"cp3(\d+)", tag.interpreter)] if match}
-    )
-    return f"3.{found[-1]}" if found else "3.12"
+    found = [match[1] for tag in tags if (match := re.fullmatch(r"cp3(\d+)", tag.interpreter))]
+    return f"3.{max(found)}" if found else "3.12"
 
 
 def write_triton(exported: ExportedModel) -> None:
@@ -181,23 +174,18 @@ def _config_of(exported: ExportedModel, path: Path, only_cpu: bool) -> str:
 
     graph = onnx.load(str(path)).graph
     limits = exported.label_range
-    parameters = {
-        "max_seq_len": exported.max_seq_len,
-        "temperature": exported.temperature,
-        "threshold": exported.threshold,
-        "symmetric": exported.symmetric,
-        "target": None if exported.has_classes else exported.target,
-        "label_range": None if limits is None else "{:g},{:g}".format(*limits),
-    }
+    kept = ("max_seq_len", "temperature", "threshold", "symmetric")
+    parameters = {name: getattr(exported, name) for name in kept}
+    parameters["target"] = None if exported.has_classes else exported.target
+    parameters["label_range"] = None if limits is None else "{:g},{:g}".format(*limits)
     messages = [("input", _ends(value)) for value in graph.input]
     messages += [("output", [*_ends(value), 'label_filename: "labels.txt"']) for value in graph.output]
     messages.append(("dynamic_batching", [f"max_queue_delay_microseconds: {QUEUE_MICROSECONDS}"]))
     if only_cpu:  # ONNX Runtime has int8 products for CPUs alone
         messages.append(("instance_group", ["kind: KIND_CPU"]))
     for key, value in parameters.items():
-        if value is not None:
-            lines = [f'key: "{key}"', f'value {{ string_value: "{value}" }}']
-            messages.append(("parameters", lines))
+        lines = [f'key: "{key}"', f'value {{ string_value: "{value}" }}']
+        messages += [] if value is None else [("parameters", lines)]
     parts = ['backend: "onnxruntime"', f"max_batch_size: {BATCH_SIZE}"]
     parts += ["\n".join([f"{field} {{", *(f"  {line}" for line in lines), "}"]) for field, lines in messages]
     return "\n".join(parts) + "\n"
