@@ -37,8 +37,7 @@ from ernie_pair.models.embedding_json import (
     full_prompts,
     read_embedding,
 )
-from ernie_pair.models.hugging_face.folders import read_file_of_torch
-from ernie_pair.models.hugging_face.settings import ACTIVATION_PATHS
+from ernie_pair.models.hugging_face.folders import ACTIVATION_PATHS, read_file_of_torch
 from ernie_pair.models.spec import CONFIG, EMBEDDING, ModelSpec, find_config, flag_in
 from ernie_pair.weights.weight_files import Arrays, as_float32, write_for_torch
 

@@ -41,12 +41,13 @@ from ernie_pair.models.hugging_face.folders import (
     UNUSED,
     build_fast_tokenizer,
     find_their_weights,
+    from_their_config,
     is_their_file,
     read_their_weights,
     weight_files,
+    with_cross_encoder,
     write_weights,
 )
-from ernie_pair.models.hugging_face.settings import from_their_config, with_cross_encoder
 from ernie_pair.models.sentence_transformers import encoder_folder_of, files_of_modules
 from ernie_pair.models.spec import (
     CONFIG,

@@ -18,8 +18,7 @@ from paddle import nn
 from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import SEPARATOR
 from ernie_pair.kernels.encoder_layer import ModelState
-from ernie_pair.models.hugging_face.folders import MODEL_STATE, write_their_folder
-from ernie_pair.models.hugging_face.settings import KINDS, to_their_config
+from ernie_pair.models.hugging_face.folders import KINDS, MODEL_STATE, to_their_config, write_their_folder
 from ernie_pair.models.source import ModelSource, their_tokenizer_files, tokenizer_files
 from ernie_pair.models.spec import CONFIG, FAMILIES, NO_MODEL, ModelSpec, json_bytes
 from ernie_pair.runtime.paddle_patches.layers import (
