@@ -18,8 +18,13 @@ from ernie_pair.kernels.choice import (
     agree_on_path,
     choose_kernels,
 )
-from ernie_pair.kernels.embeddings import attach_kernels, describe_unfit, detach_kernels, why_layers_unfit
-from ernie_pair.kernels.encoder_layer import ModelState
+from ernie_pair.kernels.encoder_layer import (
+    ModelState,
+    attach_kernels,
+    describe_unfit,
+    detach_kernels,
+    why_layers_unfit,
+)
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
