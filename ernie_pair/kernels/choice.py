@@ -77,8 +77,8 @@ class KernelChoice(NamedTuple):
         if not self.is_fused:
             products = f", products in {self.precision}" if self.is_cast else ""
             return f"plain kernels of Paddle{products}: {self.reason}"
-        told = f"fused kernels, {self.level}, products in {self.precision}"
-        return "; ".join([told, *self.notes]) if with_notes else told
+        line = f"fused kernels, {self.level}, products in {self.precision}"
+        return "; ".join([line, *self.notes]) if with_notes else line
 
     def with_note(self, note: str) -> "KernelChoice":
         """Return the path with one more note, unless ``note`` is empty."""

@@ -169,7 +169,7 @@ class ModelState:
     seed: DropoutSeed = field(default_factory=DropoutSeed)
     weights_epoch: int = 0
     _is_constant: bool = False
-    _told: Set[str] = field(default_factory=set)
+    _logged: Set[str] = field(default_factory=set)
 
     def begin_pass(self) -> None:
         """Begin a forward pass of the model."""
@@ -177,10 +177,10 @@ class ModelState:
         if not self._is_constant:
             self.weights_epoch += 1
 
-    def tell_once(self, reason: str) -> None:
+    def log_once(self, reason: str) -> None:
         """Log that Paddle computes a part of the model from now on, and why; each reason once."""
-        if reason not in self._told:
-            self._told.add(reason)
+        if reason not in self._logged:
+            self._logged.add(reason)
             logger.warning("a part of the model is left to the plain kernels of Paddle: %s", reason)
 
     @contextmanager
@@ -240,7 +240,7 @@ class FusedLayer:
         if not reason and not self.checked.are_fit(parameters, layer_shapes):
             reason = "its weights are no longer float32 on the CPU"
         if reason:
-            self.state.tell_once(reason)
+            self.state.log_once(reason)
             return []
         attention = sublayer_of(self.layer, "self_attn")
         is_wide = width == attention.num_heads * attention.head_dim == parameters[0].shape[0]
@@ -446,7 +446,7 @@ class FusedEmbeddings:
         if not reason and not self.checked.are_fit(parameters, _shapes_of):
             reason = "the embeddings are no longer float32 on the CPU"
         if reason:
-            self.state.tell_once(reason)
+            self.state.log_once(reason)
             return []
         return parameters
 

@@ -161,8 +161,8 @@ def copy_tokenizer(vocab_file: Path, spec: ModelSpec, folder: Path) -> None:
 
 def refuse_other_vocabulary(tokenizer_file: Path, vocab_file: Path, spec: ModelSpec) -> None:
     """Raise InputError when a vocab.txt beside a tokenizer.json has other tokens for its ids."""
-    tokens, held = read_tokens(vocab_file), read_tokenizer(tokenizer_file, spec).vocab
-    for token, index in held.items():
+    tokens, vocab = read_tokens(vocab_file), read_tokenizer(tokenizer_file, spec).vocab
+    for token, index in vocab.items():
         if index < len(tokens) and tokens[index] != token and not token.startswith(UNUSED):
             raise InputError(
                 f"{tokenizer_file}: token {index} is {shown(token)}, and not in {VOCAB}, which has "

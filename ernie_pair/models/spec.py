@@ -355,8 +355,8 @@ class ModelSpec:
     @property
     def inference_length(self) -> int:
         """Return the tokens per pair that a trained model is asked with where nobody says otherwise."""
-        told = self.trained_length
-        return told if 0 < told <= self.max_positions else min(USUAL_LENGTH, self.max_positions)
+        length = self.trained_length
+        return length if 0 < length <= self.max_positions else min(USUAL_LENGTH, self.max_positions)
 
     @property
     def shape(self) -> Dict[str, Any]:

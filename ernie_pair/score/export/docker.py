@@ -66,8 +66,8 @@ def build_wheel(folder: Path) -> Path:
     root = Path(__file__).parents[3]
     if not (root / "pyproject.toml").is_file():
         raise InputError("this package was installed without its sources; give its wheel with --wheel FILE")
-    with tempfile.TemporaryDirectory() as held:
-        sources, made = Path(held, "sources"), Path(held, "made")
+    with tempfile.TemporaryDirectory() as work:
+        sources, made = Path(work, "sources"), Path(work, "made")
         sources.mkdir()
         for name in SOURCES:
             if (root / name).is_dir():
