@@ -259,17 +259,12 @@ def versions() -> Dict[str, str]:
 
 
 def machine() -> Dict[str, object]:
-    """Return the processor, the number of cores that this process may use, and the GPUs."""
-    cards = gpu_names()
+    """Return the processor, the number of cores that this process may use, and the GPUs of the driver."""
+    texts = map(text_of, sorted(GPUS.glob("*/information")))  # of no library, so that no GPU is opened
+    found = (re.search(r"^Model:\s*(.+)$", text, re.M) for text in texts)
+    cards = [match[1].strip() for match in found if match is not None]
     facts = {"processor": processor_name() or platform.machine(), "cores": len(usable_cores())}
     return {**facts, "gpus": cards} if cards else facts
-
-
-def gpu_names() -> List[str]:
-    """Return the names of the GPUs that the driver tells of; asks no library, so that no GPU is opened."""
-    texts = map(text_of, sorted(GPUS.glob("*/information")))
-    found = (re.search(r"^Model:\s*(.+)$", text, re.M) for text in texts)
-    return [match[1].strip() for match in found if match is not None]
 
 
 def command_line() -> str:

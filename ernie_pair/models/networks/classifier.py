@@ -59,17 +59,6 @@ EPSILON_CLASS, SIGMOID_CLASS = "OwnEpsilonPairClassifier", "SigmoidPairClassifie
 HEADS = ("classifier.", "pre_classifier.")
 
 
-def load_model_class(name: str, base: Type[Base]) -> Type[Base]:
-    """Return the class that ``name`` names, a subclass of ``base``; '' is ``base``. Raises InputError."""
-    if not name:
-        return base
-    found = import_named(name, FLAG, "class")
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise InputError(f"{FLAG} {name} is not a subclass of {base.__name__}; derive it from that")
-    path_of_class(found, base)  # refused here, rather than when the model is written
-    return found
-
-
 def trusted_class(source: ModelSource, name: str, base: Type[Base], is_trained: bool) -> Type[Base]:
     """Return the class that makes the model of ``source``: the one that ``name`` names, imported by that.
 
@@ -84,8 +73,11 @@ def trusted_class(source: ModelSource, name: str, base: Type[Base], is_trained: 
         )
     if is_trained and name and not own:
         raise InputError(f"{source.name} is a model without a class of its own; leave {FLAG} {name} out")
-    found = load_model_class(name, base)
-    if own and own not in (name, path_of_class(found, base)):
+    found = import_named(name, FLAG, "class") if name else base
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise InputError(f"{FLAG} {name} is not a subclass of {base.__name__}; derive it from that")
+    path = path_of_class(found, base)  # refused here, rather than when the model is written
+    if own and own not in (name, path):
         raise InputError(f"{source.name}/{CONFIG} names the class {own}, and {FLAG} {name}; pass {own}")
     return found
 
@@ -316,7 +308,9 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
     is_other_head = is_other_task or theirs != ours
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
-    may_miss: Tuple[str, ...] = (*HEADS, *model.head_names()) if headless else ()
+    # The head, and the parameters of a subclass.
+    outside = [name for name, _ in model.named_parameters() if not name.startswith(f"{model.attribute}.")]
+    may_miss: Tuple[str, ...] = (*HEADS, *outside) if headless else ()
     masked_lm = architecture_in(source.spec.config).endswith("ForMaskedLM")  # transformers' has no pooler
     if source.is_hugging_face or masked_lm:  # and no model of transformers what is idle here
         idle = tuple(f"{model.attribute}.{part}" for part in model.way.idle)

@@ -292,11 +292,6 @@ class EncoderModel(SavedLayer):
         for name, parameter in self.named_parameters():
             parameter.stop_gradient = self.is_unused(name)
 
-    def head_names(self) -> Tuple[str, ...]:
-        """Return the names of the parameters outside the encoder: the head, and those of a subclass."""
-        names = (name for name, _ in self.named_parameters())
-        return tuple(name for name in names if not name.startswith(f"{self.attribute}."))
-
     def layers(self) -> List[nn.Layer]:
         """Return the layers of the encoder, from the embeddings up; shared ones stand once."""
         found = self.encoder
