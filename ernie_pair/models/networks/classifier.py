@@ -174,13 +174,10 @@ class PairClassifier(EncoderModel):
         if self.head == "dense":
             self.pre_classifier = nn.Linear(width, width)
             init_like(self.encoder, self.pre_classifier)
-        is_own = self.head == "own"
-        made = (
-            own_head_class(self.family, self.encoder)(made_of)
-            if is_own
-            else nn.Linear(width, self.num_classes)
-        )
-        self.classifier = made
+        if self.head == "own":
+            self.classifier = own_head_class(self.family, self.encoder)(made_of)
+        else:
+            self.classifier = nn.Linear(width, self.num_classes)
         init_like(self.encoder, self.classifier)
 
     def _output_bias(self) -> str:
@@ -273,9 +270,9 @@ def build_classifier(
 
 def _classifier_spec(spec: ModelSpec, dropout: Optional[float], pooling: str, model_class: type) -> ModelSpec:
     more: Dict[str, object] = {"num_labels": spec.num_labels}
-    architecture = (
-        f"{FAMILIES[spec.family]}ForSequenceClassification" if spec.own_epsilon is None else EPSILON_CLASS
-    )
+    architecture = f"{FAMILIES[spec.family]}ForSequenceClassification"
+    if spec.own_epsilon is not None:
+        architecture = EPSILON_CLASS
     if spec.labels.activation == SIGMOID:
         architecture = SIGMOID_CLASS
     if pooling == "mean":

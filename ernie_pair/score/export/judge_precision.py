@@ -151,11 +151,8 @@ def refuse_loss_of_accuracy(
     """
     full, lower = way.full, way.lower
     speed, size, alone = facts["pairs_per_second"], facts["bytes"], facts["alone"]
-    message, megabytes = (
-        "%s: %.1f pairs/s against %.1f, %.1f MB against %.1f",
-        (size[lower] / 1e6, size[full] / 1e6),
-    )
-    logger.info(message, way.name, speed[lower], speed[full], *megabytes)
+    message = "%s: %.1f pairs/s against %.1f, %.1f MB against %.1f"
+    logger.info(message, way.name, speed[lower], speed[full], size[lower] / 1e6, size[full] / 1e6)
     message = "a logit of %s differs by %.3g at most, and by %.3g when a pair is asked alone (float32: %.3g)"
     logger.info(message, way.name, facts["largest_difference"], alone[lower], alone[full])
     metric, drop = "spearman" if is_of_scores else "accuracy", 1 - facts["agreement"]
