@@ -101,11 +101,9 @@ class Checkpoint:
             ("other versions:", logging.WARNING, self.manifest["versions"], installed_versions(), "absent"),
         ):
             keys = [key for key in sorted({*saved, *now}) if saved.get(key) != now.get(key)]
-            if keys:
-                changes = ", ".join(
-                    f"{key} {now.get(key, nothing)} (was {saved.get(key, nothing)})" for key in keys
-                )
-                logger.log(level, "%s %s", what, changes)
+            changes = [f"{key} {now.get(key, nothing)} (was {saved.get(key, nothing)})" for key in keys]
+            if changes:
+                logger.log(level, "%s %s", what, ", ".join(changes))
 
 
 def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
@@ -114,34 +112,24 @@ def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
     Raises MachineError naming the file when the disk refuses, or stores less than it was given.
     """
     size = sum(map(len, parts))
+    left: Deque[memoryview] = deque(memoryview(part) for part in parts)
     with ThreadPoolExecutor(1) as another:  # hashes while the disk is busy
         sha256 = another.submit(sha256_of, *parts)
-        kept = _force_to_disk(path, parts, size)
+        try:
+            with open(path, "xb", buffering=0) as file:
+                while left:  # many parts at once: one write per small array takes twice as long
+                    written = os.writev(file.fileno(), list(islice(left, MOST_PARTS)))
+                    while left and written >= len(left[0]):
+                        written -= len(left.popleft())
+                    if written:
+                        left[0] = left[0][written:]
+                os.fsync(file.fileno())
+                kept = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise MachineError(f"{path}: {error.strerror or error}{_room(path.parent, size)}") from None
     if kept != size:
         raise MachineError(f"{path}: the disk kept {kept} of {size} bytes; fix it and start again")
     return {"name": path.name, "size": size, "sha256": sha256.result()}
-
-
-def _force_to_disk(path: Path, parts: Sequence[Buffer], size: int) -> int:
-    """Write the new file, force it to disk and return how many bytes it has then."""
-    try:
-        with open(path, "xb", buffering=0) as file:
-            _write_all(file.fileno(), parts)
-            os.fsync(file.fileno())
-            return os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise MachineError(f"{path}: {error.strerror or error}{_room(path.parent, size)}") from None
-
-
-def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
-    """Write many parts at once: one write per small array takes twice as long."""
-    left: Deque[memoryview] = deque(memoryview(part) for part in parts)
-    while left:
-        written = os.writev(descriptor, list(islice(left, MOST_PARTS)))
-        while left and written >= len(left[0]):
-            written -= len(left.popleft())
-        if written:
-            left[0] = left[0][written:]
 
 
 def write_content(path: Path, content: Content) -> Dict[str, object]:

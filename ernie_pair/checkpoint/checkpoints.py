@@ -175,13 +175,11 @@ class Checkpoints:
         }
         try:
             self._together(lambda: self._first_does(self._begin, draft))
+            rank = self.world.rank
             written = self._together(
-                lambda: [
-                    {**write_content(draft / name, content), "rank": self.world.rank}
-                    for name, content in files
-                ]
+                lambda: [{**write_content(draft / name, content), "rank": rank} for name, content in files]
             )
-            first = self.world.rank - self.local.rank  # of those that share a folder
+            first = rank - self.local.rank  # of those that share a folder
             entries = [entry for of_rank in written[first : first + self.local.size] for entry in of_rank]
             self._together(lambda: self._first_does(self._publish, draft, state, manifest, entries))
         except BaseException:
@@ -223,8 +221,13 @@ class Checkpoints:
         self.folder.mkdir(exist_ok=True)
         clear_leftovers(self.folder, lambda name: name.startswith("step_"))
         clear_heartbeats(self.output_dir)
-        self._warn_of_strangers()
-        if self._published():
+        known = {path.name for path in published_steps(self.folder).values()}
+        strange = sorted(name for name in os.listdir(self.folder) if name not in known)
+        strange = [name for name in strange if not name.startswith(BAD) and not stem_of(name)]
+        if strange:
+            shown = ", ".join(strange[:3])
+            logger.warning("%s: %d entries are not checkpoints: %s", self.folder, len(strange), shown)
+        if known:
             run_id_of(self.output_dir)
             note_checkpoint(self.output_dir)
         elif not list(self.folder.glob(f"{BAD}*")):
@@ -241,7 +244,7 @@ class Checkpoints:
         """
         if not self.local.is_first:
             return None
-        published = self._published()
+        published = published_steps(self.folder)
         for step in sorted(filter(most.__ge__, published), reverse=True):
             try:
                 checkpoint = Checkpoint(published[step])
@@ -276,24 +279,13 @@ class Checkpoints:
         return seen[0]
 
     def _set_aside_all_but(self, chosen: Path) -> None:
-        for step, folder in self._published().items():
+        for step, folder in published_steps(self.folder).items():
             if folder in self._damaged or step > int(chosen.name[5:]):
                 reason = self._damaged.get(folder, f"{folder} is not on every machine")
                 aside = set_aside(folder)
                 logger.warning("%s; it is now %s, and %s is taken", reason, aside.name, chosen.name)
         self._damaged = {}
         self._point_model_last_to(chosen, expected=True)
-
-    def _published(self) -> Dict[int, Path]:
-        return published_steps(self.folder)
-
-    def _warn_of_strangers(self) -> None:
-        known = {path.name for path in self._published().values()}
-        strange = [name for name in os.listdir(self.folder) if name not in known]
-        strange = sorted(name for name in strange if not name.startswith(BAD) and not stem_of(name))
-        if strange:
-            shown = ", ".join(strange[:3])
-            logger.warning("%s: %d entries are not checkpoints: %s", self.folder, len(strange), shown)
 
     def _begin(self, draft: Path) -> None:
         """Create ``draft``, unless there is clearly no room for a checkpoint as large as the one before."""
@@ -329,7 +321,7 @@ class Checkpoints:
 
         Each is renamed first, so that a partly deleted folder is never mistaken for a complete one.
         """
-        published = self._published()
+        published = published_steps(self.folder)
         for step in sorted(published)[: -self.keep]:
             if self.every and step % self.every == 0:
                 continue
@@ -357,12 +349,8 @@ def refuse_unlike_ranks(all_reduce: AllReduce, world: World, fingerprint: Dict[s
 def published_steps(folder: Path) -> Dict[int, Path]:
     """Return {step: its folder} of the checkpoints in ``folder``, intact or not."""
     with os.scandir(folder) as entries:
-        names = [
-            entry.name
-            for entry in entries
-            if STEP_FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-        ]
-    return {int(name[5:]): folder / name for name in names}
+        folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return {int(name[5:]): folder / name for name in folders if STEP_FOLDER.fullmatch(name)}
 
 
 def _name_of(step: int) -> str:

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Dict, List, Mapping, Tuple
+from typing import Dict, List
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ernie_pair.weights.weight_files import BFLOAT16, Arrays, bfloat16_to_float3
 
 LARGEST_SHOWN = 5
 OPTIMIZER = "optimizer"  # the prefix of the names of its files
+EQUAL, DIFFERENT = 0, 1  # the exit codes, as those of diff
 
 
 @dataclass(frozen=True)
@@ -56,40 +57,48 @@ def arrays_of(checkpoint: Checkpoint) -> Dict[str, Arrays]:
 def _show_one(folder: Path) -> None:
     checkpoint = Checkpoint(folder)
     manifest = checkpoint.manifest
-    _tell("checkpoint", str(folder.resolve() if folder.is_symlink() else folder))
-    _tell("run", manifest.get("run_id", "not noted"))
-    _tell("step", f"{checkpoint.step:,}")
-    _tell("topology", _words_of(manifest.get("topology", {})))
-    _tell("versions", _words_of(manifest["versions"]))
+    _print("checkpoint", str(folder.resolve() if folder.is_symlink() else folder))
+    _print("run", manifest.get("run_id", "not noted"))
+    _print("step", f"{checkpoint.step:,}")
+    for name, values in (("topology", manifest.get("topology", {})), ("versions", manifest["versions"])):
+        _print(name, ", ".join(f"{key} {value}" for key, value in values.items()) or "not noted")
     for change in manifest.get("changes", []):
-        _tell("changed", f"{change['key']} from {change['old']} to {change['new']} at step {change['step']}")
+        _print("changed", f"{change['key']} from {change['old']} to {change['new']} at step {change['step']}")
     checkpoint.verify()
     state = checkpoint.state()
-    _tell("samples", f"{state.consumed_samples:,} consumed")
+    _print("samples", f"{state.consumed_samples:,} consumed")
     if state.best_metric is not None:
-        _tell("best", f"{state.best_metric:.6g} at step {state.best_step}")
+        _print("best", f"{state.best_metric:.6g} at step {state.best_step}")
     arrays = arrays_of(checkpoint)
-    parameters = {
-        name: array
-        for file, held in arrays.items()
-        if not file.startswith(OPTIMIZER)
-        for name, array in held.items()
-    }
-    _tell("parameters", _sizes_of(parameters))
+    parameters: Arrays = {}
+    for file, of_file in arrays.items():
+        parameters.update({} if file.startswith(OPTIMIZER) else of_file)
+    _print("parameters", _sizes_of(parameters))
     for name in sorted(parameters, key=lambda name: (-parameters[name].size, name))[:LARGEST_SHOWN]:
-        _tell("", f"{name} {list(parameters[name].shape)}")
+        _print("", f"{name} {list(parameters[name].shape)}")
     for name, entry in sorted(checkpoint.files.items()):
-        held = f", {_sizes_of(arrays[name])}" if name in arrays else ""
-        _tell("file", f"{name}: {entry['size']:,} bytes{held}")
-    _tell("valid", "yes: every file matches the manifest")
+        sizes = f", {_sizes_of(arrays[name])}" if name in arrays else ""
+        _print("file", f"{name}: {entry['size']:,} bytes{sizes}")
+    _print("valid", "yes: every file matches the manifest")
+
+
+def _print(name: str, what: str) -> None:
+    print(f"{name:<11} {what}")
 
 
 def _show_run(output_dir: Path) -> None:
     folders = sorted((output_dir / CHECKPOINTS).glob("step_*"))
-    aside = sorted((output_dir / CHECKPOINTS).glob(f"{BAD}*"))
     for folder in folders:
-        print(f"{folder.name}  {_line_of(folder)}")
-    for folder in aside:
+        try:
+            checkpoint = Checkpoint(folder)
+            checkpoint.verify()
+            size = sum(entry["size"] for entry in checkpoint.files.values())
+            samples = checkpoint.state().consumed_samples
+            line = f"valid  {samples:,} samples  {len(checkpoint.files)} files  {size:,} bytes"
+        except CheckpointError as error:
+            line = f"not valid: {error.message}"
+        print(f"{folder.name}  {line}")
+    for folder in sorted((output_dir / CHECKPOINTS).glob(f"{BAD}*")):
         print(f"{folder.name}  set aside as damaged")
     if not folders:
         raise InputError(
@@ -97,34 +106,10 @@ def _show_run(output_dir: Path) -> None:
         )
 
 
-def _line_of(folder: Path) -> str:
-    try:
-        checkpoint = Checkpoint(folder)
-        checkpoint.verify()
-    except CheckpointError as error:
-        return f"not valid: {error.message}"
-    size = sum(entry["size"] for entry in checkpoint.files.values())
-    samples = checkpoint.state().consumed_samples
-    return f"valid  {samples:,} samples  {len(checkpoint.files)} files  {size:,} bytes"
-
-
 def _sizes_of(arrays: Arrays) -> str:
-    """Return how many arrays and numbers there are, and of which types."""
     kinds = Counter("bfloat16" if array.dtype == BFLOAT16 else array.dtype.name for array in arrays.values())
     count = sum(array.size for array in arrays.values())
     return f"{len(arrays)} arrays, {count:,} numbers, {', '.join(sorted(kinds))}"
-
-
-def _words_of(values: Mapping[str, object]) -> str:
-    words: List[str] = [f"{name} {value}" for name, value in values.items()]
-    return ", ".join(words) or "not noted"
-
-
-def _tell(name: str, what: str) -> None:
-    print(f"{name:<11} {what}")
-
-
-EQUAL, DIFFERENT = 0, 1  # the exit codes, as those of diff
 
 
 @dataclass(frozen=True)
@@ -149,20 +134,31 @@ def diff_checkpoints(config: DiffConfig) -> int:
     The shards of the optimizer state are merged before they are compared. Raises InputError for a folder that
     is not a checkpoint, CheckpointError for a damaged one.
     """
-    first, second = (_open(Path(path)) for path in (config.first, config.second))
-    lines = [
-        *_array_lines(_named_arrays(first), _named_arrays(second), config),
-        *_state_lines(asdict(first.state()), asdict(second.state())),
-        *_file_lines(first, second),
+    for path in (config.first, config.second):
+        if not (Path(path) / MANIFEST).is_file():
+            raise InputError(f"{path} is not a checkpoint; give OUT/model_last or OUT/checkpoints/step_...")
+    first, second = Checkpoint(Path(config.first)), Checkpoint(Path(config.second))
+    lines = _array_lines(_named_arrays(first), _named_arrays(second), config)
+    states = asdict(first.state()), asdict(second.state())
+    lines += [
+        f"{STATE}: {key} {_short(states[0][key])} and {_short(states[1][key])}"
+        for key in sorted(states[0])
+        if states[0][key] != states[1][key]
     ]
+    one, other = (
+        {
+            name: entry["sha256"]
+            for name, entry in checkpoint.files.items()
+            if name != STATE and not name.endswith(".safetensors")
+        }
+        for checkpoint in (first, second)
+    )
+    for name in sorted({*one, *other}):
+        if one.get(name) != other.get(name):
+            is_in_both = name in one and name in other
+            lines.append(f"{name}: {'its content differs' if is_in_both else 'only one of them has it'}")
     print("\n".join(lines or ["equal: every array, the state and the other files"]))
     return DIFFERENT if lines else EQUAL
-
-
-def _open(folder: Path) -> Checkpoint:
-    if not (folder / MANIFEST).is_file():
-        raise InputError(f"{folder} is not a checkpoint; give OUT/model_last or OUT/checkpoints/step_...")
-    return Checkpoint(folder)
 
 
 def _named_arrays(checkpoint: Checkpoint) -> Arrays:
@@ -197,45 +193,12 @@ def distance(first: np.ndarray, second: np.ndarray) -> float:
     """Return the largest absolute difference of two arrays of one shape; infinity if one contains NaN."""
     if first.dtype == second.dtype and first.tobytes() == second.tobytes():
         return 0.0
-    one, other = (
-        (bfloat16_to_float32(array) if array.dtype == BFLOAT16 else array).astype(np.float64)
-        for array in (first, second)
-    )
+    wide = (bfloat16_to_float32(a) if a.dtype == BFLOAT16 else a for a in (first, second))
+    one, other = (array.astype(np.float64) for array in wide)
     largest = float(np.abs(one - other).max(initial=0.0))
     return float("inf") if np.isnan(largest) else largest
 
 
-def _state_lines(first: Dict[str, object], second: Dict[str, object]) -> List[str]:
-    return [
-        f"{STATE}: {key} {_short(first[key])} and {_short(second[key])}"
-        for key in sorted(first)
-        if first[key] != second[key]
-    ]
-
-
 def _short(value: object) -> str:
-    """Return a number or a text as it is, and of anything larger its kind alone."""
-    return (
-        str(value) if isinstance(value, (int, float, str, type(None))) else f"another {type(value).__name__}"
-    )
-
-
-def _file_lines(first: Checkpoint, second: Checkpoint) -> List[str]:
-    """Return a line for each other file that only one of them has, or whose content differs."""
-    hashes: List[Dict[str, str]] = [_other_files(first), _other_files(second)]
-    names: List[Tuple[str, str, str]] = [
-        (name, hashes[0].get(name, ""), hashes[1].get(name, "")) for name in sorted({*hashes[0], *hashes[1]})
-    ]
-    return [
-        f"{name}: {'its content differs' if one and other else 'only one of them has it'}"
-        for name, one, other in names
-        if one != other
-    ]
-
-
-def _other_files(checkpoint: Checkpoint) -> Dict[str, str]:
-    return {
-        name: entry["sha256"]
-        for name, entry in checkpoint.files.items()
-        if name != STATE and not name.endswith(".safetensors")
-    }
+    is_short = isinstance(value, (int, float, str, type(None)))
+    return str(value) if is_short else f"another {type(value).__name__}"

@@ -86,15 +86,14 @@ def refuse_other_run(
     old = {**{name: rules.defaults[name] for name in new if name in rules.defaults}, **old}
     different = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     fixed = [name for name in different if name.startswith(tuple(rules.fixed))]
-    refused = [
-        name
-        for name in different
-        if name in fixed or not any(word in allowed for word in _words(keys.get(name, name)))
-    ]
-    if refused:
-        first, key = refused[0], keys.get(refused[0], refused[0])
+    is_allowed = {name: any(word in allowed for word in _words(keys.get(name, name))) for name in different}
+    first = next((name for name in different if name in fixed or not is_allowed[name]), None)
+    if first is not None:
+        key, flags = keys.get(first, first), [flags_of(keys.get(name, name)) for name in different]
         shown = f"--{key}" if re.fullmatch(r"\w+", key) else key
-        words = _words_that_allow([keys.get(name, name) for name in different])
+        # A flag from which all keys follow, or else the first flag of each.
+        common = [flag for flag in flags[0] if all(flag in each for each in flags)][:1]
+        words = ",".join(common or dict.fromkeys(each[0] for each in flags))
         way_out = "" if fixed else f", or --allow_change {words} to continue with the new value"
         what = f"{shown} was {old.get(first)!r} and is now {new.get(first)!r}"
         raise InputError(
@@ -126,9 +125,3 @@ def _name_of(key: str) -> str:
 def _words(key: str) -> List[str]:
     """Return the names of a key for --allow_change: its flags, or the first word of its name."""
     return [*flags_of(key), _name_of(key).split()[0]]
-
-
-def _words_that_allow(keys: List[str]) -> str:
-    """Return a flag from which all keys follow, or else the first flag of each."""
-    common = [word for word in flags_of(keys[0]) if all(word in flags_of(key) for key in keys)]
-    return common[0] if common else ",".join(dict.fromkeys(flags_of(key)[0] for key in keys))

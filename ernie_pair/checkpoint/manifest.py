@@ -14,13 +14,24 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
 from data_tools.files.errors import CheckpointError
 from data_tools.files.json_file import JsonError, is_number, is_whole_number, parse_json_object
 
 # {metric: (sum of its finite values, their number)}, added in the order of the steps.
 Window = Dict[str, Tuple[float, int]]
+MANIFEST_FORMAT = 2
+FILE_KEYS = {"evaluation_pending": "owes_evaluation"}  # fields of TrainState with another name in state.json
+MOST_FILES = 100_000
+LARGEST_COUNT = 2**63 - 1
+FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+NO_CHECKSUM = "0" * 64
+_FIRST_KEYS = {"format", "step", "fingerprint", "versions", "files"}
+KEYS = {1: _FIRST_KEYS, 2: _FIRST_KEYS | {"run_id", "topology", "changes", "checksum"}}
+Buffer = Union[bytes, memoryview]
+VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pair")
 
 
 @dataclass
@@ -36,19 +47,6 @@ class TrainState:
     stale_evaluations: int = 0  # in a row that have not beaten it
     best_step: Optional[int] = None  # whose evaluation gave best_metric; 0: the initial weights
     window: Window = field(default_factory=dict)  # of the steps since the last training line
-
-
-MANIFEST_FORMAT = 2
-FILE_KEYS = {"evaluation_pending": "owes_evaluation"}  # fields of TrainState with another name in state.json
-MOST_FILES = 100_000
-LARGEST_COUNT = 2**63 - 1
-FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-SHA256 = re.compile(r"[0-9a-f]{64}")
-NO_CHECKSUM = "0" * 64
-KEYS = {1: {"format", "step", "fingerprint", "versions", "files"}}
-KEYS[2] = KEYS[1] | {"run_id", "topology", "changes", "checksum"}
-Buffer = Union[bytes, memoryview]
-VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pair")
 
 
 class DamagedError(CheckpointError):
@@ -98,7 +96,7 @@ def parse_manifest(data: bytes, path: Path) -> Dict:
     """
     manifest = _parse_object(data, path)
     written_by = manifest.get("format")
-    if isinstance(written_by, int) and written_by > MANIFEST_FORMAT and _whole(manifest, data):
+    if isinstance(written_by, int) and written_by > MANIFEST_FORMAT and _matches_checksum(manifest, data):
         raise CheckpointError(
             f"{path} is of format {written_by}, this version reads up to {MANIFEST_FORMAT}; use the newer "
             "version"
@@ -106,7 +104,7 @@ def parse_manifest(data: bytes, path: Path) -> Dict:
     sound = (
         type(written_by) is int
         and manifest.keys() == KEYS.get(written_by)
-        and (written_by == 1 or _whole(manifest, data))
+        and (written_by == 1 or _matches_checksum(manifest, data))
         and _is_count(manifest["step"])
         and all(isinstance(manifest.get(key, {}), dict) for key in ("fingerprint", "topology", "versions"))
         and isinstance(manifest.get("changes", []), list)
@@ -120,12 +118,10 @@ def parse_manifest(data: bytes, path: Path) -> Dict:
     return manifest
 
 
-def _whole(manifest: Dict, data: bytes) -> bool:
-    """Return whether ``data`` matches its checksum."""
+def _matches_checksum(manifest: Dict, data: bytes) -> bool:
     checksum = manifest.get("checksum")
-    if not (isinstance(checksum, str) and SHA256.fullmatch(checksum)):
-        return False
-    return sha256_of(_with_checksum(data, NO_CHECKSUM, checksum)) == checksum
+    is_one = isinstance(checksum, str) and SHA256.fullmatch(checksum) is not None
+    return is_one and sha256_of(_with_checksum(data, NO_CHECKSUM, str(checksum))) == checksum
 
 
 def _with_checksum(data: bytes, new: str, old: str) -> bytes:
@@ -150,19 +146,16 @@ def parse_state(data: bytes, path: Path) -> TrainState:
     values = {names.get(key, key): value for key, value in _parse_object(data, path).items()}
     defaults = asdict(TrainState())
     values = {**defaults, **values}
-    sound = (
-        values.keys() == defaults.keys()
-        and all(_is_count(values[item.name]) for item in fields(TrainState) if item.type is int)
-        and all(type(values[item.name]) is bool for item in fields(TrainState) if item.type is bool)
-        and all(
-            values[item.name] is None or is_number(values[item.name])
-            for item in fields(TrainState)
-            if item.default is None
-        )
-        and (values["best_step"] is None or _is_count(values["best_step"]))
-        and _is_window(values["window"])
-    )
-    if not sound:
+    is_sound: Dict[object, Callable[[Any], bool]] = {
+        int: _is_count,
+        bool: lambda value: type(value) is bool,
+        Optional[float]: lambda value: value is None or is_number(value),
+        Optional[int]: lambda value: value is None or _is_count(value),
+        Window: _is_window,
+    }
+    if values.keys() != defaults.keys() or not all(
+        is_sound[item.type](values[item.name]) for item in fields(TrainState)
+    ):
         raise DamagedError(f"{path} does not hold the state of a run; remove {path.parent} and start again")
     window = {name: tuple(part) for name, part in values["window"].items()}
     return TrainState(**{**values, "window": window})

@@ -42,13 +42,25 @@ OF_ONE_START = ("fresh_start", "allow_change", "dry_run", "overwrite")
 _WIDTH = 1 << 20  # no line is folded
 
 Result = TypeVar("Result")
+Config = TypeVar("Config", bound=Options)
+NOTHING: Mapping[str, object] = MappingProxyType({})
+SECONDS = 10.0  # a repository on a slow disk is not waited for
+# Git itself writes nothing, asks nobody, and starts no hook and no monitor of the file system.
+QUIET = (
+    "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null",
+    "-c", "core.untrackedCache=false",
+)  # fmt: skip
+ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+GPUS = Path("/proc/driver/nvidia/gpus")
+
+logger = logging.getLogger(__name__)
 
 
 def flags_of(config: Options) -> Dict[str, Any]:
     """Return every flag with its value as it was given, those of one start with their defaults."""
-    values = {item.name: as_asked(getattr(config, item.name)) for item in fields(config)}
     return {
-        item.name: item.default if item.name in OF_ONE_START else values[item.name] for item in fields(config)
+        item.name: item.default if item.name in OF_ONE_START else as_asked(getattr(config, item.name))
+        for item in fields(config)
     }
 
 
@@ -106,11 +118,6 @@ def as_read(flags: Dict[str, Any]) -> Dict[str, Any]:
 
 def _dumped(content: Dict[str, Any]) -> str:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=_WIDTH)
-
-
-NOTHING: Mapping[str, object] = MappingProxyType({})
-
-logger = logging.getLogger(__name__)
 
 
 def keep_config(
@@ -172,7 +179,6 @@ def latest_of(content: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
 
 
 def _place_in(folder: Path, command: str, known_by: Mapping[str, object]) -> Path:
-    """Return the file of this run in ``folder``, or where it is to be."""
     path = find_config(folder, {"command": command, **known_by})
     if path.name != CONFIG_YAML and not os.path.lexists(path):
         logger.warning(
@@ -186,29 +192,19 @@ def _change(
 ) -> Dict[str, Any]:
     """Return what this start does differently from the one before it; {} for nothing."""
     before, with_versions = latest_of(there)
-    absent = {name: defaults[name] for name in flags if name not in before}
-    usual = {name: value for name, value in absent.items() if value is not MISSING}
-    known = {**as_read(usual), **before}
-    differ = {
-        name: [known.get(name), value]
-        for name, value in flags.items()
-        if name not in OF_ONE_START and known.get(name) != value
-    }
-    newer = {
-        name: [with_versions.get(name), value]
-        for name, value in versions().items()
-        if with_versions.get(name) != value
-    }
-    change = {**({"flags": differ} if differ else {}), **({"versions": newer} if newer else {})}
-    return {"date": about["date"], **change} if change else {}
+    usual = {name: defaults[name] for name in flags if name not in before and defaults[name] is not MISSING}
+    now = {name: value for name, value in flags.items() if name not in OF_ONE_START}
+    change: Dict[str, Any] = {"date": about["date"]}
+    compared = ("flags", {**as_read(usual), **before}, now), ("versions", with_versions, versions())
+    for what, known, new in compared:
+        differ = {name: [known.get(name), new[name]] for name in new if known.get(name) != new[name]}
+        change.update({what: differ} if differ else {})
+    return change if len(change) > 1 else {}
 
 
 def _changes_in(about: Dict[str, Any]) -> List[Dict[str, Any]]:
     changes = about.get("changes")
     return [one for one in changes if isinstance(one, dict)] if isinstance(changes, list) else []
-
-
-Config = TypeVar("Config", bound=Options)
 
 
 def load_config(
@@ -230,15 +226,6 @@ def load_config(
     return config_class(**{**{name: value for name, value in values.items() if name not in idle}, **changes})
 
 
-SECONDS = 10.0  # a repository on a slow disk is not waited for
-# Git itself writes nothing, asks nobody, and starts no hook and no monitor of the file system.
-QUIET = (
-    *("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
-    *("-c", "core.untrackedCache=false"),
-)
-ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-
-
 def git_state(folder: Path) -> Dict[str, object]:
     """Return {"commit", "dirty"} of the repository around ``folder``; {} without one, or without Git.
 
@@ -253,26 +240,17 @@ def git_state(folder: Path) -> Dict[str, object]:
 
 def _ask(folder: Path, *words: str) -> Optional[str]:
     """Return what Git prints; None where it cannot be asked, or refuses."""
-    git = shutil.which("git")
+    git, nowhere, environment = shutil.which("git"), subprocess.DEVNULL, {**os.environ, **ENVIRONMENT}
     if git is None:
         return None
+    command = [git, *QUIET, *words]
     try:
-        done = subprocess.run(
-            [git, *QUIET, *words],
-            cwd=folder,
-            env={**os.environ, **ENVIRONMENT},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=SECONDS,
-            check=False,
+        answer = subprocess.check_output(
+            command, cwd=folder, env=environment, stdin=nowhere, stderr=nowhere, timeout=SECONDS
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
-
-
-GPUS = Path("/proc/driver/nvidia/gpus")
+    return answer.decode("utf-8", "replace").strip()
 
 
 def versions() -> Dict[str, str]:
@@ -281,21 +259,12 @@ def versions() -> Dict[str, str]:
 
 
 def machine() -> Dict[str, object]:
-    """Return the processor, the number of cores that this process may use, and the GPUs."""
-    cards = gpu_names()
-    return {
-        "processor": processor_name() or platform.machine(),
-        "cores": len(usable_cores()),
-        **({"gpus": cards} if cards else {}),
-    }
-
-
-def gpu_names() -> List[str]:
-    """Return the names of the GPUs that the driver tells of; asks no library, so that no GPU is opened."""
-    found = [
-        re.search(r"^Model:\s*(.+)$", text_of(file), re.M) for file in sorted(GPUS.glob("*/information"))
-    ]
-    return [match[1].strip() for match in found if match is not None]
+    """Return the processor, the number of cores that this process may use, and the GPUs of the driver."""
+    texts = map(text_of, sorted(GPUS.glob("*/information")))  # of no library, so that no GPU is opened
+    found = (re.search(r"^Model:\s*(.+)$", text, re.M) for text in texts)
+    cards = [match[1].strip() for match in found if match is not None]
+    facts = {"processor": processor_name() or platform.machine(), "cores": len(usable_cores())}
+    return {**facts, "gpus": cards} if cards else facts
 
 
 def command_line() -> str:

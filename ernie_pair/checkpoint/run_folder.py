@@ -24,6 +24,14 @@ from data_tools.files.results import read_own_config
 RUN = "run.json"
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 LARGEST_RUN = 1 << 16
+LOCK = "run.lock"  # in an output folder
+BEST, PREFIX = "best", "best-"
+OWN_TARGET = r"best-[A-Za-z0-9_-]{1,60}--?(\d+\.\d{4}|inf|nan)(-\d+)?"
+LOWER_IS_BETTER = ("loss",)  # for folders that do not say it themselves
+CHECKPOINTS, EVENTS, CURVES, LAST = "checkpoints", "metrics.jsonl", "vdl", "model_last"
+OWN_LINK = r"checkpoints/step_\d{8}"  # the target of model_last
+PUBLISHED = (PREFIX, "model_")
+OWN_CONFIG = re.compile(r"config(-[0-9]+)?\.yaml")
 
 logger = logging.getLogger(__name__)
 
@@ -89,9 +97,6 @@ def _write(output_dir: Path, run: Dict[str, object]) -> None:
         draft.write_text(json.dumps(run))
 
 
-LOCK = "run.lock"  # in an output folder
-
-
 class RunLock:
     """The lock of a run on ``path``, held until it is released or the process ends, however it ends.
 
@@ -109,8 +114,8 @@ class RunLock:
             os.close(self._descriptor)
             raise
         os.ftruncate(self._descriptor, 0)
-        said = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-        os.pwrite(self._descriptor, said.encode(), 0)
+        holder = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        os.pwrite(self._descriptor, holder.encode(), 0)
 
     def release(self) -> None:
         """Release the lock; the file stays."""
@@ -130,28 +135,17 @@ def refuse_locked(path: Path) -> None:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """Lock an open file; on a file system without locks, only warn.
-
-    Raises InputError if another process has it.
-    """
     try:
-        is_ours = try_lock(descriptor)
+        if not try_lock(descriptor):
+            holder = os.read(descriptor, 200).decode("utf-8", "replace").strip()
+            raise InputError(
+                f"{path.parent} is locked by another run ({holder or 'unknown'}); wait for it, or use "
+                "another --output_dir"
+            )
     except OSError as error:
         if not has_no_locks(error):
             raise
         logger.warning("%s: no file can be locked there; start no second run in it", path.parent)
-        return
-    if not is_ours:
-        holder = os.read(descriptor, 200).decode("utf-8", "replace").strip()
-        raise InputError(
-            f"{path.parent} is locked by another run ({holder or 'unknown'}); wait for it, or use "
-            "another --output_dir"
-        )
-
-
-BEST, PREFIX = "best", "best-"
-OWN_TARGET = r"best-[A-Za-z0-9_-]{1,60}--?(\d+\.\d{4}|inf|nan)(-\d+)?"
-LOWER_IS_BETTER = ("loss",)  # for folders that do not say it themselves
 
 
 def point_best(folder: Path) -> None:
@@ -198,12 +192,6 @@ def ranked_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[s
     return sorted(found, key=rank)
 
 
-CHECKPOINTS, EVENTS, CURVES, LAST = "checkpoints", "metrics.jsonl", "vdl", "model_last"
-OWN_LINK = r"checkpoints/step_\d{8}"  # the target of model_last
-PUBLISHED = (PREFIX, "model_")
-OWN_CONFIG = re.compile(r"config(-[0-9]+)?\.yaml")
-
-
 def refuse_lost_checkpoints(output_dir: Path) -> None:
     """Raise CheckpointError if there is no checkpoint although a run has published one.
 
@@ -212,10 +200,8 @@ def refuse_lost_checkpoints(output_dir: Path) -> None:
     """
     run = read_run(output_dir)
     lost = [LAST] if _leads_to_a_checkpoint(output_dir / LAST) else []
-    if run:
-        lost += [RUN] if run.get("has_checkpoint") else []
-    else:
-        lost += [EVENTS] if os.path.lexists(output_dir / EVENTS) else []
+    has_published = run.get("has_checkpoint") if run else os.path.lexists(output_dir / EVENTS)
+    lost += [RUN if run else EVENTS] if has_published else []
     if lost:
         raise CheckpointError(
             f"{output_dir} was used before ({lost[0]} is there) and its {CHECKPOINTS}/ is empty or gone; put "
@@ -234,9 +220,13 @@ def set_aside_run(output_dir: Path) -> None:
     wanted += [Path(path.name) for start in PUBLISHED for path, _ in folders_of_run(output_dir, start)]
     wanted += [Path(BEST)] if is_own_best(output_dir / BEST) else []
     wanted += [Path(LAST)] if _leads_to_a_checkpoint(output_dir / LAST) else []
-    wanted += _configurations(output_dir, run["run_id"]) if run else []
-    wanted += [Path(CURVES) / run["run_id"], Path(RUN)] if run else []
-    wanted = [path for path in wanted if _holds_something(output_dir / path)]
+    if run:  # the config.yaml files of a run, with any number, but not those of the user
+        paths = [path for path in sorted(output_dir.glob("config*.yaml")) if OWN_CONFIG.fullmatch(path.name)]
+        contents = {path: read_own_config(path) or {ABOUT: {}} for path in paths}
+        own = [path for path in paths if contents[path][ABOUT].get("run_id") == run["run_id"]]
+        wanted += [*(Path(path.name) for path in own), Path(CURVES) / run["run_id"], Path(RUN)]
+    wanted = [path for path in wanted if os.path.lexists(output_dir / path)]
+    wanted = [path for path in wanted if not _is_empty_folder(output_dir / path)]
     if not wanted:
         return
     aside = output_dir / f"earlier-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -246,22 +236,9 @@ def set_aside_run(output_dir: Path) -> None:
     logger.warning("--fresh_start: %s of an earlier run is now in %s", ", ".join(map(str, wanted)), aside)
 
 
-def _configurations(output_dir: Path, run_id: str) -> List[Path]:
-    """Return the config.yaml files of a run, with any number, but not those of the user."""
-    found = []
-    for path in sorted(output_dir.glob("config*.yaml")):
-        content = read_own_config(path) if OWN_CONFIG.fullmatch(path.name) else None
-        if content and content[ABOUT].get("run_id") == run_id:
-            found.append(Path(path.name))
-    return found
-
-
 def _leads_to_a_checkpoint(link: Path) -> bool:
     return link.is_symlink() and os.readlink(link).startswith(f"{CHECKPOINTS}/")
 
 
-def _holds_something(path: Path) -> bool:
-    """Return whether ``path`` is a file, a link, or a folder that is not empty."""
-    if path.is_dir() and not path.is_symlink():
-        return any(path.iterdir())
-    return os.path.lexists(path)
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())

@@ -48,13 +48,13 @@ def open_backend(
         raise InputError(
             f"--precision {precision} is not one of {', '.join(PRECISION_TYPES)}; use one of them"
         )
-    held = [each for each in FILES_OF if exported.holds(each)]
-    if not held:
+    there = [each for each in FILES_OF if exported.holds(each)]
+    if not there:
         raise CheckpointError(f"{exported.folder} holds no model; export it again")
     choose = _gpu_backend if device == "gpu" else _cpu_backend
-    name = choose(exported, name, held, precision)
-    if name not in held:
-        cure = f"pass --backend {held[0]}"
+    name = choose(exported, name, there, precision)
+    if name not in there:
+        cure = f"pass --backend {there[0]}"
         if precision != "fp32":
             cure = f"--precision {precision} takes one; export it with --format both, or use --precision fp32"
         raise InputError(f"{exported.folder} holds no model for {name}; {cure}")
@@ -63,7 +63,7 @@ def open_backend(
     return OnnxBackend(exported, threads, name, device=device)
 
 
-def _cpu_backend(exported: ExportedModel, name: str, held: List[str], precision: str) -> str:
+def _cpu_backend(exported: ExportedModel, name: str, there: List[str], precision: str) -> str:
     if precision == "fp16":
         raise InputError("--precision fp16 needs --device gpu; use fp32, or bf16 with --backend paddle")
     if precision == "bf16":
@@ -71,19 +71,19 @@ def _cpu_backend(exported: ExportedModel, name: str, held: List[str], precision:
             raise InputError(f"--precision bf16 is for --backend paddle, not {name}; use --precision fp32")
         refuse_no_bf16()
         return "paddle"
-    return next((each for each in held if find_spec(LIBRARY_OF[each])), held[0]) if name == "auto" else name
+    return next((each for each in there if find_spec(LIBRARY_OF[each])), there[0]) if name == "auto" else name
 
 
-def _gpu_backend(exported: ExportedModel, name: str, held: List[str], precision: str) -> str:
+def _gpu_backend(exported: ExportedModel, name: str, there: List[str], precision: str) -> str:
     if name == "auto":
-        installed = {each for each in ("paddle", "onnx") if each in held and find_spec(LIBRARY_OF[each])}
+        installed = {each for each in ("paddle", "onnx") if each in there and find_spec(LIBRARY_OF[each])}
         if "paddle" in installed and import_optional("paddle", "gpu").is_compiled_with_cuda():
             return "paddle"
         onnxruntime = import_optional("onnxruntime", "predict") if "onnx" in installed else None
         if precision == "fp32" and onnxruntime and CUDA_PROVIDER in onnxruntime.get_available_providers():
             return "onnx"
         raise InputError(
-            f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(held)}) has a "
+            f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(there)}) has a "
             f"GPU here for --precision {precision}; {install_command('gpu')}, or pass --device cpu"
         )
     if name == "onnx-int8":
@@ -117,11 +117,19 @@ class OnnxBackend:
         options.intra_op_num_threads = threads
         # Threads that wait for their part would spin: 16% more processor time with two threads.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        providers = [CPU_PROVIDER] if device == "cpu" else _cuda_providers(onnxruntime)
+        providers: List[Any] = [CPU_PROVIDER]
+        if device == "gpu":
+            if CUDA_PROVIDER not in onnxruntime.get_available_providers():
+                raise InputError(
+                    "--device gpu: this ONNX Runtime has no CUDA; pip uninstall onnxruntime && pip install "
+                    f"onnxruntime-gpu=={onnxruntime.__version__}, use --backend paddle, or pass --device cpu"
+                )
+            # TF32 rounds the factors of products to 10 bits, which --precision fp32 must not do.
+            providers.insert(0, (CUDA_PROVIDER, {"device_id": "0", "use_tf32": "0"}))
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # its own classes, which derive from Exception only
-            raise CheckpointError(f"{path}: {_first_line(error)}; export the model again") from None
+            raise CheckpointError(f"{path}: {_last_line(error)}; export the model again") from None
         if device == "gpu" and self._session.get_providers()[0] != CUDA_PROVIDER:
             raise InputError(
                 "--device gpu: ONNX Runtime could not start CUDA, of which it needs version 12 and cuDNN 9 "
@@ -132,16 +140,6 @@ class OnnxBackend:
         """Return the logits, float32 [B, C], of token ids and token types, int64 [B, S] each."""
         feed = {"input_ids": input_ids, "token_type_ids": token_type_ids}
         return self._session.run([self.output], feed)[0]
-
-
-def _cuda_providers(onnxruntime) -> List[Any]:
-    if CUDA_PROVIDER not in onnxruntime.get_available_providers():
-        raise InputError(
-            "--device gpu: this ONNX Runtime has no CUDA; pip uninstall onnxruntime && pip install "
-            f"onnxruntime-gpu=={onnxruntime.__version__}, use --backend paddle, or pass --device cpu"
-        )
-    # TF32 rounds the factors of products to 10 bits, which --precision fp32 must not do.
-    return [(CUDA_PROVIDER, {"device_id": "0", "use_tf32": "0"}), CPU_PROVIDER]
 
 
 class PaddleBackend:
@@ -172,7 +170,7 @@ class PaddleBackend:
             with _without_stderr() if is_quiet else nullcontext():
                 self._predictor = inference.create_predictor(config)
         except (RuntimeError, ValueError) as error:
-            raise CheckpointError(f"{model}: {_first_line(error)}; export the model again") from None
+            raise CheckpointError(f"{model}: {_last_line(error)}; export the model again") from None
         self._inputs = [self._predictor.get_input_handle(n) for n in ("input_ids", "token_type_ids")]
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
 
@@ -221,5 +219,5 @@ def _without_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _first_line(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]

@@ -199,8 +199,9 @@ def open_exported_embedder(
     if TOKENIZER not in settings.files and (folder / TOKENIZER).exists():
         raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")
     tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len, of_pairs=False)
-    parts = (str(folder), settings, settings.model_sha256, tokenizer, backend.logits, backend.name)
-    return TextEmbedder(EmbeddingModel(*parts), dim, batch_size, prompt)
+    name, sha256 = str(folder), settings.model_sha256
+    model = EmbeddingModel(name, settings, sha256, tokenizer, backend.logits, backend.name)
+    return TextEmbedder(model, dim, batch_size, prompt)
 
 
 def open_vector_backend(folder: Path, settings: EmbeddingSettings, threads: int) -> OnnxBackend:

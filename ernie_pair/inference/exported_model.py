@@ -20,22 +20,21 @@ format 4: a model without classes has one label, score, and ``label_range``, nul
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.errors import CheckpointError, InputError, message_of
+from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
-from ernie_pair.inference.scores import ScoreUnit, unit_of
 from ernie_pair.models.labels import CLASSIFICATION, REGRESSION, TARGETS
 from ernie_pair.models.spec import CONFIG, SHORTEST_PAIR, TOKENIZER, VOCAB, is_range, refuse_unsupported
 from ernie_pair.models.temperature import SYMMETRIES, Calibration, is_temperature, is_threshold
 
 EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 4
+NEEDED = ("format", "labels", "files", "max_seq_len", "temperature")
 READABLE = (1, 2, 3, EXPORT_FORMAT)
 PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
-ONNX_FILES = ("model.onnx",)
-INT8_FILES = ("model.int8.onnx",)
+ONNX_FILES, INT8_FILES = ("model.onnx",), ("model.int8.onnx",)
 FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES, "onnx-int8": INT8_FILES}
 WRITTEN = (*PADDLE_FILES, *ONNX_FILES, *INT8_FILES, VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER, EXPORT_MANIFEST)
 MOST_MANIFEST_BYTES = 1 << 20
@@ -55,11 +54,6 @@ class ExportedModel:
     symmetric: str = "none"  # one of SYMMETRIES
     target: str = CLASSIFICATION  # one of TARGETS
     label_range: Optional[Tuple[float, float]] = None  # for regression, if it is known
-
-    @property
-    def score_unit(self) -> ScoreUnit:
-        """Return the unit of its scores: a probability for two classes, a score for a model without."""
-        return unit_of(self.has_classes, self.label_range)
 
     @property
     def has_classes(self) -> bool:
@@ -107,15 +101,11 @@ def read_exported(folder: Path) -> ExportedModel:
             "export or ernie_pair.export_pair, or use PairTrainer(folder, config).predict"
         )
     manifest = read_json_object(path, CURE, CheckpointError, MOST_MANIFEST_BYTES)
-    try:
-        return _exported_of(folder, manifest)
-    except (ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: wrong or missing: {message_of(error)}; {CURE}") from None
-
-
-def _exported_of(folder: Path, manifest: Dict[str, Any]) -> ExportedModel:
-    if manifest["format"] not in READABLE:
-        raise ValueError(f"format {manifest['format']!r}, not {EXPORT_FORMAT}")
+    missing = [repr(key) for key in NEEDED if key not in manifest]
+    if manifest.get("format", EXPORT_FORMAT) not in READABLE:
+        missing = [f"format {manifest['format']!r}, not {EXPORT_FORMAT}"]
+    if missing:
+        raise CheckpointError(f"{path}: wrong or missing: {missing[0]}; {CURE}")
     labels, files, max_seq_len = manifest["labels"], manifest["files"], manifest["max_seq_len"]
     temperature, threshold = manifest["temperature"], manifest.get("threshold")
     symmetric, limits = manifest.get("symmetric", "none"), manifest.get("label_range")
@@ -130,7 +120,8 @@ def _exported_of(folder: Path, manifest: Dict[str, Any]) -> ExportedModel:
         "threshold": threshold is None or (is_threshold(threshold) and len(labels) == 2),
         "symmetric": symmetric in SYMMETRIES,
     }
-    if not all(is_sound.values()):
-        raise ValueError(", ".join(key for key, sound in is_sound.items() if not sound))
+    wrong = ", ".join(key for key, sound in is_sound.items() if not sound)
+    if wrong:
+        raise CheckpointError(f"{path}: wrong or missing: {wrong}; {CURE}")
     decides = threshold, symmetric, target, None if limits is None else (limits[0], limits[1])
     return ExportedModel(folder, tuple(labels), max_seq_len, float(temperature), files, *decides)

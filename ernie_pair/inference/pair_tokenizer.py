@@ -30,9 +30,8 @@ class ShownPair(NamedTuple):
 
     def __repr__(self) -> str:
         """Return the tokens above their ids and segments, and what was cut."""
-        columns = list(zip(self.tokens, map(str, self.input_ids), map(str, self.token_type_ids)))
         aligned = []
-        for cells in columns:
+        for cells in zip(self.tokens, map(str, self.input_ids), map(str, self.token_type_ids)):
             widths = [sum(2 if east_asian_width(c) in "WF" else 1 for c in cell) for cell in cells]
             aligned.append([cell + " " * (max(widths) - width) for cell, width in zip(cells, widths)])
         names = ("tokens", "ids", "segments")
@@ -123,9 +122,10 @@ class PairTokenizer:
 
     def convert_tokens_to_ids(self, tokens: Union[str, Sequence[str]]) -> Union[int, List[int]]:
         """Return the id of a token, or of each of several; that of an unknown one is [UNK]'s."""
+        vocab, unknown = self.tokenizer.vocab, self.tokenizer.unk_id
         if isinstance(tokens, str):
-            return self.tokenizer.vocab.get(tokens, self.tokenizer.unk_id)
-        return [self.tokenizer.vocab.get(token, self.tokenizer.unk_id) for token in tokens]
+            return vocab.get(tokens, unknown)
+        return [vocab.get(token, unknown) for token in tokens]
 
     def show(self, text: str, text_pair: str, max_seq_len: int = 0) -> ShownPair:
         """Return how the model reads a pair: tokens, ids, segments, and what is cut."""

@@ -1,5 +1,6 @@
 """Predict with an exported model: texts in, labels and probabilities out, without the training code."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -126,10 +127,7 @@ class PairScorer:
         texts, NumbersError for logits that are not finite.
         """
         self.refuse_unrankable()
-
-        def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-            return self.logits_of_texts(left, right, lambda rows: None)  # which shows no bar
-
+        score = partial(self.logits_of_texts, advance=lambda rows: None)  # which shows no bar
         logits = score_pairs(score, *texts_of(pairs), self.symmetric)
         if not self.labels.has_classes:
             return scores_of(logits, self.labels.label_range)
@@ -185,7 +183,11 @@ class PairPredictor(PairScorer):
     ):
         self.exported = exported = read_exported(Path(folder))
         self.where, self.calibration = str(folder), exported.calibration
-        self.labels, self.class_names = _labels_of(exported), exported.labels
+        self.labels, self.class_names = Labels.scores(exported.label_range), exported.labels
+        if exported.target == CLASSIFICATION:
+            self.labels = Labels.named({name: number for number, name in enumerate(exported.labels)})
+        elif exported.target == RANKING:
+            self.labels = Labels.of_candidates()
         self.decide_by(threshold, symmetric)
         refuse_threshold_out_of_range(threshold)
         if TOKENIZER in exported.files:
@@ -234,9 +236,8 @@ class PairPredictor(PairScorer):
 
     def describe(self) -> str:
         """Return the backend in words: onnx, paddle, paddle bf16 or onnx-int8, and the device if not cpu."""
-        named = self.precision if self.precision not in ("fp32", "int8") else ""
-        on_gpu = "" if self.device == "cpu" else f"on {self.device}"
-        return " ".join(filter(None, [self.backend, named, on_gpu]))
+        words = [self.backend] + [self.precision] * (self.precision not in ("fp32", "int8"))
+        return " ".join(words + [f"on {self.device}"] * (self.device != "cpu"))
 
     def predict(self, pairs: Sequence[TextPair]) -> Prediction:
         """Predict the class of every pair, in the order of ``pairs``.
@@ -252,9 +253,9 @@ class PairPredictor(PairScorer):
     def answers(self, logits: np.ndarray) -> Union[Decisions, np.ndarray]:
         """Return the decisions on logits [N, C], their probabilities float32, or scores float64 [N]."""
         found = super().answers(logits)
-        if isinstance(found, Decisions):
-            return found._replace(probabilities=found.probabilities.astype(np.float32))
-        return found
+        if not isinstance(found, Decisions):
+            return found
+        return found._replace(probabilities=found.probabilities.astype(np.float32))
 
     def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[Ranked]:
         """Return the ``top_k`` candidates that match ``query`` best, best first: (place, text, score).
@@ -302,9 +303,3 @@ class PairPredictor(PairScorer):
     def logits_of_ids(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [B, C], of ids and token types int64 [B, S], in one forward pass."""
         return self._backend.logits(input_ids, token_type_ids)
-
-
-def _labels_of(exported) -> Labels:
-    if exported.target == CLASSIFICATION:
-        return Labels.named({name: number for number, name in enumerate(exported.labels)})
-    return Labels.of_candidates() if exported.target == RANKING else Labels.scores(exported.label_range)

@@ -76,11 +76,11 @@ class RayModel:
             )
         model = _opened(self.open, self.words)
         if model.identity != self.identity:
-            other = f", or computed by {model.identity[1]} and not {wanted}" if wanted else ""
-            cure = ", or pass --kernels plain" if wanted else ""
-            raise MachineError(
-                f"{self.folder} on {host} is another model{other}; give all machines the same{cure}"
-            )
+            other, cure = "", "give all machines the same"
+            if wanted:
+                other = f", or computed by {model.identity[1]} and not {wanted}"
+                cure += ", or pass --kernels plain"
+            raise MachineError(f"{self.folder} on {host} is another model{other}; {cure}")
         return self.ask(model, item)
 
 

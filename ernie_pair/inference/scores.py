@@ -1,9 +1,9 @@
 """What follows from the logits of a pair model: probabilities, classes, scores and rankings."""
 
 from dataclasses import replace
-from heapq import heappush, heapreplace
+from heapq import nlargest
 from itertools import islice
-from typing import Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -66,24 +66,22 @@ def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[flo
     The class is the most probable one, or with ``threshold`` 1 if the probability of class 1 reaches it, else
     0.
     """
-    class_probabilities = probabilities(logits, temperature)
-    classes = (
-        logits.argmax(axis=1)
-        if threshold is None
-        else (class_probabilities[:, 1] >= threshold).astype(np.int64)
-    )
-    return Decisions(classes, class_probabilities)
+    shares = probabilities(logits, temperature)
+    if threshold is None:
+        return Decisions(logits.argmax(axis=1), shares)
+    return Decisions((shares[:, 1] >= threshold).astype(np.int64), shares)
 
 
 def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -> None:
     """Raise InputError for a threshold of a model that does not have two classes."""
-    if threshold is not None and num_classes == 1:
+    if threshold is None or num_classes == 2:
+        return
+    if num_classes == 1:
         raise InputError(f"--threshold decides between two classes, and {where} gives scores; leave it out")
-    if threshold is not None and num_classes != 2:
-        raise InputError(
-            f"--threshold is for two classes, {where} has {num_classes}; "
-            "without it the most probable class is used"
-        )
+    raise InputError(
+        f"--threshold is for two classes, {where} has {num_classes}; without it the most probable class is "
+        "used"
+    )
 
 
 def refuse_unrankable(num_classes: int, where: str) -> None:
@@ -139,26 +137,20 @@ def rank_texts(
         raise InputError(f"top_k {top_k} is below 1; ask for at least one")
     if isinstance(candidates, (str, bytes)):
         raise InputError(f"the candidates are one text, {candidates[:60]!r}; give a list of texts")
-    best: List[Tuple[float, int, str]] = []  # a heap, the worst first; of equals the last one is the worst
-    rest, first = iter(candidates), 0
-    while True:
-        window = list(islice(rest, CANDIDATES))
-        if not window:
-            return [Ranked(-place, text, value) for value, place, text in sorted(best, reverse=True)]
-        for place, text in enumerate(window, first):
-            if not isinstance(text, str):
-                raise InputError(f"candidate {place} is {str(text)[:60]}; give a text")
-        scores = np.asarray(score(window), dtype=np.float64)
-        if np.isnan(scores).any():
-            raise NumbersError(f"the score of candidate {first + int(np.isnan(scores).argmax())} is NaN")
-        is_full = len(best) == top_k
-        for place in np.flatnonzero(scores > best[0][0]) if is_full else range(len(scores)):
-            candidate = (float(scores[place]), -(first + int(place)), window[place])
-            if len(best) < top_k:
-                heappush(best, candidate)
-            elif candidate > best[0]:
-                heapreplace(best, candidate)
-        first += len(window)
+
+    def scored() -> Iterator[Tuple[float, int, str]]:  # of equals the first one is the best
+        rest, first = iter(candidates), 0
+        while window := list(islice(rest, CANDIDATES)):
+            for place, text in enumerate(window, first):
+                if not isinstance(text, str):
+                    raise InputError(f"candidate {place} is {str(text)[:60]}; give a text")
+            scores = np.asarray(score(window), dtype=np.float64)
+            if np.isnan(scores).any():
+                raise NumbersError(f"the score of candidate {first + int(np.isnan(scores).argmax())} is NaN")
+            yield from zip(scores.tolist(), range(-first, -first - len(window), -1), window)
+            first += len(window)
+
+    return [Ranked(-place, text, value) for value, place, text in nlargest(top_k, scored())]
 
 
 def best_places(scores: np.ndarray, top_k: int) -> List[int]:

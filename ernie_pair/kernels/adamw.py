@@ -70,20 +70,14 @@ class FusedAdamW(paddle.optimizer.AdamW):
         count = len(group)
         parameters, gradients, slots = zip(*group)
         rate = np.float32(self.get_lr())
-        rates = [rate * np.float32(p.optimize_attr["learning_rate"]) for p in parameters]
+        rates = [float(rate * np.float32(p.optimize_attr["learning_rate"])) for p in parameters]
         decays = [settings.decay_of(parameter) for parameter in parameters]
         call = AdamwCall(settings.beta1, settings.beta2, settings.epsilon, *powers, factor, self.threads)
-        open_kernels().functions.fused_adamw_step(
-            byref(call),
-            count,
-            (c_int64 * count)(*[parameter.size for parameter in parameters]),
-            (c_float * count)(*map(float, rates)),
-            (c_float * count)(*decays),
-            pointers_of(parameters),
-            pointers_of(gradients),
-            pointers_of([slot.moment1 for slot in slots]),
-            pointers_of([slot.moment2 for slot in slots]),
-        )
+        sizes = (c_int64 * count)(*[parameter.size for parameter in parameters])
+        moments = [slot.moment1 for slot in slots], [slot.moment2 for slot in slots]
+        tensors = map(pointers_of, (parameters, gradients, *moments))
+        numbers = (sizes, (c_float * count)(*rates), (c_float * count)(*decays))
+        open_kernels().functions.fused_adamw_step(byref(call), count, *numbers, *tensors)
         later = [float(np.float32(power) * np.float32(beta)) for power, beta in zip(powers, settings.betas)]
         for slot in slots:
             _number(slot.power1).value, _number(slot.power2).value = later

@@ -11,6 +11,9 @@ from ernie_pair.kernels.library import open_kernels
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16, refuse_bf16
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # precision: its type in Paddle
+OF_THE_CPU = "the fused kernels are for the CPU"
+AllReduce = Callable[[np.ndarray], np.ndarray]  # the sum over all processes of a run
+REFUSED = len(LEVELS)  # an index after those of the levels: the process raised an error
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,6 @@ class KernelFlags(Options):
                 f"--precision {self.precision} is not supported by --kernels plain, which on a CPU are "
                 "Paddle's own, in float32; leave one of them out"
             )
-
-
-OF_THE_CPU = "the fused kernels are for the CPU"
-AllReduce = Callable[[np.ndarray], np.ndarray]  # the sum over all processes of a run
-REFUSED = len(LEVELS)  # an index after those of the levels: the process raised an error
 
 
 class KernelChoice(NamedTuple):
@@ -79,8 +77,8 @@ class KernelChoice(NamedTuple):
         if not self.is_fused:
             products = f", products in {self.precision}" if self.is_cast else ""
             return f"plain kernels of Paddle{products}: {self.reason}"
-        told = f"fused kernels, {self.level}, products in {self.precision}"
-        return "; ".join([told, *self.notes]) if with_notes else told
+        line = f"fused kernels, {self.level}, products in {self.precision}"
+        return "; ".join([line, *self.notes]) if with_notes else line
 
     def with_note(self, note: str) -> "KernelChoice":
         """Return the path with one more note, unless ``note`` is empty."""

@@ -1,28 +1,34 @@
-"""An encoder layer of Paddle, post-norm with gelu or relu, in one call forward and one backward.
+"""An encoder layer of Paddle, post-norm with gelu or relu, and the embeddings: a call forward, one backward.
 
-`FusedLayer` replaces the forward pass of a TransformerEncoderLayer, whose parameters stay where they
-are. B batch, S sequence, D hidden, Q S or 1.
+`FusedLayer` replaces the forward pass of a TransformerEncoderLayer, `FusedEmbeddings` that of the embeddings
+of PaddleNLP's ERNIE, ErnieGram, BERT and RoBERTa: all tables, the norm and the dropout. `attach_kernels`
+gives both to the encoder of a model; its parameters stay where they are. B batch, S sequence, D hidden, Q S
+or 1, V vocabulary.
 """
 
 import copy
 import logging
+import sys
 from contextlib import contextmanager
-from ctypes import byref
+from ctypes import byref, c_int64
 from dataclasses import dataclass, field
 from functools import partial
 from operator import is_
+from types import MethodType
 from typing import Any, Iterator, List, Optional, Sequence, Set, Tuple
 
+import numpy as np
 import paddle
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from data_tools.files.errors import MachineError
+from data_tools.files.errors import InputError, MachineError
 from ernie_pair.kernels.library import (
     ACTIVATIONS,
     POOL,
     PRECISIONS,
     DropoutSeed,
+    EmbeddingCall,
     LayerCall,
     Workspace,
     open_kernels,
@@ -32,8 +38,11 @@ from ernie_pair.runtime.paddle_patches.layers import (
     Forward,
     activation_of,
     epsilon_of,
+    own_forward,
+    padding_id_of,
     parameter_of,
     runs_its_class,
+    set_forward,
     sublayer_of,
 )
 
@@ -43,6 +52,13 @@ BESIDE_IT = {"linear1": nn.Linear, "linear2": nn.Linear, "norm1": nn.LayerNorm, 
 DROPOUTS = ("dropout", "dropout1", "dropout2")
 FLOAT_BYTES = 4
 REFUSED = "oneDNN refused a product of the fused kernels; pass --kernels plain"
+KNOWN = {"ErnieEmbeddings", "ErnieGramEmbeddings", "BertEmbeddings", "RobertaEmbeddings"}
+WHOLE = (paddle.int32, paddle.int64)
+NUM_PARAMETERS = 5  # without the task table
+# The ids, types and positions of a batch, int64 [B, S]; positions None: 0, 1, ... S - 1.
+Given = Tuple[paddle.Tensor, paddle.Tensor, Optional[paddle.Tensor]]
+
+logger = logging.getLogger(__name__)
 
 
 def why_unfit(layer) -> str:
@@ -67,10 +83,9 @@ def why_parts_unfit(layer) -> str:
     parts += [(name, sublayer_of(attention, name), nn.Linear) for name in OF_ATTENTION]
     parts += [(name, sublayer_of(layer, name), kind) for name, kind in BESIDE_IT.items()]
     parts += [(name, sublayer_of(layer, name), nn.Dropout) for name in DROPOUTS]
-    differ = (name for name, part, kind in parts if part is None or not runs_its_class(part, kind))
-    changed = next(differ, "")
-    if changed:
-        return f"{changed} of a layer was replaced or has a hook, which the fused kernels would ignore"
+    for name, part, kind in parts:
+        if part is None or not runs_its_class(part, kind):
+            return f"{name} of a layer was replaced or has a hook, which the fused kernels would ignore"
     inner, first, second = (sublayer_of(layer, name) for name in DROPOUTS)
     if inner.p or first.p != second.p or first.training != second.training:
         return "the fused kernels support no dropout within the feed-forward, and one rate outside of it"
@@ -113,16 +128,16 @@ class CheckedTensors:
         if any(tensor is None for tensor in tensors):
             return False
         addresses = [tensor.data_ptr() for tensor in tensors]
-        is_known = (
+        if (
             addresses == self._addresses
             and all(map(is_, tensors, self._seen))
             and all(tensor.element_size() == FLOAT_BYTES for tensor in tensors)
-        )
-        if not is_known:
-            self._seen, self._addresses = [], []
-            if not all(map(is_plain_array, tensors)) or [t.shape for t in tensors] != shapes_of(tensors):
-                return False
-            self._seen, self._addresses = list(tensors), addresses
+        ):
+            return True
+        self._seen, self._addresses = [], []
+        if not all(map(is_plain_array, tensors)) or [t.shape for t in tensors] != shapes_of(tensors):
+            return False
+        self._seen, self._addresses = list(tensors), addresses
         return True
 
     def refuse_changed(self, tensors: Sequence, shapes_of) -> None:
@@ -141,9 +156,6 @@ def is_float32_on_cpu(tensor) -> bool:
     return tensor.dtype == paddle.float32 and tensor.is_dense() and tensor.place.is_cpu_place()
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass
 class ModelState:
     """How a model is computed, and which forward pass it is in.
@@ -157,12 +169,7 @@ class ModelState:
     seed: DropoutSeed = field(default_factory=DropoutSeed)
     weights_epoch: int = 0
     _is_constant: bool = False
-    _told: Set[str] = field(default_factory=set)
-
-    @property
-    def precision_code(self) -> int:
-        """Return the precision as fused.h numbers it."""
-        return PRECISIONS[self.precision]
+    _logged: Set[str] = field(default_factory=set)
 
     def begin_pass(self) -> None:
         """Begin a forward pass of the model."""
@@ -170,10 +177,10 @@ class ModelState:
         if not self._is_constant:
             self.weights_epoch += 1
 
-    def tell_once(self, reason: str) -> None:
+    def log_once(self, reason: str) -> None:
         """Log that Paddle computes a part of the model from now on, and why; each reason once."""
-        if reason not in self._told:
-            self._told.add(reason)
+        if reason not in self._logged:
+            self._logged.add(reason)
             logger.warning("a part of the model is left to the plain kernels of Paddle: %s", reason)
 
     @contextmanager
@@ -233,32 +240,24 @@ class FusedLayer:
         if not reason and not self.checked.are_fit(parameters, layer_shapes):
             reason = "its weights are no longer float32 on the CPU"
         if reason:
-            self.state.tell_once(reason)
+            self.state.log_once(reason)
             return []
         attention = sublayer_of(self.layer, "self_attn")
         is_wide = width == attention.num_heads * attention.head_dim == parameters[0].shape[0]
         return parameters if is_wide else []  # Paddle raises the error if the widths differ
 
     def _call(self, src, parameters) -> LayerCall:
-        layer, attention = self.layer, sublayer_of(self.layer, "self_attn")
+        layer, state, attention = self.layer, self.state, sublayer_of(self.layer, "self_attn")
         dropout = sublayer_of(layer, "dropout1")
         batch, length, hidden = src.shape
         return LayerCall(
-            batch=batch,
-            length=length,
-            hidden=hidden,
-            heads=attention.num_heads,
-            inner=parameters[8].shape[1],
-            precision=self.state.precision_code,
-            first_token_only=self.first_token_only,
-            threads=self.state.threads,
+            batch=batch, length=length, hidden=hidden, heads=attention.num_heads,
+            inner=parameters[8].shape[1], precision=PRECISIONS[state.precision], threads=state.threads,
+            first_token_only=self.first_token_only, layer=self.number, seed=state.seed.value,
             hidden_dropout=dropout.p if dropout.training else 0.0,
             attention_dropout=attention.dropout if attention.training else 0.0,
-            epsilon=epsilon_of(sublayer_of(layer, "norm1")),
-            seed=self.state.seed.value,
-            layer=self.number,
-            activation=ACTIVATIONS[activation_of(layer)],
-        )
+            epsilon=epsilon_of(sublayer_of(layer, "norm1")), activation=ACTIVATIONS[activation_of(layer)],
+        )  # fmt: skip
 
 
 class PackedWeights:
@@ -301,16 +300,9 @@ class OneCall:
         saved = POOL.take(functions.fused_saved_bytes(byref(call)))
         work = POOL.take(functions.fused_work_bytes(byref(call)))
         y_BQD = paddle.empty([call.batch, 1 if call.first_token_only else call.length, call.hidden])
-        refused = functions.fused_layer_forward(
-            byref(call),
-            x_BSD.data_ptr(),
-            0 if mask is None else mask.data_ptr(),
-            pointers_of(parameters),
-            self._packed_address,
-            saved.address,
-            work.address,
-            y_BQD.data_ptr(),
-        )
+        inputs = (x_BSD.data_ptr(), 0 if mask is None else mask.data_ptr(), pointers_of(parameters))
+        outputs = (self._packed_address, saved.address, work.address, y_BQD.data_ptr())
+        refused = functions.fused_layer_forward(byref(call), *inputs, *outputs)
         work.release()
         if refused:
             raise MachineError(REFUSED)
@@ -327,17 +319,9 @@ class OneCall:
         call, functions = self.call, open_kernels().functions
         work = POOL.take(functions.fused_work_bytes(byref(call)))
         dx_BSD, gradients = paddle.empty_like(x_BSD), [paddle.empty_like(p) for p in parameters]
-        refused = functions.fused_layer_backward(
-            byref(call),
-            x_BSD.data_ptr(),
-            pointers_of(parameters),
-            self._packed_address,
-            saved.address,
-            dy_BQD.data_ptr(),
-            work.address,
-            dx_BSD.data_ptr(),
-            pointers_of(gradients),
-        )
+        inputs = (x_BSD.data_ptr(), pointers_of(parameters), self._packed_address, saved.address)
+        outputs = (dy_BQD.data_ptr(), work.address, dx_BSD.data_ptr(), pointers_of(gradients))
+        refused = functions.fused_layer_backward(byref(call), *inputs, *outputs)
         work.release()
         saved.release()
         if refused:
@@ -383,7 +367,248 @@ def _are_known(src, src_mask) -> bool:
     shape = src.shape
     if len(shape) != 3 or 0 in shape or not is_float32_on_cpu(src):
         return False
-    if src_mask is None:
-        return True
-    is_of_keys = src_mask.shape == [shape[0], 1, 1, shape[1]]
-    return is_of_keys and src_mask.stop_gradient and is_float32_on_cpu(src_mask)
+    return src_mask is None or (
+        src_mask.shape == [shape[0], 1, 1, shape[1]]
+        and src_mask.stop_gradient
+        and is_float32_on_cpu(src_mask)
+    )
+
+
+def are_fit(embeddings) -> bool:
+    """Return whether the kernels can compute these embeddings."""
+    kind = type(embeddings)
+    if kind.__name__ not in KNOWN or not kind.__module__.startswith("paddlenlp."):
+        return False
+    return not why_changed(embeddings) and CheckedTensors().are_fit(_parameters_of(embeddings), _shapes_of)
+
+
+def why_changed(embeddings) -> str:
+    """Return why the kernels cannot compute embeddings of a known class at the moment, in words, or ''."""
+    kinds = {"layer_norm": nn.LayerNorm, "dropout": nn.Dropout}
+    for name in (*kinds, *_tables_of(embeddings)):
+        part = sublayer_of(embeddings, name)
+        if part is None or not runs_its_class(part, kinds.get(name, nn.Embedding)):
+            return f"{name} was replaced or has a hook, which the fused kernels would ignore"
+    return ""
+
+
+def _tables_of(embeddings) -> List[str]:
+    tasks = ["task_type_embeddings"] if getattr(embeddings, "use_task_id", False) else []
+    return ["word_embeddings", "position_embeddings", "token_type_embeddings", *tasks]
+
+
+def _parameters_of(embeddings) -> List[paddle.Tensor]:
+    """Return scale and shift of the norm and the tables; the parts are those that `why_changed` checks."""
+    norm = sublayer_of(embeddings, "layer_norm")
+    tables = [parameter_of(sublayer_of(embeddings, name), "weight") for name in _tables_of(embeddings)]
+    return [parameter_of(norm, "weight"), parameter_of(norm, "bias"), *tables]
+
+
+def _shapes_of(parameters: Sequence) -> List[List[int]]:
+    width = parameters[0].shape[-1]
+    return [[width], [width], *([table.shape[0], width] for table in parameters[2:])]
+
+
+class FusedEmbeddings:
+    """The forward pass of ``embeddings``, the first part of the model's forward pass."""
+
+    def __init__(self, embeddings, state: ModelState):
+        self.embeddings, self.state, self.checked = embeddings, state, CheckedTensors()
+
+    def __call__(self, input_ids=None, token_type_ids=None, position_ids=None, **others):
+        """Return the states [B, S, D] of ids int64 [B, S]; Paddle computes what the kernels do not support.
+
+        Raises InputError for an id that is outside of its table.
+        """
+        self.state.begin_pass()
+        is_asked = any(one is not None and not (isinstance(one, int) and one == 0) for one in others.values())
+        is_plain = input_ids is None or is_asked or not paddle.in_dynamic_mode()
+        parameters = [] if is_plain else self._fit_parameters()
+        given = self._given(input_ids, token_type_ids, position_ids) if parameters else None
+        if given is None:
+            kind = type(self.embeddings)
+            return kind.forward(self.embeddings, input_ids, token_type_ids, position_ids, **others)
+        task_id = 0  # the row of the task table to add
+        if len(parameters) > NUM_PARAMETERS:
+            task_id, size = self.embeddings.task_id, parameters[NUM_PARAMETERS].shape[0]
+            if not (isinstance(task_id, int) and 0 <= task_id < size):
+                raise InputError(
+                    f"the task_id {task_id} is not one of the model's {size}; correct config.json"
+                )
+        call = OneEmbedding(self._call(given, parameters), given, task_id, self.checked)
+        if paddle.is_grad_enabled() and not all(parameter.stop_gradient for parameter in parameters):
+            return _EmbeddingFunction.apply(call, *parameters)
+        return call.forward(parameters)
+
+    def _fit_parameters(self) -> List[paddle.Tensor]:
+        reason = why_changed(self.embeddings)
+        parameters = [] if reason else _parameters_of(self.embeddings)
+        if not reason and not self.checked.are_fit(parameters, _shapes_of):
+            reason = "the embeddings are no longer float32 on the CPU"
+        if reason:
+            self.state.log_once(reason)
+            return []
+        return parameters
+
+    def _given(self, ids, types, positions) -> Optional[Given]:
+        """Return copies in the shape of ``ids``; None for what Paddle must broadcast, or refuse."""
+        if len(ids.shape) != 2 or 0 in ids.shape:
+            return None
+        types = paddle.zeros_like(ids) if types is None else types
+        if positions is None:  # those of RoBERTa skip padding
+            modeling = sys.modules[type(self.embeddings).__module__]
+            made = getattr(modeling, "create_position_ids_from_input_ids", None)
+            positions = None if made is None else made(ids, self.embeddings.padding_idx, None)
+        copies: List[Any] = []  # which cannot change before the backward pass
+        for tensor in (ids, types, positions):
+            if tensor is None:
+                copies.append(None)
+                continue
+            shape = tensor.shape  # Paddle would broadcast the tensor to the shape of the ids, not vice versa
+            pairs = zip(shape, ids.shape[len(ids.shape) - len(shape) :])
+            is_spread = len(shape) in (1, 2) and all(size in (1, most) for size, most in pairs)
+            if tensor.dtype not in WHOLE or not tensor.place.is_cpu_place() or not is_spread:
+                return None
+            copies.append(dense(tensor.astype("int64").expand(ids.shape)))
+        return copies[0], copies[1], copies[2]
+
+    def _call(self, given: Given, parameters) -> EmbeddingCall:
+        of, state = self.embeddings, self.state
+        dropout = sublayer_of(of, "dropout")
+        batch, length = given[0].shape
+        hidden, _, *tables = (parameter.shape[0] for parameter in parameters)
+        call = EmbeddingCall(
+            batch=batch, length=length, hidden=hidden, vocab_size=tables[0], num_positions=tables[1],
+            num_types=tables[2], threads=state.threads, seed=state.seed.value,
+            dropout=dropout.p if dropout.training else 0.0,
+            epsilon=epsilon_of(sublayer_of(of, "layer_norm")),
+            padding_id=padding_id_of(sublayer_of(of, "word_embeddings")),
+        )  # fmt: skip
+        _refuse_outside(given, call)
+        return call
+
+
+@paddle.jit.not_to_static
+def run_fused(embeddings, input_ids=None, token_type_ids=None, position_ids=None, **others):
+    """Return the output of a layer's `FusedEmbeddings` for ids; its forward pass, which Paddle may trace."""
+    return embeddings.fused(input_ids, token_type_ids, position_ids, **others)
+
+
+class OneEmbedding:
+    """One pass through the embeddings.
+
+    Its parameters: scale and shift, the word, position and type tables, and the task table if there is one.
+    """
+
+    def __init__(self, call: EmbeddingCall, given: Given, task_id: int, checked: CheckedTensors):
+        self.call, self.given, self.task_id, self.checked = call, given, task_id, checked
+        self.saved: Optional[Workspace] = None
+
+    def _addresses(self, tensors) -> List[int]:
+        """Return the addresses of words, positions, types, the row of the task, scale and shift."""
+        scale, shift, words, places, kinds, *tasks = tensors
+        task = tasks[0].data_ptr() + 4 * self.task_id * self.call.hidden if tasks else 0
+        tables = [tensor.data_ptr() for tensor in (words, places, kinds)]
+        return [*tables, task, scale.data_ptr(), shift.data_ptr()]
+
+    def _ids(self) -> List[int]:
+        return [0 if tensor is None else tensor.data_ptr() for tensor in self.given]
+
+    def forward(self, parameters, is_kept: bool = False) -> paddle.Tensor:
+        """Return the states [B, S, D]; ``is_kept``: for a backward pass."""
+        call, functions = self.call, open_kernels().functions
+        saved = POOL.take(functions.fused_embedding_saved_bytes(byref(call)))
+        y_BSD = paddle.empty([call.batch, call.length, call.hidden])
+        addresses = (*self._ids(), *self._addresses(parameters), saved.address, y_BSD.data_ptr())
+        functions.fused_embedding_forward(byref(call), *addresses)
+        if is_kept:
+            self.saved = saved
+        else:
+            saved.release()
+        return y_BSD
+
+    def backward(self, parameters, dy_BSD) -> List[paddle.Tensor]:
+        """Return the gradients of the parameters."""
+        if self.saved is None:
+            raise RuntimeError("the gradients of fused embeddings are computed once; use --kernels plain")
+        self.checked.refuse_changed(parameters, _shapes_of)
+        call, functions = self.call, open_kernels().functions
+        work = POOL.take(functions.fused_embedding_work_bytes(byref(call)))
+        gradients = [paddle.empty_like(parameter) for parameter in parameters[:NUM_PARAMETERS]]
+        # Only one row of the task table has a gradient.
+        gradients += [paddle.zeros_like(parameter) for parameter in parameters[NUM_PARAMETERS:]]
+        inputs = (parameters[0].data_ptr(), self.saved.address, dy_BSD.data_ptr(), work.address)
+        functions.fused_embedding_backward(byref(call), *self._ids(), *inputs, *self._addresses(gradients))
+        work.release()
+        self.saved.release()
+        self.saved = None
+        return gradients
+
+
+class _EmbeddingFunction(PyLayer):
+    """`OneEmbedding` as a function of Paddle's autograd."""
+
+    @staticmethod
+    def forward(ctx, call: OneEmbedding, *parameters):
+        ctx.call, ctx.parameters = call, parameters
+        ctx.frozen = [parameter.stop_gradient for parameter in parameters]
+        return call.forward(parameters, is_kept=True)
+
+    @staticmethod
+    def backward(ctx, dy_BSD):
+        refuse_second_derivatives()
+        gradients = ctx.call.backward(ctx.parameters, dense(dy_BSD))
+        return tuple(None if stays else gradient for stays, gradient in zip(ctx.frozen, gradients))
+
+
+def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
+    """Raise InputError for an id outside of its table: reading there could crash the process, or worse."""
+    if given[2] is None and call.length > call.num_positions:
+        raise InputError(
+            f"{call.length} tokens per pair are more than the {call.num_positions} positions of the model; "
+            "use a smaller --max_seq_len"
+        )
+    sizes = (call.vocab_size, call.num_types, call.num_positions)
+    for name, tensor, size in zip(("token id", "token type", "position"), given, sizes):
+        if tensor is None or tensor.size == 0:
+            continue
+        numbers = np.ctypeslib.as_array((c_int64 * tensor.size).from_address(tensor.data_ptr()))
+        least, most = int(numbers.min()), int(numbers.max())
+        if least < 0 or most >= size:
+            wrong = least if least < 0 else most
+            raise InputError(f"the {name} {wrong} is not one of the model's {size}; correct the input")
+
+
+def why_layers_unfit(layers: Sequence) -> str:
+    """Return why the kernels cannot compute these layers of an encoder, in words, or ''."""
+    return next(filter(None, map(why_unfit, layers)), "")
+
+
+def describe_unfit(embeddings: Sequence) -> str:
+    """Return which of these parts the kernels leave to Paddle, in words, or ''."""
+    return "" if all(map(are_fit, embeddings)) else "embeddings by Paddle"
+
+
+def attach_kernels(layers: Sequence, embeddings: Sequence, state: ModelState) -> None:
+    """Let the kernels compute ``layers``, and the ``embeddings`` before them if they can."""
+    begins = True
+    for part in embeddings:
+        if are_fit(part):
+            part.fused = FusedEmbeddings(part, state)
+            set_forward(part, MethodType(run_fused, part))
+            begins = False
+    for number, layer in enumerate(layers):
+        fused = FusedLayer(layer, number, state)
+        fused.begins_pass = begins and number == 0
+        set_forward(layer, fused)
+
+
+def detach_kernels(layers: Sequence, embeddings: Sequence) -> None:
+    """Let Paddle compute these parts again."""
+    for layer in layers:
+        if isinstance(own_forward(layer), FusedLayer):
+            set_forward(layer, None)
+    for part in embeddings:
+        if isinstance(getattr(part, "fused", None), FusedEmbeddings):
+            set_forward(part, None)
+            del part.fused

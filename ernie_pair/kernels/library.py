@@ -26,40 +26,43 @@ VERSION = 5  # FUSED_VERSION
 PRECISIONS = {"fp32": 0, "bf16": 1}
 ACTIVATIONS = {"gelu": 0, "relu": 1}
 Pointers = Any  # an array of pointers
+PROCESSOR = "x86_64"
+FOLDER = Path(__file__).parent
+OPENMP, ONEDNN = "libiomp5.so", "libdnnl.so.3"  # of Paddle's wheel
+ALIGNMENT = 64
+SMALLEST = 1 << 12
+FREE_AT_LEAST = 1 << 24
 
 
 class LayerCall(ctypes.Structure):
     """fused_layer: one call of an encoder layer."""
 
     _fields_ = [
-        *((name, c_int32) for name in ("batch", "length", "hidden", "heads", "inner")),
-        *((name, c_int32) for name in ("precision", "first_token_only", "threads")),
-        *((name, c_float) for name in ("hidden_dropout", "attention_dropout", "epsilon")),
-        *((name, c_uint32) for name in ("seed", "layer")),
-        *((name, c_int32) for name in ("activation", "out_rows")),
+        ("batch", c_int32), ("length", c_int32), ("hidden", c_int32), ("heads", c_int32), ("inner", c_int32),
+        ("precision", c_int32), ("first_token_only", c_int32), ("threads", c_int32),
+        ("hidden_dropout", c_float), ("attention_dropout", c_float), ("epsilon", c_float),
+        ("seed", c_uint32), ("layer", c_uint32), ("activation", c_int32), ("out_rows", c_int32),
         ("rows", c_void_p),
-    ]
+    ]  # fmt: skip
 
 
 class EmbeddingCall(ctypes.Structure):
     """fused_embedding: one call of the embeddings."""
 
     _fields_ = [
-        *((name, c_int32) for name in ("batch", "length", "hidden", "vocab_size", "num_positions")),
-        *((name, c_int32) for name in ("num_types", "threads")),
-        *((name, c_float) for name in ("dropout", "epsilon")),
-        ("seed", c_uint32),
-        ("padding_id", c_int64),
-    ]
+        ("batch", c_int32), ("length", c_int32), ("hidden", c_int32), ("vocab_size", c_int32),
+        ("num_positions", c_int32), ("num_types", c_int32), ("threads", c_int32),
+        ("dropout", c_float), ("epsilon", c_float), ("seed", c_uint32), ("padding_id", c_int64),
+    ]  # fmt: skip
 
 
 class AdamwCall(ctypes.Structure):
     """fused_adamw: one step over many tensors."""
 
     _fields_ = [
-        *((name, c_float) for name in ("beta1", "beta2", "epsilon", "power1", "power2", "gradient_factor")),
-        ("threads", c_int32),
-    ]
+        ("beta1", c_float), ("beta2", c_float), ("epsilon", c_float), ("power1", c_float),
+        ("power2", c_float), ("gradient_factor", c_float), ("threads", c_int32),
+    ]  # fmt: skip
 
 
 _LAYER, _EMBEDDING = POINTER(LayerCall), POINTER(EmbeddingCall)
@@ -77,22 +80,11 @@ FUNCTIONS: List[Tuple[str, Any, Sequence[Any]]] = [
     ("fused_embedding_work_bytes", c_size_t, [_EMBEDDING]),
     ("fused_embedding_forward", None, [_EMBEDDING, *[c_void_p] * 11]),
     ("fused_embedding_backward", None, [_EMBEDDING, *[c_void_p] * 13]),
-    (
-        "fused_adamw_step",
-        None,
-        [POINTER(AdamwCall), c_int64, *[c_void_p] * 7],
-    ),
+    ("fused_adamw_step", None, [POINTER(AdamwCall), c_int64, *[c_void_p] * 7]),
     ("fused_product_work_bytes", c_size_t, [*[c_int64] * 3, c_int]),
     ("fused_product", c_int, [*[c_int64] * 3, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]),
     ("fused_sum_of_squares", c_double, [c_int64, c_void_p, c_void_p, c_int]),
 ]
-
-
-def declare_functions(library: ctypes.CDLL) -> None:
-    """Declare the types of every function. Raises AttributeError when one is missing."""
-    for name, result, arguments in FUNCTIONS:
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
 
 
 def pointers_of(tensors: Sequence[Any]) -> Pointers:
@@ -100,16 +92,11 @@ def pointers_of(tensors: Sequence[Any]) -> Pointers:
     return (c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
 
 
-PROCESSOR = "x86_64"
-FOLDER = Path(__file__).parent
-OPENMP, ONEDNN = "libiomp5.so", "libdnnl.so.3"  # of Paddle's wheel
-
-
 class Kernels(NamedTuple):
     """The opened library and its level, one of LEVELS; at ``none`` there is no library, and a reason."""
 
-    library: Optional[ctypes.CDLL]
-    level: str
+    library: Optional[ctypes.CDLL] = None
+    level: str = "none"
     reason: str = ""
 
     @property
@@ -149,48 +136,44 @@ def open_kernels() -> Kernels:
 @lru_cache(maxsize=1)  # the library has one level at a time
 def _open(folder: Path, most: str) -> Kernels:
     if most == "none":
-        return _none(f"{LEVEL_ASKED}=none is set")
-    if platform.machine() != PROCESSOR:
-        return _none(f"the fused kernels are for x86-64 processors, and this one is {platform.machine()}")
+        return Kernels(reason=f"{LEVEL_ASKED}=none is set")
+    machine = platform.machine()
+    if machine != PROCESSOR:
+        return Kernels(reason=f"the fused kernels are for x86-64 processors, and this one is {machine}")
     # That of this Python first, because others may be stale.
     of_this = [folder / f"_fused{suffix}" for suffix in EXTENSION_SUFFIXES]
     candidates = (*of_this, *sorted(folder.glob("_fused*.so")))
     found = next((path for path in candidates if path.is_file()), None)
     if found is None:
-        return _none("the package was built without its compiled kernels")
+        return Kernels(reason="the package was built without its compiled kernels")
     libraries = _paddle_libraries()
     for name in (OPENMP, ONEDNN):
         if not (libraries / name).is_file():
-            return _none(f"this Paddle has no {name}")
+            return Kernels(reason=f"this Paddle has no {name}")
     try:
         ctypes.CDLL(str(libraries / OPENMP), mode=ctypes.RTLD_GLOBAL)  # one OpenMP in a process, Paddle's
         library = ctypes.CDLL(str(found))
-        declare_functions(library)
+        for name, result, arguments in FUNCTIONS:
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        return _none(f"{found.name} cannot be used ({' '.join(str(error).split())[:200]})")
+        return Kernels(reason=f"{found.name} cannot be used ({' '.join(str(error).split())[:200]})")
     version = library.fused_version()
     if version != VERSION:
-        return _none(f"{found.name} has version {version} of the kernels, not {VERSION}")
+        return Kernels(reason=f"{found.name} has version {version} of the kernels, not {VERSION}")
     level = library.fused_open(str(libraries / ONEDNN).encode(), LEVELS.index(most))
-    if level == 0:
-        is_old = library.fused_processor_level() == 0
-        return _none("this processor has no AVX2" if is_old else f"{ONEDNN} of this Paddle does not work")
-    return Kernels(library, LEVELS[level])
+    if level:
+        return Kernels(library, LEVELS[level])
+    is_old = library.fused_processor_level() == 0
+    return Kernels(
+        reason="this processor has no AVX2" if is_old else f"{ONEDNN} of this Paddle does not work"
+    )
 
 
 def _paddle_libraries() -> Path:
     import paddle
 
     return Path(paddle.__file__).parent / "libs"
-
-
-def _none(reason: str) -> Kernels:
-    return Kernels(None, "none", reason)
-
-
-ALIGNMENT = 64
-SMALLEST = 1 << 12
-FREE_AT_LEAST = 1 << 24
 
 
 class Workspace:
@@ -255,19 +238,17 @@ class WorkspacePool:
 
     def take_back(self, buffer: np.ndarray) -> None:
         """Keep a buffer for reuse."""
+        self.forgotten.append(buffer)
         with self._lock:
             self._collect()
-            self._keep(buffer)
 
     def _collect(self) -> None:
         while self.forgotten:
-            self._keep(self.forgotten.popleft())
-
-    def _keep(self, buffer: np.ndarray) -> None:
-        self._in_use -= buffer.size
-        self.free_bytes += buffer.size
-        self._free.append(buffer)
-        self._shrink()
+            buffer = self.forgotten.popleft()
+            self._in_use -= buffer.size
+            self.free_bytes += buffer.size
+            self._free.append(buffer)
+            self._shrink()
 
     def _shrink(self) -> None:
         """Free the oldest free buffers while all together exceed the peak of use by over a quarter."""

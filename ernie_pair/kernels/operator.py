@@ -19,7 +19,7 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, NamedTuple
 
 import paddle
 from paddle import nn
@@ -40,6 +40,15 @@ FLAGS = ("-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "
 FOLDER = "operators"
 COMPILE_SECONDS, LOCK_SECONDS = 300, 600
 _SHOWN = 200  # characters of a compiler's message
+OPERATOR = "ernie_pair_encoder_layer"
+PARAMETERS = "WQ BQ WK BK WV BV WO BO W1 B1 W2 B2 G1 E1 G2 E2".split()  # in the order of fused.h
+# The functions that the operator calls, in the order of its `Library`.
+FUNCTIONS = (
+    "fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes",
+    "fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step",
+)  # fmt: skip
+# fmt: on
+_registered: Dict[str, ctypes.CDLL] = {}  # one for the life of the process: Paddle registers an operator once
 
 logger = logging.getLogger(__name__)
 
@@ -113,35 +122,22 @@ def _compile() -> bytes:
     with tempfile.TemporaryDirectory(prefix="ernie-pair-operator.") as folder:
         made = Path(folder) / "operator.so"
         link = ["-o", str(made), f"-L{core.parent}", f"-l:{core.name}"]
-        _run([*command, *FLAGS, *includes, str(SOURCE), *link])
+        command += [*FLAGS, *includes, str(SOURCE), *link]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
+            )
+        except FileNotFoundError:
+            raise OperatorError(
+                f"there is no compiler {command[0]}; install g++, or name one in CXX"
+            ) from None
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise OperatorError(f"the compiler {command[0]} cannot be run ({error})"[:_SHOWN]) from None
+        if done.returncode:
+            lines = done.stderr.splitlines()
+            reason = next((line for line in lines if "error" in line), lines[0] if lines else "")[:_SHOWN]
+            raise OperatorError(f"{command[0]} failed with code {done.returncode}: {reason}")
         return made.read_bytes()
-
-
-def _run(command: List[str]) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
-        )
-    except FileNotFoundError:
-        raise OperatorError(f"there is no compiler {command[0]}; install g++, or name one in CXX") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise OperatorError(f"the compiler {command[0]} cannot be run ({error})"[:_SHOWN]) from None
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        raise OperatorError(f"{command[0]} failed with code {done.returncode}: {''.join(said[:1])[:_SHOWN]}")
-    return done.stdout
-
-
-OPERATOR = "ernie_pair_encoder_layer"
-PARAMETERS = "WQ BQ WK BK WV BV WO BO W1 B1 W2 B2 G1 E1 G2 E2".split()  # in the order of fused.h
-# The functions that the operator calls, in the order of its `Library`.
-# fmt: off
-FUNCTIONS = (
-    "fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes",
-    "fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step",
-)
-# fmt: on
-_registered: Dict[str, ctypes.CDLL] = {}  # one for the life of the process: Paddle registers an operator once
 
 
 def load_operator(kernels: Kernels, threads: int, cache: Path) -> None:
@@ -213,15 +209,10 @@ def add_encoder_layer(
         inputs={"X": [x], "Mask": [mask], **of_graph, **parameters},
         outputs={"Y": [y], "Saved": [saved]},
         attrs={
-            "heads": layer.self_attn.num_heads,
-            "layer": number,
-            "activation": ACTIVATIONS[activation_of(layer)],
-            "precision": PRECISIONS[precision],
-            "hidden_dropout": float(layer.dropout1.p),
-            "attention_dropout": float(layer.self_attn.dropout),
-            "epsilon": epsilon_of(layer.norm1),
-            "read_rows_alone": is_last,
-            "is_test": False,
+            "heads": layer.self_attn.num_heads, "layer": number, "precision": PRECISIONS[precision],
+            "activation": ACTIVATIONS[activation_of(layer)], "hidden_dropout": float(layer.dropout1.p),
+            "attention_dropout": float(layer.self_attn.dropout), "epsilon": epsilon_of(layer.norm1),
+            "read_rows_alone": is_last, "is_test": False,
         },
-    )
+    )  # fmt: skip
     return y

@@ -27,12 +27,11 @@ from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, replace_config, with_config
 from ernie_pair.models.embedding_json import read_embedding
+from ernie_pair.models.hugging_face.counterparts import split_heads
 from ernie_pair.models.hugging_face.folders import (
     MODEL_STATE,
     OWN_FILES,
     WRITTEN,
-    ModelParts,
-    split_heads,
     write_own_folder,
     write_their_folder,
     write_weights,
@@ -71,12 +70,12 @@ from ernie_pair.weights.parameter_names import is_numbered, without_ngram_head
 from ernie_pair.weights.weight_files import Arrays, as_float32, refuse_mismatch
 
 BASE_RANGE, BASE_WIDTH = 0.02, 768
-# fmt: off
 SIZES = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
-)
-# fmt: on
+)  # fmt: skip
 WITH_RELU = ("ernie", "skep", "mobilebert", "roformerv2")
+PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
+MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
 
 
 @dataclass(frozen=True)
@@ -155,9 +154,8 @@ def new_model(config: NewModelConfig) -> None:
         for draft, value in zip(drafts, (tokenizer_settings, settings)):
             draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     replace_config(folder, "new-model", config)
-    size = (
-        f"{counted(config.num_hidden_layers, 'layer')} x {config.hidden_size}, {tokenizer.vocab_size} tokens"
-    )
+    layers = counted(config.num_hidden_layers, "layer")
+    size = f"{layers} x {config.hidden_size}, {tokenizer.vocab_size} tokens"
     print(f"{folder}: {FAMILIES[config.model_type]}, {size}")
 
 
@@ -177,9 +175,6 @@ def settings_of_width(family: str, width: int) -> Dict[str, object]:
     if family == "mobilebert":  # without its bottlenecks, which are for a published size
         settings.update(true_hidden_size=width, use_bottleneck=False)
     return settings
-
-
-PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
 
 
 @dataclass(frozen=True)
@@ -216,7 +211,7 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
     Raises InputError for a family or a setting that transformers lacks, CheckpointError for weights that
     are damaged or not a whole model.
     """
-    source = open_model(_existing(config.model_path), model_type="")
+    source = _open_existing(config)
     if source.is_hugging_face:
         raise InputError(f"--model_path {config.model_path} is a folder of transformers already; copy it")
     settings = read_embedding(source.vocab_file.parent)
@@ -228,13 +223,19 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
         )
 
     def fill(draft: Path) -> int:
-        parts = _parts_of(source)
-        dense = {name: parts.arrays[name] for name in parts.arrays if name.startswith(DENSE)}
-        others = {name: array for name, array in parts.arrays.items() if name not in dense}
-        write_their_folder(draft, parts._replace(arrays=others))
+        spec, where, arrays = source.spec, str(source.weights), without_ngram_head(source.read_weights())
+        if any(map(is_numbered, arrays)):
+            raise CheckpointError(
+                f"{where} numbers its weights in the order of creation; convert them first: ernie-pair "
+                f"convert --static_model_path {where} --output_dir DYNAMIC"
+            )
+        tokenizer = their_tokenizer_files(source.vocab_file, spec, spec.trained_length)
+        dense = {name: arrays[name] for name in arrays if name.startswith(DENSE)}
+        others = {name: array for name, array in arrays.items() if name not in dense}
+        write_their_folder(draft, spec.family, spec.config, tokenizer, others, where)
         if settings is not None:
-            write_sentence_files(draft, settings, source.spec.hidden_size, as_float32(dense, parts.where))
-        return len(parts.arrays)
+            write_sentence_files(draft, settings, spec.hidden_size, as_float32(dense, where))
+        return len(arrays)
 
     _publish(config, source, [*WRITTEN, *names_written(settings)], fill)
 
@@ -246,7 +247,7 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
     sentence-transformers says goes into embedding.json. Raises InputError for a
     model that no family here computes the same, CheckpointError for weights that are damaged or incomplete.
     """
-    source = open_model(_existing(config.model_path), model_type="")
+    source = _open_existing(config)
     if not source.is_hugging_face:
         raise InputError(
             f"--model_path {config.model_path} is a folder of PaddleNLP already; use it as it is"
@@ -281,22 +282,10 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
     _publish(config, source, [*OWN_FILES, *([EMBEDDING] if settings else [])], fill)
 
 
-def _existing(model_path: str) -> str:
-    if not Path(model_path).is_dir():
-        raise InputError(f"--model_path {model_path} is not a folder; give that of a model")
-    return model_path
-
-
-def _parts_of(source: ModelSource) -> ModelParts:
-    spec, where = source.spec, str(source.weights)
-    arrays = without_ngram_head(source.read_weights())
-    if any(map(is_numbered, arrays)):
-        raise CheckpointError(
-            f"{where} numbers its weights in the order of creation; convert them first: ernie-pair convert "
-            f"--static_model_path {where} --output_dir DYNAMIC"
-        )
-    tokenizer = their_tokenizer_files(source.vocab_file, spec, spec.trained_length)
-    return ModelParts(spec.family, spec.config, arrays, tokenizer, where)
+def _open_existing(config: InterchangeConfig) -> ModelSource:
+    if not Path(config.model_path).is_dir():
+        raise InputError(f"--model_path {config.model_path} is not a folder; give that of a model")
+    return open_model(config.model_path, model_type="")
 
 
 def _publish(
@@ -321,20 +310,10 @@ def _publish(
     )
     if results.are_done():
         return
-    counts = []
-    publish_folder(
-        output_dir,
-        with_config(
-            lambda draft: counts.append(fill(draft)), f"convert --{'to' if is_to else 'from'} hf", config
-        ),
-        results.about_folder,
-        may_be_lost=lambda folder: config.overwrite,
-    )
+    counts, command = [], f"convert --{'to' if is_to else 'from'} hf"
+    filled = with_config(lambda draft: counts.append(fill(draft)), command, config)
+    publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
     print(f"wrote {config.output_dir}: {counts[0]} weights of {source.weights}")
-
-
-STATIC_WEIGHTS = "static_vars"
-MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
 
 
 @dataclass(frozen=True)
@@ -381,12 +360,8 @@ def average_checkpoints(config: AverageConfig) -> None:
     if results.are_done():
         return
     weights = mean_of(sources)
-    publish_folder(
-        output_dir,
-        with_config(lambda draft: _fill(draft, sources, weights), "average-checkpoints", config),
-        results.about_folder,
-        may_be_lost=lambda folder: config.overwrite,
-    )
+    filled = with_config(lambda draft: _fill(draft, sources, weights), "average-checkpoints", config)
+    publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
     print(f"wrote {config.output_dir}: {len(weights)} arrays, each the mean of {len(sources)}")
 
 
@@ -396,35 +371,26 @@ def mean_of(sources: Sequence[ModelSource]) -> Arrays:
     Raises CheckpointError naming what is missing, unknown or of another shape.
     """
     sums: Arrays = {}
+    tables: Arrays = {}
     for source in sources:
-        found = _weights_of(source)
+        where, found = str(source.weights), without_ngram_head(source.read_weights())
+        numbered = next(filter(is_numbered, found), None)
+        if numbered is not None:
+            raise CheckpointError(
+                f"{where} names its weights as {numbered}, by their order; convert it first: ernie-pair "
+                "convert"
+            )
+        whole = {name: array for name, array in found.items() if array.dtype.kind in "ib"}
+        found = as_float32({name: array for name, array in found.items() if name not in whole}, where)
         if sums:
-            refuse_mismatch({name: array.shape for name, array in sums.items()}, found, str(source.weights))
+            refuse_mismatch({n: a.shape for n, a in {**sums, **tables}.items()}, {**found, **whole}, where)
+        other = [n for n, a in whole.items() if n in sums or not np.array_equal(tables.setdefault(n, a), a)]
+        other += found.keys() & tables.keys()
+        if other:
+            raise CheckpointError(f"{where}: {other[0]} has other values; average models of one kind")
         for name, array in found.items():
-            is_whole = array.dtype.kind in "ib"
-            if is_whole and not np.array_equal(sums.setdefault(name, array), array):
-                raise CheckpointError(
-                    f"{source.weights}: {name} has other values; average models of one kind"
-                )
-            if not is_whole:
-                sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
-    return {
-        name: array if array.dtype.kind in "ib" else (array / len(sources)).astype(np.float32)
-        for name, array in sums.items()
-    }
-
-
-def _weights_of(source: ModelSource) -> Arrays:
-    found = without_ngram_head(source.read_weights())
-    numbered = next(filter(is_numbered, found), None)
-    if numbered is not None:
-        raise CheckpointError(
-            f"{source.weights} names its weights as {numbered}, by their order; convert it first: ernie-pair "
-            "convert"
-        )
-    tables = {name: array for name, array in found.items() if array.dtype.kind in "ib"}
-    floats = {name: array for name, array in found.items() if name not in tables}
-    return {**as_float32(floats, str(source.weights)), **tables}
+            sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
+    return {**{name: (array / len(sources)).astype(np.float32) for name, array in sums.items()}, **tables}
 
 
 def _refuse_other_model(source: ModelSource, first: ModelSource) -> None:
@@ -460,7 +426,7 @@ def _meaning_of(source: ModelSource) -> Dict[str, object]:
 
 def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
     first = sources[0]
-    if first.weights is not None and first.weights.stem == STATIC_WEIGHTS:  # a checkpoint of pretraining
+    if first.weights is not None and first.weights.stem == "static_vars":  # a checkpoint of pretraining
         write_model_folder(draft, first, weights)
         return
     spec, beside = first.spec, first.vocab_file.parent

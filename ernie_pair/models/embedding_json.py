@@ -23,14 +23,14 @@ Format 2 adds what models of other makers do besides, each key only where it is 
 
 import hashlib
 import json
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object, shown
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
-from ernie_pair.models.spec import CONFIG, EMBEDDING, TOKENIZER, VOCAB
+from ernie_pair.models.spec import CONFIG, EMBEDDING, TOKENIZER, VOCAB, json_bytes
 
 EMBEDDING_FORMAT, WITH_STEPS = 1, 2
 EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
@@ -169,20 +169,19 @@ class EmbeddingSettings:
 
     def beyond_format_1(self) -> Dict[str, Any]:
         """Return {key: value} of what format 1 has no word for, where it is not as in format 1."""
-        usual = {item.name: item.default for item in fields(self) if item.default is not MISSING}
+        usual = {item.name: item.default for item in fields(self)}
         names = ("steps", "prompts", "default_prompt", "similarity", "lower_case", "includes_prompt")
         found = {name: getattr(self, name) for name in names}
-        found = {name: value for name, value in found.items() if value != usual.get(name, {})}
+        found = {name: value for name, value in found.items() if value not in (usual[name], {})}
         return {**found, **({"steps": list(map(asdict, self.steps))} if "steps" in found else {})}
 
     def to_json(self, **more: object) -> str:
         """Return the text of embedding.json, with further values ``more``."""
         beyond = self.beyond_format_1()
         names = ("pooling", "dim", "dims", "max_seq_len", "temperature", "model_sha256", "files")
-        said = {name: getattr(self, name) for name in names if getattr(self, name) not in ("", {})}
-        is_first = not beyond and self.pooling in USUAL_POOLINGS
-        number = EMBEDDING_FORMAT if is_first else WITH_STEPS
-        return json.dumps({"format": number, **said, **beyond, **more}, indent=2, ensure_ascii=False) + "\n"
+        first = {name: getattr(self, name) for name in names if getattr(self, name) not in ("", {})}
+        number = WITH_STEPS if beyond or self.pooling not in USUAL_POOLINGS else EMBEDDING_FORMAT
+        return json_bytes({"format": number, **first, **beyond, **more}).decode()
 
 
 def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
@@ -196,15 +195,13 @@ def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
     found = read_json_object(path, CURE)
     if found.get("format") not in (EMBEDDING_FORMAT, WITH_STEPS):
         raise InputError(f"{path}: format is {found.get('format')!r}, not {WITH_STEPS}; update ernie-pair")
-    return _checked(path, {key: found[key] for key in EmbeddingSettings.__dataclass_fields__ if key in found})
-
-
-def _checked(path: Path, found: Dict[str, Any]) -> EmbeddingSettings:
-    steps = found.get("steps", [asdict(NORMALIZE)])
-    dim, dims, files, prompts = (found.get(key) for key in ("dim", "dims", "files", "prompts"))
-    files, prompts, known = files or {}, prompts or {}, set(EXPORTED)
+    found = {key: found[key] for key in EmbeddingSettings.__dataclass_fields__ if key in found}
+    steps, pooling = found.get("steps", [asdict(NORMALIZE)]), found.get("pooling")
+    dim, dims = found.get("dim"), found.get("dims")
+    files, prompts = found.get("files") or {}, found.get("prompts") or {}
+    model_sha256 = found.get("model_sha256") or ""
     is_sound = {
-        "pooling": isinstance(found.get("pooling"), str) and not bad_poolings(found["pooling"].split("+")),
+        "pooling": isinstance(pooling, str) and not bad_poolings(pooling.split("+")),
         "dim": is_whole_number(dim, 1, 10**5),
         "dims": isinstance(dims, list)
         and dims[-1:] == [dim]
@@ -212,8 +209,8 @@ def _checked(path: Path, found: Dict[str, Any]) -> EmbeddingSettings:
         and sorted(set(dims)) == dims,
         "max_seq_len": is_whole_number(found.get("max_seq_len"), SHORTEST_TEXT, LONGEST_TEXT),
         "temperature": is_number(found.get("temperature"), 0) and found["temperature"] > 0,
-        "model_sha256": isinstance(found.get("model_sha256") or "", str),
-        "files": isinstance(files, dict) and set(files) <= known and is_texts(list(files.values())),
+        "model_sha256": isinstance(model_sha256, str),
+        "files": isinstance(files, dict) and {*files} <= {*EXPORTED} and is_texts(list(files.values())),
         "steps": isinstance(steps, list) and len(steps) <= MOST_STEPS and all(map(_is_step, steps)),
         "prompts": isinstance(prompts, dict) and is_texts(list(prompts.values())),
         "default_prompt": found.get("default_prompt", "") in ("", *prompts),
@@ -223,7 +220,6 @@ def _checked(path: Path, found: Dict[str, Any]) -> EmbeddingSettings:
     for key, sound in is_sound.items():
         if not sound:
             raise InputError(f"{path}: wrong or missing: {key}; {CURE}")
-    model_sha256 = found.get("model_sha256") or ""
     found.update(dims=tuple(dims or ()), files=files, prompts=prompts, model_sha256=model_sha256)
     return EmbeddingSettings(**{**found, "steps": tuple(Step(**step) for step in steps)})
 
@@ -255,10 +251,10 @@ def width_after(pooling: str, hidden_size: int, steps: Tuple[Step, ...]) -> int:
 
 def full_prompts(settings: EmbeddingSettings) -> Dict[str, str]:
     """Return the prompts that are not empty; that of passages, which may stand there twice, once."""
-    told = {name: text for name, text in settings.prompts.items() if text}
-    if told.get("document") == told.get("passage"):
-        told.pop("document", None)
-    return told
+    full = {name: text for name, text in settings.prompts.items() if text}
+    if full.get("document") == full.get("passage"):
+        full.pop("document", None)
+    return full
 
 
 def fingerprint_of(model_sha256: str, settings: EmbeddingSettings, dim: int) -> str:
@@ -269,10 +265,8 @@ def fingerprint_of(model_sha256: str, settings: EmbeddingSettings, dim: int) -> 
     prompts a model was asked with is no part of it: queries and passages have different ones.
     """
     known_by: List[Any] = [EMBEDDING_FORMAT, model_sha256, settings.pooling, dim, settings.max_seq_len]
-    beyond = settings.beyond_format_1()
-    beyond.update(
-        prompts=full_prompts(settings), default_prompt=settings.prompts.get(settings.default_prompt, "")
-    )
+    default = settings.prompts.get(settings.default_prompt, "")
+    beyond = {**settings.beyond_format_1(), "prompts": full_prompts(settings), "default_prompt": default}
     beyond = {key: value for key, value in beyond.items() if value not in ({}, "")}
     known_by += [beyond] if beyond else []
     return hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()

@@ -27,7 +27,6 @@ TARGETS = (CLASSIFICATION, REGRESSION, RANKING)  # what a model is for
 RANGE, PROBLEM, TARGET = "label_range", "problem_type", "pair_target"
 EXAMPLE = "0=different,1=same"
 UNLABELLED = -1  # stands for the class of a row without label, where labels are optional
-RANGE_EXAMPLE = "0,5"
 SCORE = "score"  # what the output of a model without classes is called
 _WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole numbers that has a gap
 
@@ -57,8 +56,7 @@ class Labels:
     @classmethod
     def numbered(cls, count: int) -> "Labels":
         """Return ``count`` classes that are called by their numbers."""
-        names = tuple(map(str, range(count)))
-        return cls(names, {name: number for number, name in enumerate(names)})
+        return cls.named({str(number): number for number in range(count)})
 
     @classmethod
     def named(cls, spellings: Dict[str, int]) -> "Labels":
@@ -123,12 +121,12 @@ class Labels:
         if self.has_classes:
             names = {str(number): name for number, name in enumerate(self.names)}
             return {"num_labels": len(names), "id2label": names, "label2id": self.classes}
-        config: Dict[str, Any] = {"num_labels": 1, PROBLEM: REGRESSION}
-        if self.target == RANKING:
-            config[TARGET] = RANKING
-        if self.label_range is not None:
-            config[RANGE] = list(self.label_range)
-        return {**config, ACTIVATION: self.activation} if self.activation else config
+        more = {
+            TARGET: RANKING if self.target == RANKING else "",
+            RANGE: list(self.label_range or ()),
+            ACTIVATION: self.activation,
+        }
+        return {"num_labels": 1, PROBLEM: REGRESSION, **{key: more[key] for key in more if more[key]}}
 
     @property
     def allowed(self) -> str:
@@ -159,9 +157,7 @@ def parse_label_range(text: str) -> Optional[Tuple[float, float]]:
     except ValueError:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InputError(
-            f"--label_range {text} is not a lowest and a highest label; write {RANGE_EXAMPLE}, for example"
-        )
+        raise InputError(f"--label_range {text} is not a lowest and a highest label; write 0,5, for example")
     return low, high
 
 
@@ -204,7 +200,7 @@ def labels_in(config: Mapping[str, Any]) -> Labels:
     count, names = num_labels_in(config), config.get("id2label")
     if names is None:
         return Labels.numbered(count)
-    spellings = {str(name): int(key) for key, name in names.items() if _is_number(str(key))} if names else {}
+    spellings = {str(name): int(key) for key, name in names.items() if _is_number(str(key))}
     more = config.get("label2id") or {}
     spellings.update((name, number) for name, number in more.items() if number in range(count))
     if set(spellings.values()) != set(range(count)):

@@ -37,55 +37,37 @@ from ernie_pair.models.embedding_json import (
     full_prompts,
     read_embedding,
 )
-from ernie_pair.models.hugging_face.folders import read_torch_pickle
-from ernie_pair.models.spec import CONFIG, EMBEDDING, ModelSpec, find_config
-from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, write_for_torch
+from ernie_pair.models.hugging_face.folders import ACTIVATION_PATHS, read_file_of_torch
+from ernie_pair.models.spec import CONFIG, EMBEDDING, ModelSpec, find_config, flag_in
+from ernie_pair.weights.weight_files import Arrays, as_float32, write_for_torch
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
-OF_TRANSFORMER = tuple(
-    f"sentence_{name}_config.json"
-    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
+_OLD_NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+OF_TRANSFORMER = tuple(f"sentence_{name}_config.json" for name in _OLD_NAMES)
 CURE = "copy the model again, or take another one"
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 SENTENCE, USUAL_TEMPERATURE = "sentence_embedding", 0.05
 # {their name of a pooling: ours}, in the order in which several of the flags of old are concatenated.
 POOLINGS = {
-    "cls": "first_token",
-    "max": "max",
-    "mean": "mean",
-    "mean_sqrt_len_tokens": "mean_sqrt_len",
-    "weightedmean": "weighted_mean",
-    "lasttoken": "last_token",
-}
+    "cls": "first_token", "max": "max", "mean": "mean", "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean", "lasttoken": "last_token",
+}  # fmt: skip
 FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-ACTIVATIONS = {
-    "tanh": "torch.nn.modules.activation.Tanh",
-    "identity": "torch.nn.modules.linear.Identity",
-    "relu": "torch.nn.modules.activation.ReLU",
-    "gelu": "torch.nn.modules.activation.GELU",
-    "sigmoid": "torch.nn.modules.activation.Sigmoid",
-    "silu": "torch.nn.modules.activation.SiLU",
-}
+    "pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken",
+}  # fmt: skip
 DENSE = "dense."  # begins our names of the weights of dense steps
 DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # What sentence_bert_config.json may say besides: the values with which it changes nothing.
 HARMLESS: Dict[str, Tuple[Any, ...]] = {
     "transformer_task": (None, "feature-extraction"),
     "module_output_name": (None, "token_embeddings"),
-    **dict.fromkeys(
-        ("query_length", "document_length", "query_expansion", "tokenizer_name_or_path"), (None,)
-    ),
-    **dict.fromkeys(("processing_kwargs", "config_args", "config_kwargs"), (None, {})),
+    "query_length": (None,), "document_length": (None,), "query_expansion": (None,),
+    "tokenizer_name_or_path": (None,),
+    "processing_kwargs": (None, {}), "config_args": (None, {}), "config_kwargs": (None, {}),
     "modality_config": (None, {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}),
-}
+}  # fmt: skip
 OF_TOKENIZER, OF_MODEL = ("tokenizer_args", "processor_kwargs"), ("model_args", "model_kwargs")
 IDLE = ("add_pooling_layer", "attn_implementation", "torch_dtype", "dtype", "use_safetensors")
 
@@ -128,8 +110,7 @@ class SentenceFolder:
             path = next((folder / name for name in DENSE_WEIGHTS if (folder / name).is_file()), None)
             if path is None:
                 raise CheckpointError(f"{folder} has neither {' nor '.join(DENSE_WEIGHTS)}; {CURE}")
-            is_pickle = path.suffix != ".safetensors"
-            arrays = as_float32(read_torch_pickle(path) if is_pickle else read_weights(path), str(path))
+            arrays = as_float32(read_file_of_torch(path), str(path))
             shapes: Dict[str, Tuple[int, ...]] = {"linear.weight": (step.width, width)}
             shapes.update({"linear.bias": (step.width,)} if step.bias else {})
             if step.residual and step.width != width:
@@ -151,15 +132,14 @@ def is_sentence_folder(folder: Path) -> bool:
 
 def encoder_folder_of(folder: Path) -> Path:
     """Return where the encoder of ``folder`` lies: in sentence-transformers' first module, or itself."""
-    if find_config(folder) is not None or not is_sentence_folder(folder):
-        return folder
-    return _modules_of(folder)[0][1]
+    modules = [] if find_config(folder) is not None else _modules_of(folder)
+    return modules[0][1] if modules else folder
 
 
 def files_of_modules(folder: Path) -> List[Path]:
     """Return the files in the folders of the modules that ``folder`` names, but not those in itself."""
-    places = {place for _, place in _modules_of(folder)} if is_sentence_folder(folder) else set()
-    found = [path for place in sorted(places - {folder}) if place.is_dir() for path in place.iterdir()]
+    places = {place for _, place in _modules_of(folder)} - {folder}
+    found = [path for place in sorted(places) if place.is_dir() for path in place.iterdir()]
     return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
 
 
@@ -168,9 +148,9 @@ def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
 
     Raises InputError, naming the file, for what is missing or damaged and for what is not computed here.
     """
-    if not is_sentence_folder(folder):
-        return None
     modules = _modules_of(folder)
+    if not modules:
+        return None
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) & {"Transformer", "Pooling"}:
         raise InputError(
@@ -190,16 +170,10 @@ def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
         inside = cut
     length, lower_case = _read_transformer(encoder)
     settings = EmbeddingSettings(
-        pooling="+".join(names),
-        dim=inside,
-        dims=(inside,),
-        max_seq_len=length,
-        temperature=USUAL_TEMPERATURE,
-        steps=tuple(steps),
-        lower_case=lower_case,
-        includes_prompt=includes_prompt,
-        **stated,
-    )
+        pooling="+".join(names), dim=inside, dims=(inside,), max_seq_len=length,
+        temperature=USUAL_TEMPERATURE, steps=tuple(steps), lower_case=lower_case,
+        includes_prompt=includes_prompt, **stated,
+    )  # fmt: skip
     dense = tuple(place for kind, place in modules if kind == "Dense")
     return SentenceFolder(folder, width, dense, settings)
 
@@ -216,19 +190,22 @@ def settings_of_folder(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSetti
     if own is None:
         return theirs
     for key in ("pooling", "dim", "max_seq_len", "steps", "prompts", "default_prompt", "similarity"):
-        told, other = getattr(own, key), getattr(theirs, key)
+        ours, other = getattr(own, key), getattr(theirs, key)
         if key == "prompts":  # the library writes empty ones for query and document
-            told, other = full_prompts(own), full_prompts(theirs)
-        if told != other:
+            ours, other = full_prompts(own), full_prompts(theirs)
+        if ours != other:
             raise InputError(
-                f"{folder}: {key} is {told} in {EMBEDDING} and {other} in {MODULES} and its files; remove "
+                f"{folder}: {key} is {ours} in {EMBEDDING} and {other} in {MODULES} and its files; remove "
                 f"{EMBEDDING} if the model was changed with sentence-transformers, or else {MODULES}"
             )
     return own
 
 
 def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
+    """Return (kind, its folder) of each module of a folder of sentence-transformers; none of another."""
     path = folder / MODULES
+    if not is_sentence_folder(folder):
+        return []
     try:
         found = parse_json(read_regular(path, MOST_BYTES))
     except FileRefusedError as error:
@@ -243,14 +220,14 @@ def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
         kind, place = one.get("type"), one.get("path")
         if not isinstance(place, str) or Path(place).is_absolute() or ".." in Path(place).parts:
             raise InputError(f"{path}: path is {shown(place)}, which is no folder in it; {CURE}")
-        named = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
-        is_theirs = named[0].split(".")[0] == "sentence_transformers"
-        if not is_theirs or named[2] not in KINDS:
+        library, _, name = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
+        is_theirs = library.split(".")[0] == "sentence_transformers"
+        if not is_theirs or name not in KINDS:
             raise InputError(
-                f"{path}: the module {shown(named[2] if is_theirs else kind)} is not computed here, only "
+                f"{path}: the module {shown(name if is_theirs else kind)} is not computed here, only "
                 f"{', '.join(KINDS)} of sentence-transformers; take another model"
             )
-        modules.append((named[2], folder / place))
+        modules.append((name, folder / place))
     return modules
 
 
@@ -281,10 +258,7 @@ def _read_pooling(place: Path) -> Tuple[int, List[str], bool]:
     names = [POOLINGS[mode] for mode in modes]
     if bad_poolings(names):
         raise InputError(f"{place / CONFIG}: {bad_poolings(names)}; {CURE}")
-    includes = found.get("include_prompt", True)
-    if not isinstance(includes, bool):
-        raise InputError(f"{place / CONFIG}: include_prompt is {shown(includes)}; write true or false")
-    return width, names, includes
+    return width, names, flag_in(found, "include_prompt", True, place / CONFIG)
 
 
 def _read_step(kind: str, place: Path, inside: int) -> Step:
@@ -298,8 +272,8 @@ def _read_step(kind: str, place: Path, inside: int) -> Step:
             )
     if not is_dense:
         return NORMALIZE
-    named = found.get("activation_function", ACTIVATIONS["tanh"])
-    short = {name.rpartition(".")[2]: own for own, name in ACTIVATIONS.items()}
+    named = found.get("activation_function", ACTIVATION_PATHS["tanh"])
+    short = {name.rpartition(".")[2]: own for own, name in ACTIVATION_PATHS.items()}
     parts = named.split(".") if isinstance(named, str) else [""]
     if parts[0] != "torch" or parts[-1] not in short:
         raise InputError(
@@ -339,10 +313,7 @@ def _read_transformer(place: Path) -> Tuple[int, bool]:
         raise InputError(
             f"{path}: max_seq_length is {shown(length)}, and a text has {SHORTEST_TEXT} or more; {CURE}"
         )
-    lower_case = found.get("do_lower_case", False)
-    if not isinstance(lower_case, bool):
-        raise InputError(f"{path}: do_lower_case is {shown(lower_case)}; write true or false")
-    return int(length or 0), lower_case
+    return int(length or 0), flag_in(found, "do_lower_case", False, path)
 
 
 def _read_settings(folder: Path) -> Tuple[Optional[int], Dict[str, Any]]:
@@ -355,9 +326,8 @@ def _read_settings(folder: Path) -> Tuple[Optional[int], Dict[str, Any]]:
             f"{path}: it is a {shown(made_as)}, which makes no vectors of texts; take another model"
         )
     prompts = found.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(
-        isinstance(text, (str, type(None))) for text in prompts.values()
-    ):
+    texts = prompts.values() if isinstance(prompts, dict) else [0]
+    if not all(isinstance(text, (str, type(None))) for text in texts):
         raise InputError(f"{path}: prompts is {shown(prompts)}; write texts under their names")
     default = found.get("default_prompt_name") or ""
     if default not in ("", "query", "document", *prompts):  # those two exist, empty, in every model
@@ -402,8 +372,8 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
     returns them. The names are those of version 3, which every later one reads. The prompt of passages stands
     under "document" as well: version 6 looks for no other name while that one is there.
     """
-    modules: List[Dict[str, object]] = []
-    for number, place in enumerate(["", *_module_folders(settings)]):
+    places, modules = _module_folders(settings), []
+    for number, place in enumerate(["", *places]):
         kind = f"sentence_transformers.models.{place.rpartition('_')[2] or 'Transformer'}"
         modules.append({"idx": number, "name": str(number), "path": place, "type": kind})
         (folder / place).mkdir(exist_ok=not place)
@@ -414,14 +384,18 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
     if in_order != settings.poolings:  # an order of its own, which only version 6 reads
         theirs = {own: name for name, own in POOLINGS.items()}
         pooling = {"embedding_dimension": width, "pooling_mode": [theirs[name] for name in settings.poolings]}
-    places = _module_folders(settings)
     write_json(folder / places[0] / CONFIG, {**pooling, "include_prompt": settings.includes_prompt})
     inside, number = width * len(settings.poolings), 0
     for place, step in zip(places[1:], settings.steps):
         if step.kind == "dense":
             begins = f"{DENSE}{number}."
             own = {name[len(begins) :]: arrays[name].T for name in arrays if name.startswith(begins)}
-            _write_dense(folder / place, step, inside, own)
+            write_for_torch(folder / place / DENSE_WEIGHTS[0], own)
+            sizes = {"in_features": inside, "out_features": step.width, "bias": step.bias}
+            dense = {**sizes, "activation_function": ACTIVATION_PATHS[step.activation]}
+            write_json(
+                folder / place / CONFIG, {**dense, **({"use_residual": True} if step.residual else {})}
+            )
             inside, number = step.width, number + 1
     length = {"max_seq_length": settings.max_seq_len, "do_lower_case": settings.lower_case}
     write_json(folder / OF_TRANSFORMER[0], length)
@@ -436,14 +410,3 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
     }
     write_json(folder / SETTINGS, {**stated, "truncate_dim": cut[0]} if cut else stated)
     (folder / EMBEDDING).write_text(settings.to_json(), encoding="utf-8")
-
-
-def _write_dense(folder: Path, step: Step, width: int, arrays: Arrays) -> None:
-    stated = {
-        "in_features": width,
-        "out_features": step.width,
-        "bias": step.bias,
-        "activation_function": ACTIVATIONS[step.activation],
-    }
-    write_json(folder / CONFIG, {**stated, "use_residual": True} if step.residual else stated)
-    write_for_torch(folder / DENSE_WEIGHTS[0], arrays)

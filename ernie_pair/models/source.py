@@ -8,7 +8,6 @@ tokenizer.json, tokenizer_config.json, vocab.txt of word pieces    of a publishe
 
 import logging
 import os
-import shutil
 import unicodedata
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -36,18 +35,19 @@ from data_tools.text.folder_tokenizer import (
 )
 from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece, read_tokens
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
-from ernie_pair.checkpoint.run_folder import best_of
-from ernie_pair.models.hugging_face.counterparts import unsupported_type
+from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LAST, best_of
+from ernie_pair.models.hugging_face.counterparts import DECODER, unsupported_type
 from ernie_pair.models.hugging_face.folders import (
     UNUSED,
     build_fast_tokenizer,
     find_their_weights,
+    from_their_config,
     is_their_file,
     read_their_weights,
     weight_files,
+    with_cross_encoder,
     write_weights,
 )
-from ernie_pair.models.hugging_face.settings import from_their_config, with_cross_encoder
 from ernie_pair.models.sentence_transformers import MODULES, encoder_folder_of, files_of_modules
 from ernie_pair.models.spec import (
     CONFIG,
@@ -69,9 +69,25 @@ from ernie_pair.models.spec import (
     tokenizer_class_of,
     tokenizer_json,
 )
+from ernie_pair.weights.parameter_names import ORDER_HEAD, TOKEN_HEAD
 from ernie_pair.weights.weight_files import Arrays, read_weights
 
 NO_LENGTH = int(1e30)  # what transformers writes where a tokenizer has no longest text
+CURE = "copy the model's folder again"
+NUM_STRINGS = 2000
+WEIGHT_FILES = (
+    "model_state.pdparams", "model.safetensors", "static_vars.safetensors",
+    "static_vars.pdparams", "static_vars", "params",  # the recipe's, and ERNIE's own releases
+)  # fmt: skip
+OF_EXPORTED = ("export.json", "model.onnx")  # every exported model has one of them
+RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
+# The recipe's spelling of the name that PaddleNLP knows.
+ALIASES = {"ERNIE 1.0": "ernie-1.0"}
+SENTENCE_PIECE = ("ernie-tiny",)  # of a family that otherwise reads word pieces
+NAME_FAMILY = "pass --model_type, or write model_type there"
+GELU_NEW = "gelu_new"  # of transformers; PaddleNLP has it under no name
+
+logger = logging.getLogger(__name__)
 
 
 def read_tokenizer(vocab_file: Path, spec: ModelSpec) -> AnyTokenizer:
@@ -94,13 +110,11 @@ def tokenizer_files(vocab_file: Path, spec: ModelSpec, max_seq_len: int = 0) -> 
         return {VOCAB: own_vocabulary(vocab_file, spec), TOKENIZER: json_bytes(settings)}
     tokenizer = open_folder_tokenizer(vocab_file, spec.family)
     found = read_settings(vocab_file.parent, spec.family)
-    kept = {key: found[key] for key in KEPT if key in found}
-    settings = {**kept, "model_max_length": max_seq_len} if max_seq_len else kept
+    settings = {key: found[key] for key in KEPT if key in found}
+    settings.update({"model_max_length": max_seq_len} if max_seq_len else {})
     is_json = vocab_file.name == FAST_TOKENIZER
-    files = {
-        FAST_TOKENIZER: vocab_file.read_bytes() if is_json else tokenizer.to_json().encode(),
-        TOKENIZER: json_bytes(settings),
-    }
+    rule = vocab_file.read_bytes() if is_json else tokenizer.to_json().encode()
+    files = {FAST_TOKENIZER: rule, TOKENIZER: json_bytes(settings)}
     if tokenizer.is_word_piece:
         files[VOCAB] = "".join(f"{token}\n" for token in tokenizer.tokens).encode()
     return files
@@ -140,23 +154,18 @@ def own_vocabulary(vocab_file: Path, spec: ModelSpec) -> bytes:
 def copy_tokenizer(vocab_file: Path, spec: ModelSpec, folder: Path) -> None:
     """Write the files of a model's tokenizer into another folder, unchanged where ERNIE's rule holds."""
     if spec.tokenizer.is_folders:
-        for name, content in tokenizer_files(vocab_file, spec, spec.trained_length).items():
-            (folder / name).write_bytes(content)
-        return
-    for name in (VOCAB, TOKENIZER):
-        beside = vocab_file if name == VOCAB else vocab_file.parent / name
-        if beside.is_file():
-            shutil.copyfile(beside, folder / name)
-
-
-CURE = "copy the model's folder again"
-NUM_STRINGS = 2000
+        files = tokenizer_files(vocab_file, spec, spec.trained_length)
+    else:
+        sources = {VOCAB: vocab_file, TOKENIZER: vocab_file.parent / TOKENIZER}
+        files = {name: path.read_bytes() for name, path in sources.items() if path.is_file()}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def refuse_other_vocabulary(tokenizer_file: Path, vocab_file: Path, spec: ModelSpec) -> None:
     """Raise InputError when a vocab.txt beside a tokenizer.json has other tokens for its ids."""
-    tokens, held = read_tokens(vocab_file), read_tokenizer(tokenizer_file, spec).vocab
-    for token, index in held.items():
+    tokens, vocab = read_tokens(vocab_file), read_tokenizer(tokenizer_file, spec).vocab
+    for token, index in vocab.items():
         if index < len(tokens) and tokens[index] != token and not token.startswith(UNUSED):
             raise InputError(
                 f"{tokenizer_file}: token {index} is {shown(token)}, and not in {VOCAB}, which has "
@@ -186,23 +195,6 @@ def refuse_other_cutting(folder: Path, lower_case: bool) -> None:
             raise InputError(
                 f"{path}: it cuts {shown(text)} into other tokens than {VOCAB} does by ERNIE's rule; {CURE}"
             )
-
-
-# fmt: off
-WEIGHT_FILES = (
-    "model_state.pdparams", "model.safetensors", "static_vars.safetensors",
-    "static_vars.pdparams", "static_vars", "params",  # the recipe's, and ERNIE's own releases
-)
-# fmt: on
-OF_EXPORTED = ("export.json", "model.onnx")  # every exported model has one of them
-RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
-# The recipe's spelling of the name that PaddleNLP knows.
-ALIASES = {"ERNIE 1.0": "ernie-1.0"}
-SENTENCE_PIECE = ("ernie-tiny",)  # of a family that otherwise reads word pieces
-
-NAME_FAMILY = "pass --model_type, or write model_type there"
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -285,12 +277,11 @@ def refuse_cased(source: ModelSource) -> None:
 
 def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:
     folder = encoder_folder_of(model_folder_of(folder))
-    config = find_config(folder)
+    config, vocab_file = find_config(folder), find_tokenizer(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
         return _open_recipes_checkpoint(folder, family, from_scratch)
     if config is not None:
         refuse_unsupported(config)
-    vocab_file = find_tokenizer(folder)
     missing = [CONFIG] * (config is None) + [VOCAB] * (not vocab_file.is_file())
     if config is None or missing:
         cure = f"; a model folder holds {CONFIG}, and {VOCAB} or {FAST_TOKENIZER}"
@@ -303,13 +294,15 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
                 f"{folder} holds an exported model, which has no weights to load; give the trained one that "
                 "it was made from: the OUT of a training run, or OUT/best"
             )
-        is_training = from_scratch is not None
-        other = "start from random weights: --from_scratch true" if is_training else "give another model"
+        other = (
+            "give another model" if from_scratch is None else "start from random weights: --from_scratch true"
+        )
         raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or {other}")
-    is_theirs = is_their_config(read_config(config))  # decides where there are no weights
+    content = read_config(config)
+    is_theirs = is_their_config(content)  # decides where there are no weights
     is_theirs = is_theirs if weights is None else is_their_file(weights, is_theirs)
     weights = None if from_scratch else weights
-    is_own = cuts_by_own_rule(folder, read_config(config), is_theirs)
+    is_own = cuts_by_own_rule(folder, content, is_theirs)
     vocab_file = folder / VOCAB if is_own else vocab_file
     _refuse_damage(folder, config, vocab_file, weights)
 
@@ -362,7 +355,7 @@ def model_folder_of(given: Path) -> Path:
     best = best_of(given)
     if best is not None:
         return best
-    is_run = any((given / name).is_dir() for name in ("model_last", "checkpoints"))
+    is_run = any((given / name).is_dir() for name in (LAST, CHECKPOINTS))
     return _newest_of_run(given) if is_run else given
 
 
@@ -397,15 +390,14 @@ def find_weights(folder: Path) -> Optional[Path]:
 
 
 def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
-    if (folder / MANIFEST).is_file():
-        checkpoint = Checkpoint(folder)
-        for file in files:
-            if file is not None:
-                checkpoint.read(file.name)
+    checkpoint = Checkpoint(folder) if (folder / MANIFEST).is_file() else None
+    for file in files:
+        if checkpoint is not None and file is not None:
+            checkpoint.read(file.name)
 
 
 def _newest_of_run(output_dir: Path) -> Path:
-    steps = sorted((output_dir / "checkpoints").glob("step_*"), reverse=True)
+    steps = sorted((output_dir / CHECKPOINTS).glob("step_*"), reverse=True)
     for step in steps:
         try:
             Checkpoint(step).verify()
@@ -414,7 +406,7 @@ def _newest_of_run(output_dir: Path) -> Path:
             logger.warning("%s; the checkpoint before it is taken", error.message)
     if steps:
         raise CheckpointError(f"no usable checkpoint in {output_dir}; give another model")
-    return output_dir / "model_last"
+    return output_dir / LAST
 
 
 def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:
@@ -492,11 +484,6 @@ def _download(name: str, address: str) -> Path:
     return Path(path)
 
 
-TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
-GELU_NEW = "gelu_new"  # of transformers; PaddleNLP has it under no name
-DECODER = "cls.predictions.decoder"
-
-
 def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> None:
     """Write config.json, the files of the tokenizer and model_state.pdparams into ``folder``.
 
@@ -511,7 +498,7 @@ def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> No
         copy_tokenizer(source.vocab_file, source.spec, folder)
     else:
         tokenizer = {"do_lower_case": True, "tokenizer_class": f"{FAMILIES[family]}Tokenizer"}
-        write_json(folder / "tokenizer_config.json", tokenizer)
+        write_json(folder / TOKENIZER, tokenizer)
         (folder / VOCAB).write_bytes(own_vocabulary(source.vocab_file, source.spec))
     arrays = dict(weights)
     if any(name.startswith(DECODER) for name in arrays):

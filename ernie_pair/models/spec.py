@@ -26,7 +26,6 @@ EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; se
 LAYER_CLASS = "layer_class"  # module:Class of a layer of the user's own; see networks.plain_model
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 # The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
-# fmt: off
 FAMILIES = {
     "ernie": "Ernie", "ernie_gram": "ErnieGram", "bert": "Bert", "roberta": "Roberta",
     "xlm_roberta": "Roberta",  # the same classes; its own names and defaults in transformers
@@ -34,8 +33,46 @@ FAMILIES = {
     "ppminilm": "PPMiniLM", "tinybert": "TinyBert", "albert": "Albert", "skep": "Skep",
     "megatronbert": "MegatronBert", "mobilebert": "MobileBert", "squeezebert": "SqueezeBert",
     "distilbert": "DistilBert",
-}
-# fmt: on
+}  # fmt: skip
+SHORTEST_PAIR = 5  # tokens: [CLS] a [SEP] b [SEP]
+SIZES = {  # whole numbers: the least, the most
+    "vocab_size": (1, 10**7), "hidden_size": (1, 10**5), "embedding_size": (1, 10**5),
+    "num_hidden_layers": (1, 1000), "num_attention_heads": (1, 1000), "intermediate_size": (1, 10**6),
+    "max_position_embeddings": (SHORTEST_PAIR, 10**6), "type_vocab_size": (0, 1000),
+    "task_type_vocab_size": (0, 1000), "pad_token_id": (0, 10**7 - 1),
+    "num_labels": (1, 10**5), "num_classes": (1, 10**5),
+}  # fmt: skip
+TASKS = 3  # PaddleNLP's task_type_vocab_size where a config.json has none
+DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_dropout_prob",
+    "dropout", "attention_dropout",
+)  # fmt: skip
+SMALL_NUMBERS = ("initializer_range", "layer_norm_eps", EPSILON)  # from 0 to 1
+TEXTS = ("model_type", "hidden_act", "pool_act", "pooling", "model_class", "problem_type")
+MOST_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
+LONGEST_CLASS_NUMBER = 9  # digits
+# What PaddleNLP and Paddle raise for a configuration that they can make nothing of.
+NO_MODEL = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+TOKENIZER = "tokenizer_config.json"
+# Settings of PaddleNLP's tokenizers under which words are cut in a way that is not ours.
+OTHER_WAYS = {
+    "use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False,
+    "tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer",
+}  # fmt: skip
+POOLINGS = ("cls", "mean")
+USUAL_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
+# PaddleNLP's own defaults, for what a config.json leaves out.
+DEFAULTS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "pad_token_id": 0}
+INNER_SIZE, POSITIONS = 3072, 512
+TOKEN_TYPES, GRAM_TOKEN_TYPES = 16, 2
+# What a checkpoint of pretraining is known by; other keys of config.json may change on resume.
+SHAPE_KEYS = (
+    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id",
+    "use_task_id", "task_id", "task_type_vocab_size",
+)  # fmt: skip
 
 
 def json_bytes(value: object) -> bytes:
@@ -50,10 +87,8 @@ def family_in(config: Mapping[str, Any]) -> str:
     if config.get("model_type") in list(FAMILIES):  # which may be anything in a file
         return config["model_type"]
     named = architecture_in(config)  # ErnieForPretraining is Ernie's, ErnieMModel is not
-    of_name = (
-        family for family, begins in FAMILIES.items() if named.startswith((f"{begins}Model", f"{begins}For"))
-    )
-    return next(of_name, "")
+    begins = {family: (f"{start}Model", f"{start}For") for family, start in FAMILIES.items()}
+    return next((family for family in FAMILIES if named.startswith(begins[family])), "")
 
 
 def refuse_unsupported(config_file: Path) -> None:
@@ -112,33 +147,6 @@ def read_config(path: Path) -> Dict[str, Any]:
     return config
 
 
-SHORTEST_PAIR = 5  # tokens: [CLS] a [SEP] b [SEP]
-# fmt: off
-SIZES = {  # whole numbers: the least, the most
-    "vocab_size": (1, 10**7), "hidden_size": (1, 10**5), "embedding_size": (1, 10**5),
-    "num_hidden_layers": (1, 1000), "num_attention_heads": (1, 1000), "intermediate_size": (1, 10**6),
-    "max_position_embeddings": (SHORTEST_PAIR, 10**6), "type_vocab_size": (0, 1000),
-    "task_type_vocab_size": (0, 1000), "pad_token_id": (0, 10**7 - 1),
-    "num_labels": (1, 10**5), "num_classes": (1, 10**5),
-}
-TASKS = 3  # PaddleNLP's task_type_vocab_size where a config.json has none
-DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_dropout_prob",
-    "dropout", "attention_dropout",
-)
-# fmt: on
-SMALL_NUMBERS = ("initializer_range", "layer_norm_eps", EPSILON)  # from 0 to 1
-TEXTS = ("model_type", "hidden_act", "pool_act", "pooling", "model_class", "problem_type")
-MOST_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
-LONGEST_CLASS_NUMBER = 9  # digits
-# What PaddleNLP and Paddle raise for a configuration that they can make nothing of.
-# fmt: off
-NO_MODEL = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
-)
-# fmt: on
-
-
 def check_config(config: Mapping[str, Any], where: str) -> None:
     """Raise InputError naming ``where``, the first wrong key, its value and what it takes.
 
@@ -160,9 +168,9 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
             f"task_type_vocab_size {tasks}; correct one of them"
         )
     # About how many numbers the model has, with PaddleNLP's sizes in place of what is left out.
-    width, layers = int(config.get("hidden_size", 768)), config.get("num_hidden_layers", 12)
-    tables = config["vocab_size"] + config.get("max_position_embeddings", 512)
-    of_layer = 4 * width**2 + 2 * width * config.get("intermediate_size", 3072)
+    width, layers = ({**DEFAULTS, **config}[key] for key in ("hidden_size", "num_hidden_layers"))
+    tables = config["vocab_size"] + config.get("max_position_embeddings", POSITIONS)
+    of_layer = 4 * width**2 + 2 * width * config.get("intermediate_size", INNER_SIZE)
     count = tables * width + layers * of_layer
     if count > MOST_PARAMETERS:
         raise InputError(
@@ -184,7 +192,11 @@ def _problems_of(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
         (["label_range"], is_range, "the lowest and the highest label, like [0, 5]"),
         (["score_activation"], ("sigmoid", "identity").__contains__, "sigmoid or identity"),
         (["id2label"], _are_names, 'class numbers and names, like {"0": "different", "1": "same"}'),
-        (["label2id"], _are_numbers, 'names and class numbers, like {"different": 0, "same": 1}'),
+        (
+            ["label2id"],
+            lambda value: isinstance(value, dict) and all(map(is_whole_number, value.values())),
+            'names and class numbers, like {"different": 0, "same": 1}',
+        ),
     ]
     for keys, is_sound, words in takes:
         yield from ((key, words) for key in keys if config.get(key) is not None and not is_sound(config[key]))
@@ -196,27 +208,9 @@ def _are_names(value: object) -> bool:
     )
 
 
-def _are_numbers(value: object) -> bool:
-    return isinstance(value, dict) and all(map(is_whole_number, value.values()))
-
-
 def is_range(value: Any) -> bool:
     """Return whether ``value`` is a list of a lower and a higher number."""
     return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
-
-
-TOKENIZER = "tokenizer_config.json"
-# Settings of PaddleNLP's tokenizers under which words are cut in a way that is not ours.
-# fmt: off
-OTHER_WAYS = {
-    "use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False,
-    "tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer",
-}
-# fmt: on
-_OWN_CLASSES = {
-    **dict.fromkeys(("roberta", "xlm_roberta"), "RobertaChineseTokenizer"),
-    "albert": "AlbertChineseTokenizer",
-}
 
 
 class TokenizerSettings(NamedTuple):
@@ -246,9 +240,7 @@ def parse_tokenizer(settings: Mapping[str, Any], where: str, is_folders: bool = 
 
     Raises InputError naming ``where`` for a wrong value, and for another way of cutting text than ERNIE's.
     """
-    lower_case = settings.get("do_lower_case", True)
-    if not isinstance(lower_case, bool):
-        raise InputError(f"{where}: do_lower_case is {shown(lower_case)}; write true or false")
+    lower_case = flag_in(settings, "do_lower_case", True, where)
     others = [key for key, value in OTHER_WAYS.items() if key in settings and settings[key] == value]
     if settings.get("strip_accents") not in (None, lower_case):
         others.append("strip_accents")
@@ -268,6 +260,14 @@ def parse_tokenizer(settings: Mapping[str, Any], where: str, is_folders: bool = 
     return TokenizerSettings(lower_case, known, is_folders)
 
 
+def flag_in(found: Mapping[str, Any], key: str, usual: bool, where: object) -> bool:
+    """Return the boolean under ``key`` of a JSON file, ``usual`` where it is left out. Raises InputError."""
+    value = found.get(key, usual)
+    if not isinstance(value, bool):
+        raise InputError(f"{where}: {key} is {shown(value)}; write true or false")
+    return value
+
+
 def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str, Any]:
     """Return the content of tokenizer_config.json; ``max_seq_len`` 0 is left out."""
     settings = {"tokenizer_class": tokenizer_class_of(family), "do_lower_case": lower_case}
@@ -276,24 +276,8 @@ def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str,
 
 def tokenizer_class_of(family: str) -> str:
     """Return PaddleNLP's tokenizer of word pieces; without a family ERNIE's, whose rule is ours."""
-    return _OWN_CLASSES.get(family, f"{FAMILIES[family or 'ernie']}Tokenizer")
-
-
-POOLINGS = ("cls", "mean")
-USUAL_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
-# PaddleNLP's own defaults, for what a config.json leaves out.
-DEFAULTS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "pad_token_id": 0}
-INNER_SIZE = 3072
-POSITIONS = 512
-TOKEN_TYPES, GRAM_TOKEN_TYPES = 16, 2
-# What a checkpoint of pretraining is known by; other keys of config.json may change on resume.
-# fmt: off
-SHAPE_KEYS = (
-    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-    "intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id",
-    "use_task_id", "task_id", "task_type_vocab_size",
-)
-# fmt: on
+    chinese = "Chinese" if family in ("roberta", "xlm_roberta", "albert") else ""
+    return f"{FAMILIES[family or 'ernie']}{chinese}Tokenizer"
 
 
 @dataclass(frozen=True)
@@ -371,8 +355,8 @@ class ModelSpec:
     @property
     def inference_length(self) -> int:
         """Return the tokens per pair that a trained model is asked with where nobody says otherwise."""
-        told = self.trained_length
-        return told if 0 < told <= self.max_positions else min(USUAL_LENGTH, self.max_positions)
+        length = self.trained_length
+        return length if 0 < length <= self.max_positions else min(USUAL_LENGTH, self.max_positions)
 
     @property
     def shape(self) -> Dict[str, Any]:
@@ -459,19 +443,10 @@ def _spec_of(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -
         raise InputError(f"{where}: pooling is {shown(pooling)}; write one of {', '.join(POOLINGS)}")
     types = GRAM_TOKEN_TYPES if family == "ernie_gram" else TOKEN_TYPES
     return ModelSpec(
-        family=family,
+        family=family, vocab_size=config["vocab_size"], hidden_size=sizes["hidden_size"],
         unknown_family="" if family else str(config.get("model_type") or architecture_in(config)),
-        vocab_size=config["vocab_size"],
-        hidden_size=sizes["hidden_size"],
-        embedding_size=config.get("embedding_size"),
-        num_layers=sizes["num_hidden_layers"],
-        num_heads=sizes["num_attention_heads"],
-        max_positions=positions,
-        token_types=config.get("type_vocab_size", types),
-        pad_id=pad_id,
-        pooling=pooling,
-        hidden_dropout=config.get("hidden_dropout_prob"),
-        classifier_dropout=config.get("classifier_dropout"),
-        tokenizer=tokenizer,
-        config=config,
-    )
+        embedding_size=config.get("embedding_size"), num_layers=sizes["num_hidden_layers"],
+        num_heads=sizes["num_attention_heads"], max_positions=positions, pad_id=pad_id, pooling=pooling,
+        token_types=config.get("type_vocab_size", types), hidden_dropout=config.get("hidden_dropout_prob"),
+        classifier_dropout=config.get("classifier_dropout"), tokenizer=tokenizer, config=config,
+    )  # fmt: skip

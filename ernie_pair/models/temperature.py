@@ -11,7 +11,6 @@ the pairs scored as ``symmetric`` says, see `pair_symmetry`, and hold for no oth
 absent: older files hold the temperature alone.
 """
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -21,10 +20,17 @@ import numpy as np
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object
+from ernie_pair.models.spec import json_bytes
 
 SYMMETRIES = ("none", "average")
 
 Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+CALIBRATION = "calibration.json"
+LARGEST = 1e6  # what is above it is no temperature that anything was fitted to
+CURE = (
+    "remove it, or make it again: ernie-pair evaluate --calibrate_on FILE --save_temperature true "
+    "--save_threshold true"
+)
 
 
 def score_pairs(score: Score, left: Sequence[str], right: Sequence[str], symmetric: str) -> np.ndarray:
@@ -36,8 +42,7 @@ def score_pairs(score: Score, left: Sequence[str], right: Sequence[str], symmetr
 
 def both_orders(left: Sequence[str], right: Sequence[str]) -> Tuple[List[str], List[str]]:
     """Return left and right texts of 2N pairs: each pair with its smaller text first, then all exchanged."""
-    smaller = [min(pair) for pair in zip(left, right)]
-    larger = [max(pair) for pair in zip(left, right)]
+    smaller, larger = list(map(min, left, right)), list(map(max, left, right))
     return smaller + larger, larger + smaller
 
 
@@ -45,14 +50,6 @@ def mean_of_orders(logits: np.ndarray) -> np.ndarray:
     """Return the mean of the two orders: logits float32 [2N, C] of ``both_orders`` to float32 [N, C]."""
     smaller_first, larger_first = np.split(logits, 2)
     return (smaller_first + larger_first) / 2
-
-
-CALIBRATION = "calibration.json"
-LARGEST = 1e6  # what is above it is no temperature that anything was fitted to
-CURE = (
-    "remove it, or make it again: ernie-pair evaluate --calibrate_on FILE --save_temperature true "
-    "--save_threshold true"
-)
 
 
 @dataclass(frozen=True)
@@ -104,25 +101,23 @@ def read_calibration(folder: Path, num_classes: int) -> Calibration:
     if not path.exists():
         return Calibration()
     found = read_json_object(path, CURE)
-    calibration = Calibration(**{key: found[key] for key in Calibration.__dataclass_fields__ if key in found})
-    threshold = calibration.threshold
-    texts = [getattr(calibration, key) for key in ("fitted_on", "fitted_on_sha256", "tuned_on")]
-    texts += [calibration.tuned_on_sha256, calibration.tuned_for]
-    counts = [rows for rows in (calibration.rows, calibration.tuned_rows) if rows is not None]
+    c = Calibration(**{key: found[key] for key in Calibration.__dataclass_fields__ if key in found})
+    texts = [c.fitted_on, c.fitted_on_sha256, c.tuned_on, c.tuned_on_sha256, c.tuned_for]
+    counts = [rows for rows in (c.rows, c.tuned_rows) if rows is not None]
+    is_one = c.temperature == 1.0
     reasons = {
-        "no temperature above 0": is_temperature(calibration.temperature),
-        "a temperature, which a model without classes cannot have,": num_classes > 1
-        or calibration.temperature == 1.0,
-        "a threshold that is not between 0 and 1": threshold is None or is_threshold(threshold),
-        f"a threshold, which {num_classes} classes cannot have,": threshold is None or num_classes == 2,
-        f"a symmetric that is not one of {', '.join(SYMMETRIES)}": calibration.symmetric in SYMMETRIES,
+        "no temperature above 0": is_temperature(c.temperature),
+        "a temperature, which a model without classes cannot have,": num_classes > 1 or is_one,
+        "a threshold that is not between 0 and 1": c.threshold is None or is_threshold(c.threshold),
+        f"a threshold, which {num_classes} classes cannot have,": c.threshold is None or num_classes == 2,
+        f"a symmetric that is not one of {', '.join(SYMMETRIES)}": c.symmetric in SYMMETRIES,
         "a file name or hash that is not a text": is_texts(texts),
         "a row count that is not a whole number": all(is_whole_number(rows, 0) for rows in counts),
     }
     for reason, is_sound in reasons.items():
         if not is_sound:
             raise InputError(f"{path}: {reason} in it; {CURE}")
-    return calibration
+    return c
 
 
 def is_temperature(value: Any) -> bool:
@@ -143,14 +138,13 @@ def write_calibration(folder: Path, calibration: Calibration) -> None:
 
 def calibration_bytes(calibration: Calibration) -> bytes:
     """Return the content of a calibration.json."""
-    content = {name: value for name, value in asdict(calibration).items() if value not in ("", None)}
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+    return json_bytes({name: value for name, value in asdict(calibration).items() if value not in ("", None)})
 
 
 def describe_decision(threshold: Optional[float], is_saved: bool, symmetric: str) -> str:
     """Return a line on how classes are chosen."""
-    source = "the model's own threshold" if is_saved else "--threshold"
-    by_threshold = "class 1 if its probability is {:.4f} or more ({})"
-    chosen = "its most probable class" if threshold is None else by_threshold.format(threshold, source)
+    chosen, source = "its most probable class", "the model's own threshold" if is_saved else "--threshold"
+    if threshold is not None:
+        chosen = f"class 1 if its probability is {threshold:.4f} or more ({source})"
     order = "in their given order" if symmetric == "none" else "in both orders, of which the mean counts"
     return f"each pair gets {chosen}; its two texts are scored {order}"

@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from data_tools.files.errors import InputError
 from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
-from ernie_pair.inference.scores import best_places, refuse_unrankable
+from ernie_pair.inference.scores import best_places, refuse_unrankable, unit_of
 from ernie_pair.search.searcher import TextRecall, rerank
 from ernie_pair.serve.batcher import Batching, BusyError, MicroBatcher, answer_function
 from ernie_pair.serve.documentation import POST_DOCUMENTATION, ROUTE_DOCUMENTATION
@@ -226,7 +226,8 @@ class Service:
         assert self.texts is not None  # otherwise there is no such route
         query, top_k, threshold = question
         try:
-            self.predictor.exported.score_unit.refuse_outside(threshold)
+            exported = self.predictor.exported
+            unit_of(exported.has_classes, exported.label_range).refuse_outside(threshold)
         except InputError as error:
             raise RefusedError(422, error.message.replace("--threshold", "threshold", 1)) from None
         most = self.texts.recall_k

@@ -5,16 +5,38 @@ increase in the order in which the layers were created, which is the model's own
 """
 
 import re
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Protocol, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, Mapping, Protocol, Sequence, Tuple, Union
 
 import numpy as np
 
 from data_tools.files.errors import CheckpointError
 from ernie_pair.weights.weight_files import Arrays, is_state, refuse_mismatch
 
-TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
+TOKEN_HEAD, ORDER_HEAD, NGRAM_HEAD = "cls.predictions.", "cls.seq_relationship.", "cls.ngrams."
+HEADS = ("cls.", "classifier.")
+DECODER_BIAS = "cls.predictions.decoder.bias"
 KINDS = ("embedding", "linear", "layer_norm")  # the kinds of layers in an ERNIE
 _NAME = re.compile(r"([a-z][a-z_]*)_(\d+)\.([wb])_0")
+Module = Tuple[str, Dict[str, str]]  # a layer: its kind, and w, b -> the parameter's name
+RENAMED = {"cls.predictions.decoder_weight": "cls.predictions.decoder.weight"}
+EMBEDDINGS = {
+    "word_embedding": "word_embeddings", "pos_embedding": "position_embeddings",
+    "sent_embedding": "token_type_embeddings", "task_embedding": "task_type_embeddings",
+}  # fmt: skip
+OUTSIDE_LAYERS = {
+    "pre_encoder_layer_norm": "{family}.embeddings.layer_norm", "pooled_fc": "{family}.pooler.dense",
+    "mask_lm_trans_fc": "cls.predictions.transform", "mask_lm_trans_layer_norm": "cls.predictions.layer_norm",
+    "mask_lm_out_fc": "cls.predictions.decoder", "next_sent_fc": "cls.seq_relationship",
+}  # fmt: skip
+IN_LAYERS = {
+    "multi_head_att_query_fc": "self_attn.q_proj", "multi_head_att_key_fc": "self_attn.k_proj",
+    "multi_head_att_value_fc": "self_attn.v_proj", "multi_head_att_output_fc": "self_attn.out_proj",
+    "post_att_layer_norm": "norm1", "ffn_fc_0": "linear1", "ffn_fc_1": "linear2",
+    "post_ffn_layer_norm": "norm2",
+}  # fmt: skip
+_PARTED = re.compile(r"(?:encoder_layer_(\d+)_)?(\w+?)(?:\.([wb])_0|_(scale|bias))")
+_ENDINGS = {"w": "weight", "b": "bias", "scale": "weight", "bias": "bias"}
+Prefixes = Union[str, Tuple[str, ...]]
 
 
 class Parameter(Protocol):
@@ -24,22 +46,12 @@ class Parameter(Protocol):
     shape: Sequence[int]
 
 
-class Module(NamedTuple):
-    """A layer of one kind, its number and its parameters."""
-
-    kind: str
-    number: int
-    names: Dict[str, str]  # w, b -> the parameter's name
-
-
 def is_numbered(name: str) -> bool:
     """Return whether ``name`` is one that Paddle generates, like linear_12.b_0."""
     return _NAME.fullmatch(name) is not None
 
 
-def names_by_order(
-    found: Arrays, parameters: Mapping[str, Parameter], decoder_bias: str, where: str
-) -> Arrays:
+def names_by_order(found: Arrays, parameters: Mapping[str, Parameter], where: str) -> Arrays:
     """Rename ``found`` to structured names by the order of its layers.
 
     The n-th layer of a kind in it is the n-th of that kind in the model. Some versions of PaddleNLP count
@@ -58,84 +70,51 @@ def names_by_order(
     ours = {parameter.name: name for name, parameter in reversed(list(parameters.items()))}
     theirs, decoders = [], []
     words: Tuple[int, ...] = (0, 0)  # the shape of the first embedding, that of the words
-    for module in _modules(arrays):
-        shapes = {part: arrays[name].shape for part, name in module.names.items()}
-        if module.kind == "embedding" and words == (0, 0):
+    for kind, names in _modules(arrays):
+        shapes = {part: arrays[name].shape for part, name in names.items()}
+        if kind == "embedding" and words == (0, 0):
             words = shapes["w"]
         if shapes.get("b") == words[:1] and shapes.get("w", words) == words:
-            decoders.append(module)
-        elif module.kind != "linear" or shapes != {"w": words}:
+            decoders.append(names)
+        elif kind != "linear" or shapes != {"w": words}:
             # Otherwise it is the weight of a decoder without its bias: Paddle saves it although it is tied to
             # the embedding, also for a program whose heads were removed by their names.
-            theirs.append(module)
+            theirs.append((kind, names))
     if len(decoders) > 1:
         raise CheckpointError(
             f"{where}: {len(decoders)} layers look like the decoder of {words[0]} tokens, but one is "
             "wanted; give the weights of a whole ERNIE of pretraining"
         )
-    model = [m for m in _modules(ours) if parameters[decoder_bias].name not in m.names.values()]
+    bias = parameters[DECODER_BIAS].name
+    model = [(kind, names) for kind, names in _modules(ours) if bias not in names.values()]
+    begins = [ours[next(iter(names.values()))] for _, names in model]  # a structured name of each
     missing = () if decoders else (TOKEN_HEAD,)  # of the heads, as prefixes of structured names
-    linear = [_structured(module, ours) for module in model if module.kind == "linear"]
+    linear = [name for name, (kind, _) in zip(begins, model) if kind == "linear"]
     without_order = [name for name in linear if not name.startswith((*missing, ORDER_HEAD))]
-    if sum(module.kind == "linear" for module in theirs) <= len(without_order):
+    if sum(kind == "linear" for kind, _ in theirs) <= len(without_order):
         missing = (*missing, ORDER_HEAD)
-    wanted = [m for m in model if not _structured(m, ours).startswith(missing)]
-    structured = {decoder_bias: arrays[decoders[0].names["b"]]} if decoders else {}
+    wanted = [module for name, module in zip(begins, model) if not name.startswith(missing)]
+    structured = {DECODER_BIAS: arrays[decoders[0]["b"]]} if decoders else {}
     for kind in KINDS:
-        of_theirs, of_wanted = [m for m in theirs if m.kind == kind], [m for m in wanted if m.kind == kind]
-        if [sorted(m.names) for m in of_theirs] != [sorted(m.names) for m in of_wanted]:
-            names = [name for module in of_theirs for name in module.names.values()]
-            listed = f"{names[0]} to {names[-1]}" if names else "none"
+        of_theirs, of_wanted = ([names for k, names in each if k == kind] for each in (theirs, wanted))
+        if list(map(sorted, of_theirs)) != list(map(sorted, of_wanted)):
+            listed = [name for names in of_theirs for name in names.values()]
             raise CheckpointError(
-                f"{where} holds {len(of_theirs)} layers of the kind {kind} ({listed}), but "
+                f"{where} holds {len(of_theirs)} layers of the kind {kind} "
+                f"({f'{listed[0]} to {listed[-1]}' if listed else 'none'}), but "
                 f"config.json makes {len(of_wanted)}; give weights of this config"
             )
         for one, other in zip(of_theirs, of_wanted):
-            structured.update({ours[other.names[part]]: arrays[name] for part, name in one.names.items()})
+            structured.update({ours[other[part]]: arrays[name] for part, name in one.items()})
     return structured
 
 
-def _structured(module: Module, ours: Dict[str, str]) -> str:
-    return ours[next(iter(module.names.values()))]
-
-
 def _modules(names: Iterable[str]) -> List[Module]:
-    modules: Dict[tuple, Module] = {}
+    modules: Dict[Tuple[str, int], Dict[str, str]] = {}
     for match in filter(None, map(_NAME.fullmatch, names)):
-        name, (kind, number, part) = match.group(), match.groups()
-        modules.setdefault((kind, int(number)), Module(kind, int(number), {})).names[part] = name
-    return [modules[key] for key in sorted(modules)]
-
-
-HEADS = ("cls.", "classifier.")
-DECODER_BIAS = "cls.predictions.decoder.bias"
-RENAMED = {"cls.predictions.decoder_weight": "cls.predictions.decoder.weight"}
-EMBEDDINGS = {
-    "word_embedding": "word_embeddings",
-    "pos_embedding": "position_embeddings",
-    "sent_embedding": "token_type_embeddings",
-    "task_embedding": "task_type_embeddings",
-}
-OUTSIDE_LAYERS = {
-    "pre_encoder_layer_norm": "{family}.embeddings.layer_norm",
-    "pooled_fc": "{family}.pooler.dense",
-    "mask_lm_trans_fc": "cls.predictions.transform",
-    "mask_lm_trans_layer_norm": "cls.predictions.layer_norm",
-    "mask_lm_out_fc": "cls.predictions.decoder",
-    "next_sent_fc": "cls.seq_relationship",
-}
-IN_LAYERS = {
-    "multi_head_att_query_fc": "self_attn.q_proj",
-    "multi_head_att_key_fc": "self_attn.k_proj",
-    "multi_head_att_value_fc": "self_attn.v_proj",
-    "multi_head_att_output_fc": "self_attn.out_proj",
-    "post_att_layer_norm": "norm1",
-    "ffn_fc_0": "linear1",
-    "ffn_fc_1": "linear2",
-    "post_ffn_layer_norm": "norm2",
-}
-_PARTED = re.compile(r"(?:encoder_layer_(\d+)_)?(\w+?)(?:\.([wb])_0|_(scale|bias))")
-_ENDINGS = {"w": "weight", "b": "bias", "scale": "weight", "bias": "bias"}
+        kind, number, part = match.groups()
+        modules.setdefault((kind, int(number)), {})[part] = match.group()
+    return [(kind, modules[kind, number]) for kind, number in sorted(modules)]
 
 
 def structured_names(found: Arrays, parameters: Mapping[str, Parameter], where: str) -> Arrays:
@@ -150,7 +129,7 @@ def structured_names(found: Arrays, parameters: Mapping[str, Parameter], where: 
     if "word_embedding" in found:
         return {_of_ernies_program(name, family): a for name, a in found.items() if not is_state(name)}
     if any(map(is_numbered, found)):
-        return names_by_order(found, parameters, DECODER_BIAS, where)
+        return names_by_order(found, parameters, where)
     return {RENAMED.get(name, name): array for name, array in found.items()}
 
 
@@ -169,9 +148,6 @@ def _of_ernies_program(name: str, family: str) -> str:
     return name
 
 
-Prefixes = Union[str, Tuple[str, ...]]
-
-
 def match_parameters(
     parameters: Mapping[str, Parameter],
     found: Arrays,
@@ -187,33 +163,26 @@ def match_parameters(
     names in it that start with ``may_have`` are ignored; empty: none. Returns {parameter.name:
     array}. Raises CheckpointError naming what is missing, unknown or of another shape.
     """
+    first_names = {parameter.name: name for name, parameter in reversed(list(parameters.items()))}
     chosen: Arrays = {}
-    unknown: Arrays = {}
+    compared: Arrays = {}  # under the first names, and those that no parameter has
     for name, array in found.items():
-        if name not in parameters:
-            if not (may_have and name.startswith(may_have)):
-                unknown[name] = array
-            continue
-        key = parameters[name].name
-        if key in chosen and not np.array_equal(chosen[key], array):
-            raise CheckpointError(
-                f"{where}: {name} is tied to another name but differs from it; fix the file"
-            )
-        chosen[key] = array
-    first_names: Dict[str, str] = {}
-    for name, parameter in parameters.items():
-        first_names.setdefault(parameter.name, name)
+        if name in parameters:
+            key = parameters[name].name
+            if key in chosen and not np.array_equal(chosen[key], array):
+                raise CheckpointError(
+                    f"{where}: {name} is tied to another name but differs from it; fix the file"
+                )
+            chosen[key] = compared[first_names[key]] = array
+        elif not (may_have and name.startswith(may_have)):
+            compared[name] = array
     wanted = {
         first_names[parameter.name]: tuple(parameter.shape)
         for parameter in parameters.values()
         if parameter.name in chosen or not (may_miss and first_names[parameter.name].startswith(may_miss))
     }
-    named = {first_names[key]: array for key, array in chosen.items()}
-    refuse_mismatch(wanted, {**named, **unknown}, where)
+    refuse_mismatch(wanted, compared, where)
     return chosen
-
-
-NGRAM_HEAD = "cls.ngrams."
 
 
 def without_ngram_head(arrays: Arrays) -> Arrays:

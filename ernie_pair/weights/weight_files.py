@@ -20,51 +20,45 @@ import stat
 import struct
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
 from data_tools.files.errors import CheckpointError
 
 ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy.core.multiarray", "scalar"),
-    ("numpy._core.multiarray", "scalar"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
-    ("collections", "OrderedDict"),
-}
+    ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"),
+    ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"), ("collections", "OrderedDict"),
+}  # fmt: skip
 MOST_ITEMS = 10_000  # in the arguments of a constructor, including nested ones
 PLAIN_KEYS = (str, bytes, int)  # their hash is not recursive
 PLAIN_VALUES = (np.ndarray, np.generic, bool, int, float)
+# Paddle's VarType numbers; bfloat16 (22) is kept as its two bytes, as in Paddle's pickles.
+KINDS = {1: "<i2", 2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8", 20: "u1", 21: "i1", 22: "<u2"}
+LONGEST_DESCRIPTION, MOST_DIMENSIONS = 1024, 16
+_HEADER = struct.Struct("<IQIi")
+BFLOAT16 = np.dtype(np.uint16)
+_EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
+Arrays = Dict[str, np.ndarray]
+# The two names under which Paddle keeps its own notes beside the arrays.
+NOTES = ("StructuredToParameterName@@", "UnpackBigParamInfor@@")
+# In the order of a file; bfloat16 is read as its bits.
+SAFETENSORS_TYPES = {
+    "U64": "<u8", "I64": "<i8", "F64": "<f8", "F32": "<f4", "U32": "<u4", "I32": "<i4", "BF16": "<u2",
+    "F16": "<f2", "U16": "<u2", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
+}  # fmt: skip
+NAMES_OF_TYPES = {np.dtype(kind): name for name, kind in SAFETENSORS_TYPES.items() if name != "BF16"}
+ALIGNMENT = 8
+WIDE = np.dtype(np.float32)
+# What Paddle keeps beside the parameters: AdamW's state, and the scalars of schedule and loss scale.
+_STATE = re.compile(
+    r".+_(moment[12]|beta[12]_pow_acc|fp32_master)_\d+"
+    r"|(learning_rate|loss_scaling|num_good_steps|num_bad_steps|create_global_var|gradient_merge\w*)_\d+"
+    r"|.+@GRAD.*|@\w+@"
+)
 
-
-def load_plain_pickle(content: bytes) -> Dict[str, Any]:
-    """Return the dictionary that is pickled in ``content``.
-
-    Raises CheckpointError if it asks for more than arrays need, any other exception if it is damaged.
-    """
-    loaded = PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
-    if not isinstance(loaded, dict):
-        raise CheckpointError(f"it holds a {type(loaded).__name__}, not named arrays")
-    return loaded
-
-
-def as_arrays(values: Dict[str, Any], most_bytes: int) -> Dict[str, np.ndarray]:
-    """Return ``values`` as arrays of at most ``most_bytes`` together, shared ones counted once.
-
-    Raises CheckpointError naming a value that is not an array of numbers.
-    """
-    for name, value in values.items():
-        if not isinstance(value, PLAIN_VALUES) or np.asarray(value).dtype.hasobject:
-            raise CheckpointError(f"{str(name)[:100]} is not an array of numbers")
-    arrays = {name: np.asarray(value) for name, value in values.items()}
-    held = {id(value): array.nbytes for value, array in zip(values.values(), arrays.values())}
-    if sum(held.values()) > most_bytes:
-        raise CheckpointError("its arrays are larger than the file")
-    return arrays
+logger = logging.getLogger(__name__)
 
 
 class PlainUnpickler(pickle._Unpickler):
@@ -126,25 +120,11 @@ _checked(pickle.SETITEMS, lambda stack: _refuse_keys(stack[::2]))
 _checked(pickle.DICT, lambda stack: _refuse_keys(stack[::2]))
 
 
-# Paddle's VarType numbers; bfloat16 (22) is kept as its two bytes, as in Paddle's pickles.
-KINDS = {1: "<i2", 2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8", 20: "u1", 21: "i1", 22: "<u2"}
-LONGEST_DESCRIPTION, MOST_DIMENSIONS = 1024, 16
-_HEADER = struct.Struct("<IQIi")
-
-
-def read_variables(folder: Path, wanted: Callable[[str], bool]) -> Dict[str, np.ndarray]:
-    """Read the files in ``folder`` whose name is ``wanted``: {name: array}; a file has its variable's name.
-
-    Raises CheckpointError naming the first file that is not a variable, or is truncated or too long.
-    """
-    names = sorted(path.name for path in folder.iterdir() if wanted(path.name))
-    if not names:
-        raise CheckpointError(f"{folder} holds no parameters; give the folder that save_persistables wrote")
-    return {name: read_variable(folder / name) for name in names}
-
-
 def read_variable(path: Path) -> np.ndarray:
-    """Read the array in one file; bfloat16 is returned as uint16. Raises CheckpointError."""
+    """Read the array in one file; bfloat16 is returned as uint16.
+
+    Raises CheckpointError naming a file that is not a variable, or is truncated or too long.
+    """
     if not stat.S_ISREG(path.stat().st_mode):
         raise CheckpointError(f"{path} is not a file; a folder of parameters holds nothing else")
     content = path.read_bytes()
@@ -208,10 +188,6 @@ def _varint(message: bytes, place: int) -> Tuple[int, int]:
     raise ValueError("a number without an end")
 
 
-BFLOAT16 = np.dtype(np.uint16)
-_EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
-
-
 def bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:
     """Return the numbers with the bit patterns ``bits`` as float32; no value changes."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
@@ -226,28 +202,6 @@ def float32_to_bfloat16(array: np.ndarray) -> np.ndarray:
 def is_bfloat16_finite(bits: np.ndarray) -> bool:
     """Return whether none of the numbers with the bit patterns ``bits`` is NaN or infinity."""
     return not ((bits & _EXPONENT) == _EXPONENT).any()
-
-
-Arrays = Dict[str, np.ndarray]
-
-# The two names under which Paddle keeps its own notes beside the arrays.
-NOTES = ("StructuredToParameterName@@", "UnpackBigParamInfor@@")
-# In the order of a file; bfloat16 is read as its bits, see bf16.py.
-SAFETENSORS_TYPES = {
-    **{"U64": "<u8", "I64": "<i8", "F64": "<f8", "F32": "<f4", "U32": "<u4", "I32": "<i4", "BF16": "<u2"},
-    **{"F16": "<f2", "U16": "<u2", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"},
-}
-NAMES_OF_TYPES = {np.dtype(kind): name for name, kind in SAFETENSORS_TYPES.items() if name != "BF16"}
-ALIGNMENT = 8
-WIDE = np.dtype(np.float32)
-# What Paddle keeps beside the parameters: AdamW's state, and the scalars of schedule and loss scale.
-_STATE = re.compile(
-    r".+_(moment[12]|beta[12]_pow_acc|fp32_master)_\d+"
-    r"|(learning_rate|loss_scaling|num_good_steps|num_bad_steps|create_global_var|gradient_merge\w*)_\d+"
-    r"|.+@GRAD.*|@\w+@"
-)
-
-logger = logging.getLogger(__name__)
 
 
 def safetensors_parts(arrays: Arrays, metadata: Optional[Dict[str, str]] = None) -> List[memoryview]:
@@ -310,11 +264,15 @@ def from_safetensors(data: bytes, where: str) -> Arrays:
 def read_weights(path: Path) -> Arrays:
     """Read `.safetensors`, a pickle of arrays (`.pdparams`, `.pdopt`), or a folder of Paddle's variables.
 
-    From a folder only the parameters are read, not the optimizer state among them.
-    Raises CheckpointError when the file is missing, damaged, or asks for more than arrays.
+    From a folder, whose files have the names of their variables, only the parameters are read, not the
+    optimizer state among them. Raises CheckpointError when a file is missing, damaged, or asks for more than
+    arrays.
     """
     if path.is_dir():
-        return read_variables(path, wanted=lambda name: not is_state(name))
+        names = sorted(file.name for file in path.iterdir() if not is_state(file.name))
+        if not names:
+            raise CheckpointError(f"{path} holds no parameters; give the folder that save_persistables wrote")
+        return {name: read_variable(path / name) for name in names}
     if not path.is_file():
         raise CheckpointError(f"no weights at {path}; give a folder or prefix that holds them")
     if path.suffix == ".safetensors":
@@ -325,9 +283,20 @@ def read_weights(path: Path) -> Arrays:
 def _read_pickle(path: Path) -> Arrays:
     content = path.read_bytes()
     try:
-        loaded = load_plain_pickle(content)
-        named = {name: value for name, value in loaded.items() if name not in NOTES}
-        return as_arrays(named, most_bytes=len(content))
+        loaded = PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
+        if not isinstance(loaded, dict):
+            raise CheckpointError(f"it holds a {type(loaded).__name__}, not named arrays")
+        arrays, sizes = {}, {}
+        for name, value in loaded.items():
+            if name in NOTES:
+                continue
+            if not isinstance(value, PLAIN_VALUES) or np.asarray(value).dtype.hasobject:
+                raise CheckpointError(f"{str(name)[:100]} is not an array of numbers")
+            arrays[name] = np.asarray(value)
+            sizes[id(value)] = arrays[name].nbytes  # a shared one counts once
+        if sum(sizes.values()) > len(content):
+            raise CheckpointError("its arrays are larger than the file")
+        return arrays
     except CheckpointError as error:
         raise CheckpointError(
             f"{path} is refused: {error.message}; only files of plain arrays are read"
@@ -349,25 +318,20 @@ def as_float32(arrays: Arrays, where: str) -> Arrays:
     wide: Arrays = {}
     cast: Counter = Counter()
     for name, array in arrays.items():
-        wide[name] = _widened(name, array, where)
+        is_half = array.dtype == BFLOAT16
+        if not is_half and array.dtype.kind != "f":
+            raise CheckpointError(
+                f"{where}: {name} is of {array.dtype}, which is not a type of weights; give a parameter file"
+            )
+        with np.errstate(over="ignore"):
+            wide[name] = bfloat16_to_float32(array) if is_half else array.astype(WIDE, copy=False)
         if array.dtype != WIDE:
-            cast["bfloat16" if array.dtype == BFLOAT16 else array.dtype.name] += 1
+            cast["bfloat16" if is_half else array.dtype.name] += 1
         if not np.isfinite(wide[name]).all():
             raise CheckpointError(f"{where}: {name} holds NaN or infinity; give weights of an earlier step")
     for dtype, count in cast.items():
         logger.info("%d of %d arrays of %s are %s: cast to float32", count, len(arrays), where, dtype)
     return wide
-
-
-def _widened(name: str, array: np.ndarray, where: str) -> np.ndarray:
-    if array.dtype == BFLOAT16:
-        return bfloat16_to_float32(array)
-    if array.dtype.kind != "f":
-        raise CheckpointError(
-            f"{where}: {name} is of {array.dtype}, which is not a type of weights; give a parameter file"
-        )
-    with np.errstate(over="ignore"):
-        return array.astype(WIDE, copy=False)
 
 
 def refuse_mismatch(wanted: Dict[str, tuple], found: Arrays, where: str) -> None:
@@ -397,9 +361,10 @@ def refuse_mismatch(wanted: Dict[str, tuple], found: Arrays, where: str) -> None
 def first_not_finite(arrays: Dict[str, np.ndarray]) -> Optional[str]:
     """Return the name of an array that holds NaN or infinity; arrays of uint16 are bfloat16."""
     for name, array in arrays.items():
-        is_half = array.dtype == BFLOAT16
-        if is_half and not is_bfloat16_finite(array):
-            return name
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if array.dtype == BFLOAT16:
+            is_finite = is_bfloat16_finite(array)
+        else:
+            is_finite = array.dtype.kind != "f" or np.isfinite(array).all()
+        if not is_finite:
             return name
     return None

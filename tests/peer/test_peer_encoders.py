@@ -304,7 +304,7 @@ def test_a_reranker_gives_the_scores_of_cross_encoder(tmp_path, family, changes)
         scorer = open_scorer(str(tmp_path / "theirs"), "cpu", 0)
         score, unit = scorer.score, scorer.unit
         assert np.abs(score([("我", "你"), ("他", "我")]) - scores).max() < MOST
-        assert unit == predictor.exported.score_unit
+        assert unit == predictor.unit
     trained = retrained(tmp_path / "theirs", tmp_path / "trained")
     assert np.array_equal(logits_of(load_classifier(str(trained))[0]), logits_of(ours))
     convert_to_hugging_face(ToHuggingFaceConfig(str(trained), str(tmp_path / "back")))

@@ -9,8 +9,8 @@ the encoder. This package gives them what transformers would, under the key EPSI
 """
 
 import re
-from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Dict, Iterable, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -22,91 +22,68 @@ SPECIFIC = 1e-12  # transformers' own default of all these families
 # The key of the epsilon of all layer norms, where it is not the one that PaddleNLP's class computes with.
 EPSILON = "computed_layer_norm_eps"
 NUMBER = "#"  # in the place of a layer's number
+_QKV = ("query", "key", "value")
+_ATTENTION = [f"attention.{part}" for part in _QKV]
+_IN_ALBERT = "encoder.albert_layer_groups.#.albert_layers.#."
+WORDS = "embeddings.word_embeddings.weight"
+TABLES = ("_embeddings", "decoder")  # how the modules end whose weights are tables, not to be transposed
+WRAPPERS = ("module.", "_orig_mod.")  # before all names of a model that was wrapped: DataParallel, compile
+OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}  # of norms, in files of TensorFlow's time
+# Tables of positions that every model computes, which older versions wrote down.
+COMPUTED = ("embeddings.position_ids", "embeddings.token_type_ids")
+BIAS, DECODER, DECODER_BIAS = (f"cls.predictions.{name}" for name in ("bias", "decoder", "decoder_bias"))
+_INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 
-_EMBEDDINGS = {
-    **{f"embeddings.{kind}_embeddings": f"embeddings.{kind}_embeddings" for kind in ("word", "token_type")},
-    "embeddings.layer_norm": "embeddings.LayerNorm",
-}
-_POSITIONS = {"embeddings.position_embeddings": "embeddings.position_embeddings"}
-_POOLER = {"pooler.dense": "pooler.dense"}
-_LAYER = {
-    f"encoder.layers.#.{ours}": f"encoder.layer.#.{theirs}"
-    for ours, theirs in {
-        "self_attn.q_proj": "attention.self.query",
-        "self_attn.k_proj": "attention.self.key",
-        "self_attn.v_proj": "attention.self.value",
-        "self_attn.out_proj": "attention.output.dense",
-        "norm1": "attention.output.LayerNorm",
-        "linear1": "intermediate.dense",
-        "linear2": "output.dense",
-        "norm2": "output.LayerNorm",
-    }.items()
-}
+
+def _renaming(here: str, there: str, names: Mapping[str, str]) -> Dict[str, str]:
+    return {here + ours: there + theirs for ours, theirs in names.items()}
+
+
+def _alike(*names: str, inside: str = "") -> Dict[str, str]:
+    return {inside + name: inside + name for name in names}
+
+
+_TABLES = _alike("word_embeddings", "token_type_embeddings", inside="embeddings.")
+_EMBEDDINGS = {**_TABLES, "embeddings.layer_norm": "embeddings.LayerNorm"}
+_POSITIONS, _TASKS = _alike("embeddings.position_embeddings"), _alike("embeddings.task_type_embeddings")
+_POOLER, _CLASSIFIER = _alike("pooler.dense"), _alike("classifier")
+_DENSE_CLASSIFIER = _alike("dense", "out_proj", inside="classifier.")
+_LAYER = _renaming("encoder.layers.#.", "encoder.layer.#.", {
+    "self_attn.q_proj": "attention.self.query", "self_attn.k_proj": "attention.self.key",
+    "self_attn.v_proj": "attention.self.value", "self_attn.out_proj": "attention.output.dense",
+    "norm1": "attention.output.LayerNorm", "linear1": "intermediate.dense",
+    "linear2": "output.dense", "norm2": "output.LayerNorm",
+})  # fmt: skip
 _BERT = {**_EMBEDDINGS, **_POSITIONS, **_LAYER}
-_CLASSIFIER = {"classifier": "classifier"}
-_DENSE_CLASSIFIER = {f"classifier.{part}": f"classifier.{part}" for part in ("dense", "out_proj")}
+_WITH_POOLER = {**_BERT, **_POOLER}
 _PRETRAINING = {
     "cls.predictions.transform": "cls.predictions.transform.dense",
     "cls.predictions.layer_norm": "cls.predictions.transform.LayerNorm",
-    "cls.predictions.decoder": "cls.predictions.decoder",
-    "cls.seq_relationship": "cls.seq_relationship",
+    **_alike("cls.predictions.decoder", "cls.seq_relationship"),
 }
-_QKV = ("query", "key", "value")
-_NEZHA_LAYER = {
-    f"encoder.layer.#.{ours}": f"encoder.layer.#.{theirs}"
-    for ours, theirs in {
-        **{f"attention.{part}": f"attention.self.{part}" for part in _QKV},
-        "attention.dense": "attention.output.dense",
-        "attention.layer_norm": "attention.output.LayerNorm",
-        "ffn": "intermediate.dense",
-        "ffn_output": "output.dense",
-        "layer_norm": "output.LayerNorm",
-    }.items()
-}
-_ATTENTION = [f"attention.{part}" for part in _QKV]
-_IN_ALBERT = "encoder.albert_layer_groups.#.albert_layers.#."
+_NEZHA_LAYER = _renaming("encoder.layer.#.", "encoder.layer.#.", {
+    **{f"attention.{part}": f"attention.self.{part}" for part in _QKV},
+    "attention.dense": "attention.output.dense", "attention.layer_norm": "attention.output.LayerNorm",
+    "ffn": "intermediate.dense", "ffn_output": "output.dense", "layer_norm": "output.LayerNorm",
+})  # fmt: skip
 _ALBERT_LAYER = {
-    _IN_ALBERT + part: _IN_ALBERT + part.replace("attention.layer_norm", "attention.LayerNorm")
-    for part in [
-        *("full_layer_layer_norm", "ffn", "ffn_output", "attention.dense", "attention.layer_norm"),
-        *_ATTENTION,
-    ]
+    **_alike("full_layer_layer_norm", "ffn", "ffn_output", "attention.dense", inside=_IN_ALBERT),
+    f"{_IN_ALBERT}attention.layer_norm": f"{_IN_ALBERT}attention.LayerNorm",
+    **_alike(*_ATTENTION, inside=_IN_ALBERT),
 }
-_SQUEEZE_LAYER = {
-    f"encoder.layers.#.{part}": f"encoder.layers.#.{part}"
-    for part in [
-        *_ATTENTION,
-        *("intermediate.conv1d", "output.conv1d", "output.layernorm"),
-        *("post_attention.conv1d", "post_attention.layernorm"),
-    ]
-}
-_DISTIL_LAYER = {
-    f"encoder.layers.#.{ours}": f"transformer.layer.#.{theirs}"
-    for ours, theirs in {
-        **{f"self_attn.{part}_proj": f"attention.{part}_lin" for part in ("q", "k", "v", "out")},
-        **{
-            "norm1": "sa_layer_norm",
-            "linear1": "ffn.lin1",
-            "linear2": "ffn.lin2",
-            "norm2": "output_layer_norm",
-        },
-    }.items()
-}
-_MEGATRON_LAYER = {
-    f"encoder.layer.#.{ours}": f"encoder.layer.#.{theirs}"
-    for ours, theirs in {
-        **{f"attention.self.{part}": f"attention.self.{part}" for part in _QKV},
-        **{f"{part}.dense": f"{part}.dense" for part in ("attention.output", "intermediate", "output")},
-        **{"attention.layer_norm": "attention.ln", "layer_norm": "ln"},
-    }.items()
-}
-_ROBERTA: Dict[str, Any] = {
-    "modules": {**_BERT, **_POOLER},
-    "heads": _DENSE_CLASSIFIER,
-    "layer_norm_eps": None,
-    "optional": ("pooler.dense",),
-    "defaults": {"pad_token_id": 1},
-}
+_SQUEEZE_LAYER = _alike(
+    *_ATTENTION, "intermediate.conv1d", "output.conv1d", "output.layernorm", "post_attention.conv1d",
+    "post_attention.layernorm", inside="encoder.layers.#.",
+)  # fmt: skip
+_DISTIL_LAYER = _renaming("encoder.layers.#.", "transformer.layer.#.", {
+    **{f"self_attn.{part}_proj": f"attention.{part}_lin" for part in ("q", "k", "v", "out")},
+    "norm1": "sa_layer_norm", "linear1": "ffn.lin1", "linear2": "ffn.lin2", "norm2": "output_layer_norm",
+})  # fmt: skip
+_MEGATRON_LAYER = _renaming("encoder.layer.#.", "encoder.layer.#.", {
+    **_alike(*_QKV, inside="attention.self."),
+    **_alike("attention.output.dense", "intermediate.dense", "output.dense"),
+    "attention.layer_norm": "attention.ln", "layer_norm": "ln",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,128 +120,90 @@ class Counterpart:
     keeps_positions: bool = False
 
 
+_ROBERTA = Counterpart(
+    "roberta", "Roberta", "Roberta", "roberta.", "roberta.", _WITH_POOLER, _DENSE_CLASSIFIER,
+    layer_norm_eps=None, optional=("pooler.dense",), defaults={"pad_token_id": 1},
+)  # fmt: skip
 COUNTERPARTS: Dict[str, Counterpart] = {
     "ernie": Counterpart(
-        *("ernie", "Ernie", "Ernie", "ernie.", "ernie."),
-        {**_BERT, **_POOLER, "embeddings.task_type_embeddings": "embeddings.task_type_embeddings"},
-        {**_CLASSIFIER, **_PRETRAINING},
-        optional=("embeddings.task_type_embeddings",),
-        also=("use_task_id", "task_type_vocab_size"),
-        fixed={"task_id": 0},
+        "ernie", "Ernie", "Ernie", "ernie.", "ernie.",
+        {**_WITH_POOLER, **_TASKS}, {**_CLASSIFIER, **_PRETRAINING}, optional=tuple(_TASKS),
+        also=("use_task_id", "task_type_vocab_size"), fixed={"task_id": 0},
     ),
     "ernie_gram": Counterpart(
-        *("bert", "Bert", "ErnieGram", "ernie_gram.", "bert."),
-        {**_BERT, **_POOLER},
-        {**_CLASSIFIER, **_PRETRAINING},
-        layer_norm_eps=1e-5,
-        unused=("embeddings.rel_pos_embeddings",),
+        "bert", "Bert", "ErnieGram", "ernie_gram.", "bert.", _WITH_POOLER, {**_CLASSIFIER, **_PRETRAINING},
+        layer_norm_eps=1e-5, unused=("embeddings.rel_pos_embeddings",),
     ),
     "bert": Counterpart(
-        *("bert", "Bert", "Bert", "bert.", "bert."),
-        {**_BERT, **_POOLER},
-        {**_CLASSIFIER, **_PRETRAINING},
-        layer_norm_eps=None,
-        fixed={"pool_act": "tanh"},
+        "bert", "Bert", "Bert", "bert.", "bert.", _WITH_POOLER, {**_CLASSIFIER, **_PRETRAINING},
+        layer_norm_eps=None, fixed={"pool_act": "tanh"},
     ),
-    "roberta": Counterpart("roberta", "Roberta", "Roberta", "roberta.", "roberta.", **_ROBERTA),
-    "xlm_roberta": Counterpart("xlm-roberta", "XLMRoberta", "Roberta", "roberta.", "roberta.", **_ROBERTA),
+    "roberta": _ROBERTA,
+    "xlm_roberta": replace(_ROBERTA, model_type="xlm-roberta", class_start="XLMRoberta"),
     "electra": Counterpart(
-        *("electra", "Electra", "Electra", "electra.", "electra."),
-        {**_BERT, "embeddings_project": "embeddings_project"},
-        _DENSE_CLASSIFIER,
+        "electra", "Electra", "Electra", "electra.", "electra.",
+        {**_BERT, **_alike("embeddings_project")}, _DENSE_CLASSIFIER, optional=("embeddings_project",),
         activations=("gelu",),  # transformers' head computes with it, whatever config.json says
-        optional=("embeddings_project",),
         defaults={
-            "embedding_size": 128,
-            "hidden_size": 256,
-            "num_attention_heads": 4,
-            "intermediate_size": 1024,
+            "embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024,
         },
         also=("embedding_size",),
     ),
     "nezha": Counterpart(
-        *("nezha", "Nezha", "NeZha", "nezha.", "nezha."),
-        {**_EMBEDDINGS, **_NEZHA_LAYER, **_POOLER},
-        _CLASSIFIER,
-        also=("max_relative_position",),
-        fixed={"use_relative_position": True},
+        "nezha", "Nezha", "NeZha", "nezha.", "nezha.", {**_EMBEDDINGS, **_NEZHA_LAYER, **_POOLER},
+        _CLASSIFIER, also=("max_relative_position",), fixed={"use_relative_position": True},
     ),
     "albert": Counterpart(
-        *("albert", "Albert", "Albert", "transformer.", "albert."),
+        "albert", "Albert", "Albert", "transformer.", "albert.",
         {
-            **_EMBEDDINGS,
-            **_POSITIONS,
-            **_ALBERT_LAYER,
-            "encoder.embedding_hidden_mapping_in": "encoder.embedding_hidden_mapping_in",
-            "pooler": "pooler",
+            **_EMBEDDINGS, **_POSITIONS, **_ALBERT_LAYER,
+            **_alike("encoder.embedding_hidden_mapping_in", "pooler"),
         },
         _CLASSIFIER,
         layer_norm_eps=None,
         defaults={
-            "embedding_size": 128,
-            "hidden_size": 4096,
-            "num_attention_heads": 64,
-            "intermediate_size": 16384,
+            "embedding_size": 128, "hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384,
             "hidden_act": "gelu_new",
         },
         also=("embedding_size", "num_hidden_groups", "inner_group_num", "classifier_dropout_prob"),
         keeps_positions=True,
     ),
     "squeezebert": Counterpart(
-        *("squeezebert", "SqueezeBert", "SqueezeBert", "squeezebert.", "transformer."),
-        {
-            **{ours: ours for ours in (*_EMBEDDINGS, *_POSITIONS) if "norm" not in ours},
-            "embeddings.LayerNorm": "embeddings.LayerNorm",
-            **_SQUEEZE_LAYER,
-            **_POOLER,
-        },
-        _CLASSIFIER,
+        "squeezebert", "SqueezeBert", "SqueezeBert", "squeezebert.", "transformer.",
+        {**_TABLES, **_POSITIONS, **_alike("embeddings.LayerNorm"), **_SQUEEZE_LAYER, **_POOLER}, _CLASSIFIER,
         activations=("gelu", "relu"),
         also=(
-            *("embedding_size", "q_groups", "k_groups", "v_groups", "post_attention_groups"),
-            *("intermediate_groups", "output_groups"),
+            "embedding_size", "q_groups", "k_groups", "v_groups", "post_attention_groups",
+            "intermediate_groups", "output_groups",
         ),
         keeps_positions=True,
     ),
     "distilbert": Counterpart(
-        *("distilbert", "DistilBert", "DistilBert", "distilbert.", "distilbert."),
+        "distilbert", "DistilBert", "DistilBert", "distilbert.", "distilbert.",
         {
-            **{ours: theirs for ours, theirs in _EMBEDDINGS.items() if "type" not in ours},
-            **_POSITIONS,
-            **_DISTIL_LAYER,
+            **_alike("embeddings.word_embeddings"), "embeddings.layer_norm": "embeddings.LayerNorm",
+            **_POSITIONS, **_DISTIL_LAYER,
         },
-        {**_CLASSIFIER, "pre_classifier": "pre_classifier"},
+        {**_CLASSIFIER, **_alike("pre_classifier")},
         activations=("gelu", "relu"),
         defaults={"num_hidden_layers": 6},
         keys={
-            **{"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
-            **{
-                "intermediate_size": "hidden_dim",
-                "hidden_act": "activation",
-                "hidden_dropout_prob": "dropout",
-            },
-            "attention_probs_dropout_prob": "attention_dropout",
-            "classifier_dropout": "seq_classif_dropout",
+            "hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+            "intermediate_size": "hidden_dim", "hidden_act": "activation", "hidden_dropout_prob": "dropout",
+            "attention_probs_dropout_prob": "attention_dropout", "classifier_dropout": "seq_classif_dropout",
         },
     ),
     "megatronbert": Counterpart(
-        *("megatron-bert", "MegatronBert", "MegatronBert", "megatronbert.", "bert."),
-        {
-            **{ours: ours for ours in (*_EMBEDDINGS, *_POSITIONS) if "norm" not in ours},
-            **_MEGATRON_LAYER,
-            "encoder.layer_norm": "encoder.ln",
-            **_POOLER,
-        },
+        "megatron-bert", "MegatronBert", "MegatronBert", "megatronbert.", "bert.",
+        {**_TABLES, **_POSITIONS, **_MEGATRON_LAYER, "encoder.layer_norm": "encoder.ln", **_POOLER},
         _CLASSIFIER,
         defaults={
-            "hidden_size": 1024,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
+            "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
             "intermediate_size": 4096,
         },
         keeps_positions=True,
     ),
-}
+}  # fmt: skip
 
 
 def unsupported_type(named: object, where: str, supported: Iterable[str]) -> InputError:
@@ -281,16 +220,6 @@ def find_family(model_type: str) -> str:
     return next((family for family in found if family == model_type), found[0] if found else "")
 
 
-WORDS = "embeddings.word_embeddings.weight"
-TABLES = ("_embeddings", "decoder")  # how the modules end whose weights are tables, not to be transposed
-WRAPPERS = ("module.", "_orig_mod.")  # before all names of a model that was wrapped: DataParallel, compile
-OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}  # of norms, in files of TensorFlow's time
-# Tables of positions that every model computes, which older versions wrote down.
-COMPUTED = ("embeddings.position_ids", "embeddings.token_type_ids")
-BIAS, DECODER, DECODER_BIAS = (f"cls.predictions.{name}" for name in ("bias", "decoder", "decoder_bias"))
-_INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
-
-
 def from_their_names(found: Arrays, family: str) -> Arrays:
     """Return the arrays of a file of transformers as PaddleNLP names and turns them.
 
@@ -302,7 +231,8 @@ def from_their_names(found: Arrays, family: str) -> Arrays:
     for wrapper in WRAPPERS:
         if all(name.startswith(wrapper) for name in found):
             found = {name[len(wrapper) :]: array for name, array in found.items()}
-    prefix = prefix_in(found)
+    # What the names inside the encoder begin with: 'bert.', or '' of an encoder on its own.
+    prefix = next((name[: -len(WORDS)] for name in found if name.endswith(WORDS)), "")
     renamed: Arrays = {}
     for name, array in found.items():
         if name.endswith(COMPUTED):
@@ -348,25 +278,25 @@ def to_their_names(arrays: Arrays, family: str, where: str) -> Arrays:
     return renamed
 
 
-def prefix_in(found: Mapping[str, object]) -> str:
-    """Return what the names inside the encoder begin with: 'bert.', or '' of an encoder on its own."""
-    return next((name[: -len(WORDS)] for name in found if name.endswith(WORDS)), "")
+def split_heads(arrays: Arrays, family: str, num_layers: int, where: str) -> Tuple[Arrays, Tuple[str, ...]]:
+    """Return the weights that PaddleNLP's classes of ``family`` have, and the names of the other heads.
 
-
-def missing_names(arrays: Mapping[str, object], family: str, num_layers: int) -> List[str]:
-    """Return which parameters of an encoder of PaddleNLP's names ``arrays`` lack, in order."""
-    peer = COUNTERPARTS[family]
-    modules = [module for module in peer.modules if module not in peer.optional]
-    layers = 1 if family == "albert" else num_layers  # its layers share their weights
-    numbered = [module.replace(NUMBER, str(number)) for number in range(layers) for module in modules]
+    Raises CheckpointError when the encoder is not whole, or holds what PaddleNLP's has not.
+    """
+    peer, num_layers = COUNTERPARTS[family], 1 if family == "albert" else num_layers  # which shares them
+    modules = [module for module in peer.modules if module not in peer.optional and "pooler" not in module]
+    numbered = [module.replace(NUMBER, str(number)) for number in range(num_layers) for module in modules]
     names = [f"{peer.own_prefix}{module}.weight" for module in dict.fromkeys(numbered)]
-    return [name for name in names if name not in arrays]
-
-
-def own_heads(family: str) -> Tuple[str, ...]:
-    """Return what PaddleNLP's names of the heads begin with that transformers has as well."""
-    heads = COUNTERPARTS[family].heads
-    return tuple(f"{module}." for module in heads) + ((DECODER_BIAS,) if DECODER in heads else ())
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise CheckpointError(
+            f"{where}: {len(missing)} weights of the encoder are missing, {missing[0]} for example; give a "
+            "whole model"
+        )
+    begins = (peer.own_prefix, *(f"{module}." for module in peer.heads))
+    begins += (DECODER_BIAS,) if DECODER in peer.heads else ()
+    kept = {name: array for name, array in arrays.items() if name.startswith(begins)}
+    return kept, tuple(sorted(arrays.keys() - kept.keys()))
 
 
 def _without_prefix(name: str, prefix: str, modules) -> Tuple[str, bool]:
@@ -391,6 +321,5 @@ def _renamed(name: str, modules: Dict[str, str]):
 
 
 def _turned(own_name: str, array: np.ndarray) -> np.ndarray:
-    """Return the array of the other framework: a linear weight transposed, all else as it is."""
     is_linear = array.ndim == 2 and not own_name.rpartition(".")[0].endswith(TABLES)
     return np.ascontiguousarray(array.T) if is_linear else array

@@ -6,21 +6,29 @@ tokenizer.json is the tokenization of `WordPiece` in the format of the library `
 character, a table there, is a class of a regular expression here: what vanishes is taken out, what stands
 alone and what is space splits, and the WordPiece model cuts the words between. "[MASK]", "[SEP]" and their
 like in a text are text where tokenizer_config.json says split_special_tokens.
+
+In config.json the settings that affect the output are converted or refused:
+
+theirs  {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "layer_norm_eps": 1e-12,
+         "position_embedding_type": "absolute", "id2label": {"0": "different", "1": "same"}, ...}
+ours    {"model_type": "bert", "layer_norm_eps": 1e-12, "num_labels": 2, "id2label": {...}, ...}
 """
 
 import io
 import pickle
+import re
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece as WordCutter
 
-from data_tools.files.errors import CheckpointError
-from data_tools.files.json_file import parse_json_object, read_json_object, write_json
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.json_file import is_number, parse_json_object, read_json_object, shown, write_json
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER, OWN_FAMILY, SPECIAL_TOKENS, VOCAB
 from data_tools.text.wordpiece import (
     ALONE,
     COMPOSITE,
@@ -34,22 +42,67 @@ from data_tools.text.wordpiece import (
 from ernie_pair.models.hugging_face.counterparts import (
     COMPUTED,
     COUNTERPARTS,
+    EPSILON,
+    SPECIFIC,
+    Counterpart,
+    find_family,
     from_their_names,
-    missing_names,
-    own_heads,
     to_their_names,
+    unsupported_type,
 )
-from ernie_pair.models.hugging_face.settings import kind_of, to_their_config
-from ernie_pair.weights.weight_files import (
-    Arrays,
-    PlainUnpickler,
-    as_float32,
-    read_weights,
-    write_for_torch,
-)
+from ernie_pair.weights.weight_files import Arrays, PlainUnpickler, as_float32, read_weights, write_for_torch
 
 UNUSED = "[unused of "  # begins the name of an id whose token stands twice
 SURROGATES = slice(0xD800, 0xE000)  # no text of `tokenizers` holds one
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer_config.json"
+WRITTEN = (CONFIG, WEIGHTS, VOCAB, FAST_TOKENIZER, TOKENIZER, SPECIAL_TOKENS)
+MODEL_STATE = "model_state.pdparams"
+OWN_FILES = (CONFIG, TOKENIZER, VOCAB, FAST_TOKENIZER, MODEL_STATE)
+# What torch calls a storage of each type; bfloat16 comes as its bits.
+STORAGES = {
+    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
+    "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1",
+    "ByteStorage": "u1", "BoolStorage": "?",
+}  # fmt: skip
+CURE = "save the model again as safetensors: model.save_pretrained(folder, safe_serialization=True)"
+PICKLE, INDEX = "pytorch_model.bin", ".index.json"
+THEIR_FILES = (f"{WEIGHTS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")
+LARGEST_HEADER = 100 << 20  # what safetensors itself allows
+PROBLEM, REGRESSION = "problem_type", "regression"  # what transformers calls a model with one output
+OF_SCORES = ("num_labels", PROBLEM, "label_range", "pair_target")  # the keys of such a model; see `labels`
+ACTIVATION = "score_activation"  # the same
+# Where sentence-transformers keeps what its CrossEncoder makes of the outputs: from version 4 on, and before.
+ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "identity"}
+CROSS_ENCODER, ACTIVATION_FN = "sentence_transformers", "activation_fn"
+CROSS_ENCODER_CONFIG = "config_sentence_transformers.json"
+OLD_ACTIVATION_FN = "sbert_ce_default_activation_function"
+ACTIVATION_PATHS = {  # of torch, by our names of activations
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "identity": "torch.nn.modules.linear.Identity",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "silu": "torch.nn.modules.activation.SiLU",
+}
+CARRIED = (  # under one name and with one meaning in both
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings",
+    "type_vocab_size", "initializer_range", "pad_token_id", "classifier_dropout",
+)  # fmt: skip
+# What transformers calls otherwise.
+SAME_ACTIVATIONS = {"gelu_python": "gelu", "gelu_fast": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}
+THEIR_DEFAULTS = {"type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"}
+HARMLESS = {  # of what would change the answer, the values that do not
+    "position_embedding_type": (None, "absolute"),
+    "is_decoder": (None, False),
+    "add_cross_attention": (None, False),
+    "pruned_heads": (None, {}),
+    "quantization_config": (None,),
+    "problem_type": (None, "single_label_classification", REGRESSION),
+}
+MOST_EPSILON = 0.001  # of Paddle's layer norm
+KINDS = ("ForSequenceClassification", "ForPreTraining", "ForMaskedLM", "Model")
+_UNNAMED = re.compile(r"LABEL_\d+")
 
 
 def build_fast_tokenizer(tokenizer: WordPiece) -> Tokenizer:
@@ -88,68 +141,35 @@ def _class_of(is_in: np.ndarray) -> str:
     return f"[{''.join(ranges)}]"
 
 
-CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.txt"
-FAST_TOKENIZER, TOKENIZER = "tokenizer.json", "tokenizer_config.json"
-SPECIAL_TOKENS = "special_tokens_map.json"
-WRITTEN = (CONFIG, WEIGHTS, VOCAB, FAST_TOKENIZER, TOKENIZER, SPECIAL_TOKENS)
+def write_their_folder(
+    folder: Path,
+    family: str,
+    config: Mapping[str, Any],
+    tokenizer: Mapping[str, bytes],
+    arrays: Arrays,
+    where: str,
+) -> None:
+    """Fill ``folder`` with the files of transformers for a model of PaddleNLP; ``where``: its name in errors.
 
-
-class ModelParts(NamedTuple):
-    """What a folder is made of, in the words of PaddleNLP.
-
-    ``config``: the content of its config.json; ``arrays``: its weights under its names; ``tokenizer``: {name:
-    content} of the files of its tokenizer; ``where``: what messages call the model.
+    ``config`` is the content of its config.json, ``arrays`` are its weights under its names. Raises
+    InputError for a setting, and CheckpointError for a weight, that no class of transformers has.
     """
-
-    family: str
-    config: Mapping[str, Any]
-    arrays: Arrays
-    tokenizer: Mapping[str, bytes]
-    where: str
+    config = to_their_config(config, family, arrays, where, kind_of(arrays))
+    write_for_torch(folder / WEIGHTS, as_float32(to_their_names(arrays, family, where), where))
+    _write_beside(folder, config, tokenizer)
 
 
-def write_their_folder(folder: Path, parts: ModelParts) -> None:
-    """Fill ``folder`` with the files of transformers for a model of PaddleNLP.
-
-    Raises InputError for a setting, and CheckpointError for a weight, that no class of transformers has.
-    """
-    kind = kind_of(parts.arrays)
-    config = to_their_config(parts.config, parts.family, parts.arrays, parts.where, kind)
-    arrays = as_float32(to_their_names(parts.arrays, parts.family, parts.where), parts.where)
-    write_json(folder / CONFIG, config)
-    write_for_torch(folder / WEIGHTS, arrays)
-    for name, content in parts.tokenizer.items():
+def _write_beside(folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, bytes]) -> None:
+    write_json(folder / CONFIG, dict(config))
+    for name, content in tokenizer.items():
         (folder / name).write_bytes(content)
-
-
-MODEL_STATE = "model_state.pdparams"
-OWN_FILES = (CONFIG, TOKENIZER, VOCAB, FAST_TOKENIZER, MODEL_STATE)
-
-
-def split_heads(arrays: Arrays, family: str, num_layers: int, where: str) -> Tuple[Arrays, Tuple[str, ...]]:
-    """Return the weights that PaddleNLP's classes of ``family`` have, and the names of the other heads.
-
-    Raises CheckpointError when the encoder is not whole, or holds what PaddleNLP's has not.
-    """
-    missing = [name for name in missing_names(arrays, family, num_layers) if ".pooler." not in name]
-    if missing:
-        raise CheckpointError(
-            f"{where}: {len(missing)} weights of the encoder are missing, {missing[0]} for example; give a "
-            "whole model"
-        )
-    inside = COUNTERPARTS[family].own_prefix
-    heads = own_heads(family)
-    kept = {name: array for name, array in arrays.items() if name.startswith((inside, *heads))}
-    return kept, tuple(sorted(arrays.keys() - kept.keys()))
 
 
 def write_own_folder(
     folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, bytes], arrays: Arrays
 ) -> None:
     """Fill ``folder`` with config.json, the files ``tokenizer`` {name: content} and model_state.pdparams."""
-    write_json(folder / CONFIG, dict(config))
-    for name, content in tokenizer.items():
-        (folder / name).write_bytes(content)
+    _write_beside(folder, config, tokenizer)
     wide = as_float32(arrays, str(folder))
     peer = COUNTERPARTS[config["model_type"]]
     if peer.keeps_positions:
@@ -165,17 +185,6 @@ def write_weights(folder: Path, weights: Arrays) -> None:
         pickle.dump({name: arrays[id(weights[name])] for name in sorted(weights)}, file, protocol=4)
 
 
-# What torch calls a storage of each type; bfloat16 comes as its bits, see bf16.py.
-# fmt: off
-STORAGES = {
-    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
-    "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1",
-    "ByteStorage": "u1", "BoolStorage": "?",
-}
-# fmt: on
-CURE = "save the model again as safetensors: model.save_pretrained(folder, safe_serialization=True)"
-
-
 class _Tensor(NamedTuple):
     """A tensor of the pickle before its numbers are read."""
 
@@ -186,33 +195,34 @@ class _Tensor(NamedTuple):
     stride: Tuple[int, ...]
 
 
-def read_torch_pickle(path: Path) -> Arrays:
-    """Read {name: array} from a pytorch_model.bin; bfloat16 comes as uint16.
+def read_file_of_torch(path: Path) -> Arrays:
+    """Read {name: array} from a safetensors file or a pytorch_model.bin; bfloat16 comes as uint16.
 
     Raises CheckpointError when it is damaged, of the form before torch 1.6, or asks for more than tensors.
     """
+    if path.suffix == ".safetensors":
+        return read_weights(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            return _read_archive(archive, path.stat().st_size)
+            pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            _refuse_packed(archive, [pickled], path)
+            tensors = _TorchUnpickler(io.BytesIO(archive.read(pickled))).load()
+            if not isinstance(tensors, dict) or not all(isinstance(t, _Tensor) for t in tensors.values()):
+                raise CheckpointError("it holds more than named tensors")
+            begin = f"{pickled[: -len('data.pkl')]}data/"
+            stored = {tensor.key: f"{begin}{tensor.key}" for tensor in tensors.values()}
+            _refuse_packed(archive, stored.values(), path)
+            contents = {key: archive.read(name) for key, name in stored.items()}
+            return {str(name): _array_of(tensor, contents[tensor.key]) for name, tensor in tensors.items()}
     except CheckpointError as error:
         raise CheckpointError(f"{path} is refused: {error.message}; {CURE}") from None
     except Exception as error:  # a damaged archive or pickle raises nearly anything
         raise CheckpointError(f"{path} cannot be read ({error.__class__.__name__}); {CURE}") from None
 
 
-def _read_archive(archive: zipfile.ZipFile, most_bytes: int) -> Arrays:
-    named = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
-    if archive.getinfo(named).file_size > most_bytes:
+def _refuse_packed(archive: zipfile.ZipFile, names: Iterable[str], path: Path) -> None:
+    if sum(archive.getinfo(name).file_size for name in names) > path.stat().st_size:
         raise CheckpointError("it is packed, as torch never does")
-    tensors = _TorchUnpickler(io.BytesIO(archive.read(named))).load()
-    if not isinstance(tensors, dict) or not all(isinstance(value, _Tensor) for value in tensors.values()):
-        raise CheckpointError("it holds more than named tensors")
-    folder = named[: -len("data.pkl")]
-    stored = {tensor.key: f"{folder}data/{tensor.key}" for tensor in tensors.values()}
-    if sum(archive.getinfo(name).file_size for name in stored.values()) > most_bytes:
-        raise CheckpointError("it is packed, as torch never does")
-    bytes_of = {key: archive.read(name) for key, name in stored.items()}
-    return {str(name): _array_of(tensor, bytes_of[tensor.key]) for name, tensor in tensors.items()}
 
 
 def _array_of(tensor: _Tensor, content: bytes) -> np.ndarray:
@@ -259,20 +269,13 @@ class _TorchUnpickler(PlainUnpickler):
         return key, storage_type
 
 
-SAFETENSORS, PICKLE, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
-THEIR_FILES = (f"{SAFETENSORS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")
-LARGEST_HEADER = 100 << 20  # what safetensors itself allows
-
-
 def is_their_file(path: Path, is_their_config: bool) -> bool:
     """Return whether transformers wrote a file of weights: by its name or, of safetensors, by its metadata.
 
     ``is_their_config`` decides where the metadata say nothing.
     """
-    if path.name in THEIR_FILES:
-        return True
-    if path.name != SAFETENSORS:
-        return False
+    if path.name != WEIGHTS:
+        return path.name in THEIR_FILES
     made_by = metadata_of(path).get("format")
     return made_by == "pt" or (made_by is None and is_their_config)
 
@@ -299,7 +302,7 @@ def weight_files(path: Path) -> List[Path]:
 
     Raises CheckpointError when it is no index, or names what is not a file beside it.
     """
-    return [path, *sorted(set(_shards_of(path).values()))] if path.name.endswith(INDEX) else [path]
+    return [path, *sorted(set(_shards_of(path).values()))]
 
 
 def read_their_weights(path: Path, family: str) -> Arrays:
@@ -308,10 +311,9 @@ def read_their_weights(path: Path, family: str) -> Arrays:
     Raises CheckpointError when a file is missing, damaged, or not what its index promises.
     """
     found: Arrays = {}
-    for file in weight_files(path):
-        if not file.name.endswith(INDEX):
-            found.update(read_weights(file) if file.suffix == ".safetensors" else read_torch_pickle(file))
-    shards = _shards_of(path) if path.name.endswith(INDEX) else {}
+    shards = _shards_of(path)
+    for file in sorted(set(shards.values())) or [path]:
+        found.update(read_file_of_torch(file))
     missing = [name for name in shards if name not in found]
     if missing:
         raise CheckpointError(
@@ -321,6 +323,9 @@ def read_their_weights(path: Path, family: str) -> Arrays:
 
 
 def _shards_of(index: Path) -> Dict[str, Path]:
+    """Return {name of a weight: its file} of an index, nothing of another file."""
+    if not index.name.endswith(INDEX):
+        return {}
     cure = "copy the model again"
     places = read_json_object(index, cure, CheckpointError).get("weight_map")
     if not isinstance(places, dict) or not places:
@@ -329,3 +334,216 @@ def _shards_of(index: Path) -> Dict[str, Path]:
         if not isinstance(file, str) or Path(file).name != file or not (index.parent / file).is_file():
             raise CheckpointError(f"{index}: {str(file)[:100]} is no file beside it; {cure}")
     return {name: index.parent / file for name, file in places.items()}
+
+
+def with_cross_encoder(config: Dict[str, Any], folder: Path) -> Dict[str, Any]:
+    """Return the config.json of transformers with what a CrossEncoder in ``folder`` wrote beside it.
+
+    config_sentence_transformers.json, since version 5: {"model_type": "CrossEncoder", "activation_fn": ...}.
+    Raises InputError for a prompt, which would stand before every pair.
+    """
+    path = folder / CROSS_ENCODER_CONFIG
+    stated = read_json_object(path, "copy the model again") if path.is_file() else {}
+    if stated.get("model_type") != "CrossEncoder":
+        return config
+    if stated.get("default_prompt_name"):
+        raise InputError(
+            f"{path}: default_prompt_name is {shown(stated['default_prompt_name'])}, and pairs are scored "
+            "without a prompt; remove it, or take another model"
+        )
+    path_of_class = stated.get(ACTIVATION_FN)
+    return {**config, CROSS_ENCODER: {ACTIVATION_FN: path_of_class}} if path_of_class else config
+
+
+def from_their_config(config: Mapping[str, Any], where: str, wanted: str = "") -> Dict[str, Any]:
+    """Return the config.json of PaddleNLP for one of transformers.
+
+    ``wanted``: the family that is asked for; bert is an ERNIE without task embedding as well. Raises
+    InputError naming ``where``, the key and the value that PaddleNLP's class cannot take.
+    """
+    family = _family_in(config, where, wanted)
+    peer = COUNTERPARTS[family]
+    for key, value, reason in _problems_of(config, peer):
+        raise InputError(f"{where}: {key} is {shown(value)}, and {reason}")
+    keys = _keys_of(peer).items()
+    carried = {ours: config[theirs] for ours, theirs in keys if config.get(theirs) is not None}
+    missing = {k: v for k, v in {**THEIR_DEFAULTS, **peer.defaults}.items() if k not in carried}
+    if family == "distilbert":
+        missing.pop("type_vocab_size", None)
+    if "hidden_act" in carried:
+        carried["hidden_act"] = SAME_ACTIVATIONS.get(carried["hidden_act"], carried["hidden_act"])
+    eps = _eps_in(config)
+    named = str((config.get("architectures") or [""])[0])
+    kind = next((kind for kind in KINDS if named.endswith(kind)), KINDS[-1])
+    if family == "ernie_gram" and kind != KINDS[0]:  # PaddleNLP has no class for its heads
+        kind = KINDS[-1]
+    # What PaddleNLP's class asks for, and would otherwise take from a published model.
+    own: Dict[str, object] = {"use_relative_position": True} if family == "nezha" else {}
+    if family == "ernie_gram":
+        own["embedding_size"] = carried.get("hidden_size", 768)
+    return {
+        "model_type": family,
+        "architectures": [peer.own_class_start + kind.replace("PreTraining", "Pretraining")],
+        **missing,
+        **carried,
+        **own,
+        "layer_norm_eps": eps,
+        **({} if peer.layer_norm_eps in (None, eps) else {EPSILON: eps}),
+        **_labels_in(config),
+    }
+
+
+def to_their_config(
+    config: Mapping[str, Any], family: str, arrays: Arrays, where: str, kind: str
+) -> Dict[str, Any]:
+    """Return the config.json of transformers for a model of ``family``.
+
+    ``config``: that of PaddleNLP; ``arrays``: its weights under PaddleNLP's names, which say the sizes that
+    ``config`` leaves out; ``kind``: one of KINDS. Raises InputError for what no class of transformers does.
+    """
+    if family not in COUNTERPARTS:
+        raise InputError(
+            f"{where}: transformers has no model that computes what {family or 'this'} does; take one of "
+            f"{', '.join(COUNTERPARTS)}"
+        )
+    peer = COUNTERPARTS[family]
+    tables = {
+        "vocab_size": "word_embeddings",
+        "max_position_embeddings": "position_embeddings",
+        "type_vocab_size": "token_type_embeddings",
+    }
+    config = dict(config)
+    for key, table in tables.items():
+        rows = [len(array) for name, array in arrays.items() if name.endswith(f"embeddings.{table}.weight")]
+        if rows and rows[0]:
+            config.setdefault(key, rows[0])
+    _refuse_other_than_theirs(config, peer, where)
+    carried = {theirs: config[ours] for ours, theirs in _keys_of(peer).items() if ours in config}
+    if "pad_token_id" in peer.defaults:  # which is not 0, PaddleNLP's
+        carried.setdefault("pad_token_id", 0)
+    eps = config.get(EPSILON, peer.layer_norm_eps or config.get("layer_norm_eps", SPECIFIC))
+    described = {key: config[key] for key in ("id2label", "label2id") if config.get(key)}
+    if config.get(PROBLEM) == REGRESSION and config.get("num_labels") == 1:
+        described = {key: config[key] for key in OF_SCORES if config.get(key) is not None}
+        # CrossEncoder would take the sigmoid of the output.
+        path = ACTIVATION_PATHS[config.get(ACTIVATION, "identity")]
+        described[CROSS_ENCODER] = {ACTIVATION_FN: path}
+    elif not described and config.get("num_labels", 2) != 2:
+        described = {"num_labels": config["num_labels"]}
+    return {
+        "architectures": [peer.class_start + kind],
+        "model_type": peer.model_type,
+        OWN_FAMILY: family,
+        **carried,
+        **({} if family == "distilbert" else {"layer_norm_eps": eps, "position_embedding_type": "absolute"}),
+        **described,
+        "torch_dtype": "float32",
+    }
+
+
+def kind_of(arrays: Mapping[str, object]) -> str:
+    """Return which of KINDS the weights of PaddleNLP's names make."""
+    heads = ("classifier.", "cls.seq_relationship.", "cls.predictions.", "")
+    return next(kind for kind, head in zip(KINDS, heads) if any(name.startswith(head) for name in arrays))
+
+
+def _family_in(config: Mapping[str, Any], where: str, wanted: str) -> str:
+    their_type, own = config.get("model_type"), config.get(OWN_FAMILY)
+    if own in COUNTERPARTS and COUNTERPARTS[own].model_type == their_type:
+        return own
+    family = find_family(their_type) if isinstance(their_type, str) else ""
+    if not family:
+        raise unsupported_type(their_type, where, {peer.model_type for peer in COUNTERPARTS.values()})
+    if family == "ernie" and wanted == "bert" and not config.get("use_task_id"):
+        return wanted  # the same arithmetic
+    return family
+
+
+def _problems_of(config: Mapping[str, Any], peer: Counterpart) -> Iterator[Tuple[str, object, str]]:
+    """Yield (key, value, what to do) of what PaddleNLP's class cannot take."""
+    count = _count_in(config)
+    if config.get(PROBLEM) == REGRESSION and count > 1:
+        yield PROBLEM, REGRESSION, f"it is not possible with {count} outputs; take another model"
+    for key, harmless in HARMLESS.items():
+        if key in config and config[key] not in harmless:
+            yield key, config[key], "PaddleNLP's models do not support it; take another model"
+    stated = _activation_stated(config) if count == 1 else ""
+    if stated and not (stated.startswith("torch.nn.") and stated.rpartition(".")[2] in ACTIVATIONS):
+        paths = (ACTIVATION_PATHS[name] for name in ACTIVATIONS.values())
+        made_by = f"scores are made by {' or '.join(paths)}; write one of these"
+        yield ACTIVATION_FN, stated, made_by
+    key = peer.keys.get("hidden_act", "hidden_act")
+    named = config.get(key, "gelu")
+    if not isinstance(named, str) or SAME_ACTIVATIONS.get(named, named) not in peer.activations:
+        yield key, named, f"shown to be equal are {' and '.join(peer.activations)}; take another model"
+    eps = _eps_in(config)
+    if not is_number(eps, 0, MOST_EPSILON):
+        yield "layer_norm_eps", eps, f"Paddle computes with 0 to {MOST_EPSILON}; correct it"
+
+
+def _eps_in(config: Mapping[str, Any]):
+    has_key = config.get("model_type") != "distilbert"
+    return config.get("layer_norm_eps", SPECIFIC) if has_key else SPECIFIC
+
+
+def _keys_of(peer: Counterpart) -> Dict[str, str]:
+    """Return {key of config.json here: there} of all that is carried over."""
+    return {key: peer.keys.get(key, key) for key in (*CARRIED, *peer.also)}
+
+
+def _labels_in(config: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the keys that count and name the classes, 2 by default; LABEL_0 and its like are no names.
+
+    One label of a classifier is a score, of CrossEncoder unless transformers or this package say regression.
+    """
+    if _count_in(config) == 1:
+        named = config.get("architectures") or [KINDS[0]]
+        if not str(named[0]).endswith(KINDS[0]):  # an encoder: the label is that of no head
+            return {"num_labels": 2}
+        kept = {key: config[key] for key in OF_SCORES if config.get(key) is not None}
+        made_by = ACTIVATIONS.get(_activation_stated(config).rpartition(".")[2], "")
+        if OWN_FAMILY in config:
+            made_by = made_by if made_by == "sigmoid" else ""
+        elif not made_by and config.get(PROBLEM) != REGRESSION:
+            made_by = "sigmoid"
+        if made_by == "sigmoid":
+            kept["label_range"] = [0.0, 1.0]
+        kept.update({ACTIVATION: made_by} if made_by else {})
+        return {**kept, "num_labels": 1, PROBLEM: REGRESSION}
+    names = config.get("id2label")
+    if not isinstance(names, dict) or not names:
+        return {"num_labels": config.get("num_labels", 2)}
+    if all(_UNNAMED.fullmatch(str(name)) for name in names.values()):
+        return {"num_labels": len(names)}
+    more = {"label2id": config["label2id"]} if config.get("label2id") else {}
+    return {"num_labels": len(names), "id2label": names, **more}
+
+
+def _activation_stated(config: Mapping[str, Any]) -> str:
+    """Return the class, as torch.nn.modules.activation.Sigmoid, that CrossEncoder is to use; empty: none."""
+    newer = config.get(CROSS_ENCODER)
+    stated = newer.get(ACTIVATION_FN) if isinstance(newer, dict) else None
+    return str(stated or config.get(OLD_ACTIVATION_FN) or "")
+
+
+def _count_in(config: Mapping[str, Any]) -> int:
+    names = config.get("id2label")
+    return len(names) if isinstance(names, dict) and names else config.get("num_labels", 2)
+
+
+def _refuse_other_than_theirs(config: Mapping[str, Any], peer: Counterpart, where: str) -> None:
+    if config.get("model_class"):
+        raise InputError(
+            f"{where}: a model of the class {shown(config['model_class'])}, which transformers has not; keep "
+            "--save_format paddle"
+        )
+    equal = f"shown to be equal in transformers are {' and '.join(peer.activations)}"
+    takes = [  # what it takes, the first value where it is left out
+        ("pooling", ("cls",), "no class of transformers classifies that; train with --pooling cls"),
+        *((key, (only,), f"transformers supports only {shown(only)}") for key, only in peer.fixed.items()),
+        ("hidden_act", peer.activations, equal),
+    ]
+    for key, values, reason in takes:
+        value = config.get(key, values[0])
+        if value not in values:
+            raise InputError(f"{where}: {key} is {shown(value)}, and {reason}")

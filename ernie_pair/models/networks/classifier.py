@@ -24,8 +24,9 @@ pooling the encoder's pooler is kept unchanged, frozen and unused. B batch, S se
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Optional, Tuple, Type, TypeVar
+from typing import Dict, Optional, Tuple, Type, TypeVar
 
 import numpy as np
 import paddle
@@ -39,19 +40,12 @@ from ernie_pair.models.networks.encoders import (
     EncoderModel,
     build_seeded,
     can_run_first_token,
-    encoder_spec,
     hidden_states,
+    network_spec,
     own_head_class,
 )
 from ernie_pair.models.source import ModelSource, open_model, refuse_no_family
-from ernie_pair.models.spec import (
-    CONFIG,
-    FAMILIES,
-    ModelSpec,
-    TokenizerSettings,
-    architecture_in,
-    parse_spec,
-)
+from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, TokenizerSettings, architecture_in, parse_spec
 from ernie_pair.runtime.paddle_patches.layers import init_like
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
 from ernie_pair.weights.parameter_names import match_parameters
@@ -59,17 +53,10 @@ from ernie_pair.weights.weight_files import Arrays, as_float32
 
 FLAG = "--model_class"
 Base = TypeVar("Base")
-
-
-def load_model_class(name: str, base: Type[Base]) -> Type[Base]:
-    """Return the class that ``name`` names, a subclass of ``base``; '' is ``base``. Raises InputError."""
-    if not name:
-        return base
-    found = import_named(name, FLAG, "class")
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise InputError(f"{FLAG} {name} is not a subclass of {base.__name__}; derive it from that")
-    path_of_class(found, base)  # refused here, rather than when the model is written
-    return found
+# Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
+MEAN_CLASS = "MeanPooledPairClassifier"
+EPSILON_CLASS, SIGMOID_CLASS = "OwnEpsilonPairClassifier", "SigmoidPairClassifier"
+HEADS = ("classifier.", "pre_classifier.")
 
 
 def trusted_class(source: ModelSource, name: str, base: Type[Base], is_trained: bool) -> Type[Base]:
@@ -78,17 +65,20 @@ def trusted_class(source: ModelSource, name: str, base: Type[Base], is_trained: 
     A folder that names none may be the start of any class, but ``is_trained`` it is a model of none. Raises
     InputError if ``name`` and the folder disagree; then nothing has been imported for the folder's sake.
     """
-    told = source.spec.model_class
-    if told and not name:
+    own = source.spec.model_class
+    if own and not name:
         raise InputError(
-            f"{source.name}/{CONFIG} names the class {told}: code of somebody, which loading it would run; "
-            f"pass {FLAG} {told} if you trust it"
+            f"{source.name}/{CONFIG} names the class {own}: code of somebody, which loading it would run; "
+            f"pass {FLAG} {own} if you trust it"
         )
-    if is_trained and name and not told:
+    if is_trained and name and not own:
         raise InputError(f"{source.name} is a model without a class of its own; leave {FLAG} {name} out")
-    found = load_model_class(name, base)
-    if told and told not in (name, path_of_class(found, base)):
-        raise InputError(f"{source.name}/{CONFIG} names the class {told}, and {FLAG} {name}; pass {told}")
+    found = import_named(name, FLAG, "class") if name else base
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise InputError(f"{FLAG} {name} is not a subclass of {base.__name__}; derive it from that")
+    path = path_of_class(found, base)  # refused here, rather than when the model is written
+    if own and own not in (name, path):
+        raise InputError(f"{source.name}/{CONFIG} names the class {own}, and {FLAG} {name}; pass {own}")
     return found
 
 
@@ -150,11 +140,6 @@ def output_with_loss(logits_BC, labels, return_dict: Optional[bool], target: str
     return SequenceClassifierOutput(loss=loss, logits=logits_BC)
 
 
-# Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
-MEAN_CLASS = "MeanPooledPairClassifier"
-EPSILON_CLASS, SIGMOID_CLASS = "OwnEpsilonPairClassifier", "SigmoidPairClassifier"
-
-
 class PairClassifier(EncoderModel):
     """A sentence-pair classifier. ``spec`` describes it; a ``dropout`` other than None replaces its rates.
 
@@ -164,42 +149,36 @@ class PairClassifier(EncoderModel):
     """
 
     def __init__(self, family: str, spec: ModelSpec, dropout: Optional[float] = None, pooling: str = ""):
-        super().__init__(_classifier_spec(family, spec, dropout, pooling or spec.pooling, type(self)))
+        spec = spec if spec.family == family else spec.replace(model_type=family)
+        super().__init__(_classifier_spec(spec, dropout, pooling or spec.pooling, type(self)))
         self.pooling, self.num_classes = self.spec.pooling, self.spec.num_labels
         self.head = self.way.head if self.pooling == "cls" else "mean"
         rate, usual = self.spec.classifier_dropout, self.encoder.config.hidden_dropout_prob
         self.dropout = nn.Dropout(usual if rate is None else rate)
         self._add_head()
         self.reads_all_tokens = False  # somebody reads the last hidden states, by a hook
-        self._centre_scores()
+        labels, bias = self.spec.labels, dict(self.named_parameters()).get(self._output_bias())
+        if self.num_classes == 1 and labels.label_range and not labels.activation and bias is not None:
+            # A new regression model starts in the middle of its range instead of at 0.
+            bias.set_value(np.array([sum(labels.label_range) / 2], np.float32))
         self.fix_unused()
 
     def _add_head(self) -> None:
         made_of = self.encoder.config
+        width = made_of.hidden_size
         if self.head in ("pooled", "relu", "mean"):
-            self.classifier = nn.Linear(
-                made_of.hidden_size,
-                self.num_classes,
-                weight_attr=nn.initializer.Normal(std=getattr(made_of, "initializer_range", 0.02)),
-                bias_attr=nn.initializer.Constant(0.0),
-            )
+            weights = nn.initializer.Normal(std=getattr(made_of, "initializer_range", 0.02))
+            zeros = nn.initializer.Constant(0.0)
+            self.classifier = nn.Linear(width, self.num_classes, weight_attr=weights, bias_attr=zeros)
             return
         if self.head == "dense":
-            self.pre_classifier = nn.Linear(made_of.hidden_size, made_of.hidden_size)
+            self.pre_classifier = nn.Linear(width, width)
             init_like(self.encoder, self.pre_classifier)
         if self.head == "own":
             self.classifier = own_head_class(self.family, self.encoder)(made_of)
         else:
-            self.classifier = nn.Linear(made_of.hidden_size, self.num_classes)
+            self.classifier = nn.Linear(width, self.num_classes)
         init_like(self.encoder, self.classifier)
-
-    def _centre_scores(self) -> None:
-        """Start a new regression model in the middle of its range instead of at 0."""
-        labels = self.spec.labels
-        limits = labels.label_range if self.num_classes == 1 and not labels.activation else None
-        bias = dict(self.named_parameters()).get(self._output_bias())
-        if limits is not None and bias is not None:
-            bias.set_value(np.array([sum(limits) / 2], np.float32))
 
     def _output_bias(self) -> str:
         """Return the name of the number that is added to a model's one output; '' for none."""
@@ -285,42 +264,25 @@ def build_classifier(
     model_class: Type[PairClassifier] = PairClassifier,
 ) -> PairClassifier:
     """Return a classifier of the family of ``source``; see `build_seeded`, whose errors it raises."""
-
-    def build() -> PairClassifier:
-        return model_class(source.spec.family, source.spec, dropout, pooling)
-
+    build = partial(model_class, source.spec.family, source.spec, dropout, pooling)
     return build_seeded(source, seed, build, is_ours=model_class is PairClassifier)
 
 
-def _classifier_spec(
-    family: str, spec: ModelSpec, dropout: Optional[float], pooling: str, model_class: type
-) -> ModelSpec:
-    settings = spec.to_config(
-        model_type=family,
-        num_labels=spec.num_labels,
-        architectures=[f"{FAMILIES[family]}ForSequenceClassification"],
-    )
+def _classifier_spec(spec: ModelSpec, dropout: Optional[float], pooling: str, model_class: type) -> ModelSpec:
+    more: Dict[str, object] = {"num_labels": spec.num_labels}
+    architecture = f"{FAMILIES[spec.family]}ForSequenceClassification"
     if spec.own_epsilon is not None:
-        settings["architectures"] = [EPSILON_CLASS]
+        architecture = EPSILON_CLASS
     if spec.labels.activation == SIGMOID:
-        settings["architectures"] = [SIGMOID_CLASS]
+        architecture = SIGMOID_CLASS
     if pooling == "mean":
-        settings["architectures"] = [MEAN_CLASS]
-    for key in ("num_classes", "pooling", "model_class"):
-        settings.pop(key, None)
+        architecture, more["pooling"] = MEAN_CLASS, pooling
     own_class = path_of_class(model_class, PairClassifier)
     if own_class:  # which PaddleNLP has not: under another name it would load the rest, and answer otherwise
-        settings.update(architectures=[model_class.__name__], model_class=own_class)
-    if pooling == "mean":
-        settings["pooling"] = pooling
-    if dropout is not None:
-        rates = ["hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"]
-        rates += ["classifier_dropout_prob"] if family == "albert" else []
-        settings.update(dict.fromkeys(rates, dropout))
-    return encoder_spec(spec.with_config(settings))
-
-
-HEADS = ("classifier.", "pre_classifier.")
+        architecture, more["model_class"] = model_class.__name__, own_class
+    rates = ["classifier_dropout"] + ["classifier_dropout_prob"] * (spec.family == "albert")
+    without = ("num_classes", "pooling", "model_class")
+    return network_spec(spec, architecture, dropout, without=without, rates=rates, **more)
 
 
 def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_task: bool = False) -> str:
@@ -343,7 +305,9 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
     is_other_head = is_other_task or theirs != ours
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
-    may_miss: Tuple[str, ...] = (*HEADS, *model.head_names()) if headless else ()
+    # The head, and the parameters of a subclass.
+    outside = [name for name, _ in model.named_parameters() if not name.startswith(f"{model.attribute}.")]
+    may_miss: Tuple[str, ...] = (*HEADS, *outside) if headless else ()
     masked_lm = architecture_in(source.spec.config).endswith("ForMaskedLM")  # transformers' has no pooler
     if source.is_hugging_face or masked_lm:  # and no model of transformers what is idle here
         idle = tuple(f"{model.attribute}.{part}" for part in model.way.idle)
@@ -436,10 +400,9 @@ def known_family(layer: nn.Layer) -> str:
 
     A subclass is none: it may compute anything.
     """
-    classes = {
-        f: getattr(transformers, f"{begins}ForSequenceClassification", None) for f, begins in FAMILIES.items()
-    }
-    return next((family for family, kind in classes.items() if kind is type(layer)), "")
+    kind = type(layer)
+    names = {family: f"{begins}ForSequenceClassification" for family, begins in FAMILIES.items()}
+    return next((f for f, name in names.items() if getattr(transformers, name, None) is kind), "")
 
 
 def spec_of(layer: nn.Layer, family: str, tokenizer: TokenizerSettings) -> ModelSpec:

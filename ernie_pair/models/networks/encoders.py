@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Tuple, Type, TypeVar
+from typing import Callable, Collection, Dict, List, Optional, Tuple, Type, TypeVar
 
 import paddle
 from paddle import nn
@@ -18,8 +18,7 @@ from paddle import nn
 from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import SEPARATOR
 from ernie_pair.kernels.encoder_layer import ModelState
-from ernie_pair.models.hugging_face.folders import MODEL_STATE, ModelParts, write_their_folder
-from ernie_pair.models.hugging_face.settings import refuse_other_model
+from ernie_pair.models.hugging_face.folders import KINDS, MODEL_STATE, to_their_config, write_their_folder
 from ernie_pair.models.source import ModelSource, their_tokenizer_files, tokenizer_files
 from ernie_pair.models.spec import CONFIG, FAMILIES, NO_MODEL, ModelSpec, json_bytes
 from ernie_pair.runtime.paddle_patches.layers import (
@@ -35,6 +34,10 @@ from ernie_pair.weights.half_tensors import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import Arrays
 
 Model = TypeVar("Model")
+# Families on Paddle's TransformerEncoderLayer, which has no gelu_new.
+OF_PADDLE_LAYERS = ("ernie", "ernie_gram", "bert", "roberta", "xlm_roberta")
+THEIRS = "hugging_face"
+TRAINING_ONLY = "distillation"  # the part that is trained along, and no part of what is written
 
 
 class FirstTokenAlone:
@@ -105,51 +108,60 @@ class Encoder:
 ENCODERS: Dict[str, Encoder] = {
     **dict.fromkeys(("ernie", "bert", "roformer", "ppminilm", "skep"), Encoder()),
     "ernie_gram": Encoder(idle=("embeddings.rel_pos_embeddings.",)),
-    "roberta": Encoder(head="own", pretraining_heads=("lm_head.",)),
+    "roberta": Encoder(attribute="roberta", head="own", pretraining_heads=("lm_head.",)),
     "xlm_roberta": Encoder(attribute="roberta", head="own", pretraining_heads=("lm_head.",)),
     "electra": Encoder(
-        head="own",
-        gives_pooled=False,
-        pretraining_heads=("discriminator_", "generator_", "bias_mts."),
+        head="own", gives_pooled=False, pretraining_heads=("discriminator_", "generator_", "bias_mts."),
     ),
     "nezha": Encoder(makes_mask=False, layers="encoder.layer"),
     "roformerv2": Encoder(head="first", gives_pooled=False),
     "tinybert": Encoder(head="relu", idle=("fit_dense",)),
     "albert": Encoder(
-        attribute="transformer",
-        makes_mask=False,
-        layers="encoder.albert_layer_groups",
+        attribute="transformer", makes_mask=False, layers="encoder.albert_layer_groups",
         pretraining_heads=("predictions.", "sop_classifier."),
     ),
     "megatronbert": Encoder(layers="encoder.layer"),
     **dict.fromkeys(("mobilebert", "squeezebert"), Encoder(makes_mask=False)),
     "distilbert": Encoder(head="dense", takes_types=False, gives_pooled=False, pretraining_heads=("vocab_",)),
-}
-# Families on Paddle's TransformerEncoderLayer, which has no gelu_new.
-OF_PADDLE_LAYERS = ("ernie", "ernie_gram", "bert", "roberta", "xlm_roberta")
+}  # fmt: skip
 
 
-def encoder_spec(spec: ModelSpec) -> ModelSpec:
-    """Return ``spec`` with the sizes that PaddleNLP would otherwise set to other values."""
-    if spec.family == "ernie_gram" and spec.embedding_size is None:
-        return spec.replace(embedding_size=spec.hidden_size)
-    return spec
+def network_spec(
+    spec: ModelSpec,
+    architecture: str,
+    dropout: Optional[float],
+    *,
+    without: Collection[str],
+    rates: Collection[str] = (),
+    **more: object,
+) -> ModelSpec:
+    """Return ``spec`` as that of the class ``architecture``, ``without`` these keys, and with ``more``.
+
+    ``dropout``: the rate of the encoder and of the keys ``rates``; None: as in ``spec``.
+    """
+    settings = {key: value for key, value in spec.config.items() if key not in without}
+    settings.update(model_type=spec.family, **more, architectures=[architecture])
+    if dropout is not None:
+        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", *rates)
+        settings.update(dict.fromkeys(rates, dropout))
+    if spec.family == "ernie_gram" and spec.embedding_size is None:  # PaddleNLP's default is 768
+        settings["embedding_size"] = spec.hidden_size
+    return spec.with_config(settings)
 
 
 def new_encoder(spec: ModelSpec) -> nn.Layer:
     """Return PaddleNLP's encoder of ``spec`` with random weights, and the epsilon that ``spec`` states."""
     family = spec.family
     model_class = getattr(transformers, f"{FAMILIES[family]}Model")
-    settings, is_new = spec.to_config(), spec.config.get("hidden_act") == "gelu_new"
-    if is_new and family in OF_PADDLE_LAYERS:
-        settings["hidden_act"] = "gelu"
-    settings["model_type"] = model_class.config_class.model_type
+    settings = spec.to_config(model_type=model_class.config_class.model_type)
+    is_to_change = settings.get("hidden_act") == "gelu_new" and family in OF_PADDLE_LAYERS
+    settings.update({"hidden_act": "gelu"} if is_to_change else {})
     config = model_class.config_class.from_dict(settings)
     # PaddleNLP's classifier leaves this pooler away.
     encoder = model_class(config, add_pooling_layer=False) if "roberta" in family else model_class(config)
     if family == "nezha":
         share_positions(encoder)
-    if is_new and family in OF_PADDLE_LAYERS:
+    if is_to_change:
         make_gelu_new(encoder.encoder.layers)
     if spec.own_epsilon is not None:
         # That of SqueezeBERT's layers is 1e-12 in transformers as well, whatever config.json says.
@@ -250,10 +262,6 @@ class SavedLayer(nn.Layer):
             (folder / name).write_bytes(content)
 
 
-THEIRS = "hugging_face"
-TRAINING_ONLY = "distillation"  # the part that is trained along, and no part of what is written
-
-
 class EncoderModel(SavedLayer):
     """A model on an encoder. ``spec`` describes it, as in its config.json; its family is known."""
 
@@ -284,11 +292,6 @@ class EncoderModel(SavedLayer):
         for name, parameter in self.named_parameters():
             parameter.stop_gradient = self.is_unused(name)
 
-    def head_names(self) -> Tuple[str, ...]:
-        """Return the names of the parameters outside the encoder: the head, and those of a subclass."""
-        names = (name for name, _ in self.named_parameters())
-        return tuple(name for name in names if not name.startswith(f"{self.attribute}."))
-
     def layers(self) -> List[nn.Layer]:
         """Return the layers of the encoder, from the embeddings up; shared ones stand once."""
         found = self.encoder
@@ -313,8 +316,8 @@ class EncoderModel(SavedLayer):
 
     def own_weights(self) -> Dict[str, paddle.Tensor]:
         """Return {name: tensor} of the model, without parameters that are trained but not saved."""
-        found = super().own_weights()
-        return {name: found[name] for name in found if not name.startswith(f"{TRAINING_ONLY}.")}
+        weights = super().own_weights().items()
+        return {name: tensor for name, tensor in weights if not name.startswith(f"{TRAINING_ONLY}.")}
 
     def write(
         self, folder: Path, vocab_file: Path, max_seq_len: int = 0, save_format: str = "paddle"
@@ -333,9 +336,8 @@ class EncoderModel(SavedLayer):
             arrays = widen_tensors(self.own_weights())
             arrays = {name: arrays[name] for name in arrays if not name.startswith(self.written_apart)}
             tokenizer = their_tokenizer_files(vocab_file, self.spec, max_seq_len)
-            parts = ModelParts(self.family, self.spec.config, arrays, tokenizer, "the model")
-            write_their_folder(theirs, parts)
+            write_their_folder(theirs, self.family, self.spec.config, tokenizer, arrays, "the model")
 
     def refuse_other_than_theirs(self) -> None:
         """Raise InputError when transformers has no model that computes the same."""
-        refuse_other_model(self.spec.config, self.family, "--save_format hf")
+        to_their_config(self.spec.config, self.family, {}, "--save_format hf", KINDS[0])

@@ -18,8 +18,13 @@ from ernie_pair.kernels.choice import (
     agree_on_path,
     choose_kernels,
 )
-from ernie_pair.kernels.embeddings import attach_kernels, describe_unfit, detach_kernels, why_layers_unfit
-from ernie_pair.kernels.encoder_layer import ModelState
+from ernie_pair.kernels.encoder_layer import (
+    ModelState,
+    attach_kernels,
+    describe_unfit,
+    detach_kernels,
+    why_layers_unfit,
+)
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
@@ -51,17 +56,13 @@ def choose_path(
         lambda: choose_kernels(flags, device, unfit, casts), flags, device, size, all_reduce
     )
     if choice.is_cast:
-        refuse_old_gpu(
-            paddle_capability(),
-            DTYPES[choice.precision],
-            f"--precision {choice.precision}",
-            "use another precision",
-        )
-    held = model.fused_state
-    if choice.is_fused and (held is None or held.precision != choice.precision):
+        flag = f"--precision {choice.precision}"
+        refuse_old_gpu(paddle_capability(), DTYPES[choice.precision], flag, "use another precision")
+    state = model.fused_state
+    if choice.is_fused and (state is None or state.precision != choice.precision):
         model.fused_state = ModelState(choice.precision, cpu_threads())
         attach_kernels(*parts, model.fused_state)
-    elif not choice.is_fused and held is not None:
+    elif not choice.is_fused and state is not None:
         detach_kernels(*parts)
         model.fused_state = None
     return choice.with_note(describe_unfit(parts[1])) if choice.is_fused else choice
@@ -80,9 +81,8 @@ def casting(choice: KernelChoice) -> ContextManager[None]:
 
     Softmax and layer norm stay in float32, which is Paddle's own rule at O1.
     """
-    if not choice.is_cast:
-        return nullcontext()
-    return paddle.amp.auto_cast(level="O1", dtype=DTYPES[choice.precision])
+    amp = paddle.amp.auto_cast
+    return amp(level="O1", dtype=DTYPES[choice.precision]) if choice.is_cast else nullcontext()
 
 
 def seed_dropout(model: AnyModel, seed: int) -> None:

@@ -11,10 +11,8 @@ classes.
 import inspect
 import os
 import shutil
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Union
+from typing import Any, Dict, List, Optional, Union
 
 import numpy as np
 import paddle
@@ -29,11 +27,13 @@ from ernie_pair.models.source import ModelSource
 from ernie_pair.models.spec import LAYER_CLASS, SIZES, ModelSpec
 from ernie_pair.models.temperature import CALIBRATION
 from ernie_pair.weights.parameter_names import match_parameters
+from ernie_pair.weights.weight_files import first_not_finite
 
 IDS, TYPES = "input_ids", "token_type_ids"
 BY_NAME, BY_PLACE, IDS_ALONE = "by name", "by place", "ids alone"  # how a layer takes its inputs
 SHORT = 16  # tokens, of the pairs that a layer is tried with
 MOST_POSITIONS = SIZES["max_position_embeddings"][1]  # of a layer that does not say how much it reads at once
+SAVED_MODEL: Dict[str, object] = {"kind": "saved model"}
 
 
 class PlainModel(SavedLayer):
@@ -121,9 +121,7 @@ class PlainModel(SavedLayer):
 
     def num_product_weights(self, trained_only: bool = False) -> int:
         """Return how many weights are multiplied with each token, about: all matrices but lookup tables."""
-        tables = {
-            p.name for each in self.sublayers() if isinstance(each, nn.Embedding) for p in [each.weight]
-        }
+        tables = {each.weight.name for each in self.sublayers() if isinstance(each, nn.Embedding)}
         matrices = [p for p in self.parameters() if p.ndim > 1 and p.name not in tables]
         return sum(int(p.size) for p in matrices if not (trained_only and p.stop_gradient))
 
@@ -182,34 +180,27 @@ def width_of(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: in
     tokenizer = open_tokenizer(vocab_file, spec, max_seq_len)
     rows = encode_texts(["今天天气好", "我"], ["天气", "你"], None, tokenizer, min(max_seq_len, SHORT))
     batch = rows.batch(np.arange(2))
-    with _unchanged(layer), paddle.no_grad():
-        try:
-            given = paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)
-            logits = logits_in(ask_layer(layer, inputs, *given))
-        except Exception as error:  # whatever the code of a person raises
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(
-                f"{name} fails on {IDS} and {TYPES}, int64 {list(batch.input_ids.shape)}: "
-                f"{type(error).__name__}: {reason}; correct its forward, or give the vocabulary of this model"
-            ) from error
-    shape = list(logits.shape) if isinstance(logits, paddle.Tensor) else type(logits).__name__
-    if not (isinstance(shape, list) and len(shape) == 2 and shape[0] == 2):
-        raise InputError(f"{name} returns {shape} of 2 pairs; return logits, [2, number of classes]")
-    return int(shape[1])
-
-
-@contextmanager
-def _unchanged(layer: nn.Layer) -> Iterator[None]:
-    """Evaluate ``layer``, and put its modes and Paddle's random numbers back."""
     modes = [(each, each.training) for each in layer.sublayers(include_self=True)]
     numbers = paddle.get_rng_state()
     layer.eval()
     try:
-        yield
+        with paddle.no_grad():
+            pairs = paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)
+            logits = logits_in(ask_layer(layer, inputs, *pairs))
+    except Exception as error:  # whatever the code of a person raises
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{name} fails on {IDS} and {TYPES}, int64 {list(batch.input_ids.shape)}: "
+            f"{type(error).__name__}: {reason}; correct its forward, or give the vocabulary of this model"
+        ) from error
     finally:
         paddle.set_rng_state(numbers)
         for each, was_training in modes:
             each.training = was_training
+    shape = list(logits.shape) if isinstance(logits, paddle.Tensor) else type(logits).__name__
+    if not (isinstance(shape, list) and len(shape) == 2 and shape[0] == 2):
+        raise InputError(f"{name} returns {shape} of 2 pairs; return logits, [2, number of classes]")
+    return int(shape[1])
 
 
 def load_plain_weights(model: PlainModel, source: ModelSource) -> None:
@@ -221,9 +212,9 @@ def load_plain_weights(model: PlainModel, source: ModelSource) -> None:
     assert source.weights is not None  # `open_layer_folder` refuses a folder without
     found, where = source.read_weights(), str(source.weights)
     chosen = match_parameters(model.saved_tensors(), found, where)
-    for name, array in found.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise CheckpointError(f"{where}: {name} holds NaN or infinity; give weights of an earlier step")
+    wrong = first_not_finite(found)
+    if wrong is not None:
+        raise CheckpointError(f"{where}: {wrong} holds NaN or infinity; give weights of an earlier step")
     model.set(chosen)
 
 
@@ -243,11 +234,10 @@ def plain_settings(layer: nn.Layer, vocab_size: int, pad_id: int) -> Dict[str, A
         "type_vocab_size": 1 if inputs_of(layer) == IDS_ALONE else 2,
     }
     inner = next((p.config for p in parts if hasattr(getattr(p, "config", None), "vocab_size")), None)
-    told = {name: getattr(inner, name, None) for name in settings.keys() & SIZES.keys()}
-    return {**settings, **{name: value for name, value in told.items() if isinstance(value, int)}}
-
-
-SAVED_MODEL: Dict[str, object] = {"kind": "saved model"}
+    for name in settings.keys() & SIZES.keys():
+        value = getattr(inner, name, None)
+        settings.update({name: value} if isinstance(value, int) else {})
+    return settings
 
 
 def save_classifier(
@@ -270,12 +260,10 @@ def save_classifier(
             f"save_model: {folder} holds what save_model did not write, which would be lost; give another "
             "folder"
         )
-    write = partial(model.write, vocab_file=vocab_file, max_seq_len=max_seq_len)
-    calibration = None if from_folder is None else from_folder / CALIBRATION
 
     def fill(draft: Path) -> None:
-        write(draft)
-        if calibration is not None and calibration.is_file():
-            shutil.copyfile(calibration, draft / CALIBRATION)
+        model.write(draft, vocab_file, max_seq_len)
+        if from_folder is not None and (from_folder / CALIBRATION).is_file():
+            shutil.copyfile(from_folder / CALIBRATION, draft / CALIBRATION)
 
     publish_folder(folder, fill, lambda draft: SAVED_MODEL)

@@ -23,6 +23,7 @@ from ernie_pair.models.networks.encoders import (
     build_seeded,
     can_run_first_token,
     hidden_states,
+    network_spec,
 )
 from ernie_pair.models.sentence_transformers import DENSE, read_sentence_folder, write_sentence_files
 from ernie_pair.models.source import ModelSource
@@ -30,6 +31,12 @@ from ernie_pair.models.spec import FAMILIES, ModelSpec
 from ernie_pair.weights.half_tensors import widen_tensors
 
 FAR_BELOW = 6e4  # below any hidden state, and within float16
+ACTIVATIONS = {
+    "tanh": paddle.tanh, "identity": lambda vectors: vectors, "relu": F.relu, "gelu": F.gelu,
+    "sigmoid": F.sigmoid, "silu": F.silu,
+}  # fmt: skip
+EPSILON_CLASS = "OwnEpsilonTextEncoder"  # which PaddleNLP has not, and would compute with another epsilon
+OF_CLASSIFIERS = ("num_labels", "num_classes", "pooling", "model_class", "id2label", "label2id")
 
 
 def pooled(names: str, states_BSD, is_text_BS1):
@@ -38,20 +45,9 @@ def pooled(names: str, states_BSD, is_text_BS1):
     return parts[0] if len(parts) == 1 else paddle.concat(parts, axis=-1)
 
 
-def _first_token(states_BSD, is_text_BS1):
-    return states_BSD[:, 0]
-
-
-def _mean(states_BSD, is_text_BS1):
+def mean_of_tokens(states_BSD, is_text_BS1):
+    """Return the mean [B, D] of the states of the tokens."""
     return (states_BSD * is_text_BS1).sum(axis=1) / is_text_BS1.sum(axis=1)
-
-
-def _mean_sqrt_len(states_BSD, is_text_BS1):
-    return (states_BSD * is_text_BS1).sum(axis=1) / is_text_BS1.sum(axis=1).sqrt()
-
-
-def _max(states_BSD, is_text_BS1):
-    return (states_BSD * is_text_BS1 - (1 - is_text_BS1) * FAR_BELOW).max(axis=1)
 
 
 def _weighted_mean(states_BSD, is_text_BS1):
@@ -66,20 +62,12 @@ def _last_token(states_BSD, is_text_BS1):
 
 
 POOLINGS = {
-    "first_token": _first_token,
-    "mean": _mean,
-    "max": _max,
-    "mean_sqrt_len": _mean_sqrt_len,
+    "first_token": lambda states_BSD, is_text_BS1: states_BSD[:, 0],
+    "mean": mean_of_tokens,
+    "max": lambda states, is_text: (states * is_text - (1 - is_text) * FAR_BELOW).max(axis=1),
+    "mean_sqrt_len": lambda states, is_text: (states * is_text).sum(axis=1) / is_text.sum(axis=1).sqrt(),
     "weighted_mean": _weighted_mean,
     "last_token": _last_token,
-}
-ACTIVATIONS = {
-    "tanh": paddle.tanh,
-    "identity": lambda vectors: vectors,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "sigmoid": F.sigmoid,
-    "silu": F.silu,
 }
 
 
@@ -128,10 +116,6 @@ class Dense(nn.Layer):
         return made + (self.residual(vectors_BD) if hasattr(self, "residual") else vectors_BD)
 
 
-EPSILON_CLASS = "OwnEpsilonTextEncoder"  # which PaddleNLP has not, and would compute with another epsilon
-OF_CLASSIFIERS = ("num_labels", "num_classes", "pooling", "model_class", "id2label", "label2id")
-
-
 class TextEncoder(EncoderModel):
     """A model that makes a vector of a text; a number in ``dropout`` replaces its rates.
 
@@ -146,7 +130,8 @@ class TextEncoder(EncoderModel):
         pooling: str = "mean",
         steps: Sequence[Step] = (),
     ):
-        super().__init__(_encoder_spec(spec, dropout))
+        architecture = f"{FAMILIES[spec.family]}Model" if spec.own_epsilon is None else EPSILON_CLASS
+        super().__init__(network_spec(spec, architecture, dropout, without=OF_CLASSIFIERS))
         self.pooling, self.written_apart = pooling, (DENSE,)
         self.dense = Steps(steps, self.spec.hidden_size * len(pooling.split("+")))
         self.fix_unused()
@@ -194,19 +179,6 @@ class TextEncoder(EncoderModel):
             digest.update(f"{name} {arrays[name].shape}".encode())
             digest.update(arrays[name].astype("<f4", copy=False).tobytes())
         return digest.hexdigest()
-
-
-def _encoder_spec(spec: ModelSpec, dropout: Optional[float]) -> ModelSpec:
-    settings = spec.to_config(model_type=spec.family, architectures=[f"{FAMILIES[spec.family]}Model"])
-    if spec.own_epsilon is not None:
-        settings["architectures"] = [EPSILON_CLASS]
-    for key in OF_CLASSIFIERS:
-        settings.pop(key, None)
-    if spec.family == "ernie_gram" and spec.embedding_size is None:  # PaddleNLP's default is 768
-        settings["embedding_size"] = spec.hidden_size
-    if dropout is not None:
-        settings.update(dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout))
-    return spec.with_config(settings)
 
 
 def build_text_encoder(

@@ -16,7 +16,7 @@ from paddle import nn
 from data_tools.files.errors import InputError, MachineError, message_of
 from data_tools.files.keyed_cache import user_cache
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_kernels, choose_plain
-from ernie_pair.kernels.embeddings import why_layers_unfit
+from ernie_pair.kernels.encoder_layer import why_layers_unfit
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.kernels.operator import (
     GraphInputs,

@@ -31,6 +31,30 @@ SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "data_tools", "
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
 BUILT_WITH = ("setuptools", "wheel", "pybind11")
 SECONDS = 900
+DOCKERFILE = "Dockerfile"
+EXTRAS = ("predict", "serve")
+PORT = 8000
+USER = 10001  # no user of the host
+HEALTH = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=4)"
+SERVE = ("ernie-pair", "serve", "--model", "/model", "--host", "0.0.0.0", "--port", str(PORT))
+TEXT = """\
+# An image that answers sentence pairs over HTTP: docker build -t pairs . && docker run -p {port}:{port} pairs
+# To accept requests for a host name other than localhost, append --allowed_hosts NAME to CMD.
+FROM python:{python}-slim
+COPY {wheel} /wheel/
+RUN pip install --no-cache-dir "/wheel/{wheel}[{extras}]" \\
+    && useradd --system --no-create-home --uid {user} pairs
+COPY --chown={user} {files} /model/
+USER {user}
+EXPOSE {port}
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD {health}
+CMD {serve}
+"""
+TRITON = "triton"
+FOLDER_OF = {ONNX_FILES[0]: "pair", INT8_FILES[0]: "pair_int8"}
+IN_EACH = ("config.pbtxt", "labels.txt", "1/model.onnx")
+TRITON_FILES = tuple(f"{TRITON}/{folder}/{name}" for folder in FOLDER_OF.values() for name in IN_EACH)
+QUEUE_MICROSECONDS = 5000  # how long a request waits for others, as in `ernie-pair serve`
 
 
 def build_wheel(folder: Path) -> Path:
@@ -42,8 +66,8 @@ def build_wheel(folder: Path) -> Path:
     root = Path(__file__).parents[3]
     if not (root / "pyproject.toml").is_file():
         raise InputError("this package was installed without its sources; give its wheel with --wheel FILE")
-    with tempfile.TemporaryDirectory() as held:
-        sources, made = Path(held, "sources"), Path(held, "made")
+    with tempfile.TemporaryDirectory() as work:
+        sources, made = Path(work, "sources"), Path(work, "made")
         sources.mkdir()
         for name in SOURCES:
             if (root / name).is_dir():
@@ -81,28 +105,6 @@ def extras_of(wheel: Path) -> Set[str]:
     return set(metadata.get_all("Provides-Extra") or [])
 
 
-DOCKERFILE = "Dockerfile"
-EXTRAS = ("predict", "serve")
-PORT = 8000
-USER = 10001  # no user of the host
-HEALTH = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=4)"
-SERVE = ("ernie-pair", "serve", "--model", "/model", "--host", "0.0.0.0", "--port", str(PORT))
-
-TEXT = """\
-# An image that answers sentence pairs over HTTP: docker build -t pairs . && docker run -p {port}:{port} pairs
-# To accept requests for a host name other than localhost, append --allowed_hosts NAME to CMD.
-FROM python:{python}-slim
-COPY {wheel} /wheel/
-RUN pip install --no-cache-dir "/wheel/{wheel}[{extras}]" \\
-    && useradd --system --no-create-home --uid {user} pairs
-COPY --chown={user} {files} /model/
-USER {user}
-EXPOSE {port}
-HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD {health}
-CMD {serve}
-"""
-
-
 def refuse_unusable_wheel(wheel: str) -> None:
     """Raise InputError, before the work, when ``wheel`` is given and cannot serve a model."""
     if not wheel:
@@ -126,16 +128,11 @@ def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
     folder = exported.folder
     path = Path(shutil.copyfile(wheel, folder / Path(wheel).name)) if wheel else build_wheel(folder)
     files = sorted({EXPORT_MANIFEST, *exported.files} - set(PADDLE_FILES))
+    health, serve = (json.dumps(command) for command in (["python", "-c", HEALTH], SERVE))
     content = TEXT.format(
-        python=python_of(path),
-        wheel=path.name,
-        extras=",".join(EXTRAS),
-        files=" ".join(files),
-        user=USER,
-        port=PORT,
-        health=json.dumps(["python", "-c", HEALTH]),
-        serve=json.dumps(SERVE),
-    )
+        python=python_of(path), wheel=path.name, extras=",".join(EXTRAS), files=" ".join(files), user=USER,
+        port=PORT, health=health, serve=serve,
+    )  # fmt: skip
     (folder / DOCKERFILE).write_text(content, encoding="utf-8")
 
 
@@ -150,17 +147,8 @@ def python_of(wheel: Path) -> str:
         name = None
     if name != "ernie-pair":
         raise InputError(f"--wheel {wheel} is not named as a wheel of ernie-pair; give ernie_pair-....whl")
-    found = sorted(
-        {match[1] for tag in tags for match in [re.fullmatch(r"cp3(\d+)", tag.interpreter)] if match}
-    )
-    return f"3.{found[-1]}" if found else "3.12"
-
-
-TRITON = "triton"
-FOLDER_OF = {ONNX_FILES[0]: "pair", INT8_FILES[0]: "pair_int8"}
-IN_EACH = ("config.pbtxt", "labels.txt", "1/model.onnx")
-TRITON_FILES = tuple(f"{TRITON}/{folder}/{name}" for folder in FOLDER_OF.values() for name in IN_EACH)
-QUEUE_MICROSECONDS = 5000  # how long a request waits for others, as in `ernie-pair serve`
+    found = [match[1] for tag in tags if (match := re.fullmatch(r"cp3(\d+)", tag.interpreter))]
+    return f"3.{max(found)}" if found else "3.12"
 
 
 def write_triton(exported: ExportedModel) -> None:
@@ -186,23 +174,18 @@ def _config_of(exported: ExportedModel, path: Path, only_cpu: bool) -> str:
 
     graph = onnx.load(str(path)).graph
     limits = exported.label_range
-    parameters = {
-        "max_seq_len": exported.max_seq_len,
-        "temperature": exported.temperature,
-        "threshold": exported.threshold,
-        "symmetric": exported.symmetric,
-        "target": None if exported.has_classes else exported.target,
-        "label_range": None if limits is None else "{:g},{:g}".format(*limits),
-    }
+    kept = ("max_seq_len", "temperature", "threshold", "symmetric")
+    parameters = {name: getattr(exported, name) for name in kept}
+    parameters["target"] = None if exported.has_classes else exported.target
+    parameters["label_range"] = None if limits is None else "{:g},{:g}".format(*limits)
     messages = [("input", _ends(value)) for value in graph.input]
     messages += [("output", [*_ends(value), 'label_filename: "labels.txt"']) for value in graph.output]
     messages.append(("dynamic_batching", [f"max_queue_delay_microseconds: {QUEUE_MICROSECONDS}"]))
     if only_cpu:  # ONNX Runtime has int8 products for CPUs alone
         messages.append(("instance_group", ["kind: KIND_CPU"]))
     for key, value in parameters.items():
-        if value is not None:
-            lines = [f'key: "{key}"', f'value {{ string_value: "{value}" }}']
-            messages.append(("parameters", lines))
+        lines = [f'key: "{key}"', f'value {{ string_value: "{value}" }}']
+        messages += [] if value is None else [("parameters", lines)]
     parts = ['backend: "onnxruntime"', f"max_batch_size: {BATCH_SIZE}"]
     parts += ["\n".join([f"{field} {{", *(f"  {line}" for line in lines), "}"]) for field, lines in messages]
     return "\n".join(parts) + "\n"

@@ -1,6 +1,5 @@
 """Export a trained model to Paddle Inference and ONNX, and check that they predict the same."""
 
-import json
 import logging
 import os
 import shutil
@@ -11,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, README, content_of, publish_folder, read_made, refuse_loss
 from data_tools.files.installation import import_optional
+from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, is_their_config
 from ernie_pair.checkpoint.manifest import installed_versions
@@ -76,46 +76,36 @@ PYTHON_OF_SCORES = """\
 from ernie_pair import PairPredictor
 
 print(PairPredictor(".").score([("怎么注销信用卡", "如何注销信用卡")]))"""
+VERSIONED = (
+    "ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "paddle2onnx", "onnxruntime", "numpy",
+)  # fmt: skip
+OUTPUTS = (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)
+FILE_FLAGS = ("quantize_file", "wheel", "dev_file", "calibrate_on", "tune_on")
+
+logger = logging.getLogger(__name__)
 
 
 def card_of_exported(
     exported: ExportedModel, model: str, family: str, differences: Dict[str, float]
 ) -> ModelCard:
     """Return the card; ``differences``: {format: the largest difference from the trained model}."""
-    facts, limits = {"exported from": model}, exported.label_range
-    tokens = str(exported.max_seq_len)
+    limits, threshold, tokens = exported.label_range, exported.threshold, str(exported.max_seq_len)
+    scored = f"with --symmetric {exported.symmetric}"
+    facts = {"exported from": model}
     if exported.has_classes:
-        chosen = "the likeliest class"
-        if exported.threshold is not None:
-            chosen = f"class 1 from {exported.threshold:.4f} on"
-        facts["classes"], facts["tokens per pair"] = ", ".join(exported.labels), tokens
+        chosen = "the likeliest class" if threshold is None else f"class 1 from {threshold:.4f} on"
+        facts.update({"classes": ", ".join(exported.labels), "tokens per pair": tokens})
         facts["temperature"] = f"{exported.temperature:.4g}"
-        facts["decision"] = f"{chosen}, pairs scored with --symmetric {exported.symmetric}"
+        facts["decision"] = f"{chosen}, pairs scored {scored}"
         title, python, commands = f"{family} sentence-pair classifier, exported", PYTHON, COMMANDS
     else:
         facts["made for"] = exported.target
         facts["scores"] = "any number" if limits is None else "from {:g} to {:g}".format(*limits)
-        facts["tokens per pair"], facts["pairs scored"] = tokens, f"with --symmetric {exported.symmetric}"
+        facts.update({"tokens per pair": tokens, "pairs scored": scored})
         title = f"A model of the family {family} that scores sentence pairs, exported"
         python, commands = PYTHON_OF_SCORES, COMMANDS.replace(" --scores true", "")
-    largest = ", ".join(f"{name} {value:.3g}" for name, value in differences.items())
-    facts["largest difference"] = largest
+    facts["largest difference"] = ", ".join(f"{name} {value:.3g}" for name, value in differences.items())
     return ModelCard(title=title, facts=facts, commands=commands, python=python)
-
-
-VERSIONED = (
-    "ernie-pair",
-    "paddlepaddle",
-    "paddlepaddle-gpu",
-    "paddlenlp",
-    "paddle2onnx",
-    "onnxruntime",
-    "numpy",
-)
-OUTPUTS = (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)
-FILE_FLAGS = ("quantize_file", "wheel", "dev_file", "calibrate_on", "tune_on")
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -169,14 +159,12 @@ def publish_export(
         own = {*OUTPUTS, CONFIG_YAML, MADE, *(recorded if isinstance(recorded, dict) else ())}
         own |= {str(folder) for name in own for folder in PurePosixPath(name).parents}
     refuse_loss(output_dir, own)
-    inputs: Dict[str, Sequence[Path]] = {
-        flag: [path for folder in folders for path in content_of(str(folder))]
-        for flag, folders in models.items()
-    }
+    inputs: Dict[str, Sequence[Path]] = {}
+    for flag, folders in models.items():
+        inputs[flag] = [path for folder in folders for path in content_of(str(folder))]
     for name in FILE_FLAGS:
         files = files_of(getattr(config, name, ""))
-        if files:  # otherwise it is the name of a set, or nothing
-            inputs[name] = files
+        inputs.update({name: files} if files else {})  # otherwise it is the name of a set, or nothing
     settings = settings_of(config, *inputs, "output_dir")
     outputs = [output_dir / name for name in OUTPUTS]
     results = Results(command, outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
@@ -189,35 +177,27 @@ def publish_export(
     refuse_unusable_wheel(config.wheel)
     start_device("cpu", World())
     source = open_source()
-    calibration = source.calibration
-    publish_folder(
-        output_dir,
-        with_config(lambda draft: _fill(draft, config, source), command, config),
-        results.about_folder,
-        may_be_lost=lambda folder: config.overwrite,
-    )
+    filled = with_config(lambda draft: _fill(draft, config, source), command, config)
+    publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
     if source.model.spec.labels.has_classes:
-        is_saved = config.threshold is None
-        logger.info("%s", describe_decision(calibration.threshold, is_saved, calibration.symmetric))
+        how, is_saved = source.calibration, config.threshold is None
+        logger.info("%s", describe_decision(how.threshold, is_saved, how.symmetric))
     return True
 
 
 def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
-    model, vocab_file = (
-        load_classifier(config.model_path, config.model_class)
-        if given is None
-        else (given.to(device="cpu"), find_tokenizer(Path(config.model_path)))
-    )
-    refuse_class_flags(config, model.spec.labels, config.model_path)
-    saved = read_calibration(Path(config.model_path), model.num_classes)
-    calibration = chosen_calibration(
-        saved, config.threshold, config.symmetric, model.num_classes, config.model_path
-    )
+    where, folder = config.model_path, Path(config.model_path)
+    if given is None:
+        model, vocab_file = load_classifier(where, config.model_class)
+    else:
+        model, vocab_file = given.to(device="cpu"), find_tokenizer(folder)
+    refuse_class_flags(config, model.spec.labels, where)
+    saved = read_calibration(folder, model.num_classes)
+    calibration = chosen_calibration(saved, config.threshold, config.symmetric, model.num_classes, where)
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
     judging = judging_of(config, model.spec.labels, tokenizer, max_seq_len)
-    name = Path(config.model_path).name
-    return Source(model, vocab_file, tokenizer, max_seq_len, calibration, judging, name)
+    return Source(model, vocab_file, tokenizer, max_seq_len, calibration, judging, folder.name)
 
 
 def judging_of(
@@ -231,28 +211,16 @@ def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
     batches = parity_batches(source.tokenizer, source.max_seq_len)
     expected = answers_of(source.model, batches)
     _write_models(draft, config, source)
-    exported = ExportedModel(
-        draft,
-        source.model.spec.labels.names,
-        source.max_seq_len,
-        source.calibration.temperature,
-        {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())},
-        source.calibration.threshold,
-        source.calibration.symmetric,
-        source.model.spec.target,
-        source.model.spec.labels.label_range,
-    )
-    threads = cpu_threads()
-    differences = {}
+    files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
+    labels, how = source.model.spec.labels, source.calibration
+    decides = how.threshold, how.symmetric, labels.target, labels.label_range
+    exported = ExportedModel(draft, labels.names, source.max_seq_len, how.temperature, files, *decides)
+    threads, differences = cpu_threads(), {}
+    message = "largest difference of %-6s from the trained model %.3g, in %d batches"
     for name in config.backends:
         backend = open_backend(exported, name, threads)
         differences[name] = largest_difference(backend, batches, expected)
-        logger.info(
-            "largest difference of %-6s from the trained model %.3g, in %d batches",
-            name,
-            differences[name],
-            len(batches),
-        )
+        logger.info(message, name, differences[name], len(batches))
     facts: Dict[str, Any] = {
         "parity": differences,
         "model": source.name,
@@ -262,11 +230,11 @@ def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
     }
     _write_manifest(exported, facts)
     if source.judging is not None:  # it is asked as it will be, by the folder
-        int8 = [INT8_BESIDE_FLOAT] if config.quantize == "int8" else []
-        for way in [*int8, *([BF16_BESIDE_FLOAT] if config.precision == "bf16" else [])]:
-            facts[way.name] = judge(draft, source.judging, threads, way)
-            of_scores = not exported.has_classes
-            refuse_loss_of_accuracy(facts[way.name], config.max_accuracy_drop, way, of_scores)
+        for way in (INT8_BESIDE_FLOAT, BF16_BESIDE_FLOAT):
+            if way.name in (config.quantize, config.precision):
+                facts[way.name] = judge(draft, source.judging, threads, way)
+                of_scores = not exported.has_classes
+                refuse_loss_of_accuracy(facts[way.name], config.max_accuracy_drop, way, of_scores)
         _write_manifest(exported, facts)
     if config.triton:
         write_triton(exported)
@@ -284,8 +252,7 @@ def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
     config_file = find_config(folder)
     assert config_file is not None  # the model was read by it
     if is_their_config(read_config(config_file)):
-        settings = json.dumps(source.model.spec.to_config(), indent=2, ensure_ascii=False)
-        (draft / CONFIG).write_text(f"{settings}\n", encoding="utf-8")
+        write_json(draft / CONFIG, source.model.spec.to_config())
     else:
         shutil.copyfile(config_file, draft / CONFIG)
     write_paddle(source.model, draft)
@@ -298,6 +265,5 @@ def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
 
 
 def _write_manifest(exported: ExportedModel, facts: Dict[str, object]) -> None:
-    said = {name: value for name, value in asdict(exported).items() if name != "folder"}
-    content = json.dumps({"format": EXPORT_FORMAT, **said, **facts}, indent=2, ensure_ascii=False)
-    (exported.folder / EXPORT_MANIFEST).write_text(content + "\n", encoding="utf-8")
+    own = {name: value for name, value in asdict(exported).items() if name != "folder"}
+    write_json(exported.folder / EXPORT_MANIFEST, {"format": EXPORT_FORMAT, **own, **facts})

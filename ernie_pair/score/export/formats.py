@@ -25,6 +25,13 @@ from ernie_pair.models.spec import NO_MODEL
 
 OPSET = 17
 INPUTS, OUTPUT = ("input_ids", "token_type_ids"), "logits"
+# With 8 bits the sums of two products overflow in processors without VNNI, and answers differ between them.
+SEVEN_BITS = True
+LARGEST, ZERO = 127, 128  # activations are uint8, 128 + [-127, 127]
+SMALLEST_SCALE = 1e-30  # of a row of zeros
+LARGEST_DIFFERENCE = 1e-4
+SHAPES = ((1, 5), (3, 17), (8, 64), (2, 512))  # rows, tokens; no longer than the model is asked for
+NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
 
 
 def write_paddle(
@@ -37,10 +44,8 @@ def write_paddle(
     Raises InputError for a class of a person's own that Paddle makes no static graph of.
     """
     _drop_padding_ids(model)
-    traced = traced or model
-    is_layer = isinstance(model, PlainModel)
-    takes_types = not is_layer and model.way.takes_types
-    traced = traced if takes_types else _AlsoTakesTypes(traced)
+    traced, is_layer = traced or model, isinstance(model, PlainModel)
+    traced = traced if not is_layer and model.way.takes_types else _AlsoTakesTypes(traced)
     shapes = [paddle.static.InputSpec([None, None], "int64", name) for name in INPUTS]
     prefix = folder / Path(PADDLE_FILES[0]).stem
     try:
@@ -125,12 +130,6 @@ def _name_the_ends(graph, called: str) -> None:
             dimension.dim_param = axis
 
 
-# With 8 bits the sums of two products overflow in processors without VNNI, and answers differ between them.
-SEVEN_BITS = True
-LARGEST, ZERO = 127, 128  # activations are uint8, 128 + [-127, 127]
-SMALLEST_SCALE = 1e-30  # of a row of zeros
-
-
 def write_int8(folder: Path) -> None:
     """Write INT8_FILES from the ONNX_FILES of the same folder.
 
@@ -168,8 +167,14 @@ def _lift_constants(graph) -> None:
 
 
 def _scale_rows(graph) -> int:
-    """Give each row of each quantized activation its own scale. Return how many activations there are."""
+    """Give each row of each quantized activation its own scale. Return how many activations there are.
+
+    The library multiplies the scales of rows and weights first, and then the sums by both. Of that, and the
+    bias behind it, ONNX Runtime 1.19 makes one operator, which with a scale for each row multiplies the bias
+    by it too: the answers would be wrong. So the sums are multiplied by one after the other.
+    """
     from onnx import numpy_helper
+    from onnx.helper import make_node
 
     constants: Dict[str, np.ndarray] = {
         "int8_share": np.array(1 / LARGEST, np.float32),
@@ -192,8 +197,10 @@ def _scale_rows(graph) -> int:
             (of_weights,) = set(node.input) - row_scales
             products[node.output[0]] = (scales[0], of_weights)
         elif product is not None:
-            (sums,) = set(node.input) - {product}
-            nodes += _scaling_nodes(sums, *products[product], node.output[0])
+            (sums,), (of_rows, of_weights) = set(node.input) - {product}, products[product]
+            unscaled = f"{node.output[0]}.unscaled"
+            nodes.append(make_node("Mul", [sums, of_weights], [unscaled]))
+            nodes.append(make_node("Mul", [unscaled, of_rows], [node.output[0]]))
         else:
             nodes.append(node)
     for node in nodes:
@@ -203,20 +210,6 @@ def _scale_rows(graph) -> int:
     graph.node.extend(kept)
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     return len(zeros)
-
-
-def _scaling_nodes(sums: str, of_rows: str, of_weights: str, scaled: str) -> List:
-    """Return the nodes for ``scaled`` = sums x weights' scale x rows' scale, in this order.
-
-    The library multiplies the two scales first. Of that, and the bias behind it, ONNX Runtime 1.19 makes one
-    operator, which with a scale for each row multiplies the bias by it too: the answers would be wrong.
-    """
-    from onnx.helper import make_node
-
-    return [
-        make_node("Mul", [sums, of_weights], [f"{scaled}.unscaled"]),
-        make_node("Mul", [f"{scaled}.unscaled", of_rows], [scaled]),
-    ]
 
 
 def _row_nodes(activation: str, quantized: str, scale: str) -> List:
@@ -238,33 +231,19 @@ def _row_nodes(activation: str, quantized: str, scale: str) -> List:
     ]
 
 
-LARGEST_DIFFERENCE = 1e-4
-SHAPES = ((1, 5), (3, 17), (8, 64), (2, 512))  # rows, tokens; no longer than the model is asked for
-NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
-
-
 def parity_batches(tokenizer: AnyTokenizer, max_seq_len: int) -> List[Batch]:
     """Return batches of several lengths: random ids with padding, and texts, some longer than fits."""
-    rng = np.random.default_rng(0)
-    shapes = [(rows, min(length, max_seq_len)) for rows, length in SHAPES]
-    return [
-        *(_random_batch(rng, tokenizer, *shape) for shape in shapes),
-        *_text_batches(rng, tokenizer, max_seq_len),
-    ]
-
-
-def _random_batch(rng: np.random.Generator, tokenizer: AnyTokenizer, rows: int, length: int) -> Batch:
-    kept = rng.integers(2, length + 1, rows)
-    kept[0] = length
-    inside = np.arange(length) < kept[:, None]
-    ids, types = (rng.integers(0, most, (rows, length)) for most in (tokenizer.vocab_size, 2))
-    return Batch(np.where(inside, ids, tokenizer.pad_id), np.where(inside, types, 0), None)
-
-
-def _text_batches(rng: np.random.Generator, tokenizer: AnyTokenizer, max_seq_len: int) -> List[Batch]:
+    rng, batches = np.random.default_rng(0), []
+    for count, longest in SHAPES:
+        length = min(longest, max_seq_len)
+        kept = rng.integers(2, length + 1, count)
+        kept[0] = length
+        inside = np.arange(length) < kept[:, None]
+        ids, types = (rng.integers(0, most, (count, length)) for most in (tokenizer.vocab_size, 2))
+        batches.append(Batch(np.where(inside, ids, tokenizer.pad_id), np.where(inside, types, 0), None))
     left, right = random_texts(rng, tokenizer, max_seq_len, NUM_PAIRS)
     rows = encode_texts(left, right, None, tokenizer, max_seq_len)
-    return [rows.batch(picked) for picked in evaluation_batches(rows.lengths, PAIRS_PER_BATCH)]
+    return batches + [rows.batch(picked) for picked in evaluation_batches(rows.lengths, PAIRS_PER_BATCH)]
 
 
 def random_texts(
@@ -272,9 +251,8 @@ def random_texts(
 ) -> Tuple[List[str], List[str]]:
     """Return ``count`` left and right texts of random tokens, up to ``longest`` of them in each."""
     words = [token for token in tokenizer.tokens if not token.startswith(("[", CONTINUATION))]
-    left, right = (
-        ["".join(rng.choice(words, size)) for size in rng.integers(1, longest + 1, count)] for _ in "ab"
-    )
+    sizes = (rng.integers(1, longest + 1, count) for _ in "ab")
+    left, right = (["".join(rng.choice(words, size)) for size in of_side] for of_side in sizes)
     return left, right
 
 

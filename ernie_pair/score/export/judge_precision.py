@@ -22,6 +22,8 @@ from ernie_pair.score.export.formats import random_texts
 
 CHUNK = 512  # pairs that each model answers in turn
 NUM_MADE_UP, MOST_ALONE = 512, 64
+AGREEMENT = {False: "the same class for", True: "Spearman between the two"}
+FLOAT, INT8, BF16 = "onnx", "onnx-int8", "paddle-bf16"
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +40,6 @@ class Lower(NamedTuple):
     cure: str  # what to pass to export without it
 
 
-AGREEMENT = {False: "the same class for", True: "Spearman between the two"}
-FLOAT, INT8, BF16 = "onnx", "onnx-int8", "paddle-bf16"
 INT8_BESIDE_FLOAT = Lower("int8", FLOAT, INT8, "--quantize none")
 BF16_BESIDE_FLOAT = Lower("bf16", "paddle", BF16, "--precision fp32")
 
@@ -62,22 +62,16 @@ def judging_pairs(config: ExportFlags, labels: Labels, tokenizer: AnyTokenizer, 
     """
     name = config.quantize_file
     if not name:
-        logger.warning(
-            "without --quantize_file %s is judged by made-up pairs, which say little about your data; give "
-            "real pairs, labelled if possible",
-            config.lower_precisions,
-        )
+        message = "without --quantize_file %s is judged by made-up pairs, which say little about your data; "
+        logger.warning(message + "give real pairs, labelled if possible", config.lower_precisions)
         texts = random_texts(np.random.default_rng(1), tokenizer, longest, NUM_MADE_UP)
         return JudgingPairs(list(zip(*texts)), None, "made-up pairs", None)
     columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules(config.encoding)
     source = PairSource("quantize_file", name, "dev", labels, columns, rules)
     if source.is_file and not has_labels(Path(name), columns, rules):
         source = PairSource("quantize_file", name, "dev", None, columns, rules)
-        logger.warning(
-            "%s has no labels: %s is judged by how often it answers as float32 does",
-            name,
-            config.lower_precisions,
-        )
+        message = "%s has no labels: %s is judged by how often it answers as float32 does"
+        logger.warning(message, name, config.lower_precisions)
     pairs = source.read()
     return JudgingPairs(list(zip(pairs.left, pairs.right)), pairs.labels, Path(name).name, pairs.sha256)
 
@@ -92,8 +86,8 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
     """
     pairs, predictors = judging.pairs, {}
     for name in (way.full, way.lower):
-        kind = ("paddle", "bf16") if name == BF16 else (name, "fp32")
-        predictors[name] = PairPredictor(folder, kind[0], threads, precision=kind[1])
+        backend, precision = ("paddle", "bf16") if name == BF16 else (name, "fp32")
+        predictors[name] = PairPredictor(folder, backend, threads, precision=precision)
     logits, seconds = answer_in_turn(predictors, pairs)
     has_classes = predictors[way.full].labels.has_classes
     answers: Dict[str, np.ndarray] = {}
@@ -107,8 +101,7 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
         facts[metric] = {name: agreement(given, judging.labels) for name, given in answers.items()}
     facts["agreement"] = agreement(answers[way.lower], answers[way.full])
     facts["largest_difference"] = float(np.abs(logits[way.full] - logits[way.lower]).max())
-    for section in ("alone", "pairs_per_second", "bytes"):
-        facts[section] = {}
+    facts.update(alone={}, pairs_per_second={}, bytes={})
     for name, predictor in predictors.items():
         alone = np.concatenate([predictor.logits([pair]) for pair in pairs[:MOST_ALONE]])
         facts["alone"][name] = float(np.abs(alone - logits[name][:MOST_ALONE]).max())
@@ -158,14 +151,8 @@ def refuse_loss_of_accuracy(
     """
     full, lower = way.full, way.lower
     speed, size, alone = facts["pairs_per_second"], facts["bytes"], facts["alone"]
-    logger.info(
-        "%s: %.1f pairs/s against %.1f, %.1f MB against %.1f",
-        way.name,
-        speed[lower],
-        speed[full],
-        size[lower] / 1e6,
-        size[full] / 1e6,
-    )
+    message = "%s: %.1f pairs/s against %.1f, %.1f MB against %.1f"
+    logger.info(message, way.name, speed[lower], speed[full], size[lower] / 1e6, size[full] / 1e6)
     message = "a logit of %s differs by %.3g at most, and by %.3g when a pair is asked alone (float32: %.3g)"
     logger.info(message, way.name, facts["largest_difference"], alone[lower], alone[full])
     metric, drop = "spearman" if is_of_scores else "accuracy", 1 - facts["agreement"]

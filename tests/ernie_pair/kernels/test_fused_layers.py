@@ -14,7 +14,7 @@ from tiny_pair import write_model
 from tiny_pair_job import run, same, tiny_job, weights, write_files
 
 from data_tools.files.errors import InputError
-from ernie_pair.kernels import embeddings, encoder_layer, library
+from ernie_pair.kernels import encoder_layer, library
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.kernels.encoder_layer import FusedLayer
 from ernie_pair.kernels.library import POOL, WorkspacePool, open_kernels, rounded_size
@@ -155,8 +155,7 @@ def test_memory_does_not_grow_over_many_shapes(tmp_path, monkeypatch):
     """Keeping buffers for all lengths would take several times the peak in use."""
     monkeypatch.setattr(library, "FREE_AT_LEAST", 0)
     pool, sizes = WorkspacePool(), set()
-    for module in (encoder_layer, embeddings):
-        monkeypatch.setattr(module, "POOL", pool)
+    monkeypatch.setattr(encoder_layer, "POOL", pool)
     take = pool.take
     monkeypatch.setattr(pool, "take", lambda size: sizes.add(rounded_size(size)) or take(size))
     model = build(tmp_path / "m")

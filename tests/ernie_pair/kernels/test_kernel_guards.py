@@ -19,7 +19,7 @@ from paddle import nn
 
 from data_tools.files.errors import InputError
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.kernels.embeddings import FusedEmbeddings
+from ernie_pair.kernels.encoder_layer import FusedEmbeddings
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.paddle_patches.layers import own_forward

@@ -25,8 +25,12 @@ from ernie_pair.models.commands import (
     convert_to_hugging_face,
 )
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, from_their_names, to_their_names
-from ernie_pair.models.hugging_face.folders import build_fast_tokenizer, metadata_of
-from ernie_pair.models.hugging_face.settings import from_their_config, to_their_config
+from ernie_pair.models.hugging_face.folders import (
+    build_fast_tokenizer,
+    from_their_config,
+    metadata_of,
+    to_their_config,
+)
 from ernie_pair.models.labels import labels_in
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
 from ernie_pair.models.networks.text_encoder import build_text_encoder

@@ -8,7 +8,7 @@ import pytest
 from tiny_pair import write_new
 
 from data_tools.files.errors import InputError
-from ernie_pair.models.hugging_face.settings import from_their_config, to_their_config
+from ernie_pair.models.hugging_face.folders import from_their_config, to_their_config
 from ernie_pair.models.labels import Labels, labels_in
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier
 from ernie_pair.models.source import open_model
