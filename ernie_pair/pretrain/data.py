@@ -32,8 +32,7 @@ from data_tools.samples.split_datasets import Datasets, SampleSettings, build_da
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon, read_ngrams
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.pretrain.config.flags import LEAST_LENGTH, refuse_unfit_model
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.config.pretrain_config import LEAST_LENGTH, PretrainConfig, refuse_unfit_model
 from ernie_pair.runtime.cpu_env import cpu_share
 from ernie_pair.runtime.processes.world import World
 

@@ -25,8 +25,12 @@ from ernie_pair.models.source import (
     refuse_cased,
     refuse_no_family,
 )
-from ernie_pair.pretrain.config.flags import HALF_OPS, refuse_other_family
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.pretrain.config.pretrain_config import (
+    HALF_OPS,
+    PretrainConfig,
+    refuse_other_family,
+    refuse_unready,
+)
 from ernie_pair.pretrain.convert.warm_start import with_order_head
 from ernie_pair.pretrain.data import PretrainData, open_pretrain_data
 from ernie_pair.pretrain.pretrain_job import card_of_pretrained

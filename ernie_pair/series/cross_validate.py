@@ -15,8 +15,7 @@ from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.source import open_model
-from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.config.target_flags import chosen_labels
+from ernie_pair.pair.config.pair_config import PairConfig, chosen_labels
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.score.evaluation.evaluation_report import FILES, write_report

@@ -14,8 +14,7 @@ from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of, refuse_locked
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import open_model
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.config.target_flags import chosen_labels
+from ernie_pair.pair.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pair.targets.ranking_metrics import training_groups
 from ernie_pair.pair.targets.target_metrics import chosen_metric
 from ernie_pair.pair.train.parts import total_steps

@@ -15,7 +15,7 @@ from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
 from ernie_pair.train.optimizer import trained_parameters
-from ernie_pair.train.run_flags import LayerFlags
+from ernie_pair.train.run_flags import TrainingFlags
 
 
 def recompute_layers(model, is_wanted: bool) -> None:
@@ -68,7 +68,7 @@ class _Twice:
             paddle.set_rng_state(later)
 
 
-def freeze(model: Union[EncoderModel, PlainModel], config: LayerFlags) -> str:
+def freeze(model: Union[EncoderModel, PlainModel], config: TrainingFlags) -> str:
     """Freeze what the flags name, and return how many parameters are trained, as a line for the log.
 
     The pooler, if there is one, trains with the head. Raises InputError when the model has fewer layers.
@@ -92,7 +92,7 @@ def freeze(model: Union[EncoderModel, PlainModel], config: LayerFlags) -> str:
     )
 
 
-def num_frozen_layers(config: LayerFlags, num_layers: int) -> Optional[int]:
+def num_frozen_layers(config: TrainingFlags, num_layers: int) -> Optional[int]:
     """Return how many layers above the embeddings are frozen; None: not even these. Raises InputError."""
     if config.freeze_layers > num_layers:
         raise InputError(

@@ -23,7 +23,7 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_texts
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.results import Results
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.text_files import ENCODINGS
@@ -67,49 +67,40 @@ class AuditPairsConfig(Options):
 
     EXAMPLE = "train.tsv --dev_file dev.tsv --test_file test.tsv --output audit --drop_leaks exact"
 
-    train_file: str = option(
-        help="labelled pairs: a file, or a set such as lcqmc",
-        positional=True,
-        group="data",
-        stdin=(".tsv", ".jsonl"),
+    train_file: str = data_option(
+        help="labelled pairs: a file, or a set such as lcqmc", positional=True, stdin=(".tsv", ".jsonl")
     )
-    dev_file: str = option("", help="labelled pairs for choosing the best model", group="data")
-    test_file: str = option("", help="test pairs; labels are ignored", group="data")
-    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
-    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
-    label: str = option("", help="the column of the label", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-    label_map: str = option(
-        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1", group="data"
+    dev_file: str = data_option("", help="labelled pairs for choosing the best model")
+    test_file: str = data_option("", help="test pairs; labels are ignored")
+    text_a: str = data_option("", help=FIRST_TEXT_HELP)
+    text_b: str = data_option("", help=SECOND_TEXT_HELP)
+    label: str = data_option("", help="the column of the label")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+    label_map: str = data_option(
+        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1"
     )
-    same: str = option(
-        "", help="label of pairs that mean the same; empty: class 1 of two classes", group="data"
+    same: str = data_option("", help="label of pairs that mean the same; empty: class 1 of two classes")
+    vocab_file: str = data_option(
+        "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}"
     )
-    vocab_file: str = option(
-        "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}", group="data"
-    )
-    max_seq_len: int = option(
+    max_seq_len: int = data_option(
         128,
         help="tokens per pair, [CLS] and [SEP] included; longer ones are counted",
-        group="data",
         unit="tokens",
         at_least=SHORTEST_PAIR,
     )
-    output: str = option(
-        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
+    output: str = data_option(
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
     )
-    drop_leaks: Literal["none", "exact", "normalised"] = option(
+    drop_leaks: Literal["none", "exact", "normalised"] = data_option(
         "none",
         help="write the training file to --output without shared, contradictory or repeated pairs; texts are "
         "compared character by character (exact), or after NFKC, lower-casing and removing white space and "
         "punctuation (normalised)",
-        group="data",
     )
 
-    overwrite: bool = option(
-        False, help="replace an existing report and cleaned file in the folder", group="data"
-    )
+    overwrite: bool = data_option(False, help="replace an existing report and cleaned file in the folder")
 
     def __post_init__(self):
         super().__post_init__()

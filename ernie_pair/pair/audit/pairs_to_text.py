@@ -13,7 +13,7 @@ from typing import Iterable, Iterator, Literal, Tuple
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.results import followed, is_stream
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, refuse_empty
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import ENCODINGS
 from ernie_pair.pair.audit.new_pairs import KnownPairs, first_places, read_splits, results_of_pairs
@@ -38,22 +38,21 @@ class PairsToTextConfig(Options):
 
     EXAMPLE = "train.tsv --output_file texts/pairs.txt --dev_file dev.tsv --test_file test.tsv"
 
-    train_file: str = option(
+    train_file: str = data_option(
         help="pairs, labelled or not: a file, or a set such as lcqmc",
         positional=True,
-        group="data",
         stdin=(".tsv", ".jsonl"),
     )
-    output_file: str = option(
-        help=".txt file to write the raw text to, as text-to-json reads it", group="data", stdout=True
+    output_file: str = data_option(
+        help=".txt file to write the raw text to, as text-to-json reads it", stdout=True
     )
-    dev_file: str = option("", help="pairs for choosing the best model; none is written", group="data")
-    test_file: str = option("", help="test pairs; none is written", group="data")
-    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
-    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-    overwrite: bool = option(False, help="replace an existing result", group="data")
+    dev_file: str = data_option("", help="pairs for choosing the best model; none is written")
+    test_file: str = data_option("", help="test pairs; none is written")
+    text_a: str = data_option("", help=FIRST_TEXT_HELP)
+    text_b: str = data_option("", help=SECOND_TEXT_HELP)
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+    overwrite: bool = data_option(False, help="replace an existing result")
 
     def __post_init__(self):
         super().__post_init__()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Dict
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, evaluation_option
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # of folders and of pictures, whose font lacks Chinese
 RULE = "a name has only a to z, A to Z, 0 to 9, _ . and -, at most 40 of them"
@@ -42,19 +42,16 @@ def _words_of(flag: str, text: str, example: str):
 class RobustnessFlags(Options):
     """How the robustness and the intervals of a model are measured."""
 
-    robustness_rows: int = option(
-        2000, help="maximum rows of each kind; 0: all", group="evaluation", unit="rows", at_least=0
+    robustness_rows: int = evaluation_option(
+        2000, help="maximum rows of each kind; 0: all", unit="rows", at_least=0
     )
-    robustness_file: str = option(
-        "", help="file to write the perturbed pairs to: .tsv, .csv or .jsonl; empty: none", group="evaluation"
+    robustness_file: str = evaluation_option(
+        "", help="file to write the perturbed pairs to: .tsv, .csv or .jsonl; empty: none"
     )
-    bootstrap: int = option(
+    bootstrap: int = evaluation_option(
         1000,
         help="bootstrap resamples for the confidence intervals; 0: no intervals",
-        group="evaluation",
         unit="resamples",
         at_least=0,
     )
-    seed: int = option(
-        1234, help="seed of the resamples and of the perturbed pairs", group="evaluation", at_least=0
-    )
+    seed: int = evaluation_option(1234, help="seed of the resamples and of the perturbed pairs", at_least=0)

@@ -14,11 +14,12 @@ text, text, label.
 import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import JsonError, kind_of, parse_json, shown
-from data_tools.text.text_files import LONGEST_LINE, LineRules, decoded, read_lines
+from data_tools.options.options import Options, data_option
+from data_tools.text.text_files import ENCODINGS, LONGEST_LINE, LineRules, decoded, read_lines
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
 FLAG_OF = {LEFT: "--text_a", RIGHT: "--text_b", LABEL: "--label"}
@@ -144,6 +145,17 @@ ENCODING_HELP = (
 )
 PAIR_HELP = "two texts whose prediction is printed, instead of --input_file and --output_file"
 BAD_ROW_HELP = "a row that is not a pair: stop with an error, or skip it, count it and write it to a file"
+
+
+@dataclass(frozen=True)
+class RowFlags(Options):
+    """How the rows of a file of pairs are read."""
+
+    text_a: str = data_option("", help=FIRST_TEXT_HELP, resume="same")
+    text_b: str = data_option("", help=SECOND_TEXT_HELP, resume="same")
+    label: str = data_option("", help="the column of the label", resume="same")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS, resume="same")
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
 
 
 @dataclass(frozen=True)

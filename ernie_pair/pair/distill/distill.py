@@ -12,7 +12,7 @@ from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
-from ernie_pair.pair.config.target_flags import refuse_unfit_flags
+from ernie_pair.pair.config.pair_config import refuse_unfit_flags
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, held
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource

@@ -19,7 +19,6 @@ from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import exchange_texts
 from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.config.run_flags import StepFlags
 from ernie_pair.pair.data.encoded_pairs import Batch
 from ernie_pair.train.job import LossParts
 
@@ -120,7 +119,7 @@ class PairLoss:
         return (values_B * paddle.to_tensor(shares_B)).sum()
 
 
-def pair_loss(config: StepFlags, class_weights: Optional[np.ndarray]) -> PairLoss:
+def pair_loss(config: PairConfig, class_weights: Optional[np.ndarray]) -> PairLoss:
     """Return the loss that the flags describe."""
     return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
 

@@ -13,7 +13,7 @@ from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, files_of
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, model_option, refuse_empty
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, find_tokenizer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.checkpoint.fingerprint import flags_of
@@ -248,16 +248,15 @@ class ConvertConfig(Options):
 
     EXAMPLE = "--static_model_path output/model_last/static_vars --output_dir dynamic"
 
-    static_model_path: str = option(
+    static_model_path: str = model_option(
         help="PREFIX of the weights, for example output/model_last/static_vars, or a folder with one file "
-        "per variable",
-        group="model",
+        "per variable"
     )
-    output_dir: str = option(help="folder to create", group="data")
-    model_name_or_path: str = option(
-        "", help="folder with config.json and vocab.txt; empty: next to the weights", group="model"
+    output_dir: str = data_option(help="folder to create")
+    model_name_or_path: str = model_option(
+        "", help="folder with config.json and vocab.txt; empty: next to the weights"
     )
-    overwrite: bool = option(False, help="replace an existing converted model", group="data")
+    overwrite: bool = data_option(False, help="replace an existing converted model")
 
     def __post_init__(self):
         super().__post_init__()

@@ -15,14 +15,20 @@ from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
 from data_tools.files.errors import InputError
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, settings_of
-from data_tools.options.options import option, refuse_empty
+from data_tools.options.options import (
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    refuse_empty,
+)
 from data_tools.samples.collate import NO_LABEL, collate
 from data_tools.samples.masking import MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
-from ernie_pair.pretrain.config.flags import refuse_unfit_model
+from ernie_pair.pretrain.config.pretrain_config import refuse_unfit_model
 from ernie_pair.pretrain.filling.fill_mask import has_order_head, load_pretrained
-from ernie_pair.runtime.device import default_device, start_device
+from ernie_pair.runtime.device import device_option, start_device
 from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.step_work import perplexity_of
@@ -137,37 +143,29 @@ class EvaluateMlmConfig(MaskingFlags):
 
     EXAMPLE = "--model_path output --input_dir data --output_file masked_loss.json"
 
-    model_path: str = option(
-        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run",
-        group="model",
+    model_path: str = model_option(
+        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run"
     )
-    input_dir: str = option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz", group="data")
-    output_file: str = option(
-        help="JSON file to write: losses, accuracies and a confidence interval", group="data"
+    input_dir: str = data_option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz")
+    output_file: str = data_option(help="JSON file to write: losses, accuracies and a confidence interval")
+    split: str = data_option("949,50,1", help="shares of the documents for training, validation, test")
+    part: Literal["train", "valid", "test", "all"] = data_option(
+        "valid", help="part of the documents to evaluate"
     )
-    split: str = option(
-        "949,50,1", help="shares of the documents for training, validation, test", group="data"
+    num_samples: int = evaluation_option(1000, help="samples of that part", unit="samples", at_least=1)
+    max_seq_len: int = data_option(
+        128, help="tokens per sample, [CLS] and [SEP] included", unit="tokens", at_least=8
     )
-    part: Literal["train", "valid", "test", "all"] = option(
-        "valid", help="part of the documents to evaluate", group="data"
-    )
-    num_samples: int = option(
-        1000, help="samples of that part", group="evaluation", unit="samples", at_least=1
-    )
-    max_seq_len: int = option(
-        128, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
-    )
-    batch_size: int = option(32, help="samples in one forward pass", group="devices", at_least=1)
-    bootstrap: int = option(
+    batch_size: int = devices_option(32, help="samples in one forward pass", at_least=1)
+    bootstrap: int = evaluation_option(
         1000,
         help="bootstrap resamples of the documents, for the confidence interval of lm_loss",
-        group="evaluation",
         unit="resamples",
         at_least=1,
     )
-    seed: int = option(1234, help="seed of the samples and their masks", group="data", at_least=0)
-    overwrite: bool = option(False, help="replace an existing result", group="data")
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    seed: int = data_option(1234, help="seed of the samples and their masks", at_least=0)
+    overwrite: bool = data_option(False, help="replace an existing result")
+    device: Literal["cpu", "gpu"] = device_option()
 
     def __post_init__(self):
         super().__post_init__()

@@ -15,7 +15,7 @@ import numpy as np
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.progress import Progress
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option, evaluation_option, model_option
 from data_tools.options.standard_streams import refuse_closed_input
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.text_files import ENCODINGS, LineRules, decoded, read_lines
@@ -23,7 +23,7 @@ from data_tools.text.wordpiece import CONTINUATION
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.convert.warm_start import LM_HEAD, idle_parts
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
-from ernie_pair.runtime.device import default_device, start_device
+from ernie_pair.runtime.device import default_device, device_option, start_device
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.parameter_names import match_parameters, structured_names, without_ngram_head
 from ernie_pair.weights.weight_files import as_float32
@@ -256,35 +256,32 @@ class FillMaskConfig(Options):
 
     EXAMPLE = "--model_name_or_path output --text '今天[MASK][MASK]很好'"
 
-    model_name_or_path: str = option(
-        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run",
-        group="model",
+    model_name_or_path: str = model_option(
+        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run"
     )
-    text: str = option("", help="a text with [MASK] in it", group="data")
-    text_file: str = option(
+    text: str = data_option("", help="a text with [MASK] in it")
+    text_file: str = data_option(
         "",
         help="a file of such texts, one per line; -: standard input, answered line by line",
-        group="data",
         stdin=(".txt",),
     )
-    output: str = option("", help="the predictions go here; empty: the terminal", group="data")
-    format: Literal["table", "json"] = option(
-        "table", help="readable lines, or one line of JSON per text", group="data"
+    output: str = data_option("", help="the predictions go here; empty: the terminal")
+    format: Literal["table", "json"] = data_option(
+        "table", help="readable lines, or one line of JSON per text"
     )
-    top_k: int = option(
-        5, help="predictions for each word", group="evaluation", unit="words", at_least=1, at_most=1000
+    top_k: int = evaluation_option(
+        5, help="predictions for each word", unit="words", at_least=1, at_most=1000
     )
-    beam_size: int = option(
+    beam_size: int = evaluation_option(
         5,
         help="beam width for a word of several masks; 1: greedy",
-        group="evaluation",
         unit="beginnings",
         at_least=1,
         at_most=1000,
     )
-    encoding: str = option("utf-8", help="encoding of --text_file", group="data", choices=ENCODINGS)
-    overwrite: bool = option(False, help="replace existing predictions", group="data")
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    encoding: str = data_option("utf-8", help="encoding of --text_file", choices=ENCODINGS)
+    overwrite: bool = data_option(False, help="replace existing predictions")
+    device: Literal["cpu", "gpu"] = device_option()
 
     def __post_init__(self):
         super().__post_init__()

@@ -24,7 +24,7 @@ from ernie_pair.kernels.operator import (
     add_encoder_layer,
     load_operator,
 )
-from ernie_pair.pretrain.config.flags import (
+from ernie_pair.pretrain.config.pretrain_config import (
     ATTENTION,
     AUTO,
     COLLECTIVES,
@@ -32,8 +32,8 @@ from ernie_pair.pretrain.config.flags import (
     GEMM_EPILOGUE,
     LEAST_LENGTH,
     LENGTH_MULTIPLE,
+    PretrainConfig,
 )
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.step_monitors import RankSums
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.gpu.builds import Capability, words_of
@@ -335,7 +335,7 @@ def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Ca
     """
     if config.fused_ops == AUTO and config.device == "cpu":
         return NOTHING_FUSED
-    wanted = set(FUSED_OPS) if config.fused_ops == AUTO else config.asked_ops
+    wanted = set(FUSED_OPS) if config.fused_ops == AUTO else config.named_ops
     attention, why_plain = FLASH, _why_plain(config) or _why_no_flash(head_size, capability)
     if why_plain:
         why_no_softmax = _why_no_fused_softmax(config)

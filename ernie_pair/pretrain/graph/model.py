@@ -12,7 +12,7 @@ from data_tools.files.errors import InputError
 from data_tools.samples.collate import NO_LABEL
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
-from ernie_pair.pretrain.config.flags import refuse_other_family
+from ernie_pair.pretrain.config.pretrain_config import refuse_other_family
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers

@@ -7,8 +7,7 @@ from typing import FrozenSet, Iterator, List, Optional
 import paddle
 import paddle.distributed.fleet as fleet
 
-from ernie_pair.pretrain.config.flags import HALF_OPS
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.config.pretrain_config import HALF_OPS, PretrainConfig
 from ernie_pair.pretrain.graph.fusion import NOTHING_FUSED, FusedOps
 from ernie_pair.pretrain.graph.step_monitors import needs_gloo, start_gloo
 from ernie_pair.runtime.paddle_patches.static_programs import amp_by, sums_in_float32

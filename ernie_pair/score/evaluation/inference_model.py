@@ -18,7 +18,7 @@ from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.kernel_path import casting, choose_path, logits_of, take_threads
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import read_calibration, score_pairs
-from ernie_pair.pair.config.ask_config import AskConfig
+from ernie_pair.pair.config.ask_config import InferenceFlags
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.runtime.device import start_device
@@ -109,7 +109,7 @@ class InferenceModel(TrainedScorer):
     Raises InputError when the flags cannot be followed.
     """
 
-    def __init__(self, config: AskConfig):
+    def __init__(self, config: InferenceFlags):
         world = launched_world()
         start_console(world)
         refuse_unusable(Path(config.output_file))

@@ -13,16 +13,30 @@ import numpy as np
 
 from data_tools.files.errors import counted
 from data_tools.files.results import Results
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    precision_option,
+    refuse_empty,
+)
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import ENCODINGS
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayFlags, RayModel
 from ernie_pair.inference.scores import Decisions, are_names
-from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.config.target_flags import refuse_class_flags
-from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, PAIR_HELP
+from ernie_pair.pair.config.ask_config import (
+    PredictConfig,
+    predictions_file_option,
+    scores_option,
+    texts_option,
+    threshold_option,
+)
+from ernie_pair.pair.config.pair_config import refuse_class_flags
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 from ernie_pair.report.page import ESCAPES
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -41,29 +55,21 @@ logger = logging.getLogger(__name__)
 class ExportedFlags(Options):
     """How an exported model is used; the base of the commands that use one."""
 
-    model: str = option(help="the folder that ernie-pair export made", group="model")
-    input_file: str = option(help="pairs: .tsv, .csv, .json or .jsonl", group="data")
-    output_file: str = option(help="file to write the results to", group="data")
-    symmetric: Literal["auto", "none", "average"] = option(
-        "auto",
-        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
-        group="evaluation",
+    model: str = model_option(help="the folder that ernie-pair export made")
+    input_file: str = data_option(help="pairs: .tsv, .csv, .json or .jsonl")
+    output_file: str = data_option(help="file to write the results to")
+    symmetric: Literal["auto", "none", "average"] = evaluation_option(
+        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
     )
-    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
-        "auto", help=BACKEND_HELP, group="devices"
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
-    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
-    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
-    text_a: str = option(
-        "", help="the column of the first text; empty: found by its name or position", group="data"
-    )
-    text_b: str = option(
-        "", help="the column of the second text; empty: found by its name or position", group="data"
-    )
-    overwrite: bool = option(False, help="replace an existing result", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option("auto", help=BACKEND_HELP)
+    precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=PRECISION_HELP)
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where to run")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    text_a: str = data_option("", help="the column of the first text; empty: found by its name or position")
+    text_b: str = data_option("", help="the column of the second text; empty: found by its name or position")
+    overwrite: bool = data_option(False, help="replace an existing result")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
 
     def __post_init__(self):
         super().__post_init__()
@@ -76,29 +82,13 @@ class RunConfig(RayFlags, ExportedFlags):
 
     EXAMPLE = "--model exported --input_file pairs.tsv --output_file predictions.tsv"
 
-    input_file: str = option(
-        help="pairs, labelled or not: .tsv, .csv, .json or .jsonl",
-        group="data",
-        stdin=(".tsv", ".jsonl"),
-        unless="pair",
+    input_file: str = data_option(
+        help="pairs, labelled or not: .tsv, .csv, .json or .jsonl", stdin=(".tsv", ".jsonl"), unless="pair"
     )
-    output_file: str = option(
-        help="file to write: index TAB prediction, one row per input row",
-        group="data",
-        stdout=True,
-        unless="pair",
-    )
-    pair: Optional[List[str]] = option(None, help=PAIR_HELP, group="data", values=2)
-    scores: bool = option(
-        False, help="add the probability of every class, calibrated if the model is", group="evaluation"
-    )
-    threshold: Optional[float] = option(
-        None,
-        help="for two classes: predict 1 at this probability or above; none: as exported",
-        group="evaluation",
-        at_least=0,
-        at_most=1,
-    )
+    output_file: str = predictions_file_option()
+    pair: Optional[List[str]] = texts_option()
+    scores: bool = scores_option()
+    threshold: Optional[float] = threshold_option("as exported")
 
 
 @with_standard_streams
