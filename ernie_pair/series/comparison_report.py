@@ -11,8 +11,13 @@ import numpy as np
 from data_tools.files.errors import counted
 from ernie_pair.dashboard.curves import Run
 from ernie_pair.dashboard.plot_runs import First, page_of
-from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
-from ernie_pair.pair.targets.metrics import METRICS, describe_single_class, find_single_class
+from ernie_pair.pair.targets.metrics import (
+    METRICS,
+    describe_single_class,
+    find_single_class,
+    percentile_interval,
+    resamples,
+)
 from ernie_pair.report.chart import Draw, draw_chart, draw_picture
 from ernie_pair.report.page import Made, Table
 from ernie_pair.score.evaluation.evaluation import CountedRows

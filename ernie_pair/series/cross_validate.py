@@ -43,7 +43,7 @@ from ernie_pair.series.series import (
     sha256_of_weights,
     unfinished,
 )
-from ernie_pair.train.reporters import refuse_missing
+from ernie_pair.train.run_log import refuse_missing
 
 FOLDS = "folds.tsv"
 # fmt: off

@@ -14,8 +14,7 @@ from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
-from ernie_pair.pair.targets.metrics import METRICS, measure
+from ernie_pair.pair.targets.metrics import METRICS, measure, percentile_interval, resamples
 from ernie_pair.report.page import Table
 from ernie_pair.score.evaluation.calibration import fit_temperature
 from ernie_pair.score.evaluation.evaluation import Answers, CountedRows, Fitted, evaluation_of

@@ -41,7 +41,7 @@ from ernie_pair.series.config import EnsembleConfig
 from ernie_pair.series.metric_table import SHOWN, defined, metric_cells, points_of
 from ernie_pair.series.series import report_series
 from ernie_pair.train.process_group import SingleProcess
-from ernie_pair.train.reporters import refuse_missing
+from ernie_pair.train.run_log import refuse_missing
 
 REPORT = "report"
 

@@ -15,8 +15,7 @@ from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of, refuse_lock
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.pair_config import TrainConfig, chosen_labels
-from ernie_pair.pair.targets.ranking_metrics import training_groups
-from ernie_pair.pair.targets.target_metrics import chosen_metric
+from ernie_pair.pair.targets.metrics import chosen_metric, training_groups
 from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.series.search_report import FILES, PAGE, lines_of_search, write_search
 from ernie_pair.series.search_space import SearchParamsConfig, as_plan, space_of
@@ -30,7 +29,7 @@ from ernie_pair.series.series import (
     sha256_of_weights,
 )
 from ernie_pair.series.study import Outcome, Study, Trial, TrialCallback, require_optuna
-from ernie_pair.train.reporters import refuse_missing
+from ernie_pair.train.run_log import refuse_missing
 
 LOCK, TRIALS = "search.lock", "trials"
 OWN_BEST = rf"{TRIALS}/trial-\d{{4,}}/best-[A-Za-z0-9_.-]+"  # where OUT/best leads

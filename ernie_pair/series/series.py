@@ -45,7 +45,7 @@ from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series.metric_table import Point
 from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.reporters import open_reporters
+from ernie_pair.train.run_log import open_reporters
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
 Plan = Dict[str, object]

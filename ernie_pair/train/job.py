@@ -23,15 +23,22 @@ from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.models.networks.encoders import TRAINING_ONLY, EncoderModel
 from ernie_pair.models.networks.kernel_path import constant_weights, seed_dropout
 from ernie_pair.runtime.processes.world import seed_of
-from ernie_pair.train.amp import FINITE, INFINITE, SCALE, AmpContext, loss_scale_of, move_if_sound
-from ernie_pair.train.data_parallel import DataParallel
+from ernie_pair.train.data_parallel import DataParallel, Zero2
 from ernie_pair.train.hooks import NoStop, StopRequests
 from ernie_pair.train.loop import learning_rate
-from ernie_pair.train.optimizer import new_optimizer, refuse_other_state
+from ernie_pair.train.optimizer import (
+    FINITE,
+    INFINITE,
+    SCALE,
+    AmpContext,
+    loss_scale_of,
+    move_if_sound,
+    new_optimizer,
+    refuse_other_state,
+)
 from ernie_pair.train.recompute import num_frozen_layers
 from ernie_pair.train.run_flags import TrainingFlags
 from ernie_pair.train.step_work import DeferredMetrics, EncoderSize, count_classifier, count_encoder
-from ernie_pair.train.zero2 import Zero2
 from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.parameter_names import match_parameters
 from ernie_pair.weights.weight_files import Arrays, from_safetensors

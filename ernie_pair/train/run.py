@@ -43,8 +43,7 @@ from ernie_pair.train import loop
 from ernie_pair.train.dry_run import look_at_run, plan_of, print_plan
 from ernie_pair.train.hooks import Hooks, NoStop, Schedule
 from ernie_pair.train.loop import tell_schedule
-from ernie_pair.train.reporters import refuse_missing
-from ernie_pair.train.run_log import open_log
+from ernie_pair.train.run_log import open_log, refuse_missing
 
 START = "start "  # which begins the line about the start of a run
 

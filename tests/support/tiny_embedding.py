@@ -7,8 +7,7 @@ import numpy as np
 from tiny_pair import CHARACTERS, write_model
 
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.embedding.train.embedding_job import EmbeddingJob
-from ernie_pair.embedding.train.train_embedding import EmbeddingTask
+from ernie_pair.embedding.train.train_embedding import EmbeddingJob, EmbeddingTask
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop

@@ -15,7 +15,7 @@ from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.targets.metrics import class_weights_of
-from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import PairJob
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.process_group import SingleProcess

@@ -21,7 +21,7 @@ from ernie_pair.embedding.train.contrastive import (
     texts_of_pairs,
 )
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
-from ernie_pair.embedding.train.embedding_job import DevTexts
+from ernie_pair.embedding.train.train_embedding import DevTexts
 from ernie_pair.inference.token_rows import encode_single_texts, open_tokenizer
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.models.labels import Labels, parse_label_map

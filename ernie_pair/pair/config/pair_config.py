@@ -21,8 +21,7 @@ from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, parse_label_map, parse_label_range
 from ernie_pair.models.spec import FAMILIES, ModelSpec
 from ernie_pair.pair.data.pair_records import RowFlags
-from ernie_pair.pair.targets.metrics import BALANCED, class_weights_in
-from ernie_pair.pair.targets.target_metrics import ALL_METRICS, AUTO, LOWER_IS_BETTER
+from ernie_pair.pair.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, class_weights_in
 from ernie_pair.runtime.gpu.builds import refuse_old_gpu
 from ernie_pair.runtime.gpu.cards import Card
 from ernie_pair.train.run_flags import TrainingFlags, best_metric_option, dropout_option, family_option

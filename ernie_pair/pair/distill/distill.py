@@ -16,8 +16,7 @@ from ernie_pair.pair.config.pair_config import refuse_unfit_flags
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, held
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.distill.distill_loss import DistillLoss
-from ernie_pair.pair.distill.models import StateDistance, Teacher, open_student
+from ernie_pair.pair.distill.models import DistillLoss, StateDistance, Teacher, open_student
 from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.train_pair import PairTask

@@ -37,9 +37,7 @@ from ernie_pair.pair.data.pair_records import ROLES, Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
-from ernie_pair.pair.targets.metrics import class_weights_of
-from ernie_pair.pair.targets.ranking_metrics import training_groups
-from ernie_pair.pair.targets.target_metrics import refuse_unmeasurable
+from ernie_pair.pair.targets.metrics import class_weights_of, refuse_unmeasurable, training_groups
 from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger(__name__)

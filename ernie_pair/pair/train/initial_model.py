@@ -39,7 +39,7 @@ from ernie_pair.models.spec import (
     read_tokenizer_settings,
 )
 from ernie_pair.pair.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags
-from ernie_pair.pair.targets.target_metrics import chosen_metric, refuse_other_metric
+from ernie_pair.pair.targets.metrics import chosen_metric, refuse_other_metric
 from ernie_pair.train.recompute import num_frozen_layers
 
 

@@ -15,7 +15,7 @@ from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 
 from data_tools.files.errors import InputError
 from ernie_pair.pair.data.pair_file import BadRow
-from ernie_pair.pair.targets.target_metrics import ComputeMetrics, numbers_in
+from ernie_pair.pair.targets.metrics import ComputeMetrics, numbers_in
 from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.parts import (
     OF_THE_LOSS,

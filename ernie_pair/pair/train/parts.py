@@ -18,12 +18,12 @@ from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.train.datasets import PairData
 from ernie_pair.pair.train.loss import Forward, PairLoss, ToDevice, wide_logits
-from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import PairJob
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train.amp import move_if_sound
+from ernie_pair.train.data_parallel import Zero2
 from ernie_pair.train.job import LossParts
-from ernie_pair.train.zero2 import Zero2
+from ernie_pair.train.optimizer import move_if_sound
 
 INPUTS = ("input_ids", "token_type_ids", "labels")
 # What the loss of the flags does and one of the user's own does not: {flag: the value that asks for nothing}.

@@ -44,11 +44,11 @@ from ernie_pair.pair.data.encoded_pairs import DataCollator, UserCollator, encod
 from ernie_pair.pair.data.in_memory_pairs import TokenForm, TokenizedPairs, held
 from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.rejected import tell_rejected
-from ernie_pair.pair.targets.ranking_metrics import groups_of
-from ernie_pair.pair.targets.target_metrics import (
+from ernie_pair.pair.targets.metrics import (
     OF_TARGET,
     ComputeMetrics,
     UserMetrics,
+    groups_of,
     measure_of,
     refuse_unknown,
 )

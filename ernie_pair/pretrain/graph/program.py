@@ -26,13 +26,6 @@ from ernie_pair.pretrain.graph.fusion import (
     fuse_softmax,
 )
 from ernie_pair.pretrain.graph.model import LossSums, Outputs, build_padded, encoder_of, run_ernie, sum_losses
-from ernie_pair.pretrain.graph.optimizers import (
-    build_optimizer,
-    fuse_updates,
-    shard_optimizer,
-    state_of,
-    updates_of,
-)
 from ernie_pair.pretrain.graph.step_monitors import (
     PASS_SEED,
     RECORDED_PASSES,
@@ -48,9 +41,14 @@ from ernie_pair.pretrain.graph.step_monitors import (
 )
 from ernie_pair.pretrain.graph.strategy import (
     MASTER_MARK,
+    build_optimizer,
     distributed_strategy,
     fleet_decorates,
+    fuse_updates,
     precision_of,
+    shard_optimizer,
+    state_of,
+    updates_of,
 )
 from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
 from ernie_pair.runtime.paddle_patches.static_programs import (

@@ -31,7 +31,7 @@ from ernie_pair.pair.robustness.perturb import (
     parse_kinds,
     perturb,
 )
-from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
+from ernie_pair.pair.targets.metrics import percentile_interval, resamples
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.predict_pair import ExportedFlags

@@ -12,11 +12,10 @@ from tiny_pair_job import STEPS, run, same, tiny_config, tiny_job, weights, writ
 from data_tools.files.errors import InputError, NumbersError
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pair.train.train_pair import PairJob, train_pair
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train.amp import LossScale, loss_scale_of
+from ernie_pair.train.optimizer import LossScale, loss_scale_of
 from ernie_pair.train.process_group import SingleProcess
 from ernie_pair.train.step_work import MOST_SKIPPED_IN_A_ROW
 from ernie_pair.weights.half_tensors import widen_tensors

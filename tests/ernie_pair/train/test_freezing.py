@@ -21,8 +21,7 @@ from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pair.train.train_pair import PairJob, train_pair
 from ernie_pair.runtime.device import quiet_libraries
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair

@@ -17,9 +17,8 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.train import run as engine_run
-from ernie_pair.train.reporters import PACKAGES
 from ernie_pair.train.run_flags import REPORTERS
-from ernie_pair.train.run_log import RunLog
+from ernie_pair.train.run_log import PACKAGES, RunLog
 from ernie_pair.train.step_work import StepWork
 
 

@@ -12,7 +12,7 @@ from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.networks.kernel_path import logits_of
-from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import PairJob
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.optimizer import new_optimizer
