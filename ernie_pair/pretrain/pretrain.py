@@ -14,7 +14,6 @@ from data_tools.samples.mask_report import marked_text
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import publish_of_run
-from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.models.hugging_face.counterparts import SPECIFIC
 from ernie_pair.models.model_card import ModelCard, write_card
 from ernie_pair.models.source import (
@@ -36,7 +35,6 @@ from ernie_pair.pretrain.data import PretrainData, open_pretrain_data
 from ernie_pair.pretrain.pretrain_job import card_of_pretrained
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
-from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import open_device, quiet_libraries, start_training_device
 from ernie_pair.runtime.gpu.builds import gpu_capability
 from ernie_pair.runtime.paddle_version import refuse_without_programs
@@ -46,7 +44,7 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.watchdog import all_start
 from ernie_pair.runtime.processes.world import World, launched_world, local_world
 from ernie_pair.train.hooks import Hooks, Schedule
-from ernie_pair.train.run import Processes, RunSettings, run_training
+from ernie_pair.train.run import RunSettings, run_training
 from ernie_pair.weights.parameter_names import without_ngram_head
 
 SHOWN_SAMPLES = 4
@@ -107,9 +105,12 @@ def _train(
         _settings_of(config, world, source, data, job.program.kernels.name),
         num_parameters=sum(prod(shape) for shape in shapes.values()),
         place=job.place if config.device == "gpu" else None,
+        world=world,
+        local=local,
+        all_reduce=all_reduce,
     )
     hooks = PretrainHooks(config, world, data, job)
-    run_training(job, data, settings, hooks, Processes(world, local, all_reduce), stop)
+    run_training(job, data, settings, hooks, stop)
 
 
 def _settings_of(
@@ -128,19 +129,12 @@ def _settings_of(
     )
     return RunSettings(
         flags=config,
-        output_dir=Path(config.output_dir),
         schedule=schedule,
         rates=config.rates,
         fingerprint=fingerprint_of(config, source, data),
         topology=layout_of(config, world, kernels, **_own_layout(config)),
         rules=rules_of_pretraining(config),
-        allow_change=config.allow_change,
-        fresh_start=config.fresh_start,
-        retention=config.retention,
         samples_per_epoch=data.samples_per_epoch,
-        product_rate=product_rate(config, config.device, cpu_threads()) * world.size,
-        report_to=config.reporters,
-        device=config.device,
         command="pretrain",
         phases=[0, *accumulate(phase.steps for phase in config.phase_list)],
     )

@@ -52,11 +52,16 @@ def look_at_run(
 
 def _refuse_no_folder(output_dir: Path) -> None:
     """Raise OSError if ``output_dir`` cannot be made."""
-    there = next(path for path in (output_dir, *output_dir.absolute().parents) if os.path.lexists(path))
+    there = _existing(output_dir)
     if not there.is_dir():
         raise NotADirectoryError(20, os.strerror(20), str(there))
     if not os.access(there, os.W_OK | os.X_OK):
         raise PermissionError(13, os.strerror(13), str(there))
+
+
+def _existing(folder: Path) -> Path:
+    """Return ``folder``, or the folder above it that is there."""
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
 
 
 def _newest_sound(folder: Path, found: Dict[int, Path]) -> Checkpoint:
@@ -133,12 +138,10 @@ GIGA = 1e9
 MOST_COUNTED = 5_000_000  # steps of which it is counted where something is due
 
 
-def plan_of(
-    job: Any, data: Any, settings: Any, processes: Any, state: TrainState, stop: Any
-) -> Dict[str, Any]:
+def plan_of(job: Any, data: Any, settings: Any, state: TrainState, stop: Any) -> Dict[str, Any]:
     """Return what the run would do from ``state`` on; a few of its steps are taken in memory and timed.
 
-    ``settings``: `run.RunSettings`; ``processes``: `run.Processes`. Called by every rank.
+    ``settings``: `run.RunSettings`. Called by every rank.
     """
     schedule = settings.schedule
     # The samples seen are not always whole steps of today's size: it may have changed.
@@ -154,16 +157,20 @@ def plan_of(
         )
         for stretch in stretches_of(settings.phases, state.step, schedule.max_steps)
     ]
-    checkpoint = _sum(processes, sum(_bytes_in(content) for _, content in job.state_files()))
-    memory = _memory_of(settings.device, processes)  # now, after the arrays of a checkpoint
+    sizes = (
+        len(content) if isinstance(content, bytes) else sum(array.nbytes for array in content.values())
+        for _, content in job.state_files()
+    )
+    checkpoint = _sum(settings, sum(sizes))
+    memory = _memory_of(settings)  # now, after the arrays of a checkpoint
     return {
         **_counts_of(settings, state),
         "parameters": settings.num_parameters,
-        "processes": processes.world.size,
+        "processes": settings.world.size,
         **_due_in(schedule, state.step),
         "checkpoint_gb": _giga(checkpoint),
-        "checkpoints_kept": settings.retention.get("keep"),
-        "disk_free_gb": _giga(shutil.disk_usage(_nearest(settings.output_dir)).free),
+        "checkpoints_kept": settings.flags.keep_checkpoints,
+        "disk_free_gb": _giga(shutil.disk_usage(_existing(settings.output_dir)).free),
         **memory,
         **_time_of(stretches),
     }
@@ -204,14 +211,14 @@ def _due_in(schedule: Any, done: int) -> Dict[str, int]:
     }
 
 
-def _memory_of(device: str, processes: Any) -> Dict[str, float]:
+def _memory_of(settings: Any) -> Dict[str, float]:
     """Return the memory that a process has taken at most so far, in the mean, and what is still free."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    memory = {"memory_gb": _giga(_sum(processes, own) / processes.world.size)}
+    memory = {"memory_gb": _giga(_sum(settings, own) / settings.world.size)}
     if np.isfinite(free_memory()):
         memory["memory_still_free_gb"] = _giga(free_memory())
-    if device == "gpu":
-        memory["gpu_memory_gb"] = _giga(_sum(processes, peak_gpu_memory()) / processes.world.size)
+    if settings.flags.device == "gpu":
+        memory["gpu_memory_gb"] = _giga(_sum(settings, peak_gpu_memory()) / settings.world.size)
     return memory
 
 
@@ -233,18 +240,9 @@ def _time_of(stretches: List[Stretch]) -> Dict[str, Any]:
     }
 
 
-def _bytes_in(content: Any) -> int:
-    return len(content) if isinstance(content, bytes) else sum(array.nbytes for array in content.values())
-
-
-def _sum(processes: Any, number: float) -> float:
-    return float(processes.all_reduce(np.array([float(number)]))[0])
+def _sum(settings: Any, number: float) -> float:
+    return float(settings.all_reduce(np.array([float(number)]))[0])
 
 
 def _giga(number: float) -> float:
     return float(f"{number / GIGA:.3g}")
-
-
-def _nearest(folder: Path) -> Path:
-    """Return ``folder``, or the folder above it that is there."""
-    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))

@@ -15,22 +15,23 @@ from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import counted
 from ernie_pair.checkpoint.fingerprint import Fingerprint, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.kernels.product_rate import product_rate
+from ernie_pair.checkpoint.run_folder import EVENTS
 from ernie_pair.models.model_card import DataFile, ModelCard, changed_flags, write_card
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
-from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import start_training_device
 from ernie_pair.runtime.processes.console import GOOD, start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World, launched_world, local_world
 from ernie_pair.train.best_model import BestModel, EarlyStopping
-from ernie_pair.train.callbacks import Callbacks, CallingHooks, PairCallback, TrainerState
+from ernie_pair.train.callbacks import Callbacks, PairCallback, TrainerState, history_entry
+from ernie_pair.train.hooks import Hooks
 from ernie_pair.train.job import LossParts, TaskJob
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.recompute import freeze, recompute_layers
-from ernie_pair.train.run import Processes, RunSettings, run_training
+from ernie_pair.train.run import RunSettings, run_training
+from ernie_pair.train.run_log import metrics_in, read_events
 
 STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 # In the card elsewhere, or of no effect on the model.
@@ -258,34 +259,34 @@ class Run:
         sync_freq = config.sync_freq_on(config.device)
         settings = RunSettings(
             flags=config,
-            output_dir=Path(config.output_dir),
             schedule=config.schedule(job.total_steps, self._rows_per_step, num_rows, sync_freq),
             rates=job.rates,
             fingerprint=task.fingerprint(self.world, job.total_steps),
             topology=layout_of(config, self.world, self.kernels.name, **task.layout()),
             rules=rules_of_task(type(config)),
-            allow_change=config.allow_change,
-            fresh_start=config.fresh_start,
-            retention=config.retention,
             samples_per_epoch=num_rows,
-            product_rate=product_rate(config, config.device, cpu_threads()) * self.world.size,
-            report_to=config.reporters,
             place=job.placer(),
-            device=config.device,
             command=task.command,
             num_parameters=sum(int(each.size) for each in task.model.parameters()),
+            world=self.world,
+            local=self.world,
+            all_reduce=self.process_group.all_reduce,
         )
-        processes = Processes(self.world, self.world, self.process_group.all_reduce)
-        return run_training(job, self.data, settings, self.hooks, processes, stop)
+        return run_training(job, self.data, settings, self.hooks, stop)
 
 
-class RunHooks(CallingHooks):
+class RunHooks(Hooks):
     """The hooks of a task: keep the best model, stop early, call the user's functions."""
 
     def __init__(self, run: Run, callbacks: Callbacks):
-        super().__init__(callbacks, run.job, run.data.num_rows)
+        super().__init__()
         self.run, self.task, self.config, config = run, run.task, run.config, run.config
-        lower = self.task.lower_is_better
+        self._callbacks, self._last_state = callbacks, TrainState(0, 0)
+        self.heard = set(callbacks.heard)  # the events that the user's callbacks override
+        job, lower = run.job, self.task.lower_is_better
+        job.on_event = lambda event: self.call(event, self._last_state)
+        if "on_prediction_step" in self.heard:
+            job.on_batch = lambda rows: callbacks.call_first("on_prediction_step", model=job.model)
         self.best = BestModel(
             Path(config.output_dir),
             self._write_best,
@@ -299,15 +300,53 @@ class RunHooks(CallingHooks):
         self.judged: Tuple[int, Dict[str, float]] = (0, {})  # step and metrics of the last evaluation
         self.stopping = EarlyStopping(config.early_stopping_patience, config.early_stopping_min_delta, lower)
 
+    def call(self, event: str, state: TrainState, **kwargs: Any) -> None:
+        """Call the method ``event`` of the user's callbacks, with the progress of the run."""
+        progress, job = self.run.state, self.run.job
+        progress.global_step, progress.best_metric = state.step, state.best_metric
+        progress.epoch = self._epoch_of(state.consumed_samples)
+        self._callbacks.call(event, self.control, model=job.model, optimizer=job.optimizer, **kwargs)
+
+    def remember(self, split: str, step: int, metrics: Dict[str, Any], samples: int) -> Dict[str, Any]:
+        """Add a training line or an evaluation to the history, and return it."""
+        self.run.state.log_history.append(history_entry(split, metrics, step, self._epoch_of(samples)))
+        return dict(self.run.state.log_history[-1])
+
+    def _epoch_of(self, samples: int) -> float:
+        return samples / self.run.data.num_rows if self.run.data.num_rows else 0.0
+
     def on_start(self, state: TrainState, log) -> None:
         """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
         self.best.restore_link()
-        self.restore_history(Path(self.config.output_dir), state)
-        best = self.best.folder()
-        if self.config.evaluation_strategy == "no" and best is None and self.run.world.is_first:
+        output_dir = Path(self.config.output_dir)
+        for event in read_events(output_dir / EVENTS, state):
+            samples = event.get("consumed_samples", 0)
+            self.remember(event["split"], event["step"], metrics_in(event), samples)
+        if self.config.evaluation_strategy == "no" and self.best.folder() is None and self.run.world.is_first:
             logger.info("no evaluation: the model of the last step is the result, in model_last")
-        self.note_the_best(best)
+        self._note_best()
         self.call("on_train_begin", state)
+
+    def _note_best(self) -> None:
+        folder = self.best.folder()
+        self.run.state.best_model_checkpoint = None if folder is None else str(folder)
+
+    def on_epoch_begin(self, state: TrainState) -> None:
+        """Call ``on_epoch_begin`` of the user's callbacks."""
+        self.call("on_epoch_begin", state)
+
+    def on_step_begin(self, state: TrainState) -> None:
+        """Call ``on_step_begin`` of the user's callbacks."""
+        self._last_state = state
+        self.call("on_step_begin", state)
+
+    def on_step_end(self, state: TrainState) -> None:
+        """Call ``on_step_end`` of the user's callbacks."""
+        self.call("on_step_end", state)
+
+    def on_epoch_end(self, state: TrainState) -> None:
+        """Call ``on_epoch_end`` of the user's callbacks."""
+        self.call("on_epoch_end", state)
 
     def counts(self) -> Dict[str, object]:
         """Return what is logged besides the metrics of the last evaluation."""
@@ -315,18 +354,19 @@ class RunHooks(CallingHooks):
 
     def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """Call ``on_log`` of the user's callbacks, and of the task on rank 0."""
-        super().on_log(state, metrics)
+        line = self.remember("train", state.step, metrics, state.consumed_samples)
+        self.call("on_log", state, logs=dict(line))
         if self.run.world.is_first:
-            self.task.on_log(dict(self.told.log_history[-1]))
+            self.task.on_log(line)
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
-        self.remember("valid", state, metrics)
+        self.remember("valid", state.step, metrics, state.consumed_samples)
         self.judged = state.step, metrics
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
             self.lines.tell("best", state, self.best.describe(state), GOOD)
-            self.note_the_best(self.best.folder())
+            self._note_best()
         self.stopping.judge(state, metrics[self.config.best_metric])
         if self.run.world.is_first:
             self.task.on_evaluate(state)
@@ -336,11 +376,22 @@ class RunHooks(CallingHooks):
         self.task.save(draft)
         write_card(draft, self.task.card(self.run.kernels.describe(with_notes=False), *self.judged))
 
+    def on_save(self, state: TrainState, folder: Path) -> None:
+        """Call ``on_save`` of the user's callbacks."""
+        self.call("on_save", state, folder=folder)
+
     def should_stop(self, state: TrainState) -> bool:
         """Return whether the run is to end: early, or because a callback asks for it."""
         return self.stopping.is_due(state) or self.control.should_training_stop
 
     def on_end(self, state: TrainState) -> None:
-        """Log how the run ended, and call ``on_train_end`` of the user's callbacks."""
-        self.tell_end(state, self.best, self.stopping)
+        """Log why the run ended before its last step, if it did, and which of its models is the best."""
+        if state.step < self.lines.max_steps:
+            why = "by a callback; train again to continue"
+            if self.stopping.is_due(state):
+                why = self.stopping.reason(state, self.best.metric)
+            self.lines.tell("stop", state, why)
+        if state.best_metric is not None:
+            self.lines.tell_end(state, f"best {self.best.describe(state)}")
+            self.best.warn_of_the_start(state)
         self.call("on_train_end", state)

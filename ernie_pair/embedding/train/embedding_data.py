@@ -10,7 +10,7 @@ from data_tools.files.errors import InputError, counted
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.named_texts import LeftOut, is_text_file, read_texts
 from data_tools.text.text_files import LineRules
-from ernie_pair.embedding.retrieval import build_retrieval_set
+from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.embedding.train.contrastive import (
     ContrastiveBatch,
     ContrastiveSteps,
@@ -21,8 +21,7 @@ from ernie_pair.embedding.train.contrastive import (
     texts_of_pairs,
 )
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
-from ernie_pair.embedding.train.train_embedding import DevTexts
-from ernie_pair.inference.token_rows import encode_single_texts, open_tokenizer
+from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts, open_tokenizer
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.model_card import DataFile
@@ -47,6 +46,17 @@ class GivenData(NamedTuple):
     train: Given
     dev: Given
     negatives: Optional[Given] = None
+
+
+class DevTexts(NamedTuple):
+    """What an evaluation asks: the retrieval set, and its texts as token ids.
+
+    ``asking``: the same texts with the prompt of queries, where that is another one.
+    """
+
+    asked: RetrievalSet
+    rows: EncodedPairs
+    asking: Optional[EncodedPairs] = None
 
 
 class EmbeddingData(NamedTuple):

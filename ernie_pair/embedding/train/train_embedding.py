@@ -11,7 +11,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import paddle
@@ -21,10 +21,10 @@ from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.fingerprint import Fingerprint
 from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.open_embedder import settings_of_model
-from ernie_pair.embedding.retrieval import RetrievalSet, measure_retrieval
+from ernie_pair.embedding.retrieval import measure_retrieval
 from ernie_pair.embedding.train.contrastive import ContrastiveBatch, contrastive_loss
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig, TrainEmbeddingConfig
-from ernie_pair.embedding.train.embedding_data import EmbeddingData, GivenData, open_embedding_data
+from ernie_pair.embedding.train.embedding_data import DevTexts, EmbeddingData, GivenData, open_embedding_data
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.embedding_json import (
@@ -60,17 +60,6 @@ def vectors_of_rows(
     """
     vectors = answers_of_rows(model, rows, model.dim, batch_size, process_group, asked)
     return unit_rows(vectors, "the model")
-
-
-class DevTexts(NamedTuple):
-    """What an evaluation asks: the retrieval set, and its texts as token ids.
-
-    ``asking``: the same texts with the prompt of queries, where that is another one.
-    """
-
-    asked: RetrievalSet
-    rows: EncodedPairs
-    asking: Optional[EncodedPairs] = None
 
 
 class EmbeddingJob(TaskJob):

@@ -18,7 +18,6 @@ from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.train.datasets import PairData
 from ernie_pair.pair.train.loss import Forward, PairLoss, ToDevice, wide_logits
-from ernie_pair.pair.train.train_pair import PairJob
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.data_parallel import Zero2
@@ -184,7 +183,7 @@ class TrainingParts:
     with ``paddle.DataParallel(parts.model)``.
     """
 
-    def __init__(self, job: PairJob, data: PairData):
+    def __init__(self, job: Any, data: PairData):  # of a PairJob
         for name, nothing in OF_THE_LOOP.items():
             if getattr(job.config, name) != nothing:
                 raise InputError(
