@@ -34,7 +34,7 @@ from ernie_pair.models.source import ModelSource
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.train.trainer import PairTrainer, TrainResult
+from ernie_pair.pair.train.trainer import PairTrainer
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import start_device
@@ -46,6 +46,7 @@ from ernie_pair.series.metric_table import Point
 from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.run_log import open_reporters
+from ernie_pair.train.task import TrainResult
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
 Plan = Dict[str, object]

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import counted
@@ -223,6 +223,16 @@ def open_run(task: Task, world: World, callbacks: Sequence[PairCallback] = ()) -
     return Run(task, world, device, callbacks)
 
 
+class TrainResult(NamedTuple):
+    """How a run ended: its last step, and its best model with the metrics of that one."""
+
+    step: int
+    metrics: Dict[str, float]
+    best_metric: Optional[float]
+    best_model: Optional[Path]
+    is_done: bool  # False: stopped early, or by a callback
+
+
 class Run:
     """One run of a task that is opened; made and trained by every rank alike."""
 
@@ -273,6 +283,11 @@ class Run:
             all_reduce=self.process_group.all_reduce,
         )
         return run_training(job, self.data, settings, self.hooks, stop)
+
+    def result(self, state: TrainState, metrics: Dict[str, float]) -> TrainResult:
+        """Return how the run ended in ``state``; a dry run has no best model."""
+        best = None if self.config.dry_run else self.hooks.best.folder()
+        return TrainResult(state.step, metrics, state.best_metric, best, state.step == self.job.total_steps)
 
 
 class RunHooks(Hooks):

@@ -1,13 +1,12 @@
 """Training an embedding model from Python; the engine is that of the command."""
 
 from pathlib import Path
-from typing import Dict, NamedTuple, Optional, Sequence, Type, Union
+from typing import Dict, Optional, Sequence, Type, Union
 
 import numpy as np
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError
-from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
@@ -25,17 +24,7 @@ from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.train.callbacks import PairCallback, TrainerState, checked_callback
-from ernie_pair.train.task import Run
-
-
-class EmbeddingResult(NamedTuple):
-    """How a run ended: its last step, and its best model with the metrics of that one."""
-
-    step: int
-    metrics: Dict[str, float]
-    best_metric: Optional[float]
-    best_model: Optional[Path]
-    is_done: bool  # False: stopped early, or by a callback
+from ernie_pair.train.task import Run, TrainResult
 
 
 class EmbeddingTrainer:
@@ -79,7 +68,7 @@ class EmbeddingTrainer:
         self._folder = Path(self._model)
         self._embedder: Optional[TextEmbedder] = None
 
-    def train(self) -> EmbeddingResult:
+    def train(self) -> TrainResult:
         """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing if it is finished.
 
         With ``dry_run``, print the plan of the run and write nothing.
@@ -87,14 +76,20 @@ class EmbeddingTrainer:
         """
         return call_with_signals(self._train, is_launched=self.world.size > 1)
 
-    def _train(self, signals: StopSignals) -> EmbeddingResult:
+    def _train(self, signals: StopSignals) -> TrainResult:
         with nothing_kept(self.config.dry_run):
             run = self._open_run()
             self.state = run.state
             state = run.train(signals)
         if self.config.dry_run:
-            return EmbeddingResult(state.step, {}, state.best_metric, None, state.step == run.job.total_steps)
-        return self._result(run, state)
+            return run.result(state, {})
+        best, metrics = run.hooks.best.folder(), run.hooks.best_metrics
+        if best is not None:
+            self._folder, self._embedder = best, None
+            metrics = metrics or self.evaluate()
+        elif state.step:  # no evaluation chose one
+            self._folder, self._embedder = Path(self.config.output_dir) / "model_last", None
+        return run.result(state, metrics)
 
     def _open_run(self) -> Run:
         if self.train_dataset is None or self.eval_dataset is None:
@@ -104,18 +99,6 @@ class EmbeddingTrainer:
         task.open_model()
         task.open_data(self.world)
         return Run(task, self.world, self._device, self.callbacks)
-
-    def _result(self, run: Run, state: TrainState) -> EmbeddingResult:
-        best = run.hooks.best.folder()
-        metrics = run.hooks.best_metrics
-        if best is not None:
-            self._folder, self._embedder = best, None
-            metrics = metrics or self.evaluate()
-        elif state.step:  # no evaluation chose one
-            self._folder, self._embedder = Path(self.config.output_dir) / "model_last", None
-        return EmbeddingResult(
-            state.step, metrics, state.best_metric, best, state.step == run.job.total_steps
-        )
 
     @property
     def embedder(self) -> TextEmbedder:

@@ -20,13 +20,13 @@ from ernie_pair.pair.distill.models import DistillLoss, StateDistance, Teacher, 
 from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.train_pair import PairTask
-from ernie_pair.pair.train.trainer import PairDataset, TrainResult
+from ernie_pair.pair.train.trainer import PairDataset
 from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.runtime.processes.world import World, launched_world
 from ernie_pair.train.callbacks import PairCallback, checked_callback
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.task import Run, open_run, run
+from ernie_pair.train.task import Run, TrainResult, open_run, run
 
 ARGUMENTS = {"train": "train_dataset", "unlabelled": "unlabelled_dataset", "dev": "eval_dataset"}
 
@@ -90,9 +90,7 @@ def distill(
         with nothing_kept(config.dry_run):
             opened = open_run(DistillTask(config, given), world, checked)
             state = opened.train(stop)
-        metrics = {} if config.dry_run else _metrics_of_best(opened, state)
-        is_done = state.step == opened.job.total_steps
-        return TrainResult(state.step, metrics, state.best_metric, opened.hooks.best.folder(), is_done)
+        return opened.result(state, {} if config.dry_run else _metrics_of_best(opened, state))
 
     return call_with_signals(train, is_launched=world.size > 1)
 

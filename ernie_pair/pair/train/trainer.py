@@ -91,7 +91,7 @@ from ernie_pair.train.callbacks import PairCallback, TrainerState, checked_callb
 from ernie_pair.train.hooks import TrainerControl
 from ernie_pair.train.job import open_optimizer
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.task import Run
+from ernie_pair.train.task import Run, TrainResult
 
 
 def export_current(
@@ -116,16 +116,6 @@ def export_current(
             export_pair(config, deepcopy(model) if isinstance(model, PlainModel) else None)
         finally:
             paddle.set_device(device)
-
-
-class TrainResult(NamedTuple):
-    """How a run ended: its last step, and its best model with the metrics of that one."""
-
-    step: int
-    metrics: Dict[str, float]
-    best_metric: Optional[float]
-    best_model: Optional[Path]
-    is_done: bool  # False: stopped early, or by a callback
 
 
 class _Outputs(NamedTuple):
@@ -478,7 +468,7 @@ class PairTrainer:
             if self.config.narrows_weights:
                 self.model.float()  # the run has narrowed the weights, and arrays of float32 are put back
             self.model.set_state_dict(before)
-        return TrainResult(state.step, {}, state.best_metric, None, state.step == run.job.total_steps)
+        return run.result(state, {})
 
     def _open_run(self) -> Run:
         data = self._open_data()
@@ -523,8 +513,7 @@ class PairTrainer:
             load_best(self.model, best)
             dev = self._pairs_of("dev", self.eval_dataset)
             metrics = metrics or self._metrics_of(self._ask(dev, self.config.scored_as))
-        is_done = state.step == run.job.total_steps
-        return TrainResult(state.step, metrics, state.best_metric, best, is_done)
+        return run.result(state, metrics)
 
     def _pairs_of(self, split: str, given: Optional[PairDataset], labelled: bool = True):
         """Return a source of pairs; see `open_source`."""

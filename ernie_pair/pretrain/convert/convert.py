@@ -274,15 +274,8 @@ def convert(config: ConvertConfig) -> None:
     refuse_without_programs("the converter")
     weights_file = find_static_weights(Path(config.static_model_path))
     source = _source_of(config, weights_file)
-    if class_of(source.spec, ()).startswith("Own"):
-        raise InputError(
-            f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
-            "use the checkpoint as it is, or for transformers: ernie-pair convert --to hf"
-        )
     output_dir = Path(os.path.realpath(config.output_dir))
-    if output_dir == source.vocab_file.parent.resolve():
-        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
+    _refuse_unfit(source, output_dir)
     results = Results(
         "convert",
         [output_dir / name for name in sorted(WRITTEN - {MADE})],
@@ -293,40 +286,37 @@ def convert(config: ConvertConfig) -> None:
     )
     if results.are_done():
         return
-    batches = parity_batches(source.spec)
-    found = read_weights(weights_file)
+    batches, found = parity_batches(source.spec), read_weights(weights_file)
+    weights, outputs = run_static(source.spec, found, str(weights_file), batches)
     if any(name.startswith(NGRAM_HEAD) for name in found):
         logger.info(
             "%s holds %s*: the n-gram head, only for pretraining, is left out", weights_file, NGRAM_HEAD
         )
-    weights, outputs = run_static(source.spec, found, str(weights_file), batches)
     for output in HEAD_OUTPUTS.keys() - outputs["padded"].keys():
         logger.info("%s holds no %s*: the head is left out", weights_file, HEAD_OUTPUTS[output])
 
     def fill(draft: Path) -> None:
         write_model_folder(draft, source, weights)
-        differences = _prove(draft, config, source, batches, outputs)
-        record = results.about_folder(draft)
-        content = {
-            "format": CONVERSION_FORMAT,
-            "largest_difference": differences,
-            "most_allowed": LARGEST_DIFFERENCE,
-            "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
-            "config_sha256": source.spec.sha256,
-            "inputs": record["inputs"],
-            "outputs": record["outputs"],
-            "versions": installed_versions(),
-        }
-        write_json(draft / CONVERSION, content)
+        differences = largest_differences(outputs, run_dynamic(draft, source.spec, batches))
+        _refuse_different(differences, config.output_dir)
+        _record(draft, source, batches, differences, results)
         write_card(draft, card_of_converted(source, weights_file, differences))
 
-    publish_folder(
-        output_dir,
-        with_config(fill, "convert", config),
-        results.about_folder,
-        may_be_lost=lambda folder: config.overwrite,
-    )
+    filled = with_config(fill, "convert", config)
+    publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
     logger.info("wrote %s: %d parameters of %s", config.output_dir, len(weights), weights_file)
+
+
+def _refuse_unfit(source: ModelSource, output_dir: Path) -> None:
+    """Raise InputError for a model without a class in PaddleNLP, and for a folder that is not to be filled."""
+    if class_of(source.spec, ()).startswith("Own"):
+        raise InputError(
+            f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
+            "use the checkpoint as it is, or for transformers: ernie-pair convert --to hf"
+        )
+    if output_dir == source.vocab_file.parent.resolve():
+        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
+    refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
 
 
 def find_static_weights(given: Path) -> Path:
@@ -365,24 +355,36 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     return ModelSource(str(folder), read_spec(settings, vocab_file), vocab_file, weights_file)
 
 
-def _prove(
-    draft: Path,
-    config: ConvertConfig,
-    source: ModelSource,
-    batches: Dict[str, Arrays],
-    outputs: Dict[str, Arrays],
-) -> Dict[str, Dict[str, float]]:
-    """Return {output: {batch: the largest difference between the two models}}.
-
-    ``outputs``: those of the static model. Raises CheckpointError for one above LARGEST_DIFFERENCE.
-    """
-    differences = largest_differences(outputs, run_dynamic(draft, source.spec, batches))
-    for name, of_batches in differences.items():
-        logger.info("largest difference of %-15s %.3g", name, max(of_batches.values()))
-    worst = max(difference for of_batches in differences.values() for difference in of_batches.values())
+def _refuse_different(differences: Dict[str, Dict[str, float]], output_dir: str) -> None:
+    """Log the largest difference of each output. Raises CheckpointError for one above LARGEST_DIFFERENCE."""
+    largest = {name: max(of_batches.values()) for name, of_batches in differences.items()}
+    for name, difference in largest.items():
+        logger.info("largest difference of %-15s %.3g", name, difference)
+    worst = max(largest.values())
     if worst > LARGEST_DIFFERENCE:
         raise CheckpointError(
             f"the dynamic model differs from the static one by {worst:.3g}, more than {LARGEST_DIFFERENCE}: "
-            f"{config.output_dir} is not written; check that config.json is the one it was trained with"
+            f"{output_dir} is not written; check that config.json is the one it was trained with"
         )
-    return differences
+
+
+def _record(
+    draft: Path,
+    source: ModelSource,
+    batches: Dict[str, Arrays],
+    differences: Dict[str, Dict[str, float]],
+    results: Results,
+) -> None:
+    """Write conversion.json: what was made of what, and how far both models are apart."""
+    record = results.about_folder(draft)
+    content = {
+        "format": CONVERSION_FORMAT,
+        "largest_difference": differences,
+        "most_allowed": LARGEST_DIFFERENCE,
+        "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
+        "config_sha256": source.spec.sha256,
+        "inputs": record["inputs"],
+        "outputs": record["outputs"],
+        "versions": installed_versions(),
+    }
+    write_json(draft / CONVERSION, content)

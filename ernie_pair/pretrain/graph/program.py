@@ -3,7 +3,7 @@
 import contextlib
 import io
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
@@ -85,7 +85,7 @@ class PretrainProgram:
     device: str
     recorded_passes: int  # that the records keep
     kernels: KernelChoice = PLAIN  # of the encoder layers
-    narrow: Optional[Callable] = None  # O2: (place, scope) -> casts the weights to half precision
+    narrow: Optional[Callable] = None  # O2: (place, scope=scope) -> casts the weights to half precision
     file_rows: Optional[int] = None  # of the embedding: the rows after them start at 0; None: random
     scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
     _held: Dict[int, HeldProgram] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class PretrainProgram:
         with paddle.static.scope_guard(self.scope):
             self.executor.run(self.startup)
         if self.narrow:
-            self.narrow(self.executor.place, self.scope)
+            self.narrow(self.executor.place, scope=self.scope)
         if self.file_rows is not None:
             self._clear_rows_from(self.file_rows)
         add_records(
@@ -278,17 +278,8 @@ def build_program(
         forward = _add_forward(config, model_config, kernels)
         test = main.clone(for_test=True)
         if fused.attention:
-            num_layers, is_flash = len(forward.outputs.layers), fused.attention == FLASH
-            found = fuse_attention(main, forward.inputs.seed) if is_flash else fuse_softmax(main)
-            if found != num_layers:
-                raise InputError(
-                    f"--fused_ops attention recognizes {found} of the {num_layers} attentions of this model, "
-                    "in this Paddle; leave it out, or pass --fused_ops none"
-                )
-        loss = forward.sums.masked_loss * forward.weights[0]
-        if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
-            loss = loss + forward.sums.sop_loss * forward.weights[1]
-        rate = _minimize(config, forward.model, forward.outputs, loss, fused)
+            _fuse_attentions(main, forward, fused)
+        rate = _minimize(config, forward, fused)
     cut_normals(startup)
     replace_seed_ops(main, forward.inputs.seed)
     block, updates = updates_of(main)
@@ -298,24 +289,19 @@ def build_program(
         for update in updates
     }
     monitors = add_monitors(main, startup, block, updates[0])
+    recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
     if config.sharding_degree > 1:
         shard_optimizer(main, startup, rank % config.sharding_degree, config.sharding_degree)
     if fused.collectives:
         fuse_collectives(main, block, rank % config.sharding_degree)
     if forward.kernels.is_fused:
         fuse_updates(main)
-    recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
     add_records(main, forward.sums.recorded, monitors.gradient_norm, recorded_passes, startup)
     if config.processes > 1:
         divide_by_labelled(main, LOSS_WEIGHTS, DIVIDED_WEIGHTS)
     if needs_gloo(config.device, config.processes):
         drop_stream_syncs(main, startup)
     fleets = fleet.fleet  # the one that ``minimize`` went through
-
-    def narrow(place, scope) -> None:
-        """Cast the weights in the scope, and the evaluation program, to half precision."""
-        fleets.amp_init(place, scope=scope, test_program=test)
-
     return PretrainProgram(
         main,
         startup,
@@ -328,9 +314,20 @@ def build_program(
         config.device,
         recorded_passes,
         forward.kernels,
-        narrow=narrow if config.narrows_weights else None,
+        narrow=partial(fleets.amp_init, test_program=test) if config.narrows_weights else None,
         file_rows=model_config.vocab_size if config.optimizer == "lamb" else None,  # they enter its norms
     )
+
+
+def _fuse_attentions(main: paddle.static.Program, forward: _Forward, fused: FusedOps) -> None:
+    """Fuse the attentions of ``main``. Raises InputError if not all of them are recognized."""
+    num_layers, is_flash = len(forward.outputs.layers), fused.attention == FLASH
+    num_fused = fuse_attention(main, forward.inputs.seed) if is_flash else fuse_softmax(main)
+    if num_fused != num_layers:
+        raise InputError(
+            f"--fused_ops attention recognizes {num_fused} of the {num_layers} attentions of this model, "
+            "in this Paddle; leave it out, or pass --fused_ops none"
+        )
 
 
 def feeds_of(model_config) -> Dict[str, tuple]:
@@ -351,13 +348,14 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) ->
     return _Forward(model, inputs, weights, outputs, sum_losses(outputs, feeds), kernels)
 
 
-def _minimize(
-    config: PretrainConfig, model, outputs: Outputs, loss, fused: FusedOps
-) -> Callable[[float], None]:
-    """Add the backward pass and the optimizer; return the function that sets the learning rate."""
+def _minimize(config: PretrainConfig, forward: _Forward, fused: FusedOps) -> Callable[[float], None]:
+    """Add the loss, the backward pass and the optimizer; return the function that sets the learning rate."""
+    loss = forward.sums.masked_loss * forward.weights[0]
+    if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
+        loss = loss + forward.sums.sop_loss * forward.weights[1]
     schedule = _GivenRate()
-    optimizer = build_optimizer(config, model, schedule)
-    strategy = distributed_strategy(config, outputs.layers, fused)
+    optimizer = build_optimizer(config, forward.model, schedule)
+    strategy = distributed_strategy(config, forward.outputs.layers, fused)
     decorates = fleet_decorates(precision_of(config), for_gpu=config.device == "gpu")
     by_gloo = needs_gloo(config.device, config.processes)
     meets = without_nccl() if by_gloo else contextlib.nullcontext()
