@@ -308,7 +308,7 @@ def convert(config: ConvertConfig) -> None:
 
 
 def _refuse_unfit(source: ModelSource, output_dir: Path) -> None:
-    """Raise InputError for a model without a class in PaddleNLP, and for a folder that is not to be filled."""
+    """Raise InputError for a model that PaddleNLP has no class for, and for a folder not to be filled."""
     if class_of(source.spec, ()).startswith("Own"):
         raise InputError(
             f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
