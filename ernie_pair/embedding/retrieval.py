@@ -5,7 +5,7 @@ corpus is every second text, each once. For a query, a text of the corpus that e
 it is one of its matches: it is no answer that anybody would have to find. Q queries, C texts, D numbers.
 """
 
-from typing import Dict, List, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -24,9 +24,9 @@ class RetrievalSet(NamedTuple):
     ``left``, ``right`` and ``labels`` int64 [pairs] are the rows that it was made from.
     """
 
-    texts: List[str]
+    texts: list[str]
     queries: np.ndarray
-    matches: List[np.ndarray]
+    matches: list[np.ndarray]
     corpus: np.ndarray
     left: np.ndarray
     right: np.ndarray
@@ -35,13 +35,13 @@ class RetrievalSet(NamedTuple):
 
 def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
     """Build the set of labelled pairs, 1 for a match. Raises InputError if no row is one."""
-    places: Dict[str, int] = {}
+    places: dict[str, int] = {}
     left, right = (
         np.array([places.setdefault(text, len(places)) for text in side], dtype=np.int64)
         for side in (pairs.left, pairs.right)
     )
     labels = pairs.known_labels
-    matches: Dict[int, List[int]] = {}
+    matches: dict[int, list[int]] = {}
     for query, text in zip(left[labels == 1].tolist(), right[labels == 1].tolist()):
         matches.setdefault(query, []).append(text)
     if not matches:
@@ -53,7 +53,7 @@ def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
 
 def measure_retrieval(
     vectors: np.ndarray, asked: RetrievalSet, asking: Optional[np.ndarray] = None
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """Return the METRICS of vectors float32 [texts, D] of length 1, in the order of METRICS.
 
     ``asking``: the vectors of the same texts as queries, where the model has a prompt for these.
@@ -77,10 +77,10 @@ def measure_retrieval(
 
 def match_ranks(
     vectors: np.ndarray, asked: RetrievalSet, asking: Optional[np.ndarray] = None
-) -> List[np.ndarray]:
+) -> list[np.ndarray]:
     """Return the rank of each match among all texts of the corpus, int64 from 1 on, query by query."""
     corpus, of_queries = vectors[asked.corpus], vectors if asking is None else asking
-    ranks: List[np.ndarray] = []
+    ranks: list[np.ndarray] = []
     for begin in range(0, len(asked.queries), BLOCK):
         queries = asked.queries[begin : begin + BLOCK]
         scores = of_queries[queries] @ corpus.T

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Iterable, Iterator, Optional, Sequence, Union
 
 import numpy as np
 
@@ -141,7 +141,7 @@ def _meet() -> None:
     _all_started.wait(START_SECONDS)
 
 
-MicroBatch = Dict[str, np.ndarray]
+MicroBatch = dict[str, np.ndarray]
 TrainDataset = Union[ErnieDataset, BlendedDataset, None]
 PHASE_SEEDS = 0x7068  # mixed into the seed of the phases after the first
 LOOKED_AT = 100_000  # samples read to estimate how many sentences one holds
@@ -154,12 +154,12 @@ class PretrainData:
 
     config: PretrainConfig
     world: World
-    corpora: List[Corpus]
+    corpora: list[Corpus]
     blend: Blend
     tokenizer: AnyTokenizer
     datasets: Datasets
     ngrams: Optional[NgramLexicon] = None
-    later: Tuple[TrainDataset, ...] = ()  # the training samples of the phases after the first
+    later: tuple[TrainDataset, ...] = ()  # the training samples of the phases after the first
     loader: Optional[Loader] = None  # of the training samples, within `forked`
 
     @contextmanager
@@ -203,7 +203,7 @@ class PretrainData:
             mean += share * (rows[:, 1] - rows[:, 0]).mean() if len(rows) else 0.0
         return mean
 
-    def updates(self, consumed_samples: int) -> Iterator[List[MicroBatch]]:
+    def updates(self, consumed_samples: int) -> Iterator[list[MicroBatch]]:
         """Yield the micro-batches of this rank, one list per step, from ``consumed_samples`` on.
 
         Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
@@ -244,14 +244,14 @@ class PretrainData:
         counts = [phase.steps * config.samples_per_step for phase in config.phase_list]
         return PhasedDataset(datasets, counts) if len(datasets) > 1 else datasets[0]
 
-    def _collate(self, samples: List[Sample]) -> MicroBatch:
+    def _collate(self, samples: list[Sample]) -> MicroBatch:
         config = self.config
         least = LEAST_LENGTH if config.device == "gpu" else 1
         return collate(
             samples, pad_id=self.tokenizer.pad_id, max_seq_len=config.max_seq_len, least_length=least
         )
 
-    def _indices(self, step: int, size: int) -> List[range]:
+    def _indices(self, step: int, size: int) -> list[range]:
         """Return the sample numbers of this rank in one step, a range per micro-batch of ``size``."""
         config, world = self.config, self.world
         first = step * config.samples_per_step + world.rank * size

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any, Dict, Iterable, Tuple, Union
+from typing import Any, Iterable, Union
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import counted
@@ -163,7 +163,7 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
     }
 
 
-def _own_layout(config: PretrainConfig) -> Dict[str, object]:
+def _own_layout(config: PretrainConfig) -> dict[str, object]:
     """Return the micro-batch size, or that of each phase if they differ; and the graph, if it is dynamic."""
     sizes = [phase.micro_batch_size for phase in config.phase_list]
     shown: Union[int, str] = sizes[0] if len(set(sizes)) == 1 else ",".join(map(str, sizes))
@@ -264,7 +264,7 @@ class PretrainHooks(Hooks):
         super().__init__()
         self.config, self.world, self.data, self.job = config, world, data, job
         self.log: Any = None  # that of the run, once it has started
-        self.judged: Tuple[int, Dict[str, float]] = 0, {}  # the step and the metrics of the last validation
+        self.judged: tuple[int, dict[str, float]] = 0, {}  # the step and the metrics of the last validation
 
     def on_start(self, state: TrainState, log) -> None:
         """Show the first samples, their masks marked, in VisualDL's text tab."""
@@ -279,7 +279,7 @@ class PretrainHooks(Hooks):
         if not self.data.has("valid"):
             logger.info("no validation: --split %s leaves no documents for it", self.config.split)
 
-    def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
+    def on_evaluate(self, state: TrainState, metrics: dict[str, float]) -> None:
         """Keep the metrics for the card of an exported model; measure the test split once, at the end."""
         self.judged = state.step, metrics
         if state.step == self.config.max_steps and self.data.has("test"):

@@ -5,14 +5,14 @@ They have the names, the arguments and the order of those of the Trainer of Tran
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from data_tools.files.errors import InputError
 from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import TrainerControl
 
-Metrics = Dict[str, float]
+Metrics = dict[str, float]
 
 
 @dataclass
@@ -30,7 +30,7 @@ class TrainerState:
     epoch: float = 0.0
     best_metric: Optional[float] = None
     best_model_checkpoint: Optional[str] = None
-    log_history: List[Dict[str, Any]] = field(default_factory=list)
+    log_history: list[dict[str, Any]] = field(default_factory=list)
     is_world_process_zero: bool = True
     is_local_process_zero: bool = True
 
@@ -196,7 +196,7 @@ class Callbacks:
         """Call the method ``event`` of every callback on rank 0 alone; ``control`` is not read."""
         self._call(event, TrainerControl(), **kwargs)
 
-    def _call(self, event: str, control: TrainerControl, **kwargs) -> Dict[str, bool]:
+    def _call(self, event: str, control: TrainerControl, **kwargs) -> dict[str, bool]:
         changed = replace(control)
         for callback in self.callbacks if self.world.is_first else ():
             answer = getattr(callback, event)(self.args, replace(self.state), changed, **kwargs)
@@ -204,7 +204,7 @@ class Callbacks:
         return {name: bool(value) for name, value in asdict(changed).items()}
 
 
-def history_entry(split: str, metrics: Dict[str, Any], step: int, epoch: float) -> Dict[str, Any]:
+def history_entry(split: str, metrics: dict[str, Any], step: int, epoch: float) -> dict[str, Any]:
     """Return the entry of ``log_history`` for a training line or an evaluation."""
     start = "" if split == "train" else "eval_"
     return {**{f"{start}{name}": value for name, value in metrics.items()}, "epoch": epoch, "step": step}

@@ -10,18 +10,7 @@ so Paddle does not decay it, and `_Offloaded.decay` does.
 """
 
 from contextlib import contextmanager, nullcontext
-from typing import (
-    ContextManager,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import ContextManager, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import paddle
@@ -113,7 +102,7 @@ class DataParallel:
         for parameter in self._unmoved:
             parameter.clear_gradient()
 
-    def files(self, more: Arrays) -> Iterator[Tuple[str, Arrays]]:
+    def files(self, more: Arrays) -> Iterator[tuple[str, Arrays]]:
         """Yield (name, arrays) of the checkpoint file of rank 0, with ``more``, which all ranks have."""
         if self.process_group.rank == 0:
             yield OPTIMIZER_FILE, {**optimizer_arrays(self.model, self.optimizer), **more}
@@ -197,7 +186,7 @@ class Zero2:
         """Clear the gradients."""
         self.optimizer.clear_grad()
 
-    def files(self, more: Arrays) -> Iterator[Tuple[str, Arrays]]:
+    def files(self, more: Arrays) -> Iterator[tuple[str, Arrays]]:
         """Yield (name, arrays) of this rank's part of the state; rank 0 has ``more`` too."""
         arrays = self.state.arrays(self.model)
         name = PART_FILE.format(part=self.process_group.rank, parts=self.process_group.size)
@@ -215,7 +204,7 @@ class Zero2:
 class _Held:
     """The state of the parameters ``mine``, on the GPU and in Paddle's own optimizer."""
 
-    def __init__(self, optimizer, mine: Dict[str, paddle.Tensor]):
+    def __init__(self, optimizer, mine: dict[str, paddle.Tensor]):
         self.optimizer, self.mine = optimizer, mine
 
     def on_its_device(self) -> ContextManager:
@@ -238,7 +227,7 @@ class FlatSlice(NamedTuple):
     """Where a parameter lies in a flat tensor."""
 
     start: int
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
 
     @property
     def inside(self) -> slice:
@@ -249,7 +238,7 @@ class FlatSlice(NamedTuple):
 class _Offloaded:
     """The state of the parameters ``mine`` in the CPU's memory, as one flat tensor of masters."""
 
-    def __init__(self, sharded, mine: Dict[str, paddle.Tensor], weight_decay: float):
+    def __init__(self, sharded, mine: dict[str, paddle.Tensor], weight_decay: float):
         self.optimizer, self.buffer, masters, gaps = offloaded_of(sharded)
         self.weight_decay = weight_decay
         names = {parameter.name: name for name, parameter in mine.items()}
@@ -265,7 +254,7 @@ class _Offloaded:
         finally:
             paddle.set_device(device)
 
-    def gradients(self) -> List:
+    def gradients(self) -> list:
         return [self.buffer.grad]
 
     def decay(self, rate: float) -> None:
@@ -315,7 +304,7 @@ def _master_of(parameter, name: str, arrays: Arrays) -> np.ndarray:
     return parameter.numpy() if kept is None else kept
 
 
-def places_of(shapes: Dict[str, Tuple[int, ...]], gaps: Sequence[int]) -> Dict[str, FlatSlice]:
+def places_of(shapes: dict[str, tuple[int, ...]], gaps: Sequence[int]) -> dict[str, FlatSlice]:
     """Return the places of parameters that lie one after another, each with a gap behind it."""
     places, start = {}, 0
     for (name, shape), gap in zip(shapes.items(), gaps):
@@ -324,12 +313,12 @@ def places_of(shapes: Dict[str, Tuple[int, ...]], gaps: Sequence[int]) -> Dict[s
     return places
 
 
-def cut_flat(flat: np.ndarray, places: Dict[str, FlatSlice]) -> Arrays:
+def cut_flat(flat: np.ndarray, places: dict[str, FlatSlice]) -> Arrays:
     """Return the part of ``flat`` [size] at each place, in the shape of its parameter, not copied."""
     return {name: flat[place.inside].reshape(place.shape) for name, place in places.items()}
 
 
-def lay_flat(arrays: Arrays, places: Dict[str, FlatSlice], size: int) -> np.ndarray:
+def lay_flat(arrays: Arrays, places: dict[str, FlatSlice], size: int) -> np.ndarray:
     """Return a flat float32 [size] array with each of ``arrays`` at its place; the gaps are 0."""
     flat = np.zeros(size, np.float32)
     for name, place in places.items():

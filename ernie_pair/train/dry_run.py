@@ -9,7 +9,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -64,9 +64,9 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
 
 
-def _newest_sound(folder: Path, found: Dict[int, Path]) -> Checkpoint:
+def _newest_sound(folder: Path, found: dict[int, Path]) -> Checkpoint:
     """Return the newest checkpoint whose every byte is right. Raises CheckpointError if none is."""
-    reasons: List[str] = []
+    reasons: list[str] = []
     for step in sorted(found, reverse=True):
         try:
             checkpoint = Checkpoint(found[step])
@@ -98,7 +98,7 @@ class Stretch(NamedTuple):
         return (self.last - self.first) * self.seconds
 
 
-def stretches_of(phases: Iterable[int], first: int, last: int) -> List[Stretch]:
+def stretches_of(phases: Iterable[int], first: int, last: int) -> list[Stretch]:
     """Return the stretches from step ``first`` to ``last``; ``phases``: where steps of another kind begin."""
     begins = sorted({first, *(step for step in phases if first < step < last)})
     return [Stretch(begin, end) for begin, end in zip(begins, [*begins[1:], last]) if begin < end]
@@ -107,9 +107,9 @@ def stretches_of(phases: Iterable[int], first: int, last: int) -> List[Stretch]:
 def measure(
     stretch: Stretch,
     job: Any,
-    updates: Callable[[int], Iterable[List]],
+    updates: Callable[[int], Iterable[list]],
     batch_size: int,
-    place: Optional[Callable[[List], List]],
+    place: Optional[Callable[[list], list]],
     stop: Any,
 ) -> Stretch:
     """Return the stretch with the median of the seconds of a step of ``job``, a `Job` of the loop.
@@ -117,7 +117,7 @@ def measure(
     The wait for the samples is included. ``updates``: see `run.Data`; ``batch_size``: samples in a step.
     Every rank does the same.
     """
-    seconds: List[float] = []
+    seconds: list[float] = []
     count = min(WARM_STEPS + STEPS, stretch.last - stretch.first)
     steps = iter(updates(stretch.first * batch_size))
     begin = time.perf_counter()
@@ -138,7 +138,7 @@ GIGA = 1e9
 MOST_COUNTED = 5_000_000  # steps of which it is counted where something is due
 
 
-def plan_of(job: Any, data: Any, settings: Any, state: TrainState, stop: Any) -> Dict[str, Any]:
+def plan_of(job: Any, data: Any, settings: Any, state: TrainState, stop: Any) -> dict[str, Any]:
     """Return what the run would do from ``state`` on; a few of its steps are taken in memory and timed.
 
     ``settings``: `run.RunSettings`. Called by every rank.
@@ -176,13 +176,13 @@ def plan_of(job: Any, data: Any, settings: Any, state: TrainState, stop: Any) ->
     }
 
 
-def print_plan(command: str, flags: Options, plan: Dict[str, Any]) -> None:
+def print_plan(command: str, flags: Options, plan: dict[str, Any]) -> None:
     """Print the flags and the plan on standard output, as a file that --config reads."""
     sys.stdout.write(text_of_config(flags_of(flags), {**about_now(command), "plan": plan}))
     sys.stdout.flush()
 
 
-def _counts_of(settings: Any, state: TrainState) -> Dict[str, Any]:
+def _counts_of(settings: Any, state: TrainState) -> dict[str, Any]:
     schedule = settings.schedule
     left = max(0, schedule.max_steps - state.step)
     samples = state.consumed_samples + left * schedule.global_batch_size
@@ -197,7 +197,7 @@ def _counts_of(settings: Any, state: TrainState) -> Dict[str, Any]:
     }
 
 
-def _due_in(schedule: Any, done: int) -> Dict[str, int]:
+def _due_in(schedule: Any, done: int) -> dict[str, int]:
     """Return how often something is due after the steps that are done."""
     steps = range(done + 1, schedule.max_steps + 1)
     if len(steps) > MOST_COUNTED:
@@ -211,7 +211,7 @@ def _due_in(schedule: Any, done: int) -> Dict[str, int]:
     }
 
 
-def _memory_of(settings: Any) -> Dict[str, float]:
+def _memory_of(settings: Any) -> dict[str, float]:
     """Return the memory that a process has taken at most so far, in the mean, and what is still free."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     memory = {"memory_gb": _giga(_sum(settings, own) / settings.world.size)}
@@ -222,7 +222,7 @@ def _memory_of(settings: Any) -> Dict[str, float]:
     return memory
 
 
-def _time_of(stretches: List[Stretch]) -> Dict[str, Any]:
+def _time_of(stretches: list[Stretch]) -> dict[str, Any]:
     if not stretches:
         return {"time": "0:00:00", "time_is_of": "nothing: all steps are done"}
     seconds = sum(stretch.all_seconds for stretch in stretches)

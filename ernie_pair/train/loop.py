@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from typing import Dict, Iterable, List, Mapping, Optional, Protocol
+from typing import Iterable, Mapping, Optional, Protocol
 
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.train.hooks import Hooks, Schedule, StopRequests
@@ -13,7 +13,7 @@ from ernie_pair.train.step_work import Readings, window_means
 class Job(Protocol):
     """The step and the evaluation of a kind of training: the only part that knows the framework."""
 
-    def step(self, micro_batches: List, number: int, stop: StopRequests) -> Mapping[str, float]:
+    def step(self, micro_batches: list, number: int, stop: StopRequests) -> Mapping[str, float]:
         """Update the weights once, in step ``number``, and sum the stop requests of ``stop`` over the ranks.
 
         The metrics hold at least ``loss``, the mean over the whole global batch. A job that can skip
@@ -22,12 +22,12 @@ class Job(Protocol):
         they are read, which all ranks do after the same steps.
         """
 
-    def evaluate(self, split: str) -> Dict[str, float]:
+    def evaluate(self, split: str) -> dict[str, float]:
         """Return the metrics of ``split``, equal on every rank."""
 
 
 def train(
-    job: Job, micro_batches_of_steps: Iterable[List], state: TrainState, schedule: Schedule, log, hooks: Hooks
+    job: Job, micro_batches_of_steps: Iterable[list], state: TrainState, schedule: Schedule, log, hooks: Hooks
 ) -> None:
     """Train until ``schedule.max_steps``, starting from ``state``.
 
@@ -105,8 +105,8 @@ def _end_step(job: Job, state: TrainState, readings: Readings, schedule: Schedul
 
 
 def _until_done(
-    micro_batches_of_steps: Iterable[List], state: TrainState, schedule: Schedule, hooks: Hooks
-) -> Iterable[List]:
+    micro_batches_of_steps: Iterable[list], state: TrainState, schedule: Schedule, hooks: Hooks
+) -> Iterable[list]:
     """Yield the micro-batches of one step after another, until the run ends."""
     if state.step >= schedule.max_steps or hooks.should_stop(state):
         return
@@ -127,7 +127,7 @@ def _run_due(
 
 
 def _evaluate(job: Job, state: TrainState, schedule: Schedule, log, hooks: Hooks) -> None:
-    metrics: Dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if schedule.has_validation:
         metrics = job.evaluate("valid")
         log.scalars("valid", {**metrics, **hooks.counts()}, state)

@@ -9,7 +9,7 @@ A parameter that does not train has no state.
 
 import contextlib
 import math
-from typing import ContextManager, Dict, Iterable, Iterator, Optional, Tuple, Type
+from typing import ContextManager, Iterable, Iterator, Optional
 
 import numpy as np
 import paddle
@@ -33,11 +33,11 @@ from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 BETAS = {"beta1_pow_acc": 0.9, "beta2_pow_acc": 0.999}  # before the first update
 MOMENTS = ("moment1", "moment2")
 MASTER = "master"
-Parameters = Dict[str, paddle.Tensor]
+Parameters = dict[str, paddle.Tensor]
 
 
 def new_optimizer(
-    model, config, *, multi_precision: bool = False, grad_clip=None, kind: Type[AdamW] = AdamW
+    model, config, *, multi_precision: bool = False, grad_clip=None, kind: type[AdamW] = AdamW
 ) -> AdamW:
     """Return AdamW over the trained parameters; biases and norms do not decay.
 
@@ -74,7 +74,7 @@ def decays(name: str) -> bool:
     return not ("bias" in name.lower() or "norm" in name.lower())
 
 
-def rate_factors(model, layer_decay: float) -> Dict[str, float]:
+def rate_factors(model, layer_decay: float) -> dict[str, float]:
     """Return {structured name: by what the learning rate is multiplied}, of frozen parameters too."""
     head = len(model.layers()) + 1
     return {name: layer_decay ** (head - model.depth_of(name)) for name, _ in model.named_parameters()}
@@ -151,7 +151,7 @@ def _owner_of(name: str, prefixes: Iterable[str]) -> str:
     return max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
 
 
-def _named_slots(model, state: Parameters) -> Iterator[Tuple[str, paddle.Tensor]]:
+def _named_slots(model, state: Parameters) -> Iterator[tuple[str, paddle.Tensor]]:
     """Yield (structured name.slot, tensor) of a state of any optimizer, which Paddle names by parameter."""
     prefixes = {f"{p.name}_": f"{name}." for name, p in trained_parameters(model).items()}
     for name, tensor in state.items():
@@ -160,7 +160,7 @@ def _named_slots(model, state: Parameters) -> Iterator[Tuple[str, paddle.Tensor]
             yield prefixes[prefix] + name[len(prefix) :], tensor
 
 
-def state_shapes(model, optimizer) -> Dict[str, tuple]:
+def state_shapes(model, optimizer) -> dict[str, tuple]:
     """Return what ``optimizer_arrays`` holds, as {structured name.slot: shape}."""
     shapes = {}
     for name, parameter in trained_parameters(model).items():
@@ -238,7 +238,7 @@ def loss_scale_of(config: AmpFlags) -> Optional[LossScale]:
     return LossScale(config) if config.scales_loss else None
 
 
-def move_if_sound(job, rate: float, loss: float, norm: float) -> Dict[str, float]:
+def move_if_sound(job, rate: float, loss: float, norm: float) -> dict[str, float]:
     """Update the weights of ``job`` or skip the step, and return a message about it, if any.
 
     ``rate``: the learning rate. ``loss`` and ``norm``, of the gradient, are the same on all ranks, and so is
@@ -252,7 +252,7 @@ def move_if_sound(job, rate: float, loss: float, norm: float) -> Dict[str, float
     else:
         job.skipped_updates += 1
     job.parallel.clear()
-    told: Dict[str, float] = {}
+    told: dict[str, float] = {}
     if job.loss_scale is not None:
         job.loss_scale.judge(is_sound)
         told["loss_scale"] = job.loss_scale.value

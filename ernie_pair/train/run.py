@@ -8,7 +8,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, Optional, Protocol, Sequence
 
 import numpy as np
 import yaml
@@ -46,7 +46,7 @@ class ResumableJob(loop.Job, Protocol):
     def load_initial_weights(self) -> str:
         """Load the initial weights of a new run, and return their description for the log."""
 
-    def state_files(self) -> Iterator[Tuple[str, Content]]:
+    def state_files(self) -> Iterator[tuple[str, Content]]:
         """Yield (name, content) of the files of this rank in a checkpoint."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -56,7 +56,7 @@ class ResumableJob(loop.Job, Protocol):
 class Data(Protocol):
     """The training data of this rank."""
 
-    def updates(self, consumed_samples: int) -> Iterable[List]:
+    def updates(self, consumed_samples: int) -> Iterable[list]:
         """Yield the micro-batches of one step after another, from ``consumed_samples`` on."""
 
 
@@ -76,12 +76,12 @@ class RunSettings:
 
     flags: Any
     schedule: Schedule
-    rates: Optional[Dict[str, Any]]
+    rates: Optional[dict[str, Any]]
     fingerprint: Fingerprint
-    topology: Dict[str, object] = field(default_factory=dict)
+    topology: dict[str, object] = field(default_factory=dict)
     rules: RunRules = NO_RULES
     samples_per_epoch: float = 0
-    place: Optional[Callable[[List], List]] = None
+    place: Optional[Callable[[list], list]] = None
     command: str = ""
     num_parameters: int = 0
     phases: Sequence[int] = (0,)
@@ -95,7 +95,7 @@ class RunSettings:
         return Path(self.flags.output_dir)
 
     @property
-    def allowed(self) -> List[str]:
+    def allowed(self) -> list[str]:
         """Return the names in the fingerprint that may differ from the checkpoint's."""
         return names_in(self.flags.allow_change)
 

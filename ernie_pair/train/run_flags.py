@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Optional, Tuple
+from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import (
@@ -80,7 +80,7 @@ class ReportToFlags(Options):
         refuse_unknown_names("report_to", self.reporters, REPORTERS, fault)
 
     @property
-    def reporters(self) -> Tuple[str, ...]:
+    def reporters(self) -> tuple[str, ...]:
         """Return the names in ``report_to``, each once; none if it is empty or `none`."""
         return tuple(name for name in names_in(self.report_to) if name != "none")
 

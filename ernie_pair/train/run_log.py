@@ -25,7 +25,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Protocol, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Protocol, Sequence
 
 from tqdm import tqdm
 
@@ -55,10 +55,10 @@ class Reporter(Protocol):
 
     draws_again: bool  # whether it needs the events from before a resume
 
-    def configuration(self, flags: Dict[str, Any]) -> None:
+    def configuration(self, flags: dict[str, Any]) -> None:
         """Show the settings of the run."""
 
-    def scalars(self, values: Dict[str, float], step: int) -> None:
+    def scalars(self, values: dict[str, float], step: int) -> None:
         """Show values, all finite, under names such as train/loss."""
 
     def close(self) -> None:
@@ -71,10 +71,10 @@ def refuse_missing(names: Sequence[str]) -> None:
         import_optional(PACKAGES[name], name)
 
 
-def open_reporters(names: Sequence[str], output_dir: Path, run_id: str) -> List[Reporter]:
+def open_reporters(names: Sequence[str], output_dir: Path, run_id: str) -> list[Reporter]:
     """Return the reporters of these names for the run ``run_id``. Raises InputError for a missing library."""
     refuse_missing(names)
-    kinds: Dict[str, Callable[[Path, str], Reporter]] = {
+    kinds: dict[str, Callable[[Path, str], Reporter]] = {
         "tensorboard": TensorBoard,
         "wandb": WeightsAndBiases,
         "mlflow": MLflow,
@@ -92,11 +92,11 @@ class Guarded:
             self.reporter = start()
         self.draws_again = self.reporter is not None and self.reporter.draws_again
 
-    def configuration(self, flags: Dict[str, Any]) -> None:
+    def configuration(self, flags: dict[str, Any]) -> None:
         """Show the settings of the run."""
         self._ask("configuration", flags)
 
-    def scalars(self, values: Dict[str, float], step: int) -> None:
+    def scalars(self, values: dict[str, float], step: int) -> None:
         """Show values, all finite, under names such as train/loss."""
         self._ask("scalars", values, step)
 
@@ -128,13 +128,13 @@ class TensorBoard:
         folder = clear_records(output_dir / "tensorboard" / run_id, "events.out.tfevents.*")
         self.writer = import_optional("tensorboardX", "tensorboard").SummaryWriter(str(folder))
 
-    def configuration(self, flags: Dict[str, Any]) -> None:
+    def configuration(self, flags: dict[str, Any]) -> None:
         """Show the settings as a text."""
         self.writer.add_text(
             "configuration", "  \n".join(f"{name}: {value}" for name, value in flags.items())
         )
 
-    def scalars(self, values: Dict[str, float], step: int) -> None:
+    def scalars(self, values: dict[str, float], step: int) -> None:
         """Draw a point of each curve."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
@@ -159,11 +159,11 @@ class WeightsAndBiases:
             settings={"console": "off"},  # the console is ours, with its progress bar
         )
 
-    def configuration(self, flags: Dict[str, Any]) -> None:
+    def configuration(self, flags: dict[str, Any]) -> None:
         """Show the settings as the configuration of the run."""
         self.run.config.update(flags, allow_val_change=True)
 
-    def scalars(self, values: Dict[str, float], step: int) -> None:
+    def scalars(self, values: dict[str, float], step: int) -> None:
         """Log the values of a step."""
         self.run.log(values, step=step)
 
@@ -192,13 +192,13 @@ class MLflow:
             run = self.client.create_run(where, tags={RUN_TAG: run_id}, run_name=output_dir.resolve().name)
             self.run_id = run.info.run_id
 
-    def configuration(self, flags: Dict[str, Any]) -> None:
+    def configuration(self, flags: dict[str, Any]) -> None:
         """Show the settings of the first start: MLflow does not allow a parameter to change."""
         if self.is_new:
             params = [self.entities.Param(name, str(value)[:LONGEST_PARAM]) for name, value in flags.items()]
             self.client.log_batch(self.run_id, params=params)
 
-    def scalars(self, values: Dict[str, float], step: int) -> None:
+    def scalars(self, values: dict[str, float], step: int) -> None:
         """Log the values of a step."""
         now = int(time.time() * 1000)
         metrics = [self.entities.Metric(name, value, now, step) for name, value in values.items()]
@@ -322,7 +322,7 @@ class RunLog:
             reporter.close()
         self.writer.close()  # VisualDL writes late: a run that is not closed may lose its tail
 
-    def _is_better(self, event: Dict) -> bool:
+    def _is_better(self, event: dict) -> bool:
         return event["split"] == "valid" and self.improvement.judge(event)
 
     def _write(self, line: str) -> None:
@@ -334,7 +334,7 @@ class RunLog:
                 logger.warning("%s: %s; metrics are lost from here on", self.path, error.strerror)
             self.is_writable = False
 
-    def _speeds(self) -> Dict[str, float]:
+    def _speeds(self) -> dict[str, float]:
         """Return speeds, the share of time spent waiting for data, and the peak memory of this process."""
         seconds = max(self.seconds, 1e-9)
         speeds, waited = self.work.speeds(seconds, self.product_rate), self.waited / seconds
@@ -342,7 +342,7 @@ class RunLog:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return {**speeds, "data_wait_share": waited, "memory_gb": memory}
 
-    def _draw(self, event: Dict, reporters: Iterable[Reporter]) -> None:
+    def _draw(self, event: dict, reporters: Iterable[Reporter]) -> None:
         values = {
             f"{event['split']}/{name}": value
             for name, value in event.items()
@@ -406,25 +406,25 @@ def open_log(output_dir: Path, world: World, **settings):
     return RunLog(output_dir, **settings) if world.is_first else NullLog()
 
 
-def read_all_events(path: Path) -> List[Dict]:
+def read_all_events(path: Path) -> list[dict]:
     """Return the events in a metrics.jsonl, in order; none if there is no such file."""
     if path.is_symlink() or not path.is_file():
         return []
     return [event for event in map(_event_of, path.read_bytes().split(b"\n")) if event]
 
 
-def read_events(path: Path, resumed: TrainState) -> List[Dict]:
+def read_events(path: Path, resumed: TrainState) -> list[dict]:
     """Return the events in a metrics.jsonl that a run resumed at ``resumed`` does not log again."""
     return [event for event in read_all_events(path) if not _comes_again(event, resumed)]
 
 
-def metrics_in(event: Dict) -> Dict[str, Any]:
+def metrics_in(event: dict) -> dict[str, Any]:
     """Return the metrics of an event as they were logged, without what differs from machine to machine."""
     metrics = {name: value for name, value in event.items() if name not in (*NOT_CURVES, *MEASURED)}
     return {name: float(value) if value in NOT_FINITE else value for name, value in metrics.items()}
 
 
-def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
+def _cut_back(path: Path, resumed: TrainState) -> list[dict]:
     """Drop the events that will be logged again, and a last line that a kill cut short."""
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
         logger.warning("%s is not a file of this run; it is now %s", path, set_aside(path).name)
@@ -436,13 +436,13 @@ def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
     return kept
 
 
-def _comes_again(event: Dict, resumed: TrainState) -> bool:
+def _comes_again(event: dict, resumed: TrainState) -> bool:
     if event["step"] != resumed.step:
         return event["step"] > resumed.step
     return event["split"] != "train" and (resumed.step == 0 or resumed.evaluation_pending)
 
 
-def _event_of(line: bytes) -> Optional[Dict]:
+def _event_of(line: bytes) -> Optional[dict]:
     """Return the event in a line of metrics.jsonl; None if the line is not an event."""
     try:
         event = parse_json_object(line)
@@ -452,7 +452,7 @@ def _event_of(line: bytes) -> Optional[Dict]:
     return event if sound and is_utf8(event) else None
 
 
-def _line_of(event: Dict) -> str:
+def _line_of(event: dict) -> str:
     finite = {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in event.items()

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import counted
@@ -50,9 +50,9 @@ class TaskData(NamedTuple):
     has ``input_ids`` int64 [B, S]. ``num_rows``: of an epoch. ``hashes``: {flag of a file: SHA-256}.
     """
 
-    updates: Callable[[int], Iterator[List]]
+    updates: Callable[[int], Iterator[list]]
     num_rows: int
-    hashes: Dict[str, str]
+    hashes: dict[str, str]
     files: Sequence[DataFile] = ()  # for the model card
 
 
@@ -88,14 +88,14 @@ class Task(ABC):
         """Write the model, as it is now, into the folder ``draft``."""
 
     @abstractmethod
-    def card(self, kernels: str, step: int, metrics: Dict[str, float]) -> ModelCard:
+    def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the model of ``step``, whose evaluation gave ``metrics``."""
 
     def loss(self, batch: Any) -> LossParts:
         """Return the loss of a micro-batch; ``self.job.forward`` calls the model."""
         raise NotImplementedError
 
-    def evaluate(self) -> Dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
         """Return the metrics of the model, equal on every rank; best_metric is among them."""
         raise NotImplementedError
 
@@ -121,11 +121,11 @@ class Task(ABC):
         """Return what may change on a resume, besides the options that say it of themselves."""
         return {}
 
-    def counts(self) -> Dict[str, object]:
+    def counts(self) -> dict[str, object]:
         """Return what rank 0 logs of an evaluation besides its metrics; see `probability_counts`."""
         return {}
 
-    def on_log(self, line: Dict[str, float]) -> None:
+    def on_log(self, line: dict[str, float]) -> None:
         """Take a line of the training log, on rank 0."""
         return None
 
@@ -157,7 +157,7 @@ class Task(ABC):
             **self.known_by(),
         }
 
-    def shown_flags(self, **changes: object) -> Dict[str, object]:
+    def shown_flags(self, **changes: object) -> dict[str, object]:
         """Return the flags for the card, those that differ from their defaults; ``changes`` replace some."""
         config = self.config
         defaults = {item.name: item.default for item in fields(config) if item.default is not MISSING}
@@ -196,13 +196,13 @@ class _JobOfTask(TaskJob):
     def loss_of(self, batch: Any) -> LossParts:
         return self.task.loss(batch)
 
-    def evaluate(self, split: str) -> Dict[str, float]:
+    def evaluate(self, split: str) -> dict[str, float]:
         self.read()
         with self.precision.casting():
             return self.task.evaluate()
 
 
-def run(task_class: Type[Task], config: Any) -> TrainState:
+def run(task_class: type[Task], config: Any) -> TrainState:
     """Train from the newest checkpoint of ``output_dir``, or from the start; return the last state.
 
     Raises an ErniePairError for whatever the user can fix.
@@ -227,7 +227,7 @@ class TrainResult(NamedTuple):
     """How a run ended: its last step, and its best model with the metrics of that one."""
 
     step: int
-    metrics: Dict[str, float]
+    metrics: dict[str, float]
     best_metric: Optional[float]
     best_model: Optional[Path]
     is_done: bool  # False: stopped early, or by a callback
@@ -284,7 +284,7 @@ class Run:
         )
         return run_training(job, self.data, settings, self.hooks, stop)
 
-    def result(self, state: TrainState, metrics: Dict[str, float]) -> TrainResult:
+    def result(self, state: TrainState, metrics: dict[str, float]) -> TrainResult:
         """Return how the run ended in ``state``; a dry run has no best model."""
         best = None if self.config.dry_run else self.hooks.best.folder()
         return TrainResult(state.step, metrics, state.best_metric, best, state.step == self.job.total_steps)
@@ -311,8 +311,8 @@ class RunHooks(Hooks):
             lower_is_better=lower,
             keep=config.keep_best,
         )
-        self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
-        self.judged: Tuple[int, Dict[str, float]] = (0, {})  # step and metrics of the last evaluation
+        self.best_metrics: dict[str, float] = {}  # of the best model, if this start has seen it
+        self.judged: tuple[int, dict[str, float]] = (0, {})  # step and metrics of the last evaluation
         self.stopping = EarlyStopping(config.early_stopping_patience, config.early_stopping_min_delta, lower)
 
     def call(self, event: str, state: TrainState, **kwargs: Any) -> None:
@@ -322,7 +322,7 @@ class RunHooks(Hooks):
         progress.epoch = self._epoch_of(state.consumed_samples)
         self._callbacks.call(event, self.control, model=job.model, optimizer=job.optimizer, **kwargs)
 
-    def remember(self, split: str, step: int, metrics: Dict[str, Any], samples: int) -> Dict[str, Any]:
+    def remember(self, split: str, step: int, metrics: dict[str, Any], samples: int) -> dict[str, Any]:
         """Add a training line or an evaluation to the history, and return it."""
         self.run.state.log_history.append(history_entry(split, metrics, step, self._epoch_of(samples)))
         return dict(self.run.state.log_history[-1])
@@ -363,18 +363,18 @@ class RunHooks(Hooks):
         """Call ``on_epoch_end`` of the user's callbacks."""
         self.call("on_epoch_end", state)
 
-    def counts(self) -> Dict[str, object]:
+    def counts(self) -> dict[str, object]:
         """Return what is logged besides the metrics of the last evaluation."""
         return self.task.counts() if self.run.world.is_first else {}
 
-    def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
+    def on_log(self, state: TrainState, metrics: dict[str, float]) -> None:
         """Call ``on_log`` of the user's callbacks, and of the task on rank 0."""
         line = self.remember("train", state.step, metrics, state.consumed_samples)
         self.call("on_log", state, logs=dict(line))
         if self.run.world.is_first:
             self.task.on_log(line)
 
-    def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
+    def on_evaluate(self, state: TrainState, metrics: dict[str, float]) -> None:
         """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
         self.remember("valid", state.step, metrics, state.consumed_samples)
         self.judged = state.step, metrics

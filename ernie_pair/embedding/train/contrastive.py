@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 import paddle
@@ -25,10 +25,10 @@ class TrainingTexts:
     negatives of an anchor: {place: places}, ascending.
     """
 
-    texts: List[str]
+    texts: list[str]
     anchors: np.ndarray
     positives: np.ndarray
-    negatives: Dict[int, np.ndarray] = field(default_factory=dict)
+    negatives: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.anchors)
@@ -65,7 +65,7 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
     ``negatives``: rows of a text and a hard negative of it besides. What is a match of an anchor is no
     negative of it. Raises InputError if nothing belongs together, or no row of ``negatives`` is of use.
     """
-    places: Dict[str, int] = {}
+    places: dict[str, int] = {}
     left, right = (_places_of(side, places) for side in (pairs.left, pairs.right))
     is_match = pairs.known_labels == 1
     if not is_match.any():
@@ -95,11 +95,11 @@ def texts_alone(texts: Iterable[str], where: str) -> TrainingTexts:
     return TrainingTexts(every, places, places)
 
 
-def _places_of(texts: Iterable[str], places: Dict[str, int]) -> np.ndarray:
+def _places_of(texts: Iterable[str], places: dict[str, int]) -> np.ndarray:
     return np.array([places.setdefault(text, len(places)) for text in texts], dtype=np.int64)
 
 
-def _negatives_in(texts: TrainingTexts, rows: List[Tuple[np.ndarray, np.ndarray]]) -> Dict[int, np.ndarray]:
+def _negatives_in(texts: TrainingTexts, rows: list[tuple[np.ndarray, np.ndarray]]) -> dict[int, np.ndarray]:
     """Return the hard negatives of each anchor among ``rows`` of (texts, other texts)."""
     left, right = (np.concatenate(side) for side in zip(*rows))
     is_of_use = np.isin(left, texts.anchors)
@@ -160,7 +160,7 @@ class ContrastiveSteps:
     def __init__(self, texts: TrainingTexts, rows: EncodedPairs, rules: StepRules):
         self.texts, self.rows, self.rules = texts, rows, rules
 
-    def of_rank(self, world: World, consumed: int) -> Iterator[List[ContrastiveBatch]]:
+    def of_rank(self, world: World, consumed: int) -> Iterator[list[ContrastiveBatch]]:
         """Yield the micro-batches of a rank for every step, without end, from pair ``consumed`` on.
 
         A step takes the same pairs however they are divided over ranks and micro-batches.
@@ -177,7 +177,7 @@ class ContrastiveSteps:
             yield self._micro_batches(pairs, epochs, world)
             consumed += size
 
-    def _micro_batches(self, pairs: np.ndarray, epochs: np.ndarray, world: World) -> List[ContrastiveBatch]:
+    def _micro_batches(self, pairs: np.ndarray, epochs: np.ndarray, world: World) -> list[ContrastiveBatch]:
         negatives = [
             self.texts.negatives_of(pair, epoch, self.rules.hard_negatives)
             for pair, epoch in zip(pairs.tolist(), epochs.tolist())
@@ -197,7 +197,7 @@ class ContrastiveSteps:
         return found
 
 
-def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: List[np.ndarray]) -> StepTexts:
+def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: list[np.ndarray]) -> StepTexts:
     """Return the texts of a global batch of ``pairs`` int64 [N], each with its hard negatives."""
     anchors, positives = texts.anchors[pairs], texts.positives[pairs]
     numbers = np.concatenate([anchors, positives, *negatives]).astype(np.int64)
@@ -214,7 +214,7 @@ HIDDEN = -1e9  # added to a cosine / temperature: its weight in the softmax is 0
 
 def contrastive_loss(
     vectors: paddle.Tensor, step: StepTexts, dims: Sequence[int], temperature: float
-) -> Tuple[paddle.Tensor, paddle.Tensor]:
+) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Return the loss of a step, and how many anchors find their positive first, each a tensor of a number.
 
     ``vectors``: float32 [2 N + H, D], of any length.

@@ -1,7 +1,7 @@
 """The flags of training an embedding model."""
 
 from dataclasses import dataclass
-from typing import Literal, Optional, Tuple
+from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import (
@@ -110,7 +110,7 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
             )
 
     @property
-    def chosen_dims(self) -> Tuple[int, ...]:
+    def chosen_dims(self) -> tuple[int, ...]:
         """Return the lengths in ``dims``, ascending, each once. Raises InputError for what is no length."""
         words = names_in(self.dims)
         if not all(word.isdecimal() and 0 < int(word) < 10**6 for word in words):

@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
@@ -62,10 +62,10 @@ class DevTexts(NamedTuple):
 class EmbeddingData(NamedTuple):
     """The data of a run. ``updates(consumed)`` are the steps of this rank from pair ``consumed`` on."""
 
-    updates: Callable[[int], Iterator[List[ContrastiveBatch]]]
+    updates: Callable[[int], Iterator[list[ContrastiveBatch]]]
     num_rows: int
     dev: DevTexts
-    hashes: Dict[str, str]  # {train_file: SHA-256, ...}, and of the vocabulary
+    hashes: dict[str, str]  # {train_file: SHA-256, ...}, and of the vocabulary
     files: Sequence[DataFile] = ()  # for the model card
 
 
@@ -108,7 +108,7 @@ def open_embedding_data(
     )
 
 
-def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> List[str]:
+def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> list[str]:
     """Return the texts as passages and, where queries have another prompt, after them all as queries."""
     if texts.is_augmented:
         return settings.texts_read(texts.texts, settings.prompts.get(settings.default_prompt, ""))

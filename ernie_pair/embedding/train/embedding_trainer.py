@@ -1,7 +1,7 @@
 """Training an embedding model from Python; the engine is that of the command."""
 
 from pathlib import Path
-from typing import Dict, Optional, Sequence, Type, Union
+from typing import Optional, Sequence, Union
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class EmbeddingTrainer:
         eval_dataset: Optional[Given] = None,
         *,
         negatives: Optional[Given] = None,
-        callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
+        callbacks: Sequence[Union[PairCallback, type[PairCallback]]] = (),
     ):
         if not isinstance(model, (str, Path)) or not isinstance(config, EmbeddingConfig):
             raise InputError(
@@ -121,7 +121,7 @@ class EmbeddingTrainer:
         """Return the vectors of ``texts``, float32 [N, D], with norm 1; see `TextEmbedder.embed`."""
         return self.embedder.embed(texts)
 
-    def evaluate(self, eval_dataset: Optional[Given] = None) -> Dict[str, float]:
+    def evaluate(self, eval_dataset: Optional[Given] = None) -> dict[str, float]:
         """Return how well the texts of labelled pairs find their matches; see `measure_retrieval`.
 
         Each process computes it on its own.

@@ -11,7 +11,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Callable, Iterator, Optional
 
 import numpy as np
 import paddle
@@ -86,7 +86,7 @@ class EmbeddingJob(TaskJob):
         """Raise NotImplementedError: a step has one loss, of the vectors of all its micro-batches."""
         raise NotImplementedError
 
-    def run_micro_batches(self, batches: List[ContrastiveBatch], number: int) -> Tuple[List[Pass], float]:
+    def run_micro_batches(self, batches: list[ContrastiveBatch], number: int) -> tuple[list[Pass], float]:
         """Run forward and backward over the micro-batches; the loss of all ranks is that of each."""
         numbers = self._run(batches, number)
         counts = np.sum([self.work_of(batch) for batch in batches], axis=0)
@@ -94,11 +94,11 @@ class EmbeddingJob(TaskJob):
         num_pairs = batches[0].step.num_pairs
         return [Pass(numbers, num_pairs, is_first, *counts.tolist())], float(num_pairs)
 
-    def metrics_of(self, step: WaitingStep, sums: List[float]) -> Dict[str, float]:
+    def metrics_of(self, step: WaitingStep, sums: list[float]) -> dict[str, float]:
         """Return the loss of the global batch, and the share of anchors that find their positive first."""
         return {"loss": sums[0], "accuracy": sums[1] / step.whole}
 
-    def _run(self, batches: List[ContrastiveBatch], number: int) -> paddle.Tensor:
+    def _run(self, batches: list[ContrastiveBatch], number: int) -> paddle.Tensor:
         """Run forward and backward over the micro-batches, and return loss and right anchors, [2]."""
         if len(batches) == 1:
             (batch,) = batches
@@ -126,8 +126,8 @@ class EmbeddingJob(TaskJob):
         return vectors.astype("float32")
 
     def _gradient(
-        self, made: List[paddle.Tensor], batches: List[ContrastiveBatch]
-    ) -> Tuple[paddle.Tensor, paddle.Tensor]:
+        self, made: list[paddle.Tensor], batches: list[ContrastiveBatch]
+    ) -> tuple[paddle.Tensor, paddle.Tensor]:
         """Return the gradient of the loss with respect to all vectors of the step, and the numbers [2]."""
         step, size = batches[0].step, self.process_group.size
         if size == 1 and len(batches) == 1:  # the rows are in their order, and stay on the device
@@ -151,7 +151,7 @@ class EmbeddingJob(TaskJob):
         loss = (vectors * own).sum() * self.parallel.loss_factor
         (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
 
-    def evaluate(self, split: str) -> Dict[str, float]:
+    def evaluate(self, split: str) -> dict[str, float]:
         """Return how well the texts of the dev pairs find their matches; see `measure_retrieval`."""
         self.read()
         group, size, dev = self.process_group, self.config.eval_batch_size, self.dev
@@ -162,7 +162,7 @@ class EmbeddingJob(TaskJob):
                 asking = vectors_of_rows(self.model, dev.asking, size, group, self.on_batch)
         return measure_retrieval(vectors, dev.asked, asking)
 
-    def more_files(self) -> Iterator[Tuple[str, Content]]:
+    def more_files(self) -> Iterator[tuple[str, Content]]:
         """Yield embedding.json."""
         yield EMBEDDING, self.settings.to_json().encode()
 
@@ -248,7 +248,7 @@ class EmbeddingTask(Task):
         """Write the encoder with its embedding.json."""
         self.model.write_embedding(draft, self.source.vocab_file, self.settings, self.config.save_format)
 
-    def card(self, kernels: str, step: int, metrics: Dict[str, float]) -> ModelCard:
+    def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the encoder of ``step``."""
         config, asked = self.config, self.data.dev.asked
         return ModelCard(

@@ -14,7 +14,7 @@ import logging
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
+from typing import Iterable, Iterator, Literal, Optional
 
 import numpy as np
 
@@ -134,7 +134,7 @@ def audit_pairs(config: AuditPairsConfig) -> None:
         tell_rejected(pairs.path, pairs.bad, len(pairs), path)
     files = coded(read)
     audit = audit_of(files, labels, same, tokenizer, config.max_seq_len)
-    lines: List[Iterable[bytes]] = []
+    lines: list[Iterable[bytes]] = []
     if config.drop_leaks != "none":
         cleaned, kept = _clean(files, Path(config.output), config.drop_leaks)
         audit, lines = replace(audit, cleaned=cleaned), [kept]
@@ -151,7 +151,7 @@ def audit_pairs(config: AuditPairsConfig) -> None:
 
 
 def audit_of(
-    files: Dict[str, Coded],
+    files: dict[str, Coded],
     labels: Labels,
     same: Optional[int],
     tokenizer: Optional[AnyTokenizer],
@@ -165,7 +165,7 @@ def audit_of(
     for name, file in files.items():
         lengths = _lengths(file.pairs, tokenizer)
         too_long = int((lengths > max_seq_len).sum())
-        counts: Dict[str, int] = {}
+        counts: dict[str, int] = {}
         if file.pairs.labels is not None and labels.has_classes:
             rows = np.bincount(file.pairs.labels, minlength=len(labels.names)).tolist()
             counts = dict(zip(labels.names, rows))
@@ -203,7 +203,7 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
         )
 
 
-def _clean(files: Dict[str, Coded], folder: Path, compared: str) -> Tuple[Cleaned, Iterable[bytes]]:
+def _clean(files: dict[str, Coded], folder: Path, compared: str) -> tuple[Cleaned, Iterable[bytes]]:
     """Return what is left of the training file, and its kept lines as they are.
 
     Raises InputError when no pair would be left.
@@ -262,7 +262,7 @@ ADVICE = (
 logger = logging.getLogger(__name__)
 
 
-def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> None:
+def warn_before_training(cache_dir: Path, sources: dict[str, PairSource]) -> None:
     """Log a line for each thing that is wrong with ``sources``: train and dev, as far as they have labels.
 
     The lines are kept in ``cache_dir`` for the next run. Raises InputError when a file cannot be read.
@@ -274,7 +274,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
     read_as = [str(train.columns), str(train.rules), labels.read_as]
     read_as += ["labels are optional"] if labels.are_optional else []
     key = {"version": VERSION, "contents": contents, "read as": read_as}
-    cache: KeyedCache[List[str]] = KeyedCache(
+    cache: KeyedCache[list[str]] = KeyedCache(
         cache_dir, key, lambda warnings: {"warnings": warnings}, _load, kind="audit-"
     )
     warnings = cache.get(partial(_find_warnings, sources), LOCK_SECONDS)
@@ -284,7 +284,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
         logger.warning("%s", ADVICE)
 
 
-def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
+def _find_warnings(sources: dict[str, PairSource]) -> list[str]:
     labels = sources["train"].labels
     assert labels is not None  # training reads them
     pairs = {split: source.read() for split, source in sources.items()}
@@ -296,5 +296,5 @@ def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
     return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0))
 
 
-def _load(note: Dict) -> Optional[List[str]]:
+def _load(note: dict) -> Optional[list[str]]:
     return note["warnings"] if is_texts(note["warnings"]) else None

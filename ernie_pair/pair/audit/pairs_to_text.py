@@ -9,7 +9,7 @@ can be told from the other (task-adaptive pretraining: Gururangan et al., 2020, 
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable, Iterator, Literal, Tuple
+from typing import Iterable, Iterator, Literal
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.results import followed, is_stream
@@ -85,6 +85,6 @@ def pairs_to_text(config: PairsToTextConfig) -> None:
     logger.info("written: %s", counted(len(kept), "document"))
 
 
-def documents(pairs: Iterable[Tuple[str, str]]) -> Iterator[str]:
+def documents(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield the raw text of each pair: a line for each of its texts, and an empty line."""
     return ("".join(f"{' '.join(text.split())}\n" for text in pair) + "\n" for pair in pairs)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import List, Literal, Optional
+from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import (
@@ -160,7 +160,7 @@ class PredictConfig(RayFlags, InferenceFlags):
         unless="pair",
     )
     output_file: str = predictions_file_option()
-    pair: Optional[List[str]] = texts_option()
+    pair: Optional[list[str]] = texts_option()
     scores: bool = scores_option()
     threshold: Optional[float] = threshold_option("as in calibration.json")
 

@@ -3,7 +3,6 @@
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Dict
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import Options, evaluation_option
@@ -12,13 +11,13 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # of folders and of pictures, whose 
 RULE = "a name has only a to z, A to Z, 0 to 9, _ . and -, at most 40 of them"
 
 
-def parse_named_models(flag: str, text: str, example: str) -> Dict[str, str]:
+def parse_named_models(flag: str, text: str, example: str) -> dict[str, str]:
     """Return {name: model} of ``text``, words apart by blanks; quotes, as of a shell, keep a blank in a word.
 
     ``flag`` and ``example``, how it is written right, are said in errors. Raises InputError naming the word
     that is wrong.
     """
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for word in _words_of(flag, text, example):
         name, equals, path = word.partition("=")
         if not (equals and path and NAME.fullmatch(name)) or name in found:

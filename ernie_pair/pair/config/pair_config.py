@@ -6,7 +6,7 @@ A trained model keeps its target in its config.json: whoever uses it, or trains 
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Dict, Literal, Optional, Tuple, Union
+from typing import Any, Literal, Optional, Union
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import (
@@ -272,9 +272,9 @@ class TrainConfig(PairConfig):
     )
 
 
-DEFAULTS: Dict[str, Any] = {"ranking_loss": "listwise", "margin": 1.0, "most_candidates": 16, "query": ""}
+DEFAULTS: dict[str, Any] = {"ranking_loss": "listwise", "margin": 1.0, "most_candidates": 16, "query": ""}
 # {flag: (its value that asks for nothing, why a model without classes has no use of it)}.
-OF_CLASSES: Dict[str, Tuple[Any, str]] = {
+OF_CLASSES: dict[str, tuple[Any, str]] = {
     "label_map": ("", "names classes"),
     "class_weights": ("", "weighs classes"),
     "rdrop_alpha": (0.0, "compares the probabilities of classes"),

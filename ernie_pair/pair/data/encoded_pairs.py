@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.batch_order import POOL_BATCHES, BatchOrder, alike
 
 _POOLS = 1  # sets the draws of the pools apart from those of the buffer
-DataCollator = Callable[[List[Dict[str, Any]]], Mapping]
+DataCollator = Callable[[list[dict[str, Any]]], Mapping]
 KEYS = ("input_ids", "token_type_ids", "attention_mask", "labels", "label")
 
 
@@ -108,7 +108,7 @@ class UserCollator:
         return given
 
 
-def _arrays_of(returned: Any) -> Dict[str, np.ndarray]:
+def _arrays_of(returned: Any) -> dict[str, np.ndarray]:
     """Return what a collator returned as arrays, whole numbers as int64."""
     if not isinstance(returned, Mapping) or "input_ids" not in returned:
         kind = type(returned).__name__
@@ -159,8 +159,8 @@ def training_steps(
     consumed: int,
     bucket: bool = True,
     accumulation_steps: int = 1,
-    candidates: Optional[List[np.ndarray]] = None,
-) -> Iterator[List[Batch]]:
+    candidates: Optional[list[np.ndarray]] = None,
+) -> Iterator[list[Batch]]:
     """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 
     A step takes batch_size x world size x ``accumulation_steps`` rows of the stream of `BatchOrder`: the
@@ -179,14 +179,14 @@ def training_steps(
             yield [_candidate_batch(rows, [candidates[number] for number in part]) for part in parts]
 
 
-def _candidate_batch(rows: EncodedPairs, candidates: List[np.ndarray]) -> Batch:
+def _candidate_batch(rows: EncodedPairs, candidates: list[np.ndarray]) -> Batch:
     picked = np.concatenate(candidates)
     queries = np.repeat(np.arange(len(candidates)), [len(each) for each in candidates])
     labels = np.stack([rows.known_labels[picked], queries], axis=1)
     return rows.batch(picked)._replace(labels=labels)
 
 
-def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int = 1) -> List[np.ndarray]:
+def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int = 1) -> list[np.ndarray]:
     """Return this rank's share of the row ``numbers`` of a step, int64 [N], one array per micro-batch.
 
     Each array is a slice, so that rows of like length stay together. The slices of one micro-batch lie side
@@ -224,7 +224,7 @@ def streamed_steps(
     world: World,
     consumed: int,
     rejects: Optional[StreamedRejects] = None,
-) -> Iterator[List[Batch]]:
+) -> Iterator[list[Batch]]:
     """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 
     The rows of a step are the same however they are divided over ranks and micro-batches. Raises InputError
@@ -259,7 +259,7 @@ def shuffled(
     """
     for epoch in count():
         rng = np.random.default_rng([rules.seed, epoch])
-        waiting: List[Pair] = []
+        waiting: list[Pair] = []
         for row in source.rows() if epoch or rejects is None else source.rows(rejects):
             if len(waiting) < rules.buffer:
                 waiting.append(row)

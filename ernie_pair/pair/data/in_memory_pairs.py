@@ -14,19 +14,7 @@ from collections.abc import Iterator as OneShot
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import (
-    Any,
-    Generic,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-    Union,
-)
+from typing import Any, Generic, Iterable, Iterator, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
@@ -54,7 +42,7 @@ from ernie_pair.pair.data.pair_source import group_candidates
 BEGINNING = 10_000  # rows that a stream is known by
 
 
-Keys = Tuple[str, ...]
+Keys = tuple[str, ...]
 One = TypeVar("One")  # a row
 All = TypeVar("All")  # all rows
 
@@ -105,12 +93,12 @@ class InMemoryPairs(Generic[One, All]):
         """Raise InputError when the rows can be read only once."""
         refuse_one_shot(self.flag, self.examples)
 
-    def _content(self) -> Tuple[All, str]:
+    def _content(self) -> tuple[All, str]:
         # No cached_property: until Python 3.12 all instances share its lock, and a loader of Paddle whose
         # collate_fn reads pairs would wait for it in a thread of its own, for which this one waits.
         kept = vars(self).get("_kept")
         if kept is None:
-            bad: List[BadRow] = []
+            bad: list[BadRow] = []
             rows = list(self.rows(bad.append))
             sha256 = self._hash_of(rows)
             kept = vars(self)["_kept"] = self._collect(rows, bad, sha256), sha256
@@ -135,13 +123,13 @@ class InMemoryPairs(Generic[One, All]):
             digest.update(json.dumps(self._facts(row)).encode() + b"\n")
         return digest.hexdigest()
 
-    def _collect(self, rows: List[One], bad: List[BadRow], sha256: str) -> All:
+    def _collect(self, rows: list[One], bad: list[BadRow], sha256: str) -> All:
         raise NotImplementedError
 
-    def _facts(self, row: One) -> List[object]:
+    def _facts(self, row: One) -> list[object]:
         raise NotImplementedError
 
-    def _keys(self, where: str, first: List[str]) -> Keys:
+    def _keys(self, where: str, first: list[str]) -> Keys:
         raise NotImplementedError
 
     def _row(self, where: str, number: int, example: Any, keys: Optional[Keys]) -> One:
@@ -155,14 +143,14 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
     columns: Columns = Columns()
     rules: RowRules = RowRules()
 
-    def _collect(self, rows: List[Pair], bad: List[BadRow], sha256: str) -> Pairs:
+    def _collect(self, rows: list[Pair], bad: list[BadRow], sha256: str) -> Pairs:
         found = pairs_of(rows, bad, self.labels is not None, sha256, self.flag)
         return group_candidates(found, self.labels, self.rules)
 
-    def _facts(self, row: Pair) -> List[object]:
+    def _facts(self, row: Pair) -> list[object]:
         return [row.left, row.right, row.label, *([row.query] if row.query else [])]
 
-    def _keys(self, where: str, first: List[str]) -> Keys:
+    def _keys(self, where: str, first: list[str]) -> Keys:
         return keys_of(where, first, self.columns)
 
     def _row(self, where: str, number: int, example: Any, keys: Optional[Keys]) -> Pair:
@@ -210,7 +198,7 @@ class TokenForm(NamedTuple):
     max_seq_len: int
     token_types: int
 
-    def ids_and_head(self, where: str, given: Mapping) -> Tuple[np.ndarray, int]:
+    def ids_and_head(self, where: str, given: Mapping) -> tuple[np.ndarray, int]:
         """Return the ids int32 [tokens] of a row without its padding, and how many are of the first text.
 
         Raises InputError naming the row when they are not those of a pair.
@@ -292,13 +280,13 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
         while part := list(islice(rows, size)):
             yield self.form.encoded(part)
 
-    def _collect(self, rows: List[TokenRow], bad: List[BadRow], sha256: str) -> EncodedPairs:
+    def _collect(self, rows: list[TokenRow], bad: list[BadRow], sha256: str) -> EncodedPairs:
         return self.form.encoded(rows, bad)
 
-    def _facts(self, row: TokenRow) -> List[object]:
+    def _facts(self, row: TokenRow) -> list[object]:
         return [row.ids.tolist(), row.head, row.label]
 
-    def _keys(self, where: str, first: List[str]) -> Keys:
+    def _keys(self, where: str, first: list[str]) -> Keys:
         named = self.columns.label
         known = [key for key in first if key == named or key.lower() in NAMES[LABEL]]
         return keys_of(where, known, Columns(label=named))

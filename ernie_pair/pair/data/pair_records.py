@@ -14,7 +14,7 @@ text, text, label.
 import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Iterator, Literal, NamedTuple, Optional, Sequence, Union
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import JsonError, kind_of, parse_json, shown
@@ -48,7 +48,7 @@ class Columns:
     query: str = ""  # what rows of one query share; empty: their first text
 
     @property
-    def by_role(self) -> Dict[str, str]:
+    def by_role(self) -> dict[str, str]:
         """Return {role: the name given by a flag} for ROLES; the name is empty where no flag was given."""
         return dict(zip(ROLES, (self.text_a, self.text_b, self.label)))
 
@@ -64,7 +64,7 @@ class Layout(NamedTuple):
     query: Optional[int] = None
 
 
-def layout_of(where: str, first: List[str], columns: Columns, needs_label: bool = True) -> Layout:
+def layout_of(where: str, first: list[str], columns: Columns, needs_label: bool = True) -> Layout:
     """Return the layout of a table, judged by the cells of its first line.
 
     Without ``needs_label`` the column that --label names may be absent. Raises InputError for a header that
@@ -103,7 +103,7 @@ def layout_of(where: str, first: List[str], columns: Columns, needs_label: bool 
     )
 
 
-def keys_of(where: str, first: Sequence[str], columns: Columns) -> Tuple[str, str, str]:
+def keys_of(where: str, first: Sequence[str], columns: Columns) -> tuple[str, str, str]:
     """Return the keys of the two texts and the label in JSON lines, judged by the keys of the first line.
 
     Raises InputError when two keys may name the same role.
@@ -115,7 +115,7 @@ def keys_of(where: str, first: Sequence[str], columns: Columns) -> Tuple[str, st
     return left, right, label
 
 
-def _places(where: str, cells: List[str], columns: Columns, must_be_there: bool) -> Dict[str, int]:
+def _places(where: str, cells: list[str], columns: Columns, must_be_there: bool) -> dict[str, int]:
     places = {}
     for role, named in columns.by_role.items():
         found = [
@@ -131,7 +131,7 @@ def _places(where: str, cells: List[str], columns: Columns, must_be_there: bool)
     return places
 
 
-def _is_header(cells: List[str]) -> bool:
+def _is_header(cells: list[str]) -> bool:
     """Return whether no row of texts, or of two texts and a label, has these cells."""
     lower = [cell.lower() for cell in cells]
     names_a_label = len(cells) == 3 and lower[2] in NAMES[LABEL]
@@ -172,8 +172,8 @@ class RowRules:
 
 
 # Its line, and what stands there, or what is wrong with it, where, and how to fix it.
-CellsRecord = Tuple[int, Union[List[str], InputError]]
-JsonRecord = Tuple[int, Union[dict, InputError]]
+CellsRecord = tuple[int, Union[list[str], InputError]]
+JsonRecord = tuple[int, Union[dict, InputError]]
 
 
 def tab_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
@@ -247,7 +247,7 @@ def blank_line(where: str) -> InputError:
     return InputError(f"{where}: the line is blank; remove it, so that rows and lines agree")
 
 
-def _numbered(lines: _Lines) -> Iterator[Tuple[int, Union[str, InputError]]]:
+def _numbered(lines: _Lines) -> Iterator[tuple[int, Union[str, InputError]]]:
     while True:
         text: Union[str, InputError]
         try:

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Deque, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class SetFile(NamedTuple):
 
 
 @lru_cache(maxsize=4)
-def open_set(flag: str, name: str, split: str) -> Union[SetFile, List[dict]]:
+def open_set(flag: str, name: str, split: str) -> Union[SetFile, list[dict]]:
     """Return the file of a PaddleNLP set, or the rows of a set of the Hugging Face Hub.
 
     Raises InputError when the set cannot be loaded or lacks the part ``split``.
@@ -80,7 +80,7 @@ def open_set(flag: str, name: str, split: str) -> Union[SetFile, List[dict]]:
         ) from None
 
 
-def _open(path: str, part: Optional[str], splits: Tuple[str, ...]) -> Union[SetFile, List[dict]]:
+def _open(path: str, part: Optional[str], splits: tuple[str, ...]) -> Union[SetFile, list[dict]]:
     """Open the first of ``splits`` that the set has. Raises ValueError when it has none of them."""
     from paddlenlp.datasets.dataset import import_main_class
 
@@ -101,7 +101,7 @@ def _open(path: str, part: Optional[str], splits: Tuple[str, ...]) -> Union[SetF
     return SetFile(file, columns, builder.get_labels() or ())
 
 
-def _splits_of(builder, path: str, part: Optional[str]) -> Dict[str, Sequence]:
+def _splits_of(builder, path: str, part: Optional[str]) -> dict[str, Sequence]:
     parts = getattr(builder, "BUILDER_CONFIGS", None)
     if parts is None and part is None:
         return builder.SPLITS
@@ -114,7 +114,7 @@ def _splits_of(builder, path: str, part: Optional[str]) -> Dict[str, Sequence]:
     return parts[part]["splits"]
 
 
-def _load(path: str, part: Optional[str], splits: Tuple[str, ...]):
+def _load(path: str, part: Optional[str], splits: tuple[str, ...]):
     from paddlenlp.datasets import load_dataset
 
     for split in splits[:-1]:
@@ -222,7 +222,7 @@ class PairSource:
             found = read_file(Path(self.name), self.labels, self.columns, self.rules)
         else:
             path = str(self._path()) if isinstance(self._set(), SetFile) else f"{self.name} {self.split}"
-            bad: List[BadRow] = []
+            bad: list[BadRow] = []
             found = pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
         return group_candidates(found, self.labels, self.rules)
 
@@ -237,7 +237,7 @@ class PairSource:
         found = rows_of(Path(self.name), self.labels, self.columns, self.rules)
         return good_rows(found, self.rules.skips, self.name, reject)
 
-    def _set(self) -> Union[SetFile, List[dict]]:
+    def _set(self) -> Union[SetFile, list[dict]]:
         return open_set(self.flag, self.name, self.split)
 
     def _path(self) -> Path:

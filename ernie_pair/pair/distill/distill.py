@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, NamedTuple, Optional, Sequence, Type, Union
+from typing import NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def distill(
     eval_dataset: Optional[PairDataset] = None,
     unlabelled_dataset: Optional[PairDataset] = None,
     *,
-    callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
+    callbacks: Sequence[Union[PairCallback, type[PairCallback]]] = (),
 ) -> TrainResult:
     """Distil like the command, and return the result of the run; its best model is the student.
 
@@ -95,7 +95,7 @@ def distill(
     return call_with_signals(train, is_launched=world.size > 1)
 
 
-def _metrics_of_best(run: Run, state: TrainState) -> Dict[str, float]:
+def _metrics_of_best(run: Run, state: TrainState) -> dict[str, float]:
     """Return the metrics of the best model, seen by this start or one before it.
 
     Without the log of the latter, only the one that chose the model is known.
@@ -143,12 +143,12 @@ class DistillTask(PairTask):
             _keep_logits(config, self.data, teacher, group)
         self.supplied = SuppliedLoss(DistillLoss(config, teacher, data.class_weights, distance))
 
-    def layout(self) -> Dict[str, object]:
+    def layout(self) -> dict[str, object]:
         """Return when the teacher is asked."""
         return {"teacher_logits": "on the fly" if self.config.asks_in_each_step else "cached"}
 
 
-def _sources_of(config: StudentConfig, teacher: Teacher, given: _Given) -> Dict[str, PairSource]:
+def _sources_of(config: StudentConfig, teacher: Teacher, given: _Given) -> dict[str, PairSource]:
     """Return what is read, in this order. Raises InputError for what is not given, or cannot be."""
     labels = teacher.source.spec.labels
     optional = replace(labels, are_optional=True)

@@ -12,7 +12,7 @@ import hashlib
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
+from typing import Any, ContextManager, Optional, Sequence
 
 import numpy as np
 import paddle
@@ -50,7 +50,7 @@ from ernie_pair.train.optimizer import FLOAT32_OPS
 from ernie_pair.train.recompute import num_frozen_layers
 
 
-def map_layers(student: int, teacher: int, layer_map: str, name: str) -> List[int]:
+def map_layers(student: int, teacher: int, layer_map: str, name: str) -> list[int]:
     """Return for each of ``student`` layers the one of ``teacher`` layers that it stands for, from 0 on.
 
     uniform: every k-th, the last among them, 1 3 5 for 3 of 6; last: 3 4 5. Raises InputError if
@@ -74,11 +74,11 @@ class StateReader:
 
     def __init__(self, model: PairClassifier, layers: Sequence[int]):
         self.model, self.layers = model, list(layers)
-        self._kept: Dict[int, paddle.Tensor] = {}
-        self._hooks: List = []
+        self._kept: dict[int, paddle.Tensor] = {}
+        self._hooks: list = []
 
     @property
-    def states(self) -> List[paddle.Tensor]:
+    def states(self) -> list[paddle.Tensor]:
         """Return the states of the last pass."""
         return [self._kept[number] for number in self.layers]
 
@@ -121,7 +121,7 @@ class StateDistance:
         self.of_student = StateReader(student, range(len(layers)))
         self.of_teacher = StateReader(teacher, layers)
         self.projections: Sequence = [None] * len(layers)  # D -> T, where the widths differ
-        sizes: Tuple[int, int] = (student.spec.hidden_size, teacher.spec.hidden_size)
+        sizes: tuple[int, int] = (student.spec.hidden_size, teacher.spec.hidden_size)
         if sizes[0] != sizes[1]:
             paddle.seed(seed_of(seed, 1))
             self.projections = nn.LayerList([nn.Linear(*sizes) for _ in layers])
@@ -237,7 +237,7 @@ class Teacher:
         All ranks call it and share the work; rank 0 writes. Raises NumbersError for a logit that is not
         finite, MachineError when the disk does not keep what is written.
         """
-        found: List[np.ndarray] = []
+        found: list[np.ndarray] = []
         with CountProgress(len(rows), "pair", shown=process_group.rank == 0) as progress:
             for part in _parts_of(rows):
                 cache = self._cache_of(part, cache_dir)
@@ -260,7 +260,7 @@ class Teacher:
 
     def _cache_of(self, part: EncodedPairs, cache_dir: Path) -> KeyedCache[np.ndarray]:
         config = self.config
-        key: Dict[str, Any] = {
+        key: dict[str, Any] = {
             "version": VERSION,
             "teacher": self.sha256,
             "rows": sha256_of_rows(part),
@@ -323,7 +323,7 @@ def student_spec(config: StudentConfig, base: ModelSpec, is_pretrained: bool) ->
             f"--hidden_size {hidden} is not a multiple of --heads {heads}; give --heads a divisor of it"
         )
     inner = config.intermediate_size or max(1, round(base.intermediate_size * hidden / base.hidden_size))
-    sizes: Dict[str, object] = {
+    sizes: dict[str, object] = {
         **{"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": hidden},
         "intermediate_size": inner,
     }

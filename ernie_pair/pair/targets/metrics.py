@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ernie_pair.runtime.processes.world import World
 
 SHARE = 0.95  # of the resamples lies in an interval
 
-Measure = Callable[[np.ndarray], Dict[str, float]]  # of how often each row stands in the file
+Measure = Callable[[np.ndarray], dict[str, float]]  # of how often each row stands in the file
 
 
 def resamples(num_rows: int, samples: int, seed: int) -> Iterator[np.ndarray]:
@@ -24,7 +24,7 @@ def resamples(num_rows: int, samples: int, seed: int) -> Iterator[np.ndarray]:
         yield np.bincount(rng.integers(num_rows, size=num_rows), minlength=num_rows)
 
 
-def percentile_interval(values: np.ndarray) -> List[float]:
+def percentile_interval(values: np.ndarray) -> list[float]:
     """Return [low, high], between which the middle SHARE of the values lies; nan is ignored."""
     rest = (1 - SHARE) / 2
     return np.nanquantile(values, [rest, 1 - rest]).tolist()
@@ -32,7 +32,7 @@ def percentile_interval(values: np.ndarray) -> List[float]:
 
 def bootstrap_intervals(
     measure: Measure, names: Sequence[str], num_rows: int, samples: int, seed: int
-) -> Dict[str, List[float]]:
+) -> dict[str, list[float]]:
     """Return {metric: [low, high]}, the percentile bootstrap of ``samples`` resamples of the rows.
 
     A metric that has no value on any resample is left out.
@@ -47,7 +47,7 @@ METRICS = ("loss", "accuracy", "precision", "recall", "f1", "auc", "average_prec
 NEED_ALL_CLASSES = ("auc", "average_precision")
 
 
-def measure(logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
+def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return the METRICS of logits [N, C] on labels int64 [N], in that order.
 
     Equal logits give equal metrics, bit for bit. Of two classes precision, recall, f1, auc and
@@ -74,7 +74,7 @@ def measure(logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def _ranking(logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
+def _ranking(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     num_classes = logits.shape[1]
@@ -127,7 +127,7 @@ def log_odds(logits: np.ndarray) -> np.ndarray:
     return exact - np.stack(others, axis=1)
 
 
-def class_table(confusion: np.ndarray, names: Sequence[str]) -> List[Dict[str, Any]]:
+def class_table(confusion: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return a dictionary per class: class, rows, predicted, precision, recall, f1.
 
     ``confusion`` int [C, C]: counts by label, then by prediction. What is divided by nothing is 0, as in
@@ -148,7 +148,7 @@ def class_table(confusion: np.ndarray, names: Sequence[str]) -> List[Dict[str, A
     ]
 
 
-def class_averages(confusion: np.ndarray) -> Dict[str, Dict[str, float]]:
+def class_averages(confusion: np.ndarray) -> dict[str, dict[str, float]]:
     """Return precision, recall and f1 as means over the classes that occur: macro, and weighted by rows."""
     labelled, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
     occurs = (labelled + predicted > 0).astype(np.float64)
@@ -160,7 +160,7 @@ def class_averages(confusion: np.ndarray) -> Dict[str, Dict[str, float]]:
     }
 
 
-def _values(confusion: np.ndarray) -> List[np.ndarray]:
+def _values(confusion: np.ndarray) -> list[np.ndarray]:
     hits, labelled, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
     return [
         hits / np.maximum(predicted, 1),
@@ -172,7 +172,7 @@ def _values(confusion: np.ndarray) -> List[np.ndarray]:
 BALANCED = "balanced"
 
 
-def class_weights_in(text: str) -> Tuple[float, ...]:
+def class_weights_in(text: str) -> tuple[float, ...]:
     """Parse '1,2.5' as (1.0, 2.5), and '' and 'balanced' as ().
 
     Raises InputError for anything but numbers of 0 or more that are not all 0.
@@ -223,7 +223,7 @@ def class_weights_of(
 
 def groups_of(queries: Sequence[str]) -> np.ndarray:
     """Return the number of the query of each row, int64 [N], counted by first appearance."""
-    numbers: Dict[str, int] = {}
+    numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(query, len(numbers)) for query in queries], dtype=np.int64)
 
 
@@ -233,13 +233,13 @@ def rows_without_positive(groups: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.flatnonzero(positives[groups] == 0)
 
 
-def rows_by_group(groups: np.ndarray) -> List[np.ndarray]:
+def rows_by_group(groups: np.ndarray) -> list[np.ndarray]:
     """Return the rows of each query, int64, rising; ``groups`` int64 [N] as of ``groups_of``."""
     order = np.argsort(groups, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
 
 
-def training_groups(groups: np.ndarray, labels: np.ndarray, most: int) -> List[np.ndarray]:
+def training_groups(groups: np.ndarray, labels: np.ndarray, most: int) -> list[np.ndarray]:
     """Return the rows that a step takes together, int64 [at most ``most``] each, positives first.
 
     Each holds candidates of one query, with a positive and a negative among them: a query without either
@@ -272,7 +272,7 @@ class RankedQuery(NamedTuple):
     ranks: np.ndarray
 
 
-def ranked_queries(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> List[RankedQuery]:
+def ranked_queries(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> list[RankedQuery]:
     """Return the queries that have a relevant candidate, of label 1, and another one, of label 0.
 
     ``scores`` float [N], ``labels`` int64 [N], ``groups`` int64 [N] the query of each row. Of equal scores
@@ -289,7 +289,7 @@ def ranked_queries(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray) -
 
 def measure_ranking(
     outputs: np.ndarray, labels: np.ndarray, groups: Optional[np.ndarray] = None
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """Return the RANKING_METRICS, means over the queries, of outputs [N, 1] on labels int64 [N].
 
     ``groups`` int64 [N] is the query of each row. loss is the listwise one: the cross-entropy of softmax over
@@ -312,14 +312,14 @@ class CountedQueries:
         rows = [_measure_query(query, scores[query.rows]) for query in self.queries]
         self.values = np.array(rows, dtype=np.float64).reshape(-1, len(RANKING_METRICS))
 
-    def measure(self, counts: np.ndarray) -> Dict[str, float]:
+    def measure(self, counts: np.ndarray) -> dict[str, float]:
         """Return the metrics of the file in which query i occurs counts[i] times; ``counts`` int64 [Q]."""
         if not self.num_queries:
             return dict.fromkeys(RANKING_METRICS, np.nan)
         return dict(zip(RANKING_METRICS, (counts @ self.values / counts.sum()).tolist()))
 
 
-def _measure_query(query: RankedQuery, scores: np.ndarray) -> List[float]:
+def _measure_query(query: RankedQuery, scores: np.ndarray) -> list[float]:
     """Return the RANKING_METRICS of a query whose candidates have these falling ``scores``."""
     ranks = query.ranks
     ideal = np.arange(1, len(ranks) + 1)
@@ -348,10 +348,10 @@ def refuse_nothing_to_rank(labels: np.ndarray, groups: Optional[np.ndarray], whe
 REGRESSION_METRICS = ("loss", "pearson", "spearman", "mse", "mae")
 CORRELATIONS = ("pearson", "spearman")
 
-Range = Optional[Tuple[float, float]]
+Range = Optional[tuple[float, float]]
 
 
-def measure_scores(outputs: np.ndarray, labels: np.ndarray, label_range: Range = None) -> Dict[str, float]:
+def measure_scores(outputs: np.ndarray, labels: np.ndarray, label_range: Range = None) -> dict[str, float]:
     """Return the REGRESSION_METRICS of outputs [N, 1] on labels float64 [N], in that order.
 
     loss is the mean squared error of the outputs as training sees them, mse and mae are those of the scores
@@ -371,7 +371,7 @@ class CountedScores:
         self.errors = np.abs(scores - labels)
         self.ranks_of_scores, self.ranks_of_labels = _Ranks(scores), _Ranks(labels)
 
-    def measure(self, counts: np.ndarray) -> Dict[str, float]:
+    def measure(self, counts: np.ndarray) -> dict[str, float]:
         """Return the metrics of the file in which row i occurs counts[i] times; ``counts`` int64 [N]."""
         total = counts.sum()
         ranks = self.ranks_of_scores.measure(counts), self.ranks_of_labels.measure(counts)
@@ -427,7 +427,7 @@ def refuse_equal_labels(metric: str, labels: np.ndarray, where: str) -> None:
         )
 
 
-def error_bins(scores: np.ndarray, labels: np.ndarray, bins: int = 10) -> List[Dict[str, float]]:
+def error_bins(scores: np.ndarray, labels: np.ndarray, bins: int = 10) -> list[dict[str, float]]:
     """Return how good the scores are by label: at most ``bins`` parts of the labels' range that hold rows.
 
     A dictionary per part: low and high label, rows, mean label, mean score, mae.
@@ -454,13 +454,13 @@ AUTO = "auto"  # of --best_metric
 ALL_METRICS = tuple(dict.fromkeys([*METRICS, *REGRESSION_METRICS, *RANKING_METRICS]))
 LOWER_IS_BETTER = ("loss", "mse", "mae")
 
-MeasureFunction = Callable[[np.ndarray, np.ndarray], Dict[str, float]]
+MeasureFunction = Callable[[np.ndarray, np.ndarray], dict[str, float]]
 
 
 class TargetMetrics(NamedTuple):
     """The names of the metrics of a target, and of the one that chooses the best model."""
 
-    names: Tuple[str, ...]
+    names: tuple[str, ...]
     best: str
 
 
@@ -519,7 +519,7 @@ class EvalPrediction(NamedTuple):
     label_ids: np.ndarray  # classes int64 [N], or scores float64 [N]
 
 
-ComputeMetrics = Callable[[EvalPrediction], Dict[str, float]]
+ComputeMetrics = Callable[[EvalPrediction], dict[str, float]]
 
 
 class UserMetrics:
@@ -540,7 +540,7 @@ class UserMetrics:
         self.measure, self.compute_metrics, self.best_metric = measure, compute_metrics, best_metric
         self.world, self.all_reduce = world, all_reduce
 
-    def __call__(self, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
+    def __call__(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         """Return the metrics of logits float32 [N, C] on labels [N]."""
         metrics = self.measure(logits, labels)
         if self.compute_metrics is not None:
@@ -549,14 +549,14 @@ class UserMetrics:
         refuse_unknown(self.best_metric, metrics)
         return metrics
 
-    def _own(self, compute: ComputeMetrics, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
+    def _own(self, compute: ComputeMetrics, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         if not self.world.is_first:
             return {}
         found = compute(EvalPrediction(logits, labels))
         return numbers_in(found, self.best_metric, "compute_metrics")
 
 
-def numbers_in(found: Any, best_metric: str, where: str) -> Dict[str, float]:
+def numbers_in(found: Any, best_metric: str, where: str) -> dict[str, float]:
     """Return what a function of the user's own measured. Raises InputError, naming ``where``, if unusable."""
     try:
         own = {str(name): float(value) for name, value in found.items()}

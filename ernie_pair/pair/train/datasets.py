@@ -4,7 +4,7 @@ import logging
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -50,10 +50,10 @@ class PairData(NamedTuple):
     ``num_rows`` is 0 for a stream, and counts queries where candidates are ranked.
     """
 
-    updates: Callable[[int], Iterator[List[Batch]]]
+    updates: Callable[[int], Iterator[list[Batch]]]
     num_rows: int
     dev: EncodedPairs
-    hashes: Dict[str, str]  # of the contents of the two files, and of the vocabulary
+    hashes: dict[str, str]  # of the contents of the two files, and of the vocabulary
     class_weights: Optional[np.ndarray] = None  # float32 [C]; see `PairLoss`
     files: Sequence[DataFile] = ()  # for the model card
     train: Optional[EncodedPairs] = None  # those that ``updates`` takes; None for a stream
@@ -73,7 +73,7 @@ def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> Pa
 
 def open_pairs(
     config: PairConfig,
-    sources: Dict[str, PairSource],
+    sources: dict[str, PairSource],
     source: ModelSource,
     world: World,
     collator: Optional[UserCollator] = None,
@@ -108,7 +108,7 @@ def open_pairs(
 
 def _open_in_memory(
     config: PairConfig,
-    sources: Dict[str, PairSource],
+    sources: dict[str, PairSource],
     tokenizer: AnyTokenizer,
     labels: Labels,
     world: World,
@@ -152,7 +152,7 @@ def _open_in_memory(
 
 def _open_stream(
     config: PairConfig,
-    sources: Dict[str, PairSource],
+    sources: dict[str, PairSource],
     tokenizer: AnyTokenizer,
     labels: Labels,
     world: World,
@@ -195,7 +195,7 @@ def _cache_dir(config: PairConfig) -> Path:
 def _refuse_labels(
     config: PairConfig,
     labels: Labels,
-    sources: List[PairSource],
+    sources: list[PairSource],
     found: Sequence[Union[Pairs, EncodedPairs]],
 ) -> None:
     """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
@@ -234,7 +234,7 @@ def _describe(
     tell_rejected(source.name, rows.bad, len(rows), _rejected(config, split, world))
 
 
-def _shown(labels: Labels) -> List[str]:
+def _shown(labels: Labels) -> list[str]:
     """Return the classes as the log names them: `of class 1`, or `same (1)` for one with a name."""
     return [
         f"of class {number}" if name == str(number) else f"{name} ({number})"
@@ -278,7 +278,7 @@ def open_source(
     return TokenizedPairs(flag, dataset, labels, columns, rules, form())
 
 
-def split_first(dataset: Any, flag: str = "dataset") -> Tuple[Any, Any]:
+def split_first(dataset: Any, flag: str = "dataset") -> tuple[Any, Any]:
     """Return a list of the first row, or the file that the dataset is; and the whole dataset.
 
     An iterator is read once: go on with what is returned.
@@ -290,7 +290,7 @@ def split_first(dataset: Any, flag: str = "dataset") -> Tuple[Any, Any]:
     return first, chain(first, examples) if is_one_shot(dataset) else dataset
 
 
-def rows_of_source(source: AnySource) -> Iterator[Dict[str, Any]]:
+def rows_of_source(source: AnySource) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``source`` as training reads them, one at a time.
 
     A pair is {sentence1, sentence2, label}, a row of ids {input_ids, token_type_ids, labels}. Raises

@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Literal, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import paddle
 from paddle import nn
@@ -213,7 +213,7 @@ def _with_labels(spec: ModelSpec, known: Labels, config: PairConfig, width: int,
     return spec.with_labels(labels)
 
 
-def _open_vocabulary(vocab_file: Path) -> Tuple[AnyTokenizer, TokenizerSettings]:
+def _open_vocabulary(vocab_file: Path) -> tuple[AnyTokenizer, TokenizerSettings]:
     """Open the tokenizer of a file; a vocab.txt cuts by ERNIE's rule, unless its folder says otherwise."""
     if not vocab_file.is_file():
         raise InputError(f"vocab_file {vocab_file} is no file; give the vocabulary of the model")

@@ -9,7 +9,7 @@ C classes.
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from typing import Callable, Iterator, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Iterator, Mapping, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -34,7 +34,7 @@ class RowLosses(NamedTuple):
 
     losses: paddle.Tensor
     answers: paddle.Tensor
-    parts: Tuple[paddle.Tensor, ...] = ()
+    parts: tuple[paddle.Tensor, ...] = ()
 
 
 class PairLoss:
@@ -46,7 +46,7 @@ class PairLoss:
     """
 
     metric = "accuracy"
-    parts: Tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class MarginLoss(RankingLoss):
         return (missing_QMM * pairs_QMM).sum(axis=[1, 2]) / pairs_QMM.sum(axis=[1, 2])
 
 
-def _by_query(labels: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_query(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows of each query int64 [Q, M], which of them are there, bool, and relevant, float32.
 
     ``labels`` int64 [B, 2]: the label of each row and the number of its query, which rises from 0.

@@ -4,7 +4,7 @@ import inspect
 import math
 from contextlib import ExitStack
 from itertools import count, islice
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import paddle
@@ -26,15 +26,15 @@ from ernie_pair.train.optimizer import move_if_sound
 
 INPUTS = ("input_ids", "token_type_ids", "labels")
 # What the loss of the flags does and one of the user's own does not: {flag: the value that asks for nothing}.
-OF_THE_LOSS: Dict[str, object] = {
+OF_THE_LOSS: dict[str, object] = {
     "class_weights": "",
     "rdrop_alpha": 0.0,
     "symmetric": "none",
     "ranking_loss": "listwise",
 }
-Inputs = Dict[str, Any]
+Inputs = dict[str, Any]
 # Takes a model and its inputs, and returns the loss of a micro-batch with the outputs of the model, or None.
-ComputeLoss = Callable[[Any, Inputs], Tuple[Any, Any]]
+ComputeLoss = Callable[[Any, Inputs], tuple[Any, Any]]
 
 
 class TrainedModel:
@@ -105,7 +105,7 @@ def loss_of_override(compute_loss: Callable) -> ComputeLoss:
     parameters = inspect.signature(compute_loss).parameters.values()
     takes_it = any(p.name == "return_outputs" or p.kind is p.VAR_KEYWORD for p in parameters)
 
-    def compute(model: Any, inputs: Inputs) -> Tuple[Any, Any]:
+    def compute(model: Any, inputs: Inputs) -> tuple[Any, Any]:
         found = compute_loss(model, inputs, **({"return_outputs": True} if takes_it else {}))
         return (found[0], found[1]) if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None)
 
@@ -118,7 +118,7 @@ def loss_of_function(function: Callable) -> ComputeLoss:
     A loss of Paddle's, a layer such as `paddle.nn.CrossEntropyLoss`, gets the logits themselves.
     """
 
-    def compute(model: Any, inputs: Inputs) -> Tuple[Any, Any]:
+    def compute(model: Any, inputs: Inputs) -> tuple[Any, Any]:
         labels = inputs.pop("labels")
         logits = model(**inputs)
         if isinstance(function, nn.Layer):
@@ -132,7 +132,7 @@ def loss_of_function(function: Callable) -> ComputeLoss:
 
 def loss_of_flags(
     loss: PairLoss, model: Callable, inputs: Mapping[str, Any]
-) -> Tuple[paddle.Tensor, paddle.Tensor]:
+) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Return the loss of the flags on the ``inputs`` of ``model``, and its logits [B, C].
 
     Raises InputError where the inputs lack something.
@@ -152,7 +152,7 @@ def loss_of_flags(
 
 
 # What PairTrainer does and a user's own loop does not: {flag: the value that asks for nothing}.
-OF_THE_LOOP: Dict[str, object] = {
+OF_THE_LOOP: dict[str, object] = {
     "fgm_epsilon": 0.0,
     "early_stopping_patience": 0,
     "report_to": "",
@@ -195,13 +195,13 @@ class TrainingParts:
         self.steps = Steps(self.total_steps, data.updates(0), self._take)
         self.step = 0  # steps taken so far
         self._job = job
-        self._batches: List[Batch] = []
+        self._batches: list[Batch] = []
         self._pass = ExitStack()  # around the forward and the backward pass of a micro-batch
         self._weight, self._weight_of_all = 1.0, 0.0
         self._forwards = self._backwards = 0
         self._is_open = False  # a forward pass waits for its backward one
-        self._losses: List[paddle.Tensor] = []
-        self._unread: List[paddle.Tensor] = []  # losses that nothing has looked at
+        self._losses: list[paddle.Tensor] = []
+        self._unread: list[paddle.Tensor] = []  # losses that nothing has looked at
         self._has_own_loss = False
         self._set_rate(1)
 
@@ -263,7 +263,7 @@ class TrainingParts:
         if self._job.loss_scale is not None and self._backwards == self._num_micro_batches:
             self._job.parallel.unscale(self._job.loss_scale)
 
-    def update(self) -> Dict[str, float]:
+    def update(self) -> dict[str, float]:
         """Move the weights once at the learning rate of the step, clear the gradients, and return numbers.
 
         learning_rate; with --on_nan skip or a loss scale also gradient_norm and skipped_updates, and the
@@ -283,7 +283,7 @@ class TrainingParts:
                     "of its own; use parts.loss(batch), or leave it out"
                 )
         rate = self.learning_rate(self.step + 1 - job.skipped_updates)
-        numbers: Dict[str, float] = {"learning_rate": rate}
+        numbers: dict[str, float] = {"learning_rate": rate}
         if job.judges:
             loss = float(sum(map(float, self._losses)))
             sums = job.process_group.all_reduce_now(np.array([loss, float(job.parallel.squares())]))
@@ -311,7 +311,7 @@ class TrainingParts:
     def _num_micro_batches(self) -> int:
         return len(self._batches) or self._job.config.gradient_accumulation_steps
 
-    def _take(self, number: int, batches: List[Batch]) -> None:
+    def _take(self, number: int, batches: list[Batch]) -> None:
         """Begin the step ``number`` with the micro-batches of this process.
 
         Raises InputError if the gradients of the step before it are still there.
@@ -370,7 +370,7 @@ class Steps:
     It is an iterator: a second loop over it goes on where the first ended.
     """
 
-    def __init__(self, count: int, updates: Iterator[List[Batch]], take: Callable[[int, List[Batch]], None]):
+    def __init__(self, count: int, updates: Iterator[list[Batch]], take: Callable[[int, list[Batch]], None]):
         self._count, self._updates, self._take, self._next = count, updates, take, 1
 
     def __len__(self) -> int:
@@ -379,7 +379,7 @@ class Steps:
     def __iter__(self) -> "Steps":
         return self
 
-    def __next__(self) -> Tuple[int, List[Batch]]:
+    def __next__(self) -> tuple[int, list[Batch]]:
         if self._next > len(self):
             raise StopIteration
         number, batches = self._next, next(self._updates)
@@ -419,7 +419,7 @@ class TrainBatches:
         """Let the next iteration be that of ``epoch``, from 0."""
         self._epoch = epoch
 
-    def __iter__(self) -> Iterator[Dict[str, np.ndarray]]:
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         first, self._epoch = self._epoch * len(self), self._epoch + 1
         step, place = divmod(first, self._accumulation_steps)
         updates = self._data.updates(step * self._rows_per_batch * self._accumulation_steps)
@@ -453,7 +453,7 @@ def with_batches(
         )
     rows_per_batch = config.batch_size * processes
 
-    def updates(consumed: int) -> Iterator[List[Batch]]:
+    def updates(consumed: int) -> Iterator[list[Batch]]:
         epoch, skipped = divmod(consumed // rows_per_batch, length)
         batches = _batches_from(loader, epoch, skipped, spec)
         while True:

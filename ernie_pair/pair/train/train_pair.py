@@ -5,7 +5,7 @@ The job is what a step and an evaluation of the model are, and what a step costs
 
 import logging
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import paddle
@@ -84,7 +84,7 @@ class PairJob(TaskJob):
         measure: Optional[MeasureFunction] = None,
         class_weights: Optional[np.ndarray] = None,
         loss: Optional[PairLoss] = None,
-        own_evaluation: Optional[Callable[[], Dict[str, float]]] = None,
+        own_evaluation: Optional[Callable[[], dict[str, float]]] = None,
         vocab_file: Optional[Path] = None,
         **more,
     ):
@@ -106,11 +106,11 @@ class PairJob(TaskJob):
         self.evaluated: Optional[Evaluated] = None  # the last time
         self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
 
-    def placer(self) -> Optional[Callable[[List[Batch]], List[Batch]]]:
+    def placer(self) -> Optional[Callable[[list[Batch]], list[Batch]]]:
         """Return what lays the next micro-batches into pinned memory, from which a GPU reads on its own."""
         return self.place if self.config.device == "gpu" else None
 
-    def place(self, micro_batches: List[Batch]) -> List[Batch]:
+    def place(self, micro_batches: list[Batch]) -> list[Batch]:
         """Return the micro-batches of a step in pinned memory; nothing of the job changes."""
         if self.loss.passes_twice:  # the rows are doubled first
             return micro_batches
@@ -125,14 +125,14 @@ class PairJob(TaskJob):
         """Return what the rows of a micro-batch count; 1 without class weights."""
         return self.loss.weight_of(batch)
 
-    def weight_of_all(self, batches: List[Batch]) -> float:
+    def weight_of_all(self, batches: list[Batch]) -> float:
         """Return what the rows of the global batch count; known before the first forward pass."""
         if self.loss.class_weights is None:
             return super().weight_of_all(batches)
         mine = sum(map(self.loss.weight_of, batches))
         return float(self.process_group.all_reduce_now(np.array([mine]))[0]) or 1.0
 
-    def run_micro_batches(self, batches: List[Batch], number: int) -> Tuple[List[Pass], float]:
+    def run_micro_batches(self, batches: list[Batch], number: int) -> tuple[list[Pass], float]:
         """Run forward and backward over the micro-batches; with FGM once more, the embedding moved."""
         if self.fgm is None:
             return super().run_micro_batches(batches, number)
@@ -142,7 +142,7 @@ class PairJob(TaskJob):
             moved = self.go_through(batches, number, whole, first_pass=len(batches))
         return [*passes, *(one._replace(is_adversarial=True) for one in moved)], whole
 
-    def sums_of(self, passes: List[Pass], numbers: List[np.ndarray]) -> np.ndarray:
+    def sums_of(self, passes: list[Pass], numbers: list[np.ndarray]) -> np.ndarray:
         """Return the sums over the passes of this rank: loss, divergence, accuracy, parts; FGM's loss."""
         total = np.zeros(len(numbers[0]) + 1)
         for one, row in zip(passes, numbers):
@@ -154,7 +154,7 @@ class PairJob(TaskJob):
             total[:-1] += of_rows
         return total
 
-    def metrics_of(self, step: WaitingStep, sums: List[float]) -> Dict[str, float]:
+    def metrics_of(self, step: WaitingStep, sums: list[float]) -> dict[str, float]:
         """Return loss and accuracy, or what `PairLoss.metric` names, and the parts of the loss."""
         metrics = {"loss": sums[LOSS] / step.whole}
         if self.loss.metric:
@@ -166,7 +166,7 @@ class PairJob(TaskJob):
             metrics["adversarial_loss"] = sums[-1] / step.whole
         return metrics
 
-    def evaluate(self, split: str) -> Dict[str, float]:
+    def evaluate(self, split: str) -> dict[str, float]:
         """Return the metrics that ``measure`` gives of ``split``.
 
         Every row counts the same there, whatever the class weights.
@@ -186,7 +186,7 @@ class PairJob(TaskJob):
             self.single_class = find_single_class(logits, rows.known_labels)
         return self.measure(logits, rows.known_labels)
 
-    def more_files(self) -> Iterator[Tuple[str, Content]]:
+    def more_files(self) -> Iterator[tuple[str, Content]]:
         """Yield calibration.json with --symmetric average: the model is asked as it learns."""
         if self.vocab_file is not None and self.config.scored_as != "none":
             yield CALIBRATION, calibration_bytes(Calibration(symmetric=self.config.scored_as))
@@ -264,7 +264,7 @@ class PinnedBatch(Batch):
     ``pinned``: {id of an array of the batch: its copy}, which lives as long as the batch does.
     """
 
-    pinned: Dict[int, paddle.Tensor]
+    pinned: dict[int, paddle.Tensor]
 
     @classmethod
     def of(cls, batch: Batch) -> "PinnedBatch":
@@ -442,7 +442,7 @@ class PairTask(Task):
             **(self.supplied.fingerprint if self.supplied else {}),
         }
 
-    def counts(self) -> Dict[str, object]:
+    def counts(self) -> dict[str, object]:
         """Return how often each probability of class 1 was given, of a model with two classes."""
         evaluated = self.job.evaluated
         if evaluated is None or not self.model.spec.labels.has_classes or self.model.num_classes != 2:
@@ -450,7 +450,7 @@ class PairTask(Task):
         shares = probabilities(evaluated.logits)[:, 1]
         return {probability_counts.NAME: probability_counts.count_probabilities(shares, evaluated.labels)}
 
-    def on_log(self, line: Dict[str, float]) -> None:
+    def on_log(self, line: dict[str, float]) -> None:
         """Give the line to the user's own ``log``."""
         if self.own.log is not None:
             self.own.log(line)
@@ -474,7 +474,7 @@ class PairTask(Task):
         if config.scored_as != "none":
             write_calibration(draft, Calibration(symmetric=config.scored_as))
 
-    def card(self, kernels: str, step: int, metrics: Dict[str, float]) -> ModelCard:
+    def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the model of ``step``; classes, queries or scores give the intervals."""
         config, spec, is_layer = self.config, self.model.spec, isinstance(self.model, PlainModel)
         evaluated = self.job.evaluated
@@ -502,7 +502,7 @@ class PairTask(Task):
         )
 
 
-def _meaning_of(labels: Labels) -> Dict[str, str]:
+def _meaning_of(labels: Labels) -> dict[str, str]:
     """Return what the answers of the model are, in words."""
     if labels.has_classes:
         return {"classes": ", ".join(labels.names)}
@@ -512,7 +512,7 @@ def _meaning_of(labels: Labels) -> Dict[str, str]:
     return {"scores": "any number" if limits is None else "from {:g} to {:g}".format(*limits)}
 
 
-def _intervals(evaluated: Evaluated, labels: Labels, seed: int) -> Dict[str, list]:
+def _intervals(evaluated: Evaluated, labels: Labels, seed: int) -> dict[str, list]:
     if not labels.has_classes:
         names = OF_TARGET[labels.target].names
         if labels.target == RANKING:

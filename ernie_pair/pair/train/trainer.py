@@ -7,20 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Type,
-    Union,
-)
+from typing import Any, Callable, ContextManager, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import paddle
@@ -100,7 +87,7 @@ def export_current(
     vocab_file: Path,
     max_seq_len: int,
     from_folder: Optional[Path],
-    flags: Dict[str, Any],
+    flags: dict[str, Any],
 ) -> None:
     """Export ``model`` to ``folder``; ``flags`` are those of `ExportConfig`.
 
@@ -123,7 +110,7 @@ class _Outputs(NamedTuple):
 
     logits: np.ndarray
     labels: Optional[np.ndarray]
-    bad: List[BadRow]
+    bad: list[BadRow]
     groups: Optional[np.ndarray] = None
 
 
@@ -174,8 +161,8 @@ class PairTrainer:
         data_collator: Optional[DataCollator] = None,
         compute_metrics: Optional[ComputeMetrics] = None,
         compute_loss_func: Optional[Callable[[Any, Any], Any]] = None,
-        optimizers: Tuple[Optional[Optimizer], Optional[LRScheduler]] = (None, None),
-        callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
+        optimizers: tuple[Optional[Optimizer], Optional[LRScheduler]] = (None, None),
+        callbacks: Sequence[Union[PairCallback, type[PairCallback]]] = (),
         vocab_file: Union[str, Path, None] = None,
         weights: Union[str, Path, None] = None,
     ):
@@ -240,18 +227,18 @@ class PairTrainer:
             raise InputError(f"show takes a pair of texts, not {pair!r:.60}; give (text, text)")
         return self.tokenizer.show(pair[0], pair[1])
 
-    def train_rows(self) -> Iterator[Dict[str, Any]]:
+    def train_rows(self) -> Iterator[dict[str, Any]]:
         """Iterate over the training rows as they are read: {sentence1, sentence2, label}, or token ids.
 
         ``label`` is the class, or the score. Raises InputError naming a row that cannot be read.
         """
         return rows_of_source(self._pairs_of("train", self.train_dataset))
 
-    def eval_rows(self) -> Iterator[Dict[str, Any]]:
+    def eval_rows(self) -> Iterator[dict[str, Any]]:
         """Iterate over the rows of ``eval_dataset``; see ``train_rows``."""
         return rows_of_source(self._pairs_of("dev", self.eval_dataset))
 
-    def encode(self, dataset: PairDataset) -> List[Dict[str, Any]]:
+    def encode(self, dataset: PairDataset) -> list[dict[str, Any]]:
         """Return the rows of a dataset as training encodes them: {input_ids, token_type_ids, labels}.
 
         They are plain lists without padding, and ``labels`` one number, there if the first row has one.
@@ -260,7 +247,7 @@ class PairTrainer:
         rows = self._encode(dataset)
         return rows.features(np.arange(len(rows)))
 
-    def collate(self, features: PairDataset) -> Dict[str, np.ndarray]:
+    def collate(self, features: PairDataset) -> dict[str, np.ndarray]:
         """Return a batch of rows of ``encode``, padded to the longest: a collate_fn for paddle.io.DataLoader.
 
         input_ids and token_type_ids are int64 [B, S], labels [B] int64, of scores float64; they are there if
@@ -280,7 +267,7 @@ class PairTrainer:
             return found
         return encode_pairs(found, self.tokenizer.tokenizer, self.config.max_seq_len)
 
-    def add_callback(self, callback: Union[PairCallback, Type[PairCallback]]) -> None:
+    def add_callback(self, callback: Union[PairCallback, type[PairCallback]]) -> None:
         """Add a callback, given as an instance or a class. Raises InputError for anything else."""
         self.callbacks.append(checked_callback(callback))
 
@@ -340,7 +327,7 @@ class PairTrainer:
         self._casting = run.job.precision.casting
         return TrainingParts(run.job, run.data)
 
-    def compute_loss(self, model: Any, inputs: Dict[str, Any], return_outputs: bool = False) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False) -> Any:
         """Return the loss of a micro-batch, a tensor []; with ``return_outputs`` also the logits [B, C].
 
         ``inputs``: input_ids, token_type_ids int64 [B, S] and labels [B]; ``model(**inputs)`` computes as the
@@ -369,12 +356,12 @@ class PairTrainer:
         """
         return TrainBatches(self._run_data or self._open_data(), self.config, self.world.size)
 
-    def log(self, logs: Dict[str, Any]) -> None:
+    def log(self, logs: dict[str, Any]) -> None:
         """Take a line of the training log, on the first process; without an override nothing more is done."""
 
     def evaluate(
         self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
-    ) -> Dict[str, float]:
+    ) -> dict[str, float]:
         """Return the metrics of the model on labelled pairs, the same on all processes.
 
         ``runtime``, in seconds, and ``samples_per_second`` are among them. The pairs are read once.
@@ -386,7 +373,7 @@ class PairTrainer:
         outputs = self._ask(self._pairs_of("dev", dataset), chosen)
         return self._with_times(self._metrics_of(outputs), begin, len(outputs.logits))
 
-    def _metrics_of(self, outputs: _Outputs) -> Dict[str, float]:
+    def _metrics_of(self, outputs: _Outputs) -> dict[str, float]:
         if outputs.labels is None:
             return {}
         measure, own = measure_of(self._start.source.spec.labels, outputs.groups), self.compute_metrics
@@ -394,7 +381,7 @@ class PairTrainer:
         measured = UserMetrics(measure, own, self.config.best_metric, self.world, all_reduce)
         return measured(outputs.logits, outputs.labels)
 
-    def _with_times(self, metrics: Dict[str, float], begin: float, count: int) -> Dict[str, float]:
+    def _with_times(self, metrics: dict[str, float], begin: float, count: int) -> dict[str, float]:
         """Return ``metrics`` and the times of ``count`` rows since ``begin``, those of the first rank."""
         seconds = np.array([time.monotonic() - begin if self.world.is_first else 0.0])
         return with_times(metrics, float(join_process_group(self.world).all_reduce_now(seconds)[0]), count)
@@ -526,9 +513,9 @@ class PairTrainer:
 
     def _ask(self, source, symmetric: str) -> _Outputs:
         """Return what the model says of all pairs, which are read window by window."""
-        bad: List[BadRow] = []
+        bad: list[BadRow] = []
         logits, labels = [], []
-        queries: List[str] = []
+        queries: list[str] = []
         if isinstance(source, TokenizedPairs):
             if symmetric == "average":
                 raise InputError(

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Dict, FrozenSet, Literal, NamedTuple, Optional, Tuple, Union
+from typing import Literal, NamedTuple, Optional, Union
 
 from data_tools.files.errors import InputError, counted
 from data_tools.options.options import (
@@ -81,7 +81,7 @@ class Phase(NamedTuple):
 
 
 @lru_cache(maxsize=8)  # called in every step
-def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: int) -> Tuple[Phase, ...]:
+def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: int) -> tuple[Phase, ...]:
     """Parse '128:9000:32,512:1000'; '' is one phase of ``max_seq_len`` and ``max_steps``.
 
     ``micro_batch_size``: for phases that give none.
@@ -388,12 +388,12 @@ class PretrainConfig(RetentionFlags, SharedFlags, SampleFlags):
             )
 
     @property
-    def named_ops(self) -> FrozenSet[str]:
+    def named_ops(self) -> frozenset[str]:
         """Return the ops that --fused_ops names."""
         return frozenset() if self.fused_ops in (AUTO, NONE) else frozenset(names_in(self.fused_ops))
 
     @property
-    def float32_ops(self) -> FrozenSet[str]:
+    def float32_ops(self) -> frozenset[str]:
         """Return the ops of --amp_fp32_ops."""
         return frozenset(names_in(self.amp_fp32_ops))
 
@@ -408,7 +408,7 @@ class PretrainConfig(RetentionFlags, SharedFlags, SampleFlags):
         return self.init_loss_scaling if self.scale_loss is None else self.scale_loss
 
     @property
-    def phase_list(self) -> Tuple[Phase, ...]:
+    def phase_list(self) -> tuple[Phase, ...]:
         """Return the phases of the run; a single one if --phases is empty."""
         return parse_phases(self.phases, self.max_seq_len, self.max_steps, self.micro_batch_size)
 
@@ -462,7 +462,7 @@ class PretrainConfig(RetentionFlags, SharedFlags, SampleFlags):
         return self.count_warmup_steps(self.max_steps)
 
     @property
-    def rates(self) -> Dict[str, Union[float, str]]:
+    def rates(self) -> dict[str, Union[float, str]]:
         """Return the schedule as keyword arguments of ``learning_rate``."""
         return {
             "max_lr": self.max_lr,

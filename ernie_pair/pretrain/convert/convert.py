@@ -4,7 +4,6 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List
 
 import numpy as np
 
@@ -43,7 +42,7 @@ PADDED_LENGTH = 64
 HEAD_OUTPUTS = {"pooled_output": "pooler.", "lm_logits": TOKEN_HEAD, "sop_logits": ORDER_HEAD}
 
 
-def parity_batches(spec: ModelSpec) -> Dict[str, Arrays]:
+def parity_batches(spec: ModelSpec) -> dict[str, Arrays]:
     """Draw the batches that verify a conversion, always the same for a spec.
 
     Returns {name: input_ids and token_type_ids, int64 [B, S]}: padded rows that reach every part of the
@@ -87,7 +86,7 @@ def named_weights(found: Arrays, model, where: str) -> Arrays:
     return named
 
 
-def _outputs_not_of(named: Arrays) -> List[str]:
+def _outputs_not_of(named: Arrays) -> list[str]:
     """Return the outputs whose weights ``named`` lacks; a head is present entirely or not at all.
 
     The head for sentence order needs the pooler.
@@ -96,13 +95,13 @@ def _outputs_not_of(named: Arrays) -> List[str]:
     return missing if "sop_logits" in missing else [o for o in missing if o != "pooled_output"]
 
 
-def outputs_of(weights: Arrays) -> List[str]:
+def outputs_of(weights: Arrays) -> list[str]:
     """Return the names of the outputs that can be computed from ``weights``."""
     missing = _outputs_not_of(weights)
     return ["sequence_output", *(output for output in HEAD_OUTPUTS if output not in missing)]
 
 
-def run_static(spec: ModelSpec, found: Arrays, where: str, batches: Dict[str, Arrays]) -> tuple:
+def run_static(spec: ModelSpec, found: Arrays, where: str, batches: dict[str, Arrays]) -> tuple:
     """Run the static model with the weights ``found`` on ``batches``, on the CPU and in float32.
 
     ``batches``: see `parity_batches`. Returns the weights under structured names, and {batch: {output:
@@ -136,7 +135,7 @@ def run_static(spec: ModelSpec, found: Arrays, where: str, batches: Dict[str, Ar
     return named, values
 
 
-def run_dynamic(folder: Path, spec: ModelSpec, batches: Dict[str, Arrays]) -> Dict[str, Arrays]:
+def run_dynamic(folder: Path, spec: ModelSpec, batches: dict[str, Arrays]) -> dict[str, Arrays]:
     """Run the dynamic model that from_pretrained loads from ``folder``.
 
     Returns {batch: {output: float32 array}}. ``batches`` and the shapes of the outputs are those of
@@ -158,19 +157,19 @@ def run_dynamic(folder: Path, spec: ModelSpec, batches: Dict[str, Arrays]) -> Di
     return found
 
 
-def _all_outputs(model, inputs: Dict) -> Dict:
+def _all_outputs(model, inputs: dict) -> dict:
     from ernie_pair.pretrain.graph.model import encoder_of
 
     sequence, pooled = encoder_of(model)(**inputs)
     return dict(zip(("sequence_output", *HEAD_OUTPUTS), (sequence, pooled, *model.cls(sequence, pooled))))
 
 
-def largest_differences(one: Dict[str, Arrays], other: Dict[str, Arrays]) -> Dict[str, Dict[str, float]]:
+def largest_differences(one: dict[str, Arrays], other: dict[str, Arrays]) -> dict[str, dict[str, float]]:
     """Return {output: {batch: the largest absolute difference}}, of the batches and outputs in ``one``.
 
     Raises CheckpointError on NaN or infinity.
     """
-    found: Dict[str, Dict[str, float]] = {}
+    found: dict[str, dict[str, float]] = {}
     for batch, outputs in one.items():
         for name, array in outputs.items():
             difference = float(np.abs(array - other[batch][name]).max())
@@ -196,7 +195,7 @@ print(model(**tokenizer("怎么开户", return_tensors="pd"))[1].shape)"""
 
 
 def card_of_converted(
-    source: ModelSource, weights_file: Path, differences: Dict[str, Dict[str, float]]
+    source: ModelSource, weights_file: Path, differences: dict[str, dict[str, float]]
 ) -> ModelCard:
     """Return the card of a dynamic model that was made from ``weights_file``.
 
@@ -355,7 +354,7 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     return ModelSource(str(folder), read_spec(settings, vocab_file), vocab_file, weights_file)
 
 
-def _refuse_different(differences: Dict[str, Dict[str, float]], output_dir: str) -> None:
+def _refuse_different(differences: dict[str, dict[str, float]], output_dir: str) -> None:
     """Log the largest difference of each output. Raises CheckpointError for one above LARGEST_DIFFERENCE."""
     largest = {name: max(of_batches.values()) for name, of_batches in differences.items()}
     for name, difference in largest.items():
@@ -371,8 +370,8 @@ def _refuse_different(differences: Dict[str, Dict[str, float]], output_dir: str)
 def _record(
     draft: Path,
     source: ModelSource,
-    batches: Dict[str, Arrays],
-    differences: Dict[str, Dict[str, float]],
+    batches: dict[str, Arrays],
+    differences: dict[str, dict[str, float]],
     results: Results,
 ) -> None:
     """Write conversion.json: what was made of what, and how far both models are apart."""

@@ -4,7 +4,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Literal, Optional, Protocol
+from typing import Any, Literal, Optional, Protocol
 
 import numpy as np
 
@@ -52,7 +52,7 @@ def measure_masked_loss(
     batch_size: int,
     bootstrap: int = 0,
     documents: Optional[np.ndarray] = None,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Return lm_loss with its 95 % interval, perplexity, lm_accuracy, sop_loss and sop_accuracy, and counts.
 
     Without labels of the sentence order there are no sop_loss and sop_accuracy.
@@ -62,7 +62,7 @@ def measure_masked_loss(
     because samples of one document, or of one text with other masks, are not independent. Raises InputError
     when no token is masked.
     """
-    parts: List[np.ndarray] = []
+    parts: list[np.ndarray] = []
     with CountProgress(len(dataset), "sample") as progress:
         for first in range(0, len(dataset), batch_size):
             numbers = range(first, min(first + batch_size, len(dataset)))
@@ -91,7 +91,7 @@ def measure_masked_loss(
     }
 
 
-def _sums_of(model: Any, batch: Dict[str, np.ndarray]) -> np.ndarray:
+def _sums_of(model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
     """Return loss, hits and number of each sample's masked tokens, then of its sentence order, [B, 6]."""
     import paddle
     from paddle.nn import functional as F
@@ -115,7 +115,7 @@ def _sums_of(model: Any, batch: Dict[str, np.ndarray]) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def _interval(sums: np.ndarray, documents: np.ndarray, resamples: int) -> List[float]:
+def _interval(sums: np.ndarray, documents: np.ndarray, resamples: int) -> list[float]:
     """Return the 2.5th and 97.5th percentiles of the mean token loss over resampled documents."""
     _, of_document = np.unique(documents, return_inverse=True)
     losses, tokens = (np.bincount(of_document, sums[:, column]) for column in (0, 2))
@@ -177,7 +177,7 @@ def evaluate_mlm_command(config: EvaluateMlmConfig) -> None:
     evaluate_mlm(config)
 
 
-def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
+def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     """Write the measurement, print it and return it; calling it again with the same flags does nothing.
 
     Losses are in nats: means over the masked tokens, and over the samples for the sentence order, which is

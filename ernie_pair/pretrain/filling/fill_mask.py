@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, List, Literal, NamedTuple, Tuple
+from typing import Any, Callable, Iterable, Iterator, Literal, NamedTuple
 
 import numpy as np
 
@@ -39,15 +39,15 @@ class Slot(NamedTuple):
 
     start: int
     end: int
-    positions: List[int]
+    positions: list[int]
 
 
 class MaskedText(NamedTuple):
     """A text, its token ids with [CLS] and [SEP], and its slots in their order."""
 
     text: str
-    ids: List[int]
-    slots: List[Slot]
+    ids: list[int]
+    slots: list[Slot]
 
 
 def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, where: str = "") -> MaskedText:
@@ -58,7 +58,7 @@ def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, wh
     """
     named = f"{where}: " if where else ""
     ids, last = [tokenizer.cls_id], 0
-    slots: List[Slot] = []
+    slots: list[Slot] = []
     for found in re.finditer(re.escape(MASK), text):
         between = tokenizer.encode(text[last : found.start()])
         ids += between
@@ -76,7 +76,7 @@ def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, wh
     return MaskedText(text, ids, slots)
 
 
-def join_tokens(tokens: List[str]) -> str:
+def join_tokens(tokens: list[str]) -> str:
     """Return the text of ``tokens``: ##X continues the word before it, spaces separate words of letters."""
     joined = ""
     for token in tokens:
@@ -143,8 +143,8 @@ class Filling(NamedTuple):
     """
 
     word: str
-    tokens: List[str]
-    ids: List[int]
+    tokens: list[str]
+    ids: list[int]
     probability: float
     filled: str
 
@@ -155,11 +155,11 @@ class FilledSlot(NamedTuple):
     start: int
     end: int
     masks: int
-    fillings: List[Filling]
+    fillings: list[Filling]
 
 
 class _Beam(NamedTuple):
-    ids: Tuple[int, ...]  # of the masks filled so far
+    ids: tuple[int, ...]  # of the masks filled so far
     log_probability: float
 
 
@@ -192,7 +192,7 @@ class MaskFiller:
         tokenizer = self.tokenizer
         self._never = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
 
-    def fill(self, text: str, top_k: int = 5, beam_size: int = 5, where: str = "") -> List[FilledSlot]:
+    def fill(self, text: str, top_k: int = 5, beam_size: int = 5, where: str = "") -> list[FilledSlot]:
         """Return the ``top_k`` most probable words for each slot of ``text``; a slot is a run of [MASK]s.
 
         The masks of a slot are filled from left to right by beam search with ``beam_size`` prefixes; 1 is
@@ -339,7 +339,7 @@ def _answers(config: FillMaskConfig, filler: MaskFiller, advance: Callable[[int]
         yield json.dumps({"text": text, "slots": named}, ensure_ascii=False) + "\n"
 
 
-def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[Tuple[str, str]]:
+def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[tuple[str, str]]:
     if config.text:
         yield "--text", config.text
         return
@@ -359,7 +359,7 @@ def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[T
             yield f"{name}:{number}", text
 
 
-def _table(text: str, slots: List[FilledSlot]) -> str:
+def _table(text: str, slots: list[FilledSlot]) -> str:
     lines = [text]
     for number, slot in enumerate(slots, start=1):
         masks = f"{slot.masks} masks" if slot.masks > 1 else "1 mask"

@@ -1,7 +1,7 @@
 """The model of pretraining in the graph that is being built, and what its parameters are called."""
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -93,7 +93,7 @@ class Outputs(NamedTuple):
 
     lm_logits_PV: paddle.Tensor
     sop_logits_B2: paddle.Tensor
-    layers: List[str]  # the name of each encoder layer's output
+    layers: list[str]  # the name of each encoder layer's output
     ngram_logits_PK: Optional[paddle.Tensor] = None  # None without an n-gram lexicon
 
 
@@ -108,7 +108,7 @@ class LossSums(NamedTuple):
     ngram_correct: Optional[paddle.Tensor] = None
 
     @property
-    def recorded(self) -> List[paddle.Tensor]:
+    def recorded(self) -> list[paddle.Tensor]:
         """Return the sums that there are, in the order of the records."""
         return [each for each in self if each is not None]
 
@@ -223,18 +223,18 @@ def _start_from(initializer, parameter) -> None:
     initializer(block.var(parameter.name), block)
 
 
-def run_ernie(model: nn.Layer, feeds: Dict[str, paddle.Tensor]) -> Outputs:
+def run_ernie(model: nn.Layer, feeds: dict[str, paddle.Tensor]) -> Outputs:
     """Build the forward pass over the arrays of ``data_tools.samples.collate``.
 
     The model itself adds -1e4 to the attention scores of padding and makes position and task ids, so no mask,
     no positions and no task are fed.
     """
-    layers: List[str] = []
+    layers: list[str] = []
     hooks = [
         layer.register_forward_post_hook(lambda _, __, output: layers.append(output.name))
         for layer in encoder_of(model).encoder.layers
     ]
-    states: List[paddle.Tensor] = []  # of the masked slots, transformed: what the decoder reads
+    states: list[paddle.Tensor] = []  # of the masked slots, transformed: what the decoder reads
     norm = model.cls.predictions.layer_norm
     hooks.append(norm.register_forward_post_hook(lambda _, __, output: states.append(output)))
     lm_logits, sop_logits = model(
@@ -255,7 +255,7 @@ def encoder_of(model: nn.Layer) -> nn.Layer:
     return getattr(model, model.base_model_prefix)
 
 
-def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> LossSums:
+def sum_losses(outputs: Outputs, feeds: dict[str, paddle.Tensor]) -> LossSums:
     """Sum cross entropy and hits over what has a label: slots that only fill up are ignored.
 
     The labels are int64, masked_lm_labels [P] and next_sentence_labels [B]; -1: none. With ngram_labels [P]

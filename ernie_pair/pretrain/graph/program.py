@@ -5,7 +5,7 @@ import io
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
+from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -77,8 +77,8 @@ class PretrainProgram:
     main: paddle.static.Program
     startup: paddle.static.Program
     test: paddle.static.Program
-    parameters: Dict[str, paddle.Tensor]  # structured name -> parameter, tied names included
-    slots: Dict[str, Dict[str, tuple]]
+    parameters: dict[str, paddle.Tensor]  # structured name -> parameter, tied names included
+    slots: dict[str, dict[str, tuple]]
     sums: LossSums
     monitors: Monitors
     rate: Callable[[float], None]  # sets the learning rate of the next pass
@@ -88,7 +88,7 @@ class PretrainProgram:
     narrow: Optional[Callable] = None  # O2: (place, scope=scope) -> casts the weights to half precision
     file_rows: Optional[int] = None  # of the embedding: the rows after them start at 0; None: random
     scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
-    _held: Dict[int, HeldProgram] = field(default_factory=dict)
+    _held: dict[int, HeldProgram] = field(default_factory=dict)
     _merged: int = 0  # micro-batches per step; 0: as many as it was built for
 
     @cached_property
@@ -124,7 +124,7 @@ class PretrainProgram:
                 array[first:] = 0
                 self.set({name: array})
 
-    def run(self, program: paddle.static.Program, feed: Dict[str, Any]) -> None:
+    def run(self, program: paddle.static.Program, feed: dict[str, Any]) -> None:
         """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU asynchronously."""
         held = self._held.get(id(program))
         if held is None:
@@ -155,11 +155,11 @@ class PretrainProgram:
         rows = view_array(self._tensor(RECORDS)).reshape(-1, width)
         return np.array(rows[len(rows) - passes :])
 
-    def owned_variables(self, names: Iterable[str]) -> List[str]:
+    def owned_variables(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that this process has."""
         return [name for name in names if self.main.global_block().has_var(name)]
 
-    def shared_state(self) -> List[str]:
+    def shared_state(self) -> list[str]:
         """Return the names of the state that outlives a pass and belongs to no parameter.
 
         The learning rate is not among them: it is computed.
@@ -224,7 +224,7 @@ class PretrainProgram:
         """Return whether the program itself skips steps that are not finite."""
         return self.monitors.skipped_updates is not None
 
-    def monitored(self) -> Dict[str, float]:
+    def monitored(self) -> dict[str, float]:
         """Return what the last step recorded for the log."""
         names = {key: name for key, name in self.monitors._asdict().items() if name}
         return {key: float(view_array(self._tensor(name)).item()) for key, name in names.items()}
@@ -330,7 +330,7 @@ def _fuse_attentions(main: paddle.static.Program, forward: _Forward, fused: Fuse
         )
 
 
-def feeds_of(model_config) -> Dict[str, tuple]:
+def feeds_of(model_config) -> dict[str, tuple]:
     """Return {name: (shape, dtype)} of what a batch feeds to the model of ``model_config``."""
     return {**FEEDS, **NGRAM_FEEDS} if model_config.num_ngrams else FEEDS
 

@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
+from typing import Any, Iterator, Optional
 
 import numpy as np
 import paddle
@@ -23,7 +23,7 @@ from ernie_pair.runtime.paddle_patches.static_programs import (
 )
 
 
-def decayed_parameters(model: nn.Layer) -> Set[str]:
+def decayed_parameters(model: nn.Layer) -> set[str]:
     """Return the names of the parameters that decay, and that LAMB adapts: all but biases and norms."""
     return {
         p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
@@ -31,7 +31,7 @@ def decayed_parameters(model: nn.Layer) -> Set[str]:
 
 
 def build_optimizer(
-    config: PretrainConfig, model: nn.Layer, schedule, parameters: Optional[List] = None
+    config: PretrainConfig, model: nn.Layer, schedule, parameters: Optional[list] = None
 ) -> paddle.optimizer.Optimizer:
     """Return the optimizer of ``config``; ``schedule`` gives the learning rate.
 
@@ -42,7 +42,7 @@ def build_optimizer(
     couples the two: what does not decay is not adapted.
     """
     decayed = decayed_parameters(model)
-    settings: Dict[str, Any] = {
+    settings: dict[str, Any] = {
         "learning_rate": schedule,
         "parameters": parameters,
         "beta1": config.adam_beta1,
@@ -66,7 +66,7 @@ UPDATES = ("adamw", "lamb")  # both keep their state under the same names
 STATE_INPUTS = ("Moment1", "Moment2", "Beta1Pow", "Beta2Pow", "MasterParam")
 
 
-def owners_of(sizes: Dict[str, int], degree: int) -> Dict[str, int]:
+def owners_of(sizes: dict[str, int], degree: int) -> dict[str, int]:
     """Distribute the parameters over ``degree`` parts of nearly equal size: {parameter: its part}.
 
     The largest goes first, to the smallest part. A parameter is never split: LAMB takes norms of whole ones.
@@ -114,7 +114,7 @@ def updates_of(main: paddle.static.Program):
     raise ValueError(f"the program has no op of {UPDATES}")
 
 
-def state_of(update) -> List[str]:
+def state_of(update) -> list[str]:
     """Return the variables of the optimizer state of ``update``, one of `updates_of`."""
     return [name for slot in STATE_INPUTS if slot in update.input_names for name in update.input(slot)]
 
@@ -144,7 +144,7 @@ def fuse_updates(main: paddle.static.Program) -> None:
     clipping = {op.output("Out")[0]: op for op in block.ops if op.type == SCALING and _is_of_clipping(op)}
     if len(set(map(_settings_of, updates))) > 1 or any(update.attr("lr_ratio") != 1.0 for update in updates):
         return
-    scaled: List[Any] = [clipping.get(update.input("Grad")[0]) for update in updates]  # None: not clipped
+    scaled: list[Any] = [clipping.get(update.input("Grad")[0]) for update in updates]  # None: not clipped
     if len({op.input("Y")[0] if op is not None else "" for op in scaled}) > 1:
         return
     inputs = {f"{name}@VECTOR": [update.input(slot)[0] for update in updates] for name, slot in SLOTS.items()}
@@ -167,7 +167,7 @@ def fuse_updates(main: paddle.static.Program) -> None:
     sync(main)
 
 
-def _settings_of(update) -> Tuple:
+def _settings_of(update) -> tuple:
     """Return the settings of which the one op has a single value for all parameters."""
     skip = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
     return (*update.input("LearningRate"), *skip, *(update.attr(name) for name in SETTINGS))
@@ -201,7 +201,7 @@ class AmpPlan:
     incr_ratio: float
     decr_every_n_nan_or_inf: int
     decr_ratio: float
-    float32_ops: FrozenSet[str] = FLOAT32_OPS
+    float32_ops: frozenset[str] = FLOAT32_OPS
     sums_float32: bool = True
 
 
@@ -283,7 +283,7 @@ def start_fleet(device: str, num_processes: int) -> None:
 
 
 def distributed_strategy(
-    config: PretrainConfig, layers: List[str], fused: FusedOps = NOTHING_FUSED
+    config: PretrainConfig, layers: list[str], fused: FusedOps = NOTHING_FUSED
 ) -> fleet.DistributedStrategy:
     """Return fleet's strategy: data parallel over all processes, and what the flags add to it.
 
