@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from data_tools.corpus.integrity import open_verified
 from data_tools.corpus.megatron import find_corpus
 from data_tools.corpus.mixture import Blend, BlendedDataset, PhasedDataset, read_blend
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
-from data_tools.ernie_dataset import ErnieDataset, Sample
+from data_tools.ernie_dataset import ErnieDataset
 from data_tools.files.errors import LostProcessError
 from data_tools.files.keyed_cache import mix_all
 from data_tools.files.process_pool import in_order
@@ -60,7 +60,12 @@ class Loader:
 
     def __enter__(self) -> "Loader":
         if self.num_workers:
-            self._pool = self._new_pool()
+            context = multiprocessing.get_context("fork")
+            meeting = context.Barrier(self.num_workers)
+            arguments = self.make, os.getpid(), meeting
+            self._pool = ProcessPoolExecutor(
+                self.num_workers, context, initializer=_start_worker, initargs=arguments
+            )
             with contextlib.ExitStack() as starting:
                 starting.callback(self._pool.shutdown, wait=False, cancel_futures=True)
                 self._fork()
@@ -80,13 +85,6 @@ class Loader:
             yield from in_order(
                 lambda indices: self._pool.submit(_work, indices), Future.result, batches_of_indices, most
             )
-
-    def _new_pool(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("fork")
-        meeting = context.Barrier(self.num_workers)
-        return ProcessPoolExecutor(
-            self.num_workers, context, initializer=_start_worker, initargs=(self.make, os.getpid(), meeting)
-        )
 
     def _fork(self) -> None:
         """Fork all workers. Raises LostProcessError if one dies, or starts too late to meet the others."""
@@ -185,23 +183,20 @@ class PretrainData:
         for corpus in self.corpora:
             documents = document_ranges(self.config.split, corpus.num_documents)["train"]
             sentences += int(corpus.docs[documents.stop] - corpus.docs[documents.start])
-        phases = self.config.phase_list
-        read = sum(phase.steps * self._sentences_in(train) for phase, train in zip(phases, self._trained_on))
+        phases, read = self.config.phase_list, 0.0
+        for phase, train in zip(phases, self._trained_on):
+            mean = 0.0  # sentences in a sample
+            parts: Sequence = train.datasets if isinstance(train, BlendedDataset) else [train]
+            for part, share in zip(parts, self.blend.parts / self.blend.period):
+                rows = np.asarray(part.sample_map[:LOOKED_AT])
+                mean += share * (rows[:, 1] - rows[:, 0]).mean() if len(rows) else 0.0
+            read += phase.steps * mean
         return sentences / (read / sum(phase.steps for phase in phases))
 
     @property
     def _trained_on(self) -> list:
         """Return the training samples of each phase."""
         return [self.datasets["train"], *self.later]
-
-    def _sentences_in(self, train) -> float:
-        """Return the mean number of sentences in a sample of ``train``."""
-        mean = 0.0
-        parts = train.datasets if isinstance(train, BlendedDataset) else [train]
-        for part, share in zip(parts, self.blend.parts / self.blend.period):
-            rows = np.asarray(part.sample_map[:LOOKED_AT])
-            mean += share * (rows[:, 1] - rows[:, 0]).mean() if len(rows) else 0.0
-        return mean
 
     def updates(self, consumed_samples: int) -> Iterator[list[MicroBatch]]:
         """Yield the micro-batches of this rank, one list per step, from ``consumed_samples`` on.
@@ -233,23 +228,21 @@ class PretrainData:
         return self.datasets[split] is not None
 
     def _loader(self, split: str, num_workers: int) -> Loader:
-        dataset = self._train_samples() if split == "train" else self.datasets[split]
-        return Loader(dataset, self._collate, num_workers)
-
-    def _train_samples(self):
-        """Return the training samples in the order in which they are read, of all phases."""
-        config, datasets = self.config, self._trained_on
-        if config.bucket_size:
-            datasets = [BucketedDataset(each, config.bucket_size, config.seed) for each in datasets]
-        counts = [phase.steps * config.samples_per_step for phase in config.phase_list]
-        return PhasedDataset(datasets, counts) if len(datasets) > 1 else datasets[0]
-
-    def _collate(self, samples: list[Sample]) -> MicroBatch:
         config = self.config
-        least = LEAST_LENGTH if config.device == "gpu" else 1
-        return collate(
-            samples, pad_id=self.tokenizer.pad_id, max_seq_len=config.max_seq_len, least_length=least
+        dataset: Any = self.datasets[split]
+        if split == "train":  # in the order in which they are read, of all phases
+            datasets = self._trained_on
+            if config.bucket_size:
+                datasets = [BucketedDataset(each, config.bucket_size, config.seed) for each in datasets]
+            counts = [phase.steps * config.samples_per_step for phase in config.phase_list]
+            dataset = PhasedDataset(datasets, counts) if len(datasets) > 1 else datasets[0]
+        make = partial(
+            collate,
+            pad_id=self.tokenizer.pad_id,
+            max_seq_len=config.max_seq_len,
+            least_length=LEAST_LENGTH if config.device == "gpu" else 1,
         )
+        return Loader(dataset, make, num_workers)
 
     def _indices(self, step: int, size: int) -> list[range]:
         """Return the sample numbers of this rank in one step, a range per micro-batch of ``size``."""
@@ -293,13 +286,12 @@ def open_pretrain_data(
     trains = []
     for number, phase in enumerate(config.phase_list):
         count = whole_windows(phase.steps * config.samples_per_step, config.bucket_size)
-        trains.append(build({"train": count}, _settings_of_phase(settings, config, number))["train"])
+        of_phase = replace(
+            settings,
+            seed=mix_all(config.seed, PHASE_SEEDS, number) if number else config.seed,
+            sample_map=config.map_settings(phase.length),
+        )
+        trains.append(build({"train": count}, of_phase)["train"])
     at_full_length = replace(settings, sample_map=config.map_settings(config.max_seq_len))
     datasets: Datasets = {"train": trains[0], **build(judged, at_full_length)}
     return PretrainData(config, world, corpora, blend, tokenizer, datasets, ngrams, tuple(trains[1:]))
-
-
-def _settings_of_phase(settings: SampleSettings, config: PretrainConfig, number: int) -> SampleSettings:
-    """Return the sample settings of a phase; those after the first have a seed of their own."""
-    seed = mix_all(config.seed, PHASE_SEEDS, number) if number else config.seed
-    return replace(settings, seed=seed, sample_map=config.map_settings(config.phase_list[number].length))

@@ -15,7 +15,7 @@ from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, compared_op
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import publish_of_run
 from ernie_pair.models.hugging_face.counterparts import SPECIFIC
-from ernie_pair.models.model_card import ModelCard, write_card
+from ernie_pair.models.model_card import write_card
 from ernie_pair.models.source import (
     NAME_FAMILY,
     ModelSource,
@@ -127,12 +127,15 @@ def _settings_of(
         has_test=data.has("test"),
         sync_freq=config.sync_freq_on(config.device),
     )
+    sizes = [phase.micro_batch_size for phase in config.phase_list]
+    shown: Union[int, str] = sizes[0] if len(set(sizes)) == 1 else ",".join(map(str, sizes))
+    own_layout = {"micro_batch_size": shown, **({"graph": config.graph} if config.is_dynamic else {})}
     return RunSettings(
         flags=config,
         schedule=schedule,
         rates=config.rates,
         fingerprint=fingerprint_of(config, source, data),
-        topology=layout_of(config, world, kernels, **_own_layout(config)),
+        topology=layout_of(config, world, kernels, **own_layout),
         rules=rules_of_pretraining(config),
         samples_per_epoch=data.samples_per_epoch,
         command="pretrain",
@@ -161,13 +164,6 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
         "corpus (--input_dir)": data.fingerprint,
         f"vocabulary (vocab.txt {of_model})": data.tokenizer.sha256,
     }
-
-
-def _own_layout(config: PretrainConfig) -> dict[str, object]:
-    """Return the micro-batch size, or that of each phase if they differ; and the graph, if it is dynamic."""
-    sizes = [phase.micro_batch_size for phase in config.phase_list]
-    shown: Union[int, str] = sizes[0] if len(set(sizes)) == 1 else ",".join(map(str, sizes))
-    return {"micro_batch_size": shown, **({"graph": config.graph} if config.is_dynamic else {})}
 
 
 def _float32_ops(use_amp: object, amp_dtype: object, ops: Iterable[str]) -> str:
@@ -231,16 +227,14 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
         num_ngrams=0 if data.ngrams is None else len(data.ngrams),
     )
-    build = _build_dynamic if config.is_dynamic else _build_static
-    program = build(config, model_config, world)
+    if config.is_dynamic:
+        from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
+
+        program = DynamicProgram(config, model_config)
+    else:
+        program = _build_static(config, model_config, world)
     all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
-
-
-def _build_dynamic(config: PretrainConfig, model_config, world: World):
-    from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
-
-    return DynamicProgram(config, model_config)
 
 
 def _build_static(config: PretrainConfig, model_config, world: World):
@@ -292,7 +286,14 @@ class PretrainHooks(Hooks):
         def publish():
             if self.world.is_first:
                 folder = Path(self.config.output_dir) / f"model_{state.step}"
-                weights, card = without_ngram_head(self.job.weights()), self._card(state.step)
+                weights, (judged, metrics) = without_ngram_head(self.job.weights()), self.judged
+                card = card_of_pretrained(
+                    self.config,
+                    self.job.source,
+                    self.data,
+                    state.step,
+                    metrics if judged == state.step else {},
+                )
 
                 def fill(draft: Path) -> None:
                     write_model_folder(draft, self.job.source, weights)
@@ -301,12 +302,6 @@ class PretrainHooks(Hooks):
                 publish_of_run(folder, fill, {"step": state.step})
 
         gather_results(self.job.all_reduce, self.world, publish)
-
-    def _card(self, step: int) -> ModelCard:
-        judged, metrics = self.judged
-        return card_of_pretrained(
-            self.config, self.job.source, self.data, step, metrics if judged == step else {}
-        )
 
     def on_end(self, state: TrainState) -> None:
         """Say where the result is."""

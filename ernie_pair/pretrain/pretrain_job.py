@@ -247,7 +247,8 @@ class PretrainJob:
         The losses, in nats, are means over the global batch. The ranks exchange them only when the metrics
         are read.
         """
-        rate = self._learning_rate(number)
+        rates: dict[str, Any] = self.config.rates
+        rate = learning_rate(number - self._skipped, **rates)  # a skipped step does not count
         self.program.rate(rate)
         placed = [b if isinstance(b, PlacedBatch) else self.place([b])[0] for b in micro_batches]
         counted = np.sum([batch.counts for batch in placed], axis=0)
@@ -287,14 +288,14 @@ class PretrainJob:
     def _read(self) -> None:
         """Set the metrics of all steps not yet read, with one copy from the device and one all-reduce."""
         steps, self._waiting = self._waiting, []
-        if steps:
-            set_metrics(steps, self.program.records(count_passes(steps)), self._add_up, self._monitored())
 
-    def _add_up(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums over the ranks, and pass ``stop`` the sum of the stop requests."""
-        added = self.all_reduce(np.append(values, self._stop.local()))
-        self._stop.set_total(added[-1])
-        return added[:-1]
+        def add_up(values: np.ndarray) -> np.ndarray:
+            added = self.all_reduce(np.append(values, self._stop.local()))
+            self._stop.set_total(added[-1])
+            return added[:-1]
+
+        if steps:
+            set_metrics(steps, self.program.records(count_passes(steps)), add_up, self._monitored())
 
     def evaluate(self, split: str) -> dict[str, float]:
         """Return the mean losses and accuracies over the fixed samples of ``split``, equal on every rank."""
@@ -401,11 +402,6 @@ class PretrainJob:
         if self.config.device == "gpu":
             values["gpu_memory_gb"] = paddle.device.cuda.max_memory_allocated() / 1e9
         return values
-
-    def _learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step; the schedule counts only the steps that were not skipped."""
-        rates: dict[str, Any] = self.config.rates
-        return learning_rate(step - self._skipped, **rates)
 
     def _slot_names(self) -> dict[str, str]:
         """Return {variable: name in the file}: the slots of a parameter are under its structured name."""

@@ -282,7 +282,11 @@ class _Offloaded:
 
     def restore(self, model, arrays: Arrays, where: str) -> None:
         weights = dict(model.named_parameters())
-        parts = {MASTER: {name: _master_of(weights[name], name, arrays) for name in self.places}}
+        # The master of a parameter that is not in half precision is its own, already restored.
+        masters = {name: arrays.get(f"{name}.{MASTER}") for name in self.places}
+        parts = {
+            MASTER: {name: weights[name].numpy() if kept is None else kept for name, kept in masters.items()}
+        }
         for slot in MOMENTS:
             parts[slot] = {name: arrays[f"{name}.{slot}"] for name in self.places}
         size = self.buffer.shape[0]
@@ -296,12 +300,6 @@ class _Offloaded:
 
     def _kept(self, slot: str):
         return state_of(self.optimizer).get(slot_name(self.optimizer, self.buffer, slot))
-
-
-def _master_of(parameter, name: str, arrays: Arrays) -> np.ndarray:
-    """Return the master of a parameter; one that is not in half precision is its own, already restored."""
-    kept = arrays.get(f"{name}.{MASTER}")
-    return parameter.numpy() if kept is None else kept
 
 
 def places_of(shapes: dict[str, tuple[int, ...]], gaps: Sequence[int]) -> dict[str, FlatSlice]:

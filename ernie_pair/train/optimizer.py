@@ -96,7 +96,9 @@ def optimizer_arrays(model, optimizer, held: Optional[Parameters] = None) -> Arr
             master = masters.get(parameter.name)
             master = parameter.astype("float32") if master is None else master
             arrays[f"{name}.{MASTER}"] = master.numpy()
-        for slot, first in _first_values(parameter).items():
+        firsts = {slot: np.zeros(parameter.shape, dtype=np.float32) for slot in MOMENTS}
+        firsts.update({slot: np.full(1, value, dtype=np.float32) for slot, value in BETAS.items()})
+        for slot, first in firsts.items():
             kept = state.get(slot_name(optimizer, parameter, slot))
             arrays[f"{name}.{slot}"] = first if kept is None else kept.numpy()
     return arrays
@@ -175,11 +177,6 @@ def state_shapes(model, optimizer) -> dict[str, tuple]:
 def is_master_kept(optimizer, parameter) -> bool:
     """Return whether the optimizer keeps a float32 master of the parameter."""
     return keeps_masters(optimizer) and parameter.dtype in HALVES
-
-
-def _first_values(parameter) -> Arrays:
-    zeros = {slot: np.zeros(parameter.shape, dtype=np.float32) for slot in MOMENTS}
-    return {**zeros, **{slot: np.full(1, value, dtype=np.float32) for slot, value in BETAS.items()}}
 
 
 # Kept in float32, for a sum over many terms loses its small ones in half precision.

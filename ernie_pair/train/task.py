@@ -165,18 +165,17 @@ class Task(ABC):
         return changed_flags({**asdict(config), **changes}, {**defaults, **hidden})
 
 
-def _upgrade(saved: Fingerprint) -> Fingerprint:
-    return without_idle_amp({STEPS if name == STEPS_BEFORE else name: v for name, v in saved.items()})
-
-
-def _cure(name: str, old: object) -> str:
-    why = " (the learning rate falls to 0 at the last step: it would be another)" if name == STEPS else ""
-    return f"pass the old value{why}"
-
-
 def rules_of_task(config_class: type):
     """Return how a run with these options compares its fingerprint with that of a checkpoint."""
-    return rules_of(config_class, ("config.json", "vocabulary"), upgrade=_upgrade, cure=_cure)
+
+    def upgrade(saved: Fingerprint) -> Fingerprint:
+        return without_idle_amp({STEPS if name == STEPS_BEFORE else name: v for name, v in saved.items()})
+
+    def cure(name: str, old: object) -> str:
+        why = " (the learning rate falls to 0 at the last step: it would be another)" if name == STEPS else ""
+        return f"pass the old value{why}"
+
+    return rules_of(config_class, ("config.json", "vocabulary"), upgrade=upgrade, cure=cure)
 
 
 class _JobOfTask(TaskJob):

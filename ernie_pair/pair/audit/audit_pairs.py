@@ -163,7 +163,10 @@ def audit_of(
     """
     facts = {}
     for name, file in files.items():
-        lengths = _lengths(file.pairs, tokenizer)
+        texts = (file.pairs.left, file.pairs.right)
+        sides = (map(len, tokenizer.encode_batch(side) if tokenizer else side) for side in texts)
+        left, right = (np.fromiter(side, dtype=np.int64, count=len(file.pairs)) for side in sides)
+        lengths = left + right + SPECIALS_PER_PAIR
         too_long = int((lengths > max_seq_len).sum())
         counts: dict[str, int] = {}
         if file.pairs.labels is not None and labels.has_classes:
@@ -177,15 +180,6 @@ def audit_of(
 def same_of(labels: Labels) -> Optional[int]:
     """Return the class that says that the texts mean the same: 1 of two classes; of more, None."""
     return 1 if len(labels.names) == 2 else None
-
-
-def _lengths(pairs: Pairs, tokenizer: Optional[AnyTokenizer]) -> np.ndarray:
-    """Return the length of each pair with its special tokens, int64 [rows]."""
-    sides = []
-    for texts in pairs[:2]:
-        found = tokenizer.encode_batch(texts) if tokenizer else texts
-        sides.append(np.fromiter(map(len, found), dtype=np.int64, count=len(texts)))
-    return sides[0] + sides[1] + SPECIALS_PER_PAIR
 
 
 def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
@@ -275,7 +269,11 @@ def warn_before_training(cache_dir: Path, sources: dict[str, PairSource]) -> Non
     read_as += ["labels are optional"] if labels.are_optional else []
     key = {"version": VERSION, "contents": contents, "read as": read_as}
     cache: KeyedCache[list[str]] = KeyedCache(
-        cache_dir, key, lambda warnings: {"warnings": warnings}, _load, kind="audit-"
+        cache_dir,
+        key,
+        lambda warnings: {"warnings": warnings},
+        lambda note: note["warnings"] if is_texts(note["warnings"]) else None,
+        kind="audit-",
     )
     warnings = cache.get(partial(_find_warnings, sources), LOCK_SECONDS)
     for warning in warnings:
@@ -294,7 +292,3 @@ def _find_warnings(sources: dict[str, PairSource]) -> list[str]:
         return []
     files = coded(pairs)
     return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0))
-
-
-def _load(note: dict) -> Optional[list[str]]:
-    return note["warnings"] if is_texts(note["warnings"]) else None

@@ -83,14 +83,9 @@ class Links:
         passed = [end]
         while passed[-1] != begin:
             passed.append(before[passed[-1]])
-        return [self._text_of(number) for number in reversed(passed)]
-
-    def _text_of(self, number: int) -> str:
-        for side, texts in ((self.file.left, self.file.pairs.left), (self.file.right, self.file.pairs.right)):
-            rows = np.flatnonzero(side == number)
-            if len(rows):
-                return texts[rows[0]]
-        raise AssertionError(f"text {number} stands in no row")
+        numbers = np.concatenate([self.file.left, self.file.right])
+        texts = [*self.file.pairs.left, *self.file.pairs.right]
+        return [texts[np.flatnonzero(numbers == number)[0]] for number in reversed(passed)]
 
 
 EXAMPLES = 5
@@ -137,7 +132,11 @@ def _of_one_file(name: str, file: Coded, same: Optional[int]) -> Iterator[Findin
         "repeated", lambda f: is_repeated(f) & ~is_contradicted(f), "repeating an earlier pair and its label"
     )
     yield finding("contradicted", is_contradicted, "with a pair that has two labels", _examples_of_groups)
-    yield finding("reversed", _is_reversed, "with an earlier pair in the other order")
+    yield finding(
+        "reversed",
+        lambda f: _repeats(f.unordered) & ~_repeats(f.ordered) & ~is_contradicted(f),
+        "with an earlier pair in the other order",
+    )
     if same is not None:
         yield finding(
             "alike",
@@ -164,10 +163,6 @@ def is_contradicted(file: Coded) -> np.ndarray:
 def is_repeated(file: Coded) -> np.ndarray:
     """Return whether an earlier row is the same pair in the same order, bool [rows]."""
     return _repeats(file.ordered)
-
-
-def _is_reversed(file: Coded) -> np.ndarray:
-    return _repeats(file.unordered) & ~_repeats(file.ordered) & ~is_contradicted(file)
 
 
 def is_shared(file: Coded, others: list[Coded]) -> np.ndarray:
@@ -314,7 +309,11 @@ def _lines(audit: PairAudit) -> Iterator[str]:
         marks = {"0": "shortest", "50": "median", "100": "longest"}
         parts = (f"{marks.get(percent, percent + ' %')} {value}" for percent, value in facts.lengths.items())
         yield f"  {audit.unit:<11} {', '.join(parts)} of a pair"
-        yield f"              {_above(audit, facts)}"
+        above = "none"
+        if facts.too_long:
+            fate = "which will be cut" if audit.unit == "tokens" else "--vocab_file counts their tokens"
+            above = f"{counted(facts.too_long, 'pair')} ({_share(facts.too_long, facts.rows)}), {fate}"
+        yield f"              longer than {audit.max_seq_len}: {above}"
     for line in _one_class(audit):
         yield f"one class     {line}"
     if audit.findings:
@@ -330,15 +329,6 @@ def _lines(audit: PairAudit) -> Iterator[str]:
             f"cleaned       {audit.cleaned.path}: {audit.cleaned.rows} pairs; left out, compared "
             f"{audit.cleaned.compared}: {removed}"
         )
-
-
-def _above(audit: PairAudit, facts: FileFacts) -> str:
-    """Return how many pairs are above --max_seq_len."""
-    limit = f"longer than {audit.max_seq_len}"
-    if not facts.too_long:
-        return f"{limit}: none"
-    fate = "which will be cut" if audit.unit == "tokens" else "--vocab_file counts their tokens"
-    return f"{limit}: {counted(facts.too_long, 'pair')} ({_share(facts.too_long, facts.rows)}), {fate}"
 
 
 def warnings_of(audit: PairAudit) -> list[str]:

@@ -110,7 +110,12 @@ def write_new_pairs(draft: Path, final: Path, pairs: Iterable[NewPair]) -> int:
 def _row_writer(file: IO[str], final: Path) -> Callable[[NewPair], object]:
     ending = final.suffix.lower()
     if ending in JSON_ENDINGS:
-        return lambda pair: file.write(json.dumps(_object_of(pair), ensure_ascii=False) + "\n")
+
+        def write(pair: NewPair) -> object:
+            known = {name: value for name, value in zip(COLUMNS, pair) if value or name != "label"}
+            return file.write(json.dumps(known, ensure_ascii=False) + "\n")
+
+        return write
     if ending == ".csv":
         rows = csv.writer(file, lineterminator="\n")
         # Python 3.11 puts a CR in quotes only where rows end with one.
@@ -119,10 +124,6 @@ def _row_writer(file: IO[str], final: Path) -> Callable[[NewPair], object]:
         return lambda pair: (quoted if "\r" in "".join(pair) else rows).writerow(pair)
     file.write("\t".join(COLUMNS) + "\n")
     return lambda pair: file.write("\t".join(_cells(pair, final)) + "\n")
-
-
-def _object_of(pair: NewPair) -> dict:
-    return {name: value for name, value in zip(COLUMNS, pair) if value or name != "label"}
 
 
 def _cells(pair: NewPair, final: Path) -> list[str]:

@@ -88,8 +88,10 @@ class UserCollator:
         if mask is not None and (mask.size != ids.size or (mask.reshape(ids.shape) != real).any()):
             raise _refused("an attention_mask that is not 1 of tokens and 0 of padding", "none, or that one")
         for name in KEYS[3:]:
-            given = arrays.get(name)
-            if given is not None and not _are_same(given, own.labels):
+            given, labels = arrays.get(name), own.labels
+            if given is None:
+                continue
+            if labels is None or given.size != labels.size or not np.allclose(given.ravel(), labels.ravel()):
                 raise _refused(f"other {name} than those of the rows", "them as they were given, or none")
         types = self._types(arrays.get("token_type_ids"), ids, own)
         return own._replace(input_ids=ids, token_type_ids=types)
@@ -143,10 +145,6 @@ def _real_tokens(ids: np.ndarray, own: Batch, lengths: np.ndarray, pad_id: int) 
     return real
 
 
-def _are_same(given: np.ndarray, labels: Optional[np.ndarray]) -> bool:
-    return labels is not None and given.size == labels.size and np.allclose(given.ravel(), labels.ravel())
-
-
 def _refused(what: str, wanted: str) -> InputError:
     return InputError(f"data_collator returned {what}; return {wanted}")
 
@@ -175,15 +173,15 @@ def training_steps(
         parts = split_among_ranks(numbers, world, accumulation_steps)
         if candidates is None:
             yield [rows.batch(part) for part in parts]
-        else:
-            yield [_candidate_batch(rows, [candidates[number] for number in part]) for part in parts]
-
-
-def _candidate_batch(rows: EncodedPairs, candidates: list[np.ndarray]) -> Batch:
-    picked = np.concatenate(candidates)
-    queries = np.repeat(np.arange(len(candidates)), [len(each) for each in candidates])
-    labels = np.stack([rows.known_labels[picked], queries], axis=1)
-    return rows.batch(picked)._replace(labels=labels)
+            continue
+        batches = []
+        for part in parts:
+            together = [candidates[number] for number in part]
+            picked = np.concatenate(together)
+            queries = np.repeat(np.arange(len(together)), [len(each) for each in together])
+            labels = np.stack([rows.known_labels[picked], queries], axis=1)
+            batches.append(rows.batch(picked)._replace(labels=labels))
+        yield batches
 
 
 def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int = 1) -> list[np.ndarray]:

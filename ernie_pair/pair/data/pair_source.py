@@ -249,10 +249,19 @@ class PairSource:
         found = self._set()
         if isinstance(found, SetFile):
             named = any(self.columns.by_role.values())
-            labels = None if self.labels is None else _with_spellings(self.labels, found.labels)
+            labels = self.labels
+            if labels is not None:  # with the words of the file for no class and for classes 0, 1, ...
+                known = labels.classes
+                more = {word: known[str(n)] for n, word in enumerate(found.labels) if str(n) in known}
+                labels = replace(labels, classes={"-": _NO_CLASS, **more, **known})
             columns = self.columns if named else replace(found.columns, query=self.columns.query)
             rows = rows_of(found.path, labels, columns, RowRules())
-            yield from map(_without_class, rows) if labels is None or labels.has_classes else rows
+            for row in rows:
+                has_none = not isinstance(row, BadRow) and row.label == _NO_CLASS
+                if has_none and (labels is None or labels.has_classes):
+                    reason = "label '-': those who were asked did not agree on one"
+                    row = BadRow(row.number, reason, is_known=True)
+                yield row
             return
         keys = None
         for number, example in enumerate(found, start=1):
@@ -264,18 +273,6 @@ class PairSource:
                 yield row_of(where, number, cells, self.labels)
             except InputError as error:
                 yield BadRow(number, error.message)
-
-
-def _with_spellings(labels: Labels, spellings: Sequence[str]) -> Labels:
-    """Return ``labels`` with the words that the file of a set uses for no class and classes 0, 1, ..."""
-    more = {word: labels.classes[str(n)] for n, word in enumerate(spellings) if str(n) in labels.classes}
-    return replace(labels, classes={"-": _NO_CLASS, **more, **labels.classes})
-
-
-def _without_class(row: Union[Pair, BadRow]) -> Union[Pair, BadRow]:
-    if isinstance(row, BadRow) or row.label != _NO_CLASS:
-        return row
-    return BadRow(row.number, "label '-': those who were asked did not agree on one", is_known=True)
 
 
 class FileSource(PairSource):

@@ -11,6 +11,7 @@ t^2 KL(p|q) (Hinton et al. 2015). --hidden_weight times the distance of the hidd
 import hashlib
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ContextManager, Optional, Sequence
 
@@ -86,7 +87,11 @@ class StateReader:
         self.model.reads_all_tokens = True
         every = self.model.layers()
         for number in self.layers:
-            self._hooks.append(every[number].register_forward_post_hook(self._keep(number)))
+
+            def keep(layer, inputs, states, number=number) -> None:
+                self._kept[number] = states[0] if isinstance(states, tuple) else states
+
+            self._hooks.append(every[number].register_forward_post_hook(keep))
         return self
 
     def __exit__(self, *error) -> None:
@@ -95,12 +100,6 @@ class StateReader:
             hook.remove()
         self._hooks.clear()
         self._kept.clear()
-
-    def _keep(self, number: int):
-        def keep(layer, given, states) -> None:
-            self._kept[number] = states[0] if isinstance(states, tuple) else states
-
-        return keep
 
 
 class StateDistance:
@@ -132,22 +131,16 @@ class StateDistance:
 
         ``is_token_BS1``: float32, 0 for padding.
         """
-        each = [
-            _distance(own, theirs, projection, is_token_BS1)
-            for own, theirs, projection in zip(
-                self.of_student.states, self.of_teacher.states, self.projections
-            )
-        ]
-        return paddle.add_n(each) / len(each)
-
-
-def _distance(own_BSD, theirs_BST, projection, is_token_BS1) -> paddle.Tensor:
-    if projection is not None:
-        own_BSD = projection(own_BSD.astype(projection.weight.dtype))
-    difference = own_BSD.astype("float32") - theirs_BST.astype("float32")
-    of_tokens_BS = F.square_error_cost(difference, paddle.zeros_like(difference)).mean(axis=2)
-    is_token_BS = is_token_BS1.squeeze(-1)
-    return (of_tokens_BS * is_token_BS).sum(axis=1) / is_token_BS.sum(axis=1)
+        states = self.of_student.states, self.of_teacher.states, self.projections
+        distances = []
+        for own_BSD, theirs_BST, projection in zip(*states):
+            if projection is not None:
+                own_BSD = projection(own_BSD.astype(projection.weight.dtype))
+            difference = own_BSD.astype("float32") - theirs_BST.astype("float32")
+            of_tokens_BS = F.square_error_cost(difference, paddle.zeros_like(difference)).mean(axis=2)
+            is_token_BS = is_token_BS1.squeeze(-1)
+            distances.append((of_tokens_BS * is_token_BS).sum(axis=1) / is_token_BS.sum(axis=1))
+        return paddle.add_n(distances) / len(distances)
 
 
 VERSION = 1  # raised when the same teacher would give other logits for the same rows
@@ -244,19 +237,20 @@ class Teacher:
                 logits = cache.read()
                 is_missing = process_group.all_reduce(np.array([float(logits is None)]))[0]
                 if logits is None or is_missing:
-                    logits = self._ask(part, process_group, progress, cache)
+                    answers = logits_of(
+                        self,  # type: ignore[arg-type]  # answers alike
+                        part,
+                        self.config.batch_size,
+                        process_group,
+                        progress.advance,
+                    )
+                    logits = answers
+                    if process_group.rank == 0:
+                        logits = cache.get(partial(np.asarray, answers), LOCK_SECONDS)
                 else:
                     progress.advance(len(part))
                 found.append(logits)
         return np.concatenate(found)
-
-    def _ask(
-        self, part: EncodedPairs, process_group, progress: CountProgress, cache: KeyedCache[np.ndarray]
-    ) -> np.ndarray:
-        """Return the logits of a part, of which rank 0 writes the file."""
-        size, asked = self.config.batch_size, progress.advance
-        logits = logits_of(self, part, size, process_group, asked)  # type: ignore[arg-type]  # answers alike
-        return cache.get(lambda: logits, LOCK_SECONDS) if process_group.rank == 0 else logits
 
     def _cache_of(self, part: EncodedPairs, cache_dir: Path) -> KeyedCache[np.ndarray]:
         config = self.config

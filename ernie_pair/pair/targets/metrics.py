@@ -544,16 +544,17 @@ class UserMetrics:
         """Return the metrics of logits float32 [N, C] on labels [N]."""
         metrics = self.measure(logits, labels)
         if self.compute_metrics is not None:
-            compute = partial(self._own, self.compute_metrics, logits, labels)
-            metrics.update(gather_results(self.all_reduce, self.world, compute)[0])
+            compute = self.compute_metrics
+
+            def own() -> dict[str, float]:
+                if not self.world.is_first:
+                    return {}
+                found = compute(EvalPrediction(logits, labels))
+                return numbers_in(found, self.best_metric, "compute_metrics")
+
+            metrics.update(gather_results(self.all_reduce, self.world, own)[0])
         refuse_unknown(self.best_metric, metrics)
         return metrics
-
-    def _own(self, compute: ComputeMetrics, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        if not self.world.is_first:
-            return {}
-        found = compute(EvalPrediction(logits, labels))
-        return numbers_in(found, self.best_metric, "compute_metrics")
 
 
 def numbers_in(found: Any, best_metric: str, where: str) -> dict[str, float]:

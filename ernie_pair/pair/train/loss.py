@@ -119,11 +119,6 @@ class PairLoss:
         return (values_B * paddle.to_tensor(shares_B)).sum()
 
 
-def pair_loss(config: PairConfig, class_weights: Optional[np.ndarray]) -> PairLoss:
-    """Return the loss that the flags describe."""
-    return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
-
-
 class SuppliedLoss(NamedTuple):
     """A loss that replaces that of the flags, and what of it must stay for a run to be resumed."""
 
@@ -160,7 +155,7 @@ LOWEST = -1e4  # the score of a candidate that is not there: it has no share of 
 def loss_of(labels: Labels, config: PairConfig, class_weights: Optional[np.ndarray]) -> PairLoss:
     """Return the loss of a model that learns ``labels``, as the flags say."""
     if labels.has_classes:
-        return pair_loss(config, class_weights)
+        return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
     if labels.target == RANKING:
         return MarginLoss(config.margin) if config.ranking_loss == "margin" else ListwiseLoss()
     return SquaredError()
@@ -180,13 +175,10 @@ class SquaredError(PairLoss):
         outputs_B1 = wide_logits(forward(to_device(batch.input_ids), to_device(batch.token_type_ids)))
         errors_B = outputs_B1.squeeze(1) - to_device(batch.labels).astype("float32")
         loss = (errors_B**2).mean()
-        return LossParts(loss, _numbers_of(loss, errors_B), len(batch.labels))
-
-
-@paddle.no_grad()
-def _numbers_of(loss: paddle.Tensor, errors_B: paddle.Tensor) -> paddle.Tensor:
-    total = errors_B.abs().sum()
-    return paddle.stack([loss.detach(), total * 0, total])
+        with paddle.no_grad():
+            total = errors_B.abs().sum()
+            numbers = paddle.stack([loss.detach(), total * 0, total])
+        return LossParts(loss, numbers, len(batch.labels))
 
 
 class RankingLoss(PairLoss, ABC):
@@ -208,7 +200,11 @@ class RankingLoss(PairLoss, ABC):
         )
         scores_QM = paddle.where(is_there_QM, found_QM, paddle.full_like(found_QM, LOWEST))
         loss = self._loss_of(scores_QM, is_there_QM, relevant_QM).mean()
-        return LossParts(loss, _hits_of(loss, scores_QM, relevant_QM), len(places))
+        with paddle.no_grad():
+            first_Q1 = scores_QM.argmax(axis=1, keepdim=True)
+            hits = paddle.take_along_axis(relevant_QM, first_Q1, axis=1).sum()
+            numbers = paddle.stack([loss.detach(), hits * 0, hits])
+        return LossParts(loss, numbers, len(places))
 
     @abstractmethod
     def _loss_of(self, scores_QM, is_there_QM, relevant_QM) -> paddle.Tensor:
@@ -251,13 +247,6 @@ def _by_query(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     is_there = columns < sizes[:, None]
     places = np.where(is_there, (np.cumsum(sizes) - sizes)[:, None] + columns, 0)
     return places, is_there, (relevance[places] * is_there).astype(np.float32)
-
-
-@paddle.no_grad()
-def _hits_of(loss: paddle.Tensor, scores_QM: paddle.Tensor, relevant_QM: paddle.Tensor) -> paddle.Tensor:
-    first_Q1 = scores_QM.argmax(axis=1, keepdim=True)
-    hits = paddle.take_along_axis(relevant_QM, first_Q1, axis=1).sum()
-    return paddle.stack([loss.detach(), hits * 0, hits])
 
 
 class Fgm:
