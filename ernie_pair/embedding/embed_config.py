@@ -28,12 +28,12 @@ MODEL_HELP = (
 AUTO = "auto"
 
 
-def own_pooling(asked: str) -> str:
+def own_pooling(pooling: str) -> str:
     """Return the pooling that a flag asks for, with cls as the first token. Raises InputError."""
-    names = ["first_token" if name == "cls" else name for name in asked.split("+")]
+    names = ["first_token" if name == "cls" else name for name in pooling.split("+")]
     wrong = bad_poolings(names)
     if wrong:
-        raise InputError(f"--pooling {asked}: {wrong}; use one of them, or several joined by +")
+        raise InputError(f"--pooling {pooling}: {wrong}; use one of them, or several joined by +")
     return "+".join(names)
 
 

@@ -81,7 +81,7 @@ class Loader:
             yield from map(self.make, batches_of_indices)
             return
         most = self.num_workers * BATCHES_AHEAD + 1  # the one in use, and those that wait
-        with _death_told():
+        with _refuse_dead_worker():
             yield from in_order(
                 lambda indices: self._pool.submit(_work, indices), Future.result, batches_of_indices, most
             )
@@ -89,7 +89,7 @@ class Loader:
     def _fork(self) -> None:
         """Fork all workers. Raises LostProcessError if one dies, or starts too late to meet the others."""
         # A pool forks a worker only when none is idle: tasks that wait for each other make it fork all.
-        with _death_told():
+        with _refuse_dead_worker():
             try:
                 for future in [self._pool.submit(_meet) for _ in range(self.num_workers)]:
                     future.result()
@@ -101,7 +101,7 @@ class Loader:
 
 
 @contextlib.contextmanager
-def _death_told() -> Iterator[None]:
+def _refuse_dead_worker() -> Iterator[None]:
     """Raise LostProcessError for a worker that has died."""
     try:
         yield
@@ -111,12 +111,12 @@ def _death_told() -> Iterator[None]:
         ) from None
 
 
-def count_workers(asked: int) -> int:
-    """Return ``asked``, or the number of cores of this process if it is lower, which is logged."""
+def count_workers(requested: int) -> int:
+    """Return ``requested``, or the number of cores of this process if it is lower, which is logged."""
     cores = cpu_share().threads
-    if asked > cores:
-        logger.info("--num_workers %d: %d, as many as this process has cores", asked, cores)
-    return min(asked, cores)
+    if requested > cores:
+        logger.info("--num_workers %d: %d, as many as this process has cores", requested, cores)
+    return min(requested, cores)
 
 
 def _start_worker(make: Callable, run: int, meeting: threading.Barrier) -> None:

@@ -117,9 +117,9 @@ def squares_of(gradients: Iterable) -> Squares:
 
     0.0 where there is none.
     """
-    given = [gradient for gradient in gradients if gradient is not None]
+    known = [gradient for gradient in gradients if gradient is not None]
     wide = [
-        gradient if gradient.dtype == paddle.float32 else gradient.astype("float32") for gradient in given
+        gradient if gradient.dtype == paddle.float32 else gradient.astype("float32") for gradient in known
     ]
     return paddle.add_n(list(map(squared_norm, wide))) if wide else 0.0
 
@@ -157,7 +157,7 @@ class Zero2:
         self.forward, self.optimizer = shard(model, optimizer, offload)
         owners = owners_of(self.optimizer)
         mine = {n: p for n, p in trained_parameters(model).items() if owners[p.name] == process_group.rank}
-        self.state = _Offloaded(self.optimizer, mine, weight_decay) if offload else _Held(optimizer, mine)
+        self.state = _Offloaded(self.optimizer, mine, weight_decay) if offload else _OnDevice(optimizer, mine)
 
     def passing(self, is_last: bool) -> ContextManager:
         """Return the context of a pass: every backward pass sums its gradients at their owners."""
@@ -201,7 +201,7 @@ class Zero2:
         self.state.restore(self.model, arrays, where)
 
 
-class _Held:
+class _OnDevice:
     """The state of the parameters ``mine``, on the GPU and in Paddle's own optimizer."""
 
     def __init__(self, optimizer, mine: dict[str, paddle.Tensor]):

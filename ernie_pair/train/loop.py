@@ -79,8 +79,8 @@ def _ask_hooks(state: TrainState, schedule: Schedule, hooks: Hooks) -> None:
 def _read_for_others(readings: Readings, state: TrainState, schedule: Schedule, hooks: Hooks) -> float:
     """Read the pending metrics if a hook's action needs them, and return the seconds that it took."""
     control, started = hooks.control, time.monotonic()
-    is_asked = control.should_log or control.should_evaluate or control.should_save
-    if is_asked or hooks.should_stop(state):
+    is_due = control.should_log or control.should_evaluate or control.should_save
+    if is_due or hooks.should_stop(state):
         readings.read()
     return time.monotonic() - started
 
@@ -93,14 +93,14 @@ def _end_step(job: Job, state: TrainState, readings: Readings, schedule: Schedul
         log.scalars("train", means, state)
         state.window = {}
         hooks.on_log(state, dict(means))
-    is_asked_to_stop = hooks.stop.requested and not is_last
-    if is_asked_to_stop:
+    stops = hooks.stop.requested and not is_last
+    if stops:
         state.evaluation_pending = control.should_evaluate or schedule.exports_at(state.step)
     else:
         _run_due(job, state, schedule, log, hooks, control.should_evaluate)
-    if is_asked_to_stop or is_last or control.should_save or hooks.should_stop(state):
+    if stops or is_last or control.should_save or hooks.should_stop(state):
         hooks.save(state)  # last, so that a run killed before it repeats all of the above
-    if is_asked_to_stop:
+    if stops:
         hooks.stop.raise_stopped(state.step)
 
 

@@ -80,18 +80,19 @@ def rate_factors(model, layer_decay: float) -> dict[str, float]:
     return {name: layer_decay ** (head - model.depth_of(name)) for name, _ in model.named_parameters()}
 
 
-def optimizer_arrays(model, optimizer, held: Optional[Parameters] = None) -> Arrays:
+def optimizer_arrays(model, optimizer, owned: Optional[Parameters] = None) -> Arrays:
     """Return the state as {structured name.slot: array}; float32.
 
-    It is whole even before the first step, or the first after a restore. ``held``: the parameters whose state
-    this rank has; None: all that are trained. Of an optimizer of the user's own: what its steps have made.
+    It is whole even before the first step, or the first after a restore. ``owned``: the parameters whose
+    state this rank has; None: all that are trained. Of an optimizer of the user's own: what its steps have
+    made.
     """
     state = state_of(optimizer)
     if not is_named_adamw(optimizer):
         return {name: tensor.numpy() for name, tensor in _named_slots(model, state)}
     masters = state.get("master_weights", {})
     arrays: Arrays = {}
-    for name, parameter in (trained_parameters(model) if held is None else held).items():
+    for name, parameter in (trained_parameters(model) if owned is None else owned).items():
         if is_master_kept(optimizer, parameter):
             master = masters.get(parameter.name)
             master = parameter.astype("float32") if master is None else master
@@ -105,13 +106,13 @@ def optimizer_arrays(model, optimizer, held: Optional[Parameters] = None) -> Arr
 
 
 def restore_optimizer(
-    model, optimizer, arrays: Arrays, where: str, held: Optional[Parameters] = None
+    model, optimizer, arrays: Arrays, where: str, owned: Optional[Parameters] = None
 ) -> None:
-    """Take what ``optimizer_arrays`` gave of all parameters; ``held`` are those that this rank keeps.
+    """Take what ``optimizer_arrays`` gave of all parameters; ``owned`` are those that this rank keeps.
 
     Raises CheckpointError naming ``where`` before anything is set.
     """
-    trained = trained_parameters(model) if held is None else held
+    trained = trained_parameters(model) if owned is None else owned
     refuse_other_state(model, optimizer, arrays, where)
     if not is_named_adamw(optimizer):
         names = {f"{name}.": f"{p.name}_" for name, p in trained.items()}
@@ -249,8 +250,8 @@ def move_if_sound(job, rate: float, loss: float, norm: float) -> dict[str, float
     else:
         job.skipped_updates += 1
     job.parallel.clear()
-    told: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if job.loss_scale is not None:
         job.loss_scale.judge(is_sound)
-        told["loss_scale"] = job.loss_scale.value
-    return {**told, "skipped_updates": job.skipped_updates}
+        metrics["loss_scale"] = job.loss_scale.value
+    return {**metrics, "skipped_updates": job.skipped_updates}

@@ -56,14 +56,14 @@ class _Twice:
     def __init__(self, forward: Callable):
         self.forward, self.numbers = forward, None
 
-    def __call__(self, *given, **named):
+    def __call__(self, *inputs, **named):
         if self.numbers is None:
             self.numbers = paddle.get_rng_state()
-            return self.forward(*given, **named)
+            return self.forward(*inputs, **named)
         later = paddle.get_rng_state()
         paddle.set_rng_state(self.numbers)
         try:
-            return self.forward(*given, **named)
+            return self.forward(*inputs, **named)
         finally:
             paddle.set_rng_state(later)
 
@@ -78,8 +78,8 @@ def freeze(model: Union[EncoderModel, PlainModel], config: TrainingFlags) -> str
     model.frozen_modules = [] if num_frozen is None else [*model.embeddings(), *layers[:num_frozen]]
     for name, parameter in model.named_parameters():
         is_frozen = num_frozen is not None and model.depth_of(name) <= num_frozen
-        is_given_frozen = parameter.stop_gradient and not getattr(parameter, "frozen_by_flags", False)
-        is_kept = model.keeps_frozen and is_given_frozen
+        was_frozen = parameter.stop_gradient and not getattr(parameter, "frozen_by_flags", False)
+        is_kept = model.keeps_frozen and was_frozen
         parameter.frozen_by_flags = is_frozen and not is_kept  # another run with other flags trains it again
         parameter.stop_gradient = is_frozen or is_kept or model.is_unused(name)
     every = sum(int(parameter.size) for parameter in model.parameters())

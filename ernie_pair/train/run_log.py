@@ -88,7 +88,7 @@ class Guarded:
     def __init__(self, name: str, start: Callable[[], Reporter]):
         self.name = name
         self.reporter: Optional[Reporter] = None
-        with self._given_up_on_error():
+        with self._dropped_on_error():
             self.reporter = start()
         self.draws_again = self.reporter is not None and self.reporter.draws_again
 
@@ -105,12 +105,12 @@ class Guarded:
         self._ask("close")
 
     def _ask(self, name: str, *arguments: Any) -> None:
-        with self._given_up_on_error():
+        with self._dropped_on_error():
             if self.reporter is not None:
                 getattr(self.reporter, name)(*arguments)
 
     @contextmanager
-    def _given_up_on_error(self) -> Iterator[None]:
+    def _dropped_on_error(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # each tool has its own errors: of its files, its service, its account
@@ -292,9 +292,10 @@ class RunLog:
         self.kept = []
         for reporter in self.reporters:
             reporter.configuration(asdict(config))
-        given = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
+        set_flags = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
         words = (
-            f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in given
+            f"--{name} {str(value).lower() if isinstance(value, bool) else value}"
+            for name, value in set_flags
         )
         self.texts("configuration", [" ".join(words)])
 

@@ -11,7 +11,7 @@ from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig
-from ernie_pair.embedding.train.embedding_data import Given, GivenData, source_of
+from ernie_pair.embedding.train.embedding_data import Dataset, EmbeddingDatasets, source_of
 from ernie_pair.embedding.train.train_embedding import EmbeddingTask
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.kernels.choice import KernelFlags
@@ -49,10 +49,10 @@ class EmbeddingTrainer:
         self,
         model: Union[str, Path],
         config: EmbeddingConfig,
-        train_dataset: Optional[Given] = None,
-        eval_dataset: Optional[Given] = None,
+        train_dataset: Optional[Dataset] = None,
+        eval_dataset: Optional[Dataset] = None,
         *,
-        negatives: Optional[Given] = None,
+        negatives: Optional[Dataset] = None,
         callbacks: Sequence[Union[PairCallback, type[PairCallback]]] = (),
     ):
         if not isinstance(model, (str, Path)) or not isinstance(config, EmbeddingConfig):
@@ -94,8 +94,8 @@ class EmbeddingTrainer:
     def _open_run(self) -> Run:
         if self.train_dataset is None or self.eval_dataset is None:
             raise InputError("there is no train_dataset or no eval_dataset; give both to EmbeddingTrainer")
-        given = GivenData(self.train_dataset, self.eval_dataset, self._negatives)
-        task = EmbeddingTask(self.config, self._model, given)
+        dataset = EmbeddingDatasets(self.train_dataset, self.eval_dataset, self._negatives)
+        task = EmbeddingTask(self.config, self._model, dataset)
         task.open_model()
         task.open_data(self.world)
         return Run(task, self.world, self._device, self.callbacks)
@@ -121,16 +121,16 @@ class EmbeddingTrainer:
         """Return the vectors of ``texts``, float32 [N, D], with norm 1; see `TextEmbedder.embed`."""
         return self.embedder.embed(texts)
 
-    def evaluate(self, eval_dataset: Optional[Given] = None) -> dict[str, float]:
+    def evaluate(self, eval_dataset: Optional[Dataset] = None) -> dict[str, float]:
         """Return how well the texts of labelled pairs find their matches; see `measure_retrieval`.
 
         Each process computes it on its own.
         """
-        given = self.eval_dataset if eval_dataset is None else eval_dataset
-        if given is None:
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if dataset is None:
             raise InputError("there is no eval_dataset; give it to EmbeddingTrainer")
-        source = source_of(self.config, "dev", given, labelled=True)
+        source = source_of(self.config, "dev", dataset, labelled=True)
         pairs = source.read()
         tell_rejected(source.name, pairs.bad, len(pairs), None)
-        asked = build_retrieval_set(pairs, source.name)
-        return measure_retrieval(self.embed(asked.texts), asked)
+        retrieval = build_retrieval_set(pairs, source.name)
+        return measure_retrieval(self.embed(retrieval.texts), retrieval)

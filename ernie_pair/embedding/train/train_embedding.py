@@ -24,7 +24,12 @@ from ernie_pair.embedding.open_embedder import settings_of_model
 from ernie_pair.embedding.retrieval import measure_retrieval
 from ernie_pair.embedding.train.contrastive import ContrastiveBatch, contrastive_loss
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig, TrainEmbeddingConfig
-from ernie_pair.embedding.train.embedding_data import DevTexts, EmbeddingData, GivenData, open_embedding_data
+from ernie_pair.embedding.train.embedding_data import (
+    DevTexts,
+    EmbeddingData,
+    EmbeddingDatasets,
+    open_embedding_data,
+)
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.embedding_json import (
@@ -51,14 +56,14 @@ def vectors_of_rows(
     rows: EncodedPairs,
     batch_size: int,
     process_group,
-    asked: Optional[Callable[[int], None]] = None,
+    advance: Optional[Callable[[int], None]] = None,
 ) -> np.ndarray:
     """Return the vector of every row, float32 [N, D] of length 1, in their order, on every rank.
 
-    ``asked`` and the batches are those of `answers_of_rows`. Leaves ``model`` in evaluation mode. Raises
+    ``advance`` and the batches are those of `answers_of_rows`. Leaves ``model`` in evaluation mode. Raises
     NumbersError for a vector that is not finite.
     """
-    vectors = answers_of_rows(model, rows, model.dim, batch_size, process_group, asked)
+    vectors = answers_of_rows(model, rows, model.dim, batch_size, process_group, advance)
     return unit_rows(vectors, "the model")
 
 
@@ -157,10 +162,10 @@ class EmbeddingJob(TaskJob):
         group, size, dev = self.process_group, self.config.eval_batch_size, self.dev
         with self.precision.casting():
             vectors = vectors_of_rows(self.model, dev.rows, size, group, self.on_batch)
-            asking = None
-            if dev.asking is not None:
-                asking = vectors_of_rows(self.model, dev.asking, size, group, self.on_batch)
-        return measure_retrieval(vectors, dev.asked, asking)
+            as_queries = None
+            if dev.as_queries is not None:
+                as_queries = vectors_of_rows(self.model, dev.as_queries, size, group, self.on_batch)
+        return measure_retrieval(vectors, dev.retrieval, as_queries)
 
     def more_files(self) -> Iterator[tuple[str, Content]]:
         """Yield embedding.json."""
@@ -185,7 +190,7 @@ def train_embedding(config: TrainEmbeddingConfig) -> None:
 class EmbeddingTask(Task):
     """The training of an encoder, for the command and for `EmbeddingTrainer`.
 
-    ``name_or_path``: of the model to begin with; ``given``: the data; None: both as the flags say.
+    ``name_or_path``: of the model to begin with; ``datasets``: the data; None: both as the flags say.
     """
 
     command = "train-embedding"
@@ -194,9 +199,11 @@ class EmbeddingTask(Task):
     data: EmbeddingData
     settings: EmbeddingSettings  # of the trained model
 
-    def __init__(self, config: EmbeddingConfig, name_or_path: str = "", given: Optional[GivenData] = None):
+    def __init__(
+        self, config: EmbeddingConfig, name_or_path: str = "", datasets: Optional[EmbeddingDatasets] = None
+    ):
         super().__init__(config)
-        self._name_or_path, self._given = name_or_path, given
+        self._name_or_path, self._datasets = name_or_path, datasets
 
     def open_model(self) -> None:
         """Open the model, and take its pooling and length where no flag says them.
@@ -222,8 +229,10 @@ class EmbeddingTask(Task):
     def open_data(self, world: World) -> None:
         """Open the texts to train on and the dev pairs."""
         config = self.config
-        given = self._given or GivenData(config.train_file, config.dev_file, config.negatives_file)
-        self.data = open_embedding_data(config, given, self.source, self.settings, world)
+        datasets = self._datasets or EmbeddingDatasets(
+            config.train_file, config.dev_file, config.negatives_file
+        )
+        self.data = open_embedding_data(config, datasets, self.source, self.settings, world)
 
     def open_job(self, total_steps: int, process_group) -> EmbeddingJob:
         """Return the steps, each with one loss of the vectors of its global batch."""
@@ -250,7 +259,7 @@ class EmbeddingTask(Task):
 
     def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the encoder of ``step``."""
-        config, asked = self.config, self.data.dev.asked
+        config, retrieval = self.config, self.data.dev.retrieval
         return ModelCard(
             title=f"An embedding model of the family {self.model.family}",
             facts={
@@ -265,7 +274,8 @@ class EmbeddingTask(Task):
             data=self.data.files,
             flags=self.shown_flags(),
             metrics={name: Measured(value) for name, value in metrics.items()},
-            measured_on=f"Of the dev pairs: {len(asked.queries)} queries search {len(asked.corpus)} texts.",
+            measured_on=f"Of the dev pairs: {len(retrieval.queries)} queries search "
+            f"{len(retrieval.corpus)} texts.",
             commands=COMMANDS,
             python=PYTHON,
         )
@@ -273,10 +283,10 @@ class EmbeddingTask(Task):
 
 def _settings_of(config: EmbeddingConfig, source: ModelSource, folder: Path) -> EmbeddingSettings:
     """Return the settings of the trained model: its vectors have length 1, and are compared by cosines."""
-    asked = "" if config.pooling == AUTO else own_pooling(config.pooling)
+    retrieval = "" if config.pooling == AUTO else own_pooling(config.pooling)
     is_plain = settings_of_folder(folder, source.spec) is None
     usual = USUAL_LENGTH if is_plain else 0
-    start = settings_of_model(folder, source, asked, config.max_seq_len or usual)
+    start = settings_of_model(folder, source, retrieval, config.max_seq_len or usual)
     if not is_plain:
         logger.info("pooling %s, %d tokens per text", start.pooling, start.max_seq_len)
     if any(start.prompts.values()):

@@ -88,26 +88,26 @@ class UserCollator:
         if mask is not None and (mask.size != ids.size or (mask.reshape(ids.shape) != real).any()):
             raise _refused("an attention_mask that is not 1 of tokens and 0 of padding", "none, or that one")
         for name in KEYS[3:]:
-            given, labels = arrays.get(name), own.labels
-            if given is None:
+            array, labels = arrays.get(name), own.labels
+            if array is None:
                 continue
-            if labels is None or given.size != labels.size or not np.allclose(given.ravel(), labels.ravel()):
+            if labels is None or array.size != labels.size or not np.allclose(array.ravel(), labels.ravel()):
                 raise _refused(f"other {name} than those of the rows", "them as they were given, or none")
         types = self._types(arrays.get("token_type_ids"), ids, own)
         return own._replace(input_ids=ids, token_type_ids=types)
 
-    def _types(self, given: Optional[np.ndarray], ids: np.ndarray, own: Batch) -> np.ndarray:
+    def _types(self, array: Optional[np.ndarray], ids: np.ndarray, own: Batch) -> np.ndarray:
         is_own = np.array_equal(ids, own.input_ids)
-        if is_own and (given is None or self.spec.token_types < 2):
+        if is_own and (array is None or self.spec.token_types < 2):
             return own.token_type_ids
-        if given is None:
+        if array is None:
             raise _refused("other input_ids than it was given and no token_type_ids", "both")
         # A model with one type reads none of them; --symmetric tells the two texts by 0 and 1.
-        if given.shape != ids.shape or not np.isin(given, range(max(2, self.spec.token_types))).all():
+        if array.shape != ids.shape or not np.isin(array, range(max(2, self.spec.token_types))).all():
             raise _refused(
                 "token_type_ids that do not fit its input_ids", "the segment of each token, 0 or 1"
             )
-        return given
+        return array
 
 
 def _arrays_of(returned: Any) -> dict[str, np.ndarray]:
@@ -285,11 +285,11 @@ def shown_pairs(
         yield f"line {number}, {label}: {show_pair(tokenizer, pair.left, pair.right, max_seq_len)}\n"
 
 
-def open_pair_tokenizer(given: str, max_seq_len: int) -> AnyTokenizer:
+def open_pair_tokenizer(path: str, max_seq_len: int) -> AnyTokenizer:
     """Open the tokenizer of a model folder as training does, or a file of it as it is for a corpus.
 
     Raises InputError when it is damaged, or the model has fewer positions than ``max_seq_len``.
     """
-    if (Path(given) / CONFIG).is_file():
-        return PairTokenizer(given, max_seq_len).tokenizer
-    return open_vocabulary(given)
+    if (Path(path) / CONFIG).is_file():
+        return PairTokenizer(path, max_seq_len).tokenizer
+    return open_vocabulary(path)

@@ -198,14 +198,14 @@ class TokenForm(NamedTuple):
     max_seq_len: int
     token_types: int
 
-    def ids_and_head(self, where: str, given: Mapping) -> tuple[np.ndarray, int]:
+    def ids_and_head(self, where: str, row: Mapping) -> tuple[np.ndarray, int]:
         """Return the ids int32 [tokens] of a row without its padding, and how many are of the first text.
 
         Raises InputError naming the row when they are not those of a pair.
         """
-        ids, tokenizer = _whole_numbers(where, "input_ids", given["input_ids"]), self.tokenizer
+        ids, tokenizer = _whole_numbers(where, "input_ids", row["input_ids"]), self.tokenizer
         named = ("token_type_ids", "attention_mask", "position_ids")
-        types, mask, positions = (_beside(where, name, given.get(name), ids) for name in named)
+        types, mask, positions = (_beside(where, name, row.get(name), ids) for name in named)
         if positions is not None and (positions != np.arange(len(ids))).any():
             raise InputError(
                 f"{where}: position_ids that are not 0, 1, 2, ... are not supported; leave them out"
@@ -297,12 +297,12 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
                 f"{where}: {shown(example)} is no row of token ids, as the first one is; give one kind alone"
             )
         if isinstance(example, Mapping) and keys is not None:
-            given: Mapping = example
+            row: Mapping = example
             label: Any = example.get(keys[2])
         else:
-            given = dict(zip(("input_ids", "token_type_ids"), example))
+            row = dict(zip(("input_ids", "token_type_ids"), example))
             label = example[2] if len(example) > 2 else None
-        ids, head = self.form.ids_and_head(where, given)
+        ids, head = self.form.ids_and_head(where, row)
         if self.labels is None:
             return TokenRow(ids, head, None)
         label = label.tolist() if hasattr(label, "tolist") else label
@@ -311,10 +311,10 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
         return TokenRow(ids, head, label_value(where, None if is_missing(label) else label, self.labels))
 
 
-def _whole_numbers(where: str, name: str, given: Any) -> np.ndarray:
+def _whole_numbers(where: str, name: str, value: Any) -> np.ndarray:
     """Return a list, an array or a tensor as int64 [n]. Raises InputError for anything else."""
     try:
-        found = np.asarray(given)
+        found = np.asarray(value)
     except (TypeError, ValueError):
         found = np.zeros(0)
     if found.ndim > 1:
@@ -324,16 +324,16 @@ def _whole_numbers(where: str, name: str, given: Any) -> np.ndarray:
         )
     if found.ndim != 1 or not len(found) or found.dtype.kind not in "iub":
         raise InputError(
-            f"{where}: {name} is {shown(given)}, and no list, array or tensor of whole numbers; {CURE}"
+            f"{where}: {name} is {shown(value)}, and no list, array or tensor of whole numbers; {CURE}"
         )
     return found.astype(np.int64)
 
 
-def _beside(where: str, name: str, given: Any, ids: np.ndarray) -> Optional[np.ndarray]:
+def _beside(where: str, name: str, value: Any, ids: np.ndarray) -> Optional[np.ndarray]:
     """Return what a row has for each of its ids, int64 [n]; None where it has nothing."""
-    if given is None:
+    if value is None:
         return None
-    found = _whole_numbers(where, name, np.atleast_1d(given) if np.ndim(given) == 0 else given)
+    found = _whole_numbers(where, name, np.atleast_1d(value) if np.ndim(value) == 0 else value)
     if len(found) != len(ids):
         raise InputError(
             f"{where}: {len(found)} {name} for {len(ids)} input_ids; give one for each, and a row as a "

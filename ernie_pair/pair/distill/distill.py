@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Optional, Sequence, Union
+from typing import Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -30,18 +30,9 @@ from ernie_pair.train.task import Run, TrainResult, open_run, run
 
 ARGUMENTS = {"train": "train_dataset", "unlabelled": "unlabelled_dataset", "dev": "eval_dataset"}
 
+Datasets = Mapping[str, Optional[PairDataset]]
+
 logger = logging.getLogger(__name__)
-
-
-class _Given(NamedTuple):
-    """The pairs that Python gives; None: as the flags say."""
-
-    train: Optional[PairDataset] = None
-    dev: Optional[PairDataset] = None
-    unlabelled: Optional[PairDataset] = None
-
-
-NOTHING_GIVEN = _Given()
 
 
 def distill_pair(config: DistillConfig) -> None:
@@ -83,12 +74,12 @@ def distill(
     world = launched_world()
     checked = list(map(checked_callback, callbacks))
     train_pairs = train_dataset if config.streaming else held(train_dataset)
-    given = _Given(train_pairs, held(eval_dataset), held(unlabelled_dataset))
+    datasets = {"train": train_pairs, "dev": held(eval_dataset), "unlabelled": held(unlabelled_dataset)}
 
     def train(stop: StopSignals) -> TrainResult:
         start_missing_console(world)
         with nothing_kept(config.dry_run):
-            opened = open_run(DistillTask(config, given), world, checked)
+            opened = open_run(DistillTask(config, datasets), world, checked)
             state = opened.train(stop)
         return opened.result(state, {} if config.dry_run else _metrics_of_best(opened, state))
 
@@ -112,13 +103,13 @@ def _metrics_of_best(run: Run, state: TrainState) -> dict[str, float]:
 
 
 class DistillTask(PairTask):
-    """The training of a student; ``given``: the pairs that Python gives."""
+    """The training of a student; ``datasets``: {split: its pairs} of Python, in place of the flags'."""
 
     command = "distill"
 
-    def __init__(self, config: StudentConfig, given: _Given = NOTHING_GIVEN):
+    def __init__(self, config: StudentConfig, datasets: Optional[Datasets] = None):
         super().__init__(replace(config, to_static=False) if config.hidden_weight else config)
-        self._given = given
+        self._datasets: Datasets = datasets or {}
 
     def open_model(self) -> None:
         """Open the teacher, and the student with its initial weights."""
@@ -133,7 +124,7 @@ class DistillTask(PairTask):
         distance = None
         if config.hidden_weight:
             distance = StateDistance(self.model, teacher.model, config.layer_map, config.seed)
-        data = open_pairs(config, _sources_of(config, teacher, self._given), self.source, world)
+        data = open_pairs(config, _sources_of(config, teacher, self._datasets), self.source, world)
         self.data = data._replace(hashes={**data.hashes, "teacher": teacher.sha256})
         size = self.start.facts["student size"]
         logger.info("teacher %s: %s; student: %s", teacher.name, teacher.describe(), size)
@@ -148,19 +139,19 @@ class DistillTask(PairTask):
         return {"teacher_logits": "on the fly" if self.config.asks_in_each_step else "cached"}
 
 
-def _sources_of(config: StudentConfig, teacher: Teacher, given: _Given) -> dict[str, PairSource]:
+def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> dict[str, PairSource]:
     """Return what is read, in this order. Raises InputError for what is not given, or cannot be."""
     labels = teacher.source.spec.labels
     optional = replace(labels, are_optional=True)
-    if config.streaming and given.unlabelled is not None:
+    if config.streaming and datasets.get("unlabelled") is not None:
         raise InputError(
             "unlabelled_dataset is read whole, and streaming reads one dataset; put the pairs into "
             "train_dataset, where a row needs no label"
         )
     sources = {
-        "train": _source_of(config, "train", given.train, optional),
-        "unlabelled": _source_of(config, "unlabelled", given.unlabelled, None),
-        "dev": _source_of(config, "dev", given.dev, labels),
+        "train": _source_of(config, "train", datasets.get("train"), optional),
+        "unlabelled": _source_of(config, "unlabelled", datasets.get("unlabelled"), None),
+        "dev": _source_of(config, "dev", datasets.get("dev"), labels),
     }
     for split in ("train", "dev"):
         if sources[split] is None:
@@ -168,10 +159,10 @@ def _sources_of(config: StudentConfig, teacher: Teacher, given: _Given) -> dict[
     return {split: source for split, source in sources.items() if source is not None}
 
 
-def _source_of(config: StudentConfig, split: str, given: Optional[PairDataset], labels: Optional[Labels]):
-    """Return what is given, else the file of the flags; None where there is neither."""
+def _source_of(config: StudentConfig, split: str, dataset: Optional[PairDataset], labels: Optional[Labels]):
+    """Return the source of ``dataset``, else of the file of the flags; None where there is neither."""
     columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules.of(config)
-    name = getattr(config, f"{split}_file", "") if given is None else given
+    name = getattr(config, f"{split}_file", "") if dataset is None else dataset
     if not isinstance(name, (str, Path)):
         return GivenPairs(ARGUMENTS[split], name, labels, columns, rules)
     part = "dev" if split == "dev" else "train"

@@ -405,31 +405,31 @@ class DistillLoss(PairLoss):
             self._batch = batch
             return super().__call__(forward, batch, to_device)
 
-    def losses_of_rows(self, logits_BC, asked: Batch, to_device: ToDevice) -> RowLosses:
-        """Return the losses of the rows of ``asked``, whose logits float32 [B, C] are given."""
-        assert asked.labels is not None  # training reads them
-        taught_BC = self._taught(asked, to_device)
+    def losses_of_rows(self, logits_BC, batch: Batch, to_device: ToDevice) -> RowLosses:
+        """Return the losses of the rows of ``batch``, whose logits float32 [B, C] are given."""
+        assert batch.labels is not None  # training reads them
+        taught_BC = self._taught(batch, to_device)
         soft_B = soft_losses(logits_BC, taught_BC, self.config.temperature)
-        has_label_B = asked.labels != UNLABELLED
+        has_label_B = batch.labels != UNLABELLED
         share_B = paddle.to_tensor(np.where(has_label_B, self.config.soft_weight, 1).astype(np.float32))
-        known_B = paddle.to_tensor(np.where(has_label_B, asked.labels, 0))
+        known_B = paddle.to_tensor(np.where(has_label_B, batch.labels, 0))
         hard_B = F.cross_entropy(logits_BC, known_B, reduction="none")
         losses_B = (1 - share_B) * hard_B + share_B * soft_B
         answers_B = paddle.where(paddle.to_tensor(has_label_B), known_B, taught_BC.argmax(axis=1))
         if self.distance is None:
             return RowLosses(losses_B, answers_B, (soft_B,))
-        is_token_BS1 = paddle.to_tensor((asked.input_ids != self.teacher.model.pad_id)[:, :, None])
+        is_token_BS1 = paddle.to_tensor((batch.input_ids != self.teacher.model.pad_id)[:, :, None])
         apart_B = self.distance.rows(is_token_BS1.astype("float32"))
         return RowLosses(losses_B + self.config.hidden_weight * apart_B, answers_B, (soft_B, apart_B))
 
-    def _taught(self, asked: Batch, to_device: ToDevice) -> paddle.Tensor:
+    def _taught(self, batch: Batch, to_device: ToDevice) -> paddle.Tensor:
         """Return the logits of the teacher, float32 [B, C], of the pairs as the files have them."""
-        if asked.teacher_logits is not None:
-            return to_device(asked.teacher_logits)
-        batch = self._batch
-        assert batch is not None
-        logits_BC = self.teacher(to_device(batch.input_ids), to_device(batch.token_type_ids))
-        return paddle.concat([logits_BC] * (len(asked.input_ids) // len(batch.input_ids)))
+        if batch.teacher_logits is not None:
+            return to_device(batch.teacher_logits)
+        original = self._batch
+        assert original is not None
+        logits_BC = self.teacher(to_device(original.input_ids), to_device(original.token_type_ids))
+        return paddle.concat([logits_BC] * (len(batch.input_ids) // len(original.input_ids)))
 
     def weights_of_rows(self, labels_B: np.ndarray) -> np.ndarray:
         """Return what each row counts, float32 [B]: one without label 1."""

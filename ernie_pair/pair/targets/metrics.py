@@ -471,9 +471,9 @@ OF_TARGET = {
 }
 
 
-def chosen_metric(asked: str, target: str) -> str:
+def chosen_metric(metric: str, target: str) -> str:
     """Return the metric that chooses the best model, of which auto is that of ``target``."""
-    return OF_TARGET[target].best if asked == AUTO else asked
+    return OF_TARGET[target].best if metric == AUTO else metric
 
 
 def refuse_other_metric(metric: str, target: str) -> None:

@@ -253,29 +253,29 @@ ARGUMENTS = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}
 
 def open_source(
     split: str,
-    given: Optional[PairDataset],
+    dataset: Optional[PairDataset],
     config: PairConfig,
     labels: Optional[Labels],
     form: Callable[[], TokenForm],
 ) -> AnySource:
-    """Return ``given`` as the source of the pairs of ``split``: train, dev or test.
+    """Return ``dataset`` as the source of the pairs of ``split``: train, dev or test.
 
     ``labels``: those that each row must have one of; None: labels are not read. ``form``: called for what
     rows of token ids must be. Raises InputError when nothing is given, or ids whose texts are needed.
     """
     flag = ARGUMENTS[split]
-    if given is None:
+    if dataset is None:
         raise InputError(f"there is no {flag}; give it to PairTrainer")
     columns = Columns(config.text_a, config.text_b, config.label, config.query)
     rules = RowRules.of(config)
-    if isinstance(given, (str, Path)):
-        return PairSource(f"{split}_file", str(given), split, labels, columns, rules)
-    first, dataset = split_first(given, flag)
+    if isinstance(dataset, (str, Path)):
+        return PairSource(f"{split}_file", str(dataset), split, labels, columns, rules)
+    first, rows = split_first(dataset, flag)
     if not any(map(is_token_row, first)):
-        return GivenPairs(flag, dataset, labels, columns, rules)
+        return GivenPairs(flag, rows, labels, columns, rules)
     if labels is not None and labels.target == RANKING:
         raise InputError(f"ranking tells queries by their texts, and {flag} holds token ids; give texts")
-    return TokenizedPairs(flag, dataset, labels, columns, rules, form())
+    return TokenizedPairs(flag, rows, labels, columns, rules, form())
 
 
 def split_first(dataset: Any, flag: str = "dataset") -> tuple[Any, Any]:

@@ -172,8 +172,8 @@ def _open_layer(
     settings_of_layer = plain_settings(layer, tokenizer.vocab_size, tokenizer.pad_id)
     spec = replace(parse_spec(settings_of_layer), tokenizer=settings)
     width = width_of(layer, spec, vocab_file, config.max_seq_len)
-    is_told = source is not None and source.spec.num_labels == width
-    known = source.spec.labels if source is not None and is_told else Labels.numbered(max(width, 2))
+    is_known = source is not None and source.spec.num_labels == width
+    known = source.spec.labels if source is not None and is_known else Labels.numbered(max(width, 2))
     plain = PlainModel(layer, _with_labels(spec, known, config, width, name))
     refuse_unfit_flags(config, plain.spec.labels)
     choose_path(plain, config, config.device)  # refused before any data are read

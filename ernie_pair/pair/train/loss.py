@@ -74,16 +74,16 @@ class PairLoss:
         ``forward`` takes input ids and token types int64 [B, S] and returns logits [B, C]; where pairs pass
         twice it gets 2B rows. ``to_device`` makes tensors of arrays.
         """
-        asked = self._doubled(batch) if self.passes_twice else batch
-        logits_BC = wide_logits(forward(to_device(asked.input_ids), to_device(asked.token_type_ids)))
+        doubled = self._doubled(batch) if self.passes_twice else batch
+        logits_BC = wide_logits(forward(to_device(doubled.input_ids), to_device(doubled.token_type_ids)))
         divergence = None
         if self.has_divergence:
             divergence = self._mean(_divergences(*logits_BC.chunk(2)), _known(batch.labels))
         if self.symmetric == "average":
             first_BC, second_BC = logits_BC.chunk(2)
-            logits_BC, asked = (first_BC + second_BC) / 2, batch
-        labels_B = _known(asked.labels)
-        rows = self.losses_of_rows(logits_BC, asked, to_device)
+            logits_BC, doubled = (first_BC + second_BC) / 2, batch
+        labels_B = _known(doubled.labels)
+        rows = self.losses_of_rows(logits_BC, doubled, to_device)
         loss = self._mean(rows.losses, labels_B)
         if divergence is not None:
             loss = loss + self.divergence_alpha * divergence
@@ -94,9 +94,9 @@ class PairLoss:
             numbers = paddle.stack([loss.detach(), apart, right, *parts])
         return LossParts(loss, numbers, len(labels_B))
 
-    def losses_of_rows(self, logits_BC, asked: Batch, to_device: ToDevice) -> RowLosses:
-        """Return the losses of the rows of ``asked``, whose logits float32 [B, C] are given."""
-        answers_B = to_device(_known(asked.labels))
+    def losses_of_rows(self, logits_BC, batch: Batch, to_device: ToDevice) -> RowLosses:
+        """Return the losses of the rows of ``batch``, whose logits float32 [B, C] are given."""
+        answers_B = to_device(_known(batch.labels))
         # Paddle's own mean asks the device whether any label is to be ignored.
         return RowLosses(F.cross_entropy(logits_BC, answers_B, reduction="none"), answers_B)
 

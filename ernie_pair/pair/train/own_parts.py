@@ -236,19 +236,19 @@ def own_loss_of(trainer) -> Optional[SuppliedLoss]:
 
 def _with_flags(trainer, compute: ComputeLoss, name: str) -> ComputeLoss:
     """Return ``compute``, which raises InputError if it leaves out flags of the loss that are set."""
-    asked = [flag for flag, nothing in OF_THE_LOSS.items() if getattr(trainer.config, flag) != nothing]
+    flags = [flag for flag, nothing in OF_THE_LOSS.items() if getattr(trainer.config, flag) != nothing]
 
     def compute_with_flags(model: Any, inputs: Inputs) -> tuple[Any, Any]:
-        trainer.has_asked_flags = False
+        trainer.has_used_flags = False
         found = compute(model, inputs)
-        if not trainer.has_asked_flags:
+        if not trainer.has_used_flags:
             raise InputError(
-                f"--{asked[0]} {getattr(trainer.config, asked[0])} is of the loss of the flags, which {name} "
+                f"--{flags[0]} {getattr(trainer.config, flags[0])} is of the loss of the flags, which {name} "
                 "does not call; call super().compute_loss, or leave it out"
             )
         return found
 
-    return compute_with_flags if asked else compute
+    return compute_with_flags if flags else compute
 
 
 def refuse_ignored_flags(trainer) -> None:

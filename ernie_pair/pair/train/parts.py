@@ -464,8 +464,8 @@ def with_batches(
 
 def _batches_from(loader: Any, first_epoch: int, skipped: int, spec: ModelSpec) -> Iterator[Batch]:
     for epoch in count(first_epoch):
-        for told in (loader, getattr(loader, "batch_sampler", None)):
-            set_epoch = getattr(told, "set_epoch", None)
+        for each in (loader, getattr(loader, "batch_sampler", None)):
+            set_epoch = getattr(each, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
         is_empty = True

@@ -177,9 +177,9 @@ class PairJob(TaskJob):
             refuse_unknown(self.config.best_metric, metrics)
             return metrics
         rows = self.splits[split]
-        asked = rows if rows.orders is None else rows.orders
+        passed = rows if rows.orders is None else rows.orders
         with self.precision.casting():
-            logits = logits_of(self.model, asked, self.config.batch_size, self.process_group, self.on_batch)
+            logits = logits_of(self.model, passed, self.config.batch_size, self.process_group, self.on_batch)
         logits = logits if rows.orders is None else mean_of_orders(logits)
         self.evaluated = Evaluated(logits, rows.known_labels, rows.groups)
         if self.model.spec.labels.has_classes:
@@ -228,11 +228,11 @@ def compile_forward(config: PairConfig, model: PairClassifier, num_processes: in
 
     ``model`` itself computes on as before. Raises InputError if --to_static true asks for what cannot be.
     """
-    is_asked_for = config.to_static is True
-    if not is_asked_for and (config.to_static is False or config.device == "cpu"):
+    is_wanted = config.to_static is True
+    if not is_wanted and (config.to_static is False or config.device == "cpu"):
         return None
     reason = why_not_compiled(config, model, num_processes)
-    if reason and is_asked_for:
+    if reason and is_wanted:
         raise InputError(f"--to_static true: {reason}; leave it out")
     if reason:
         return None

@@ -176,7 +176,7 @@ class PairTrainer:
         )
         self.overridden = overridden(self, PairTrainer)
         self.compute_loss_func, (self.optimizer, self.lr_scheduler) = compute_loss_func, optimizers
-        self._optimizers, self.has_asked_flags = tuple(optimizers), False
+        self._optimizers, self.has_used_flags = tuple(optimizers), False
         self._flags_loss: Optional[PairLoss] = None  # that of the run, for `compute_loss`
         self._run_data: Optional[PairData] = None  # of a run that is being opened
         self.callbacks, self.compute_metrics = list(map(checked_callback, callbacks)), compute_metrics
@@ -200,7 +200,7 @@ class PairTrainer:
         refuse_ignored_flags(self)
         scheduler = self.lr_scheduler or (None if self.optimizer is None else scheduler_in(self.optimizer))
         self._first_rates = scheduler, {} if scheduler is None else dict(scheduler.state_dict())
-        self._tell("on_init_end")
+        self._call_callbacks("on_init_end")
 
     @property
     def model(self) -> Union[PairClassifier, PlainModel]:
@@ -335,7 +335,7 @@ class PairTrainer:
         """
         if self._flags_loss is None:
             self._flags_loss = loss_of(self.model.spec.labels, self.config, None)
-        self.has_asked_flags = True
+        self.has_used_flags = True
         loss, logits = loss_of_flags(self._flags_loss, model, inputs)
         return (loss, logits) if return_outputs else loss
 
@@ -416,7 +416,7 @@ class PairTrainer:
             scores = scores_of(logits, labels.label_range)
             no_classes, no_shares = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
             found = Predictions(logits, label_ids, metrics, no_classes, [], no_shares, scores)
-        self._tell("on_predict", metrics=dict(metrics))
+        self._call_callbacks("on_predict", metrics=dict(metrics))
         return found.with_bad_rows(bad)
 
     def _calibration(self) -> Calibration:
@@ -479,9 +479,9 @@ class PairTrainer:
         silent = PairCallback.on_prediction_step
         if not self.world.is_first or all(type(c).on_prediction_step is silent for c in self.callbacks):
             return None
-        return lambda rows: self._tell("on_prediction_step")
+        return lambda rows: self._call_callbacks("on_prediction_step")
 
-    def _tell(self, event: str, **kwargs: Any) -> None:
+    def _call_callbacks(self, event: str, **kwargs: Any) -> None:
         """Call a method of the callbacks outside a run, on rank 0."""
         if self.world.is_first:
             for callback in self.callbacks:

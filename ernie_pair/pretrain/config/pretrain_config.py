@@ -140,9 +140,9 @@ class SampleFlags(MaskingFlags):
     def __post_init__(self):
         super().__post_init__()
         for name in OF_DRAWN_WORDS:
-            asked = getattr(self, name)
-            if self.ngram_lexicon and asked != getattr(MaskingFlags, name):
-                shown = str(asked).lower() if isinstance(asked, bool) else asked
+            value = getattr(self, name)
+            if self.ngram_lexicon and value != getattr(MaskingFlags, name):
+                shown = str(value).lower() if isinstance(value, bool) else value
                 raise InputError(
                     f"--ngram_lexicon determines what is masked together, and --{name} {shown} contradicts "
                     "it; leave one of them out"

@@ -318,14 +318,16 @@ def _refuse_unfit(source: ModelSource, output_dir: Path) -> None:
     refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
 
 
-def find_static_weights(given: Path) -> Path:
-    """Return the weights that ``given`` names: a file, or a folder with one file per variable.
+def find_static_weights(location: Path) -> Path:
+    """Return the weights that ``location`` names: a file, or a folder with one file per variable.
 
-    ``given`` is PREFIX of PREFIX.safetensors of this package, or of the recipe's PREFIX.pdparams or folder
+    ``location`` is PREFIX of PREFIX.safetensors of this package, or of the recipe's PREFIX.pdparams or folder
     PREFIX with one file per variable. The file itself may be given too. Raises InputError when there is none,
     CheckpointError when it is in a damaged checkpoint.
     """
-    place = given.resolve() if given.name in ("", "..") else given  # . and .. end in no name of a folder
+    place = (
+        location.resolve() if location.name in ("", "..") else location
+    )  # . and .. end in no name of a folder
     prefixes = (place, place / "static_vars") if place.is_dir() else (place,)
     files = [Path(f"{prefix}{suffix}") for prefix in prefixes for suffix in SUFFIXES]
     for path in (*files, *prefixes):
@@ -336,7 +338,7 @@ def find_static_weights(given: Path) -> Path:
                 Checkpoint(path.parent).verify()
             return path
     raise InputError(
-        f"--static_model_path {given}: neither {place.name}.safetensors nor {place.name}.pdparams is in "
+        f"--static_model_path {location}: neither {place.name}.safetensors nor {place.name}.pdparams is in "
         f"{place.parent}, and it is not a folder of parameters; give for example OUT/model_last/static_vars"
     )
 

@@ -233,7 +233,7 @@ def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
         seed=config.seed,
         **config.map_settings(config.max_seq_len),
     )
-    _tell_repetition(config, corpus, documents, rows)
+    _warn_of_repetition(config, corpus, documents, rows)
     rule = masking_rule(tokenizer, **config.rule_settings())
     masking_fn = load_masking_fn(config.masking_fn)
     dataset = ErnieDataset(
@@ -242,7 +242,9 @@ def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
     return dataset, tokenizer.pad_id
 
 
-def _tell_repetition(config: EvaluateMlmConfig, corpus: Corpus, documents: range, rows: np.ndarray) -> None:
+def _warn_of_repetition(
+    config: EvaluateMlmConfig, corpus: Corpus, documents: range, rows: np.ndarray
+) -> None:
     """Warn if the same text is in several samples; a pass over the documents has each sentence once."""
     there = int(corpus.docs[documents.stop] - corpus.docs[documents.start])
     taken = int((rows[:, 1] - rows[:, 0]).sum())

@@ -88,7 +88,7 @@ class PretrainProgram:
     narrow: Optional[Callable] = None  # O2: (place, scope=scope) -> casts the weights to half precision
     file_rows: Optional[int] = None  # of the embedding: the rows after them start at 0; None: random
     scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
-    _held: dict[int, HeldProgram] = field(default_factory=dict)
+    _runners: dict[int, HeldProgram] = field(default_factory=dict)
     _merged: int = 0  # micro-batches per step; 0: as many as it was built for
 
     @cached_property
@@ -126,10 +126,10 @@ class PretrainProgram:
 
     def run(self, program: paddle.static.Program, feed: dict[str, Any]) -> None:
         """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU asynchronously."""
-        held = self._held.get(id(program))
-        if held is None:
-            held = self._held[id(program)] = HeldProgram(self.executor, program, self.scope)
-        held.run(feed)
+        runner = self._runners.get(id(program))
+        if runner is None:
+            runner = self._runners[id(program)] = HeldProgram(self.executor, program, self.scope)
+        runner.run(feed)
 
     def merge(self, passes: int) -> None:
         """Set the micro-batches per step from now on, at most as many as it was built for.
@@ -353,7 +353,7 @@ def _minimize(config: PretrainConfig, forward: _Forward, fused: FusedOps) -> Cal
     loss = forward.sums.masked_loss * forward.weights[0]
     if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
         loss = loss + forward.sums.sop_loss * forward.weights[1]
-    schedule = _GivenRate()
+    schedule = _SetRate()
     optimizer = build_optimizer(config, forward.model, schedule)
     strategy = distributed_strategy(config, forward.outputs.layers, fused)
     decorates = fleet_decorates(precision_of(config), for_gpu=config.device == "gpu")
@@ -365,16 +365,16 @@ def _minimize(config: PretrainConfig, forward: _Forward, fused: FusedOps) -> Cal
     return schedule.set
 
 
-class _GivenRate(paddle.optimizer.lr.LRScheduler):
+class _SetRate(paddle.optimizer.lr.LRScheduler):
     """A learning rate that is set from outside: elsewhere it is a pure function of the step."""
 
     def __init__(self):
-        self.given = 0.0
+        self.rate = 0.0
         super().__init__(learning_rate=0.0)
 
     def set(self, rate: float) -> None:
-        self.given = rate
+        self.rate = rate
         self.step()
 
     def get_lr(self) -> float:
-        return self.given
+        return self.rate
