@@ -102,7 +102,6 @@ class Loader:
 
 @contextlib.contextmanager
 def _refuse_dead_worker() -> Iterator[None]:
-    """Raise LostProcessError for a worker that has died."""
     try:
         yield
     except BrokenProcessPool:
@@ -195,7 +194,6 @@ class PretrainData:
 
     @property
     def _trained_on(self) -> list:
-        """Return the training samples of each phase."""
         return [self.datasets["train"], *self.later]
 
     def updates(self, consumed_samples: int) -> Iterator[list[MicroBatch]]:

@@ -90,7 +90,6 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
 def _train(
     config: PretrainConfig, world: World, source: ModelSource, data: PretrainData, stop: StopSignals
 ) -> None:
-    """Build the job and train; the loader processes have been forked, so a GPU may be opened."""
     open_device()
     local = world if config.share_folder else local_world()
     with all_start(world):

@@ -318,7 +318,6 @@ class PretrainJob:
         return means
 
     def _count(self, batch: MicroBatch) -> np.ndarray:
-        """Count labels, tokens, tokens including padding, and operations: float64 [L + 3]."""
         ids, masked = batch["input_ids"], len(batch["masked_positions"])
         batch_size, length = ids.shape
         forward = count_pretraining(self.size, batch_size, length, masked, self.vocab_size + self._num_ngrams)
@@ -404,7 +403,6 @@ class PretrainJob:
         return values
 
     def _slot_names(self) -> dict[str, str]:
-        """Return {variable: name in the file}: the slots of a parameter are under its structured name."""
         owners = _first_names(self.program.parameters)
         return {
             variable: f"{owners[parameter]}/{variable[len(parameter) + 1 :]}"

@@ -79,7 +79,6 @@ class BestModel:
             )
 
     def _publish(self, value: float) -> None:
-        """Write the model, point the link to it, and remove those that ``keep`` leaves no room for."""
         clear_leftovers(self.output_dir, lambda name: name.startswith(PREFIX))
         about = {"metric": self.metric, "value": value, "lower_is_better": self.lower_is_better}
         named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"

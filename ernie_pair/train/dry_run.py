@@ -51,7 +51,6 @@ def look_at_run(
 
 
 def _refuse_no_folder(output_dir: Path) -> None:
-    """Raise OSError if ``output_dir`` cannot be made."""
     there = _existing(output_dir)
     if not there.is_dir():
         raise NotADirectoryError(20, os.strerror(20), str(there))
@@ -60,7 +59,6 @@ def _refuse_no_folder(output_dir: Path) -> None:
 
 
 def _existing(folder: Path) -> Path:
-    """Return ``folder``, or the folder above it that is there."""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
 
 
@@ -198,7 +196,6 @@ def _counts_of(settings: Any, state: TrainState) -> dict[str, Any]:
 
 
 def _due_in(schedule: Any, done: int) -> dict[str, int]:
-    """Return how often something is due after the steps that are done."""
     steps = range(done + 1, schedule.max_steps + 1)
     if len(steps) > MOST_COUNTED:
         return {}

@@ -69,7 +69,6 @@ def train(
 
 
 def _ask_hooks(state: TrainState, schedule: Schedule, hooks: Hooks) -> None:
-    """Set the actions after this step, and let the hooks change them."""
     hooks.control.begin_step(state.step, schedule)
     hooks.on_step_end(state)
     if schedule.ends_an_epoch(state.step):
@@ -107,7 +106,6 @@ def _end_step(job: Job, state: TrainState, readings: Readings, schedule: Schedul
 def _until_done(
     micro_batches_of_steps: Iterable[list], state: TrainState, schedule: Schedule, hooks: Hooks
 ) -> Iterable[list]:
-    """Yield the micro-batches of one step after another, until the run ends."""
     if state.step >= schedule.max_steps or hooks.should_stop(state):
         return
     for micro_batches in micro_batches_of_steps:
@@ -119,7 +117,6 @@ def _until_done(
 def _run_due(
     job: Job, state: TrainState, schedule: Schedule, log, hooks: Hooks, should_evaluate: bool
 ) -> None:
-    """Evaluate and export if that is due at this step."""
     if should_evaluate:
         _evaluate(job, state, schedule, log, hooks)
     if schedule.exports_at(state.step):

@@ -155,7 +155,6 @@ def _owner_of(name: str, prefixes: Iterable[str]) -> str:
 
 
 def _named_slots(model, state: Parameters) -> Iterator[tuple[str, paddle.Tensor]]:
-    """Yield (structured name.slot, tensor) of a state of any optimizer, which Paddle names by parameter."""
     prefixes = {f"{p.name}_": f"{name}." for name, p in trained_parameters(model).items()}
     for name, tensor in state.items():
         prefix = _owner_of(name, prefixes)

@@ -176,7 +176,6 @@ def _begin_from(
 def _train(
     job: ResumableJob, data: Data, settings: RunSettings, hooks: Hooks, checkpoints: Checkpoints
 ) -> TrainState:
-    """Train in an output folder that is locked and watched."""
     flags, schedule, topology, world = settings.flags, settings.schedule, settings.topology, settings.world
     newest = checkpoints.resume(settings.fingerprint, topology, settings.allowed, settings.rules)
     state = _begin_from(newest, job, settings, hooks.lines)

@@ -336,7 +336,6 @@ class RunLog:
             self.is_writable = False
 
     def _speeds(self) -> dict[str, float]:
-        """Return speeds, the share of time spent waiting for data, and the peak memory of this process."""
         seconds = max(self.seconds, 1e-9)
         speeds, waited = self.work.speeds(seconds, self.product_rate), self.waited / seconds
         self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
@@ -444,7 +443,6 @@ def _comes_again(event: dict, resumed: TrainState) -> bool:
 
 
 def _event_of(line: bytes) -> Optional[dict]:
-    """Return the event in a line of metrics.jsonl; None if the line is not an event."""
     try:
         event = parse_json_object(line)
     except JsonError:

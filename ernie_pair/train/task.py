@@ -179,8 +179,6 @@ def rules_of_task(config_class: type):
 
 
 class _JobOfTask(TaskJob):
-    """The steps of a task that says only its loss and its evaluation."""
-
     def __init__(self, task: Task, total_steps: int, process_group: Any):
         super().__init__(
             task.config,

@@ -100,7 +100,6 @@ def _places_of(texts: Iterable[str], places: dict[str, int]) -> np.ndarray:
 
 
 def _negatives_in(texts: TrainingTexts, rows: list[tuple[np.ndarray, np.ndarray]]) -> dict[int, np.ndarray]:
-    """Return the hard negatives of each anchor among ``rows`` of (texts, other texts)."""
     left, right = (np.concatenate(side) for side in zip(*rows))
     is_of_use = np.isin(left, texts.anchors)
     left, right = left[is_of_use], right[is_of_use]

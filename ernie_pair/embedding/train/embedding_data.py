@@ -118,7 +118,6 @@ def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> list[str]:
 
 
 def _open_texts(config: EmbeddingConfig, datasets: EmbeddingDatasets, world: World):
-    """Return the training texts and {flag: SHA-256} of what they come from."""
     name = _name_of(datasets.train)
     if config.objective == "simcse":
         if _is_there(datasets.negatives):

@@ -104,7 +104,6 @@ class EmbeddingJob(TaskJob):
         return {"loss": sums[0], "accuracy": sums[1] / step.whole}
 
     def _run(self, batches: list[ContrastiveBatch], number: int) -> paddle.Tensor:
-        """Run forward and backward over the micro-batches, and return loss and right anchors, [2]."""
         if len(batches) == 1:
             (batch,) = batches
             with self.parallel.passing(True):
@@ -282,7 +281,6 @@ class EmbeddingTask(Task):
 
 
 def _settings_of(config: EmbeddingConfig, source: ModelSource, folder: Path) -> EmbeddingSettings:
-    """Return the settings of the trained model: its vectors have length 1, and are compared by cosines."""
     retrieval = "" if config.pooling == AUTO else own_pooling(config.pooling)
     is_plain = settings_of_folder(folder, source.spec) is None
     usual = USUAL_LENGTH if is_plain else 0

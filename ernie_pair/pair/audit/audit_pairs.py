@@ -237,7 +237,6 @@ def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
 
 
 def _results(config: AuditPairsConfig) -> Results:
-    """Return the result files: audit and picture, and the cleaned training file where it is asked for."""
     names = [JSON_FILE, PICTURE_FILE]
     if config.drop_leaks != "none":
         names.append(Path(config.train_file).name)

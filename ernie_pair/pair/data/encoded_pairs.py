@@ -111,7 +111,6 @@ class UserCollator:
 
 
 def _arrays_of(returned: Any) -> dict[str, np.ndarray]:
-    """Return what a collator returned as arrays, whole numbers as int64."""
     if not isinstance(returned, Mapping) or "input_ids" not in returned:
         kind = type(returned).__name__
         raise _refused(f"{kind} without input_ids", "a dictionary of arrays with input_ids")

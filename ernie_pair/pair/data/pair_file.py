@@ -111,7 +111,6 @@ def _cells_of_json(path: Path, columns: Columns, rules: RowRules) -> Iterator[Ce
 
 
 def _refuse_half_text(where: str, key: str, found: dict) -> None:
-    """Raise InputError when a text is missing, not a string, or cannot be written as UTF-8."""
     text = found.get(key)
     if not isinstance(text, str):
         keys = ", ".join(found) or "-"

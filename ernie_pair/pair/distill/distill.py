@@ -140,7 +140,6 @@ class DistillTask(PairTask):
 
 
 def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> dict[str, PairSource]:
-    """Return what is read, in this order. Raises InputError for what is not given, or cannot be."""
     labels = teacher.source.spec.labels
     optional = replace(labels, are_optional=True)
     if config.streaming and datasets.get("unlabelled") is not None:
@@ -160,7 +159,6 @@ def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> 
 
 
 def _source_of(config: StudentConfig, split: str, dataset: Optional[PairDataset], labels: Optional[Labels]):
-    """Return the source of ``dataset``, else of the file of the flags; None where there is neither."""
     columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules.of(config)
     name = getattr(config, f"{split}_file", "") if dataset is None else dataset
     if not isinstance(name, (str, Path)):
@@ -170,7 +168,6 @@ def _source_of(config: StudentConfig, split: str, dataset: Optional[PairDataset]
 
 
 def _keep_logits(config: StudentConfig, data: PairData, teacher: Teacher, group) -> None:
-    """Give the training rows the logits of the teacher, asked once or found in the cache."""
     if data.train is None:
         raise InputError("--teacher_logits cached needs all rows at once; leave --streaming out")
     if config.dry_run:

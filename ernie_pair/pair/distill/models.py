@@ -275,7 +275,6 @@ def sha256_of_rows(rows: EncodedPairs) -> str:
 
 
 def _parts_of(rows: EncodedPairs) -> Sequence[EncodedPairs]:
-    """Return ``rows`` in parts of up to PART, without labels."""
     parts = []
     for first in range(0, len(rows), PART):
         last = min(first + PART, len(rows))
@@ -327,7 +326,6 @@ def student_spec(config: StudentConfig, base: ModelSpec, is_pretrained: bool) ->
 
 
 def _base_of(config: StudentConfig, teacher: Teacher) -> ModelSource:
-    """Return the source of what the student is made of, with the classes of the teacher."""
     if not config.model_name_or_path:
         return teacher.source
     base = open_model(

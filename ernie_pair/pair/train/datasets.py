@@ -198,7 +198,6 @@ def _refuse_labels(
     sources: list[PairSource],
     found: Sequence[Union[Pairs, EncodedPairs]],
 ) -> None:
-    """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
     metric, train, dev = config.best_metric, found[0], found[-1]
     refuse_unmeasurable(metric, dev.known_labels, labels, sources[-1].name, dev.groups)
     if len(sources) > 1:
@@ -214,7 +213,6 @@ def _rejected(config: PairConfig, split: str, world: World) -> Optional[Path]:
 def _describe(
     config: PairConfig, split: str, source: PairSource, rows: EncodedPairs, labels: Labels, world: World
 ) -> None:
-    """Log what the rows of a source are, and write down those that were left out."""
     known = np.zeros(0, np.int64) if rows.labels is None else rows.labels
     if source.labels is not None and source.labels.are_optional:
         known = known[known != UNLABELLED]

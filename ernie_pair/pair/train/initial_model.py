@@ -155,7 +155,6 @@ def open_given_model(
 def _open_layer(
     layer: nn.Layer, config: PairConfig, vocab_file: Path, source: Optional[ModelSource]
 ) -> InitialModel:
-    """Return a start from ``layer``, with the weights of ``source`` if there is one."""
     vocab_file = find_tokenizer(vocab_file) if vocab_file.is_dir() else vocab_file
     name, family = type(layer).__name__, known_family(layer)
     if isinstance(layer, paddle.DataParallel):
@@ -185,7 +184,6 @@ def _open_layer(
 
 
 def _refuse_flags(config: PairConfig, names: Sequence[str], reason: str) -> None:
-    """Raise InputError for the first of the flags ``names`` that asks for something."""
     defaults = {item.name: item.default for item in fields(config)}
     for name in names:
         value = getattr(config, name)
@@ -214,7 +212,6 @@ def _with_labels(spec: ModelSpec, known: Labels, config: PairConfig, width: int,
 
 
 def _open_vocabulary(vocab_file: Path) -> tuple[AnyTokenizer, TokenizerSettings]:
-    """Open the tokenizer of a file; a vocab.txt cuts by ERNIE's rule, unless its folder says otherwise."""
     if not vocab_file.is_file():
         raise InputError(f"vocab_file {vocab_file} is no file; give the vocabulary of the model")
     config = find_config(vocab_file.parent)

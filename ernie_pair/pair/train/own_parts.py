@@ -168,7 +168,6 @@ def own_parts_of(trainer) -> OwnParts:
 
 
 def _make_optimizer(trainer, has_scheduler: bool) -> Optimizer:
-    """Return the optimizer of a trainer's own. Raises InputError for one that cannot move its model."""
     optimizer = trainer.optimizer or trainer.create_optimizer() or trainer.optimizer
     # LBFGS computes the loss of a step many times; the rate of LookAhead is that of the one inside.
     is_other = isinstance(optimizer, LBFGS) or hasattr(optimizer, "inner_optimizer")
@@ -195,7 +194,6 @@ def _make_optimizer(trainer, has_scheduler: bool) -> Optimizer:
 
 
 def _make_scheduler(trainer, steps: int, optimizer: Optional[Optimizer]) -> LRScheduler:
-    """Return the scheduler of a trainer's own. Raises InputError for one that gives no rates of steps."""
     scheduler = trainer.lr_scheduler or trainer.create_scheduler(steps, optimizer) or trainer.lr_scheduler
     if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceOnPlateau):
         raise InputError(
@@ -212,8 +210,6 @@ def _make_scheduler(trainer, steps: int, optimizer: Optional[Optimizer]) -> LRSc
 
 
 def _evaluate(trainer) -> dict[str, float]:
-    """Return what ``evaluate`` of a trainer's own measures on the first process."""
-
     def own() -> dict[str, float]:
         where = f"evaluate of {type(trainer).__name__}"
         found = numbers_in(trainer.evaluate(), trainer.config.best_metric, where)

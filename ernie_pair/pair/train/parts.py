@@ -350,7 +350,6 @@ class TrainingParts:
             self._pass.enter_context(self._job.parallel.passing(is_last))
 
     def _refuse_bad_losses(self) -> None:
-        """Raise NumbersError on all processes if a loss since the last look is not finite."""
         job, number = self._job, self.step + 1
         self._unread += self._losses
         if number % (job.config.sync_freq_on(job.config.device) or job.config.logging_freq):

@@ -503,7 +503,6 @@ class PairTask(Task):
 
 
 def _meaning_of(labels: Labels) -> dict[str, str]:
-    """Return what the answers of the model are, in words."""
     if labels.has_classes:
         return {"classes": ", ".join(labels.names)}
     if labels.target == RANKING:

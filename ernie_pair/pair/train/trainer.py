@@ -382,7 +382,6 @@ class PairTrainer:
         return measured(outputs.logits, outputs.labels)
 
     def _with_times(self, metrics: dict[str, float], begin: float, count: int) -> dict[str, float]:
-        """Return ``metrics`` and the times of ``count`` rows since ``begin``, those of the first rank."""
         seconds = np.array([time.monotonic() - begin if self.world.is_first else 0.0])
         return with_times(metrics, float(join_process_group(self.world).all_reduce_now(seconds)[0]), count)
 
@@ -420,7 +419,6 @@ class PairTrainer:
         return found.with_bad_rows(bad)
 
     def _calibration(self) -> Calibration:
-        """Return what was saved beside the weights that the model has."""
         if self._folder is None:
             return Calibration(symmetric=self.config.scored_as)
         return read_calibration(self._folder, self.model.num_classes)
@@ -482,7 +480,6 @@ class PairTrainer:
         return lambda rows: self._call_callbacks("on_prediction_step")
 
     def _call_callbacks(self, event: str, **kwargs: Any) -> None:
-        """Call a method of the callbacks outside a run, on rank 0."""
         if self.world.is_first:
             for callback in self.callbacks:
                 control = TrainerControl()
@@ -503,7 +500,6 @@ class PairTrainer:
         return run.result(state, metrics)
 
     def _pairs_of(self, split: str, given: Optional[PairDataset], labelled: bool = True):
-        """Return a source of pairs; see `open_source`."""
         labels = self._start.source.spec.labels if labelled else None
         return open_source(split, given, self.config, labels, self._token_form)
 
@@ -562,7 +558,6 @@ class PairTrainer:
 
 
 def _refuse_wrong_types(model, config, optimizers, **functions) -> None:
-    """Raise InputError that names the argument of PairTrainer whose type is wrong."""
     is_pair = isinstance(optimizers, (tuple, list)) and len(optimizers) == 2
     kinds = (Optimizer, type(None)), (LRScheduler, type(None))
     if not isinstance(model, (str, Path, nn.Layer)):

@@ -376,7 +376,6 @@ def _record(
     differences: dict[str, dict[str, float]],
     results: Results,
 ) -> None:
-    """Write conversion.json: what was made of what, and how far both models are apart."""
     record = results.about_folder(draft)
     content = {
         "format": CONVERSION_FORMAT,

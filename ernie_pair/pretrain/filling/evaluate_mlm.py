@@ -116,7 +116,6 @@ def _sums_of(model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _interval(sums: np.ndarray, documents: np.ndarray, resamples: int) -> list[float]:
-    """Return the 2.5th and 97.5th percentiles of the mean token loss over resampled documents."""
     _, of_document = np.unique(documents, return_inverse=True)
     losses, tokens = (np.bincount(of_document, sums[:, column]) for column in (0, 2))
     rng = np.random.default_rng(SEED)

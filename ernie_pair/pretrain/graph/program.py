@@ -114,7 +114,6 @@ class PretrainProgram:
         )  # after the casts of O2, which do not know them
 
     def _clear_rows_from(self, first: int) -> None:
-        """Set the rows of the embedding from ``first`` on to 0, as in a resumed run."""
         names = {p.name for name, p in self.parameters.items() if name.endswith(EMBEDDING)}
         copies = [
             c for name in names for c in self.owned_variables(self.slots.get(name, [])) if MASTER_MARK in c
@@ -247,8 +246,6 @@ LOSS_WEIGHTS, DIVIDED_WEIGHTS = "loss_weights", "loss_weights.divided"
 
 
 class _Forward(NamedTuple):
-    """What the forward pass of a program is made of."""
-
     model: paddle.nn.Layer
     inputs: GraphInputs
     weights: paddle.static.Variable  # of the two losses, float32 [2]
@@ -320,7 +317,6 @@ def build_program(
 
 
 def _fuse_attentions(main: paddle.static.Program, forward: _Forward, fused: FusedOps) -> None:
-    """Fuse the attentions of ``main``. Raises InputError if not all of them are recognized."""
     num_layers, is_flash = len(forward.outputs.layers), fused.attention == FLASH
     num_fused = fuse_attention(main, forward.inputs.seed) if is_flash else fuse_softmax(main)
     if num_fused != num_layers:
@@ -349,7 +345,6 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) ->
 
 
 def _minimize(config: PretrainConfig, forward: _Forward, fused: FusedOps) -> Callable[[float], None]:
-    """Add the loss, the backward pass and the optimizer; return the function that sets the learning rate."""
     loss = forward.sums.masked_loss * forward.weights[0]
     if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
         loss = loss + forward.sums.sop_loss * forward.weights[1]

@@ -168,7 +168,6 @@ def fuse_updates(main: paddle.static.Program) -> None:
 
 
 def _settings_of(update) -> tuple:
-    """Return the settings of which the one op has a single value for all parameters."""
     skip = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
     return (*update.input("LearningRate"), *skip, *(update.attr(name) for name in SETTINGS))
 
