@@ -188,15 +188,14 @@ class Callbacks:
         Raises on all ranks what rank 0 raises.
         """
         if event in self.heard:
-            left = gather_results(self.all_reduce, self.world, lambda: self._call(event, control, **kwargs))
+            left = gather_results(
+                self.all_reduce, self.world, lambda: self.call_first(event, control, **kwargs)
+            )
             for name, value in left[0].items():
                 setattr(control, name, value)
 
-    def call_first(self, event: str, **kwargs) -> None:
-        """Call the method ``event`` of every callback on rank 0 alone; ``control`` is not read."""
-        self._call(event, TrainerControl(), **kwargs)
-
-    def _call(self, event: str, control: TrainerControl, **kwargs) -> dict[str, bool]:
+    def call_first(self, event: str, control: TrainerControl, **kwargs) -> dict[str, bool]:
+        """Call the method ``event`` of every callback on rank 0 alone, and return what it leaves switched."""
         changed = replace(control)
         for callback in self.callbacks if self.world.is_first else ():
             answer = getattr(callback, event)(self.args, replace(self.state), changed, **kwargs)

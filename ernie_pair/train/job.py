@@ -138,10 +138,28 @@ class TaskJob(ABC):
         self.scheduler, self._scheduler_steps = scheduler, 0  # taken so far
         self._first_rate = {} if scheduler is None else dict(scheduler.state_dict())
         self._first_epoch = 0 if scheduler is None else scheduler.last_epoch
-        self.rates = None if scheduler else rates_of(config, total_steps)
+        self.rates: Optional[dict[str, Any]] = None  # keyword arguments of ``learning_rate``
+        if not scheduler:
+            self.rates = {
+                "max_lr": config.learning_rate,
+                "min_lr": 0.0,
+                "warmup_steps": config.count_warmup_steps(total_steps),
+                "decay_steps": total_steps + 1,
+                "style": config.lr_scheduler_type,
+            }
         self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
         self.optimizer = open_optimizer(config, model) if optimizer is None else optimizer
-        self.parallel = _parallel(config, model, self.optimizer, process_group)
+        self.parallel: Any  # a DataParallel, or a Zero2
+        shared = model, self.optimizer, process_group
+        if getattr(config, "sharding", "none") == "none":
+            self.parallel = DataParallel(*shared, widens_sums=config.widens_sums)
+        else:
+            self.parallel = Zero2(
+                *shared,
+                offload=config.sharding_offload,
+                weight_decay=config.weight_decay,
+                widens_sums=config.widens_sums,
+            )
         self.operations = operations or StepOperations(config, model)
         self.skipped_updates = 0
         # Whether the numbers of a step decide, on the host, whether the weights move.
@@ -383,27 +401,3 @@ def open_optimizer(config: TrainingFlags, model: EncoderModel) -> paddle.optimiz
     optimizer = new_optimizer(model, config, grad_clip=clip, kind=FusedAdamW)
     optimizer.threads = model.fused_state.threads
     return optimizer
-
-
-def rates_of(config: TrainingFlags, total_steps: int) -> dict[str, Any]:
-    """Return the schedule of a run, as keyword arguments of ``learning_rate``. Raises InputError."""
-    return {
-        "max_lr": config.learning_rate,
-        "min_lr": 0.0,
-        "warmup_steps": config.count_warmup_steps(total_steps),
-        "decay_steps": total_steps + 1,
-        "style": config.lr_scheduler_type,
-    }
-
-
-def _parallel(config: Any, model, optimizer, process_group):
-    if getattr(config, "sharding", "none") == "none":
-        return DataParallel(model, optimizer, process_group, widens_sums=config.widens_sums)
-    return Zero2(
-        model,
-        optimizer,
-        process_group,
-        offload=config.sharding_offload,
-        weight_decay=config.weight_decay,
-        widens_sums=config.widens_sums,
-    )

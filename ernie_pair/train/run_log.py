@@ -375,19 +375,11 @@ class RemainingTime:
         return str(timedelta(seconds=round(seconds)))
 
 
-class _Silent:
+class Silent:
     """What does nothing, whatever it is asked to do."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *arguments, **named: None
-
-
-class NullLog(_Silent):
-    """The log of ranks that print nothing."""
-
-
-class NoCurves(_Silent):
-    """The writer that replaces VisualDL's if that cannot write."""
 
 
 def _open_curves(folder: Path):
@@ -398,12 +390,12 @@ def _open_curves(folder: Path):
         return LogWriter(str(clear_records(folder, RECORDS)))
     except OSError as error:
         logger.warning("%s: %s; this run draws no curves, %s has its numbers", folder, error.strerror, EVENTS)
-        return NoCurves()
+        return Silent()
 
 
 def open_log(output_dir: Path, world: World, **settings):
     """Open the log of this rank: one that writes on the first rank, one that does nothing elsewhere."""
-    return RunLog(output_dir, **settings) if world.is_first else NullLog()
+    return RunLog(output_dir, **settings) if world.is_first else Silent()
 
 
 def read_all_events(path: Path) -> list[dict]:

@@ -26,7 +26,7 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World, launched_world, local_world
 from ernie_pair.train.best_model import BestModel, EarlyStopping
 from ernie_pair.train.callbacks import Callbacks, PairCallback, TrainerState, history_entry
-from ernie_pair.train.hooks import Hooks
+from ernie_pair.train.hooks import Hooks, TrainerControl
 from ernie_pair.train.job import LossParts, TaskJob
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.recompute import freeze, recompute_layers
@@ -298,7 +298,9 @@ class RunHooks(Hooks):
         job, lower = run.job, self.task.lower_is_better
         job.on_event = lambda event: self.call(event, self._last_state)
         if "on_prediction_step" in self.heard:
-            job.on_batch = lambda rows: callbacks.call_first("on_prediction_step", model=job.model)
+            job.on_batch = lambda rows: callbacks.call_first(
+                "on_prediction_step", TrainerControl(), model=job.model
+            )
         self.best = BestModel(
             Path(config.output_dir),
             self._write_best,

@@ -74,11 +74,18 @@ class PairLoss:
         ``forward`` takes input ids and token types int64 [B, S] and returns logits [B, C]; where pairs pass
         twice it gets 2B rows. ``to_device`` makes tensors of arrays.
         """
-        doubled = self._doubled(batch) if self.passes_twice else batch
+        doubled = batch
+        if self.passes_twice:  # the rows once more behind, with their texts exchanged or as they are
+            again = batch if self.symmetric == "none" else exchange_texts(batch)
+            both = (None if a is None or b is None else np.concatenate([a, b]) for a, b in zip(batch, again))
+            doubled = Batch(*both)  # type: ignore[arg-type]  # the ids are no None
         logits_BC = wide_logits(forward(to_device(doubled.input_ids), to_device(doubled.token_type_ids)))
         divergence = None
         if self.has_divergence:
-            divergence = self._mean(_divergences(*logits_BC.chunk(2)), _known(batch.labels))
+            # (KL(p|q) + KL(q|p)) / 2 of each row, where p and q are softmax: sum (p - q) (log p - log q) / 2.
+            log_p, log_q = map(F.log_softmax, logits_BC.chunk(2))
+            divergences_B = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(axis=1) / 2
+            divergence = self._mean(divergences_B, _known(batch.labels))
         if self.symmetric == "average":
             first_BC, second_BC = logits_BC.chunk(2)
             logits_BC, doubled = (first_BC + second_BC) / 2, batch
@@ -99,12 +106,6 @@ class PairLoss:
         answers_B = to_device(_known(batch.labels))
         # Paddle's own mean asks the device whether any label is to be ignored.
         return RowLosses(F.cross_entropy(logits_BC, answers_B, reduction="none"), answers_B)
-
-    def _doubled(self, batch: Batch) -> Batch:
-        """Return the batch of all rows that pass: those of ``batch``, and the same or exchanged behind."""
-        again = batch if self.symmetric == "none" else exchange_texts(batch)
-        both = (None if a is None or b is None else np.concatenate([a, b]) for a, b in zip(batch, again))
-        return Batch(*both)  # type: ignore[arg-type]  # the ids are no None
 
     def weights_of_rows(self, labels_B: np.ndarray) -> np.ndarray:
         """Return what each row counts, float32 [B], where there are class weights."""
@@ -138,15 +139,6 @@ def _sum(weights: np.ndarray) -> float:
 def wide_logits(logits: paddle.Tensor) -> paddle.Tensor:
     """Return the logits in float32, whatever they were computed in."""
     return logits if logits.dtype == paddle.float32 else logits.astype("float32")
-
-
-def _divergences(first_BC: paddle.Tensor, second_BC: paddle.Tensor) -> paddle.Tensor:
-    """Return (KL(p|q) + KL(q|p)) / 2 of every row, float32 [B]; p and q are softmax of the logits [B, C].
-
-    It is sum (p - q) (log p - log q) / 2.
-    """
-    log_p, log_q = F.log_softmax(first_BC), F.log_softmax(second_BC)
-    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(axis=1) / 2
 
 
 LOWEST = -1e4  # the score of a candidate that is not there: it has no share of the softmax

@@ -91,12 +91,6 @@ class Predictions:
         )
 
 
-def with_times(metrics: dict[str, float], seconds: float, count: int) -> dict[str, float]:
-    """Return ``metrics`` and, behind them, the times of ``count`` rows; a metric of such a name stays."""
-    times = zip(TIMES, (round(seconds, 4), round(count / max(seconds, 1e-9), 3)))
-    return {**metrics, **{name: value for name, value in times if name not in metrics}}
-
-
 OF_THE_OPTIMIZER = ("weight_decay", "layer_decay", "grad_clip")
 OF_THE_SCHEDULE = ("learning_rate", "lr_scheduler_type", "warmup_rate", "warmup_steps")
 CALLED = ("compute_loss", "create_optimizer", "create_scheduler", "evaluate", "get_train_dataloader", "log")

@@ -3,6 +3,7 @@
 import inspect
 import math
 from contextlib import ExitStack
+from functools import partial
 from itertools import count, islice
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
@@ -220,7 +221,16 @@ class TrainingParts:
         with input_ids and token_type_ids, int64 [B, S], or a list that begins with them. Under
         `paddle.no_grad` it is no part of a step: one process may call it alone, as in an evaluation.
         """
-        ids, types = (_field(batch, name) for name in ("input_ids", "token_type_ids"))
+        fields: Any = batch
+        if isinstance(batch, (list, tuple)) and not isinstance(batch, Batch):
+            fields = dict(zip(INPUTS, batch))
+        read = fields.get if isinstance(fields, Mapping) else partial(getattr, fields)
+        ids, types = (read(name, None) for name in INPUTS[:2])
+        for name, array in zip(INPUTS, (ids, types)):
+            if array is None:
+                raise InputError(
+                    f"a batch has no {name}; give input_ids and token_type_ids, int64 [rows, tokens]"
+                )
         if paddle.is_grad_enabled():
             self._has_own_loss = True
             self._open_pass(batch)
@@ -385,15 +395,6 @@ class Steps:
         self._next += 1
         self._take(number, batches)
         return number, batches
-
-
-def _field(batch: Union[Batch, Mapping[str, Any], Sequence[Any]], name: str) -> Any:
-    if isinstance(batch, (list, tuple)) and not isinstance(batch, Batch):
-        batch = dict(zip(INPUTS, batch))
-    found: Optional[Any] = batch.get(name) if isinstance(batch, Mapping) else getattr(batch, name, None)
-    if found is None:
-        raise InputError(f"a batch has no {name}; give input_ids and token_type_ids, int64 [rows, tokens]")
-    return found
 
 
 def total_steps(config: PairConfig, num_rows: int, world: World) -> int:

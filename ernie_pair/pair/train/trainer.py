@@ -57,12 +57,12 @@ from ernie_pair.pair.train.initial_model import (
 )
 from ernie_pair.pair.train.loss import PairLoss, loss_of
 from ernie_pair.pair.train.own_parts import (
+    TIMES,
     Predictions,
     overridden,
     own_loss_of,
     own_parts_of,
     refuse_ignored_flags,
-    with_times,
 )
 from ernie_pair.pair.train.parts import TrainBatches, TrainingParts, loss_of_flags, with_batches
 from ernie_pair.pair.train.train_pair import PairTask
@@ -382,8 +382,10 @@ class PairTrainer:
         return measured(outputs.logits, outputs.labels)
 
     def _with_times(self, metrics: dict[str, float], begin: float, count: int) -> dict[str, float]:
-        seconds = np.array([time.monotonic() - begin if self.world.is_first else 0.0])
-        return with_times(metrics, float(join_process_group(self.world).all_reduce_now(seconds)[0]), count)
+        own = np.array([time.monotonic() - begin if self.world.is_first else 0.0])
+        seconds = float(join_process_group(self.world).all_reduce_now(own)[0])
+        times = zip(TIMES, (round(seconds, 4), round(count / max(seconds, 1e-9), 3)))
+        return {**metrics, **{name: value for name, value in times if name not in metrics}}
 
     def predict(
         self, dataset: PairDataset, *, threshold: Optional[float] = None, symmetric: str = "auto"
@@ -499,13 +501,14 @@ class PairTrainer:
             metrics = metrics or self._metrics_of(self._ask(dev, self.config.scored_as))
         return run.result(state, metrics)
 
-    def _pairs_of(self, split: str, given: Optional[PairDataset], labelled: bool = True):
-        labels = self._start.source.spec.labels if labelled else None
-        return open_source(split, given, self.config, labels, self._token_form)
+    def _pairs_of(self, split: str, dataset: Optional[PairDataset], labelled: bool = True):
+        source = self._start.source
+        labels = source.spec.labels if labelled else None
 
-    def _token_form(self) -> TokenForm:
-        token_types = self._start.source.spec.token_types
-        return TokenForm(self.tokenizer.tokenizer, self.config.max_seq_len, token_types)
+        def form() -> TokenForm:
+            return TokenForm(self.tokenizer.tokenizer, self.config.max_seq_len, source.spec.token_types)
+
+        return open_source(split, dataset, self.config, labels, form)
 
     def _ask(self, source, symmetric: str) -> _Outputs:
         """Return what the model says of all pairs, which are read window by window."""

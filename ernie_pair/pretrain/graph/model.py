@@ -67,18 +67,6 @@ class NgramHead(nn.Layer):
         return paddle.matmul(states, self.weight, transpose_y=True) + self.bias
 
 
-def add_ngram_head(model: nn.Layer, num_ngrams: int) -> None:
-    """Add an n-gram head to ``model``, next to its pretraining heads: ``cls.ngrams``, see `ngram_names`."""
-    with paddle.utils.unique_name.guard():
-        config = model.config
-        model.cls.ngrams = NgramHead(num_ngrams, config.hidden_size, config.initializer_range)
-
-
-def union_labels(labels: paddle.Tensor, ngram_labels: paddle.Tensor, num_tokens: int) -> paddle.Tensor:
-    """Return joint labels of tokens and n-grams, int64 [P]: n-gram k is ``num_tokens`` + k; -1 is none."""
-    return paddle.where(ngram_labels >= 0, ngram_labels + num_tokens, labels)
-
-
 TASKS = ("lm", "sop")
 CLASSES = {
     "ernie": (transformers.ErnieConfig, transformers.ErnieForPretraining),
@@ -200,7 +188,9 @@ def build_padded(config: "PretrainedConfig") -> nn.Layer:
         values[vocab_size:] = NEVER_LOGIT
         _start_added_rows(model, vocab_size, values)
     if config.num_ngrams:
-        add_ngram_head(model, config.num_ngrams)
+        with paddle.utils.unique_name.guard():  # next to the other heads of pretraining
+            sizes = config.num_ngrams, model.config.hidden_size, model.config.initializer_range
+            model.cls.ngrams = NgramHead(*sizes)
     return model
 
 
@@ -267,7 +257,9 @@ def sum_losses(outputs: Outputs, feeds: dict[str, paddle.Tensor]) -> LossSums:
         return LossSums(*lm, *sop)
     num_tokens, ngrams = outputs.lm_logits_PV.shape[-1], feeds["ngram_labels"]
     logits = paddle.concat([outputs.lm_logits_PV, outputs.ngram_logits_PK], axis=-1)
-    loss, hits = _losses_and_hits(logits, union_labels(feeds["masked_lm_labels"], ngrams, num_tokens))
+    # Of tokens and n-grams together: n-gram k is num_tokens + k.
+    labels = paddle.where(ngrams >= 0, ngrams + num_tokens, feeds["masked_lm_labels"])
+    loss, hits = _losses_and_hits(logits, labels)
     is_ngram = paddle.cast(ngrams >= 0, "float32")
     of_tokens, of_ngrams = (
         [paddle.sum(paddle.cast(each, "float32") * share) for each in (loss, hits)]

@@ -23,13 +23,6 @@ from ernie_pair.runtime.paddle_patches.static_programs import (
 )
 
 
-def decayed_parameters(model: nn.Layer) -> set[str]:
-    """Return the names of the parameters that decay, and that LAMB adapts: all but biases and norms."""
-    return {
-        p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
-    }
-
-
 def build_optimizer(
     config: PretrainConfig, model: nn.Layer, schedule, parameters: Optional[list] = None
 ) -> paddle.optimizer.Optimizer:
@@ -41,7 +34,9 @@ def build_optimizer(
     |w| / |r + decay x w| with Adam's step r; biases and norms take Adam's step, without decay. Paddle
     couples the two: what does not decay is not adapted.
     """
-    decayed = decayed_parameters(model)
+    decayed = {
+        p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
+    }
     settings: dict[str, Any] = {
         "learning_rate": schedule,
         "parameters": parameters,
