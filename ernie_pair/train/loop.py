@@ -61,18 +61,14 @@ def train(
         seconds = time.monotonic() - started
         hooks.heartbeat.step_done(state.step)
         with hooks.heartbeat.paused():
-            _ask_hooks(state, schedule, hooks)
+            hooks.control.begin_step(state.step, schedule)
+            hooks.on_step_end(state)  # which may change the actions after this step
+            if schedule.ends_an_epoch(state.step):
+                hooks.on_epoch_end(state)
             seconds += _read_for_others(readings, state, schedule, hooks)
             log.tick(seconds, waited, readings.take_work())
             _end_step(job, state, readings, schedule, log, hooks)
         started = time.monotonic()  # the clock covers waiting for data and the step, nothing else
-
-
-def _ask_hooks(state: TrainState, schedule: Schedule, hooks: Hooks) -> None:
-    hooks.control.begin_step(state.step, schedule)
-    hooks.on_step_end(state)
-    if schedule.ends_an_epoch(state.step):
-        hooks.on_epoch_end(state)
 
 
 def _read_for_others(readings: Readings, state: TrainState, schedule: Schedule, hooks: Hooks) -> float:

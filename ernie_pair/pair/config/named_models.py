@@ -18,23 +18,20 @@ def parse_named_models(flag: str, text: str, example: str) -> dict[str, str]:
     that is wrong.
     """
     found: dict[str, str] = {}
-    for word in _words_of(flag, text, example):
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        raise InputError(
+            f"--{flag} {text}: a quote, or a backslash, has no counterpart; {example}, and a path with "
+            "blanks in quotes: 'a=my models/small'"
+        ) from None
+    for word in words:
         name, equals, path = word.partition("=")
         if not (equals and path and NAME.fullmatch(name)) or name in found:
             rule = "" if not name or NAME.fullmatch(name) else f" ({RULE})"
             raise InputError(f"--{flag} {text}: {word} is not NAME=MODEL with a new name{rule}; {example}")
         found[name] = path
     return found
-
-
-def _words_of(flag: str, text: str, example: str):
-    try:
-        return shlex.split(text)
-    except ValueError:
-        raise InputError(
-            f"--{flag} {text}: a quote, or a backslash, has no counterpart; {example}, and a path with "
-            "blanks in quotes: 'a=my models/small'"
-        ) from None
 
 
 @dataclass(frozen=True)

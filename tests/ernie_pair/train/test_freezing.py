@@ -28,7 +28,7 @@ from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.inference_model import InferenceModel
 from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.optimizer import new_optimizer, optimizer_arrays
-from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.process_group import ProcessGroup
 from ernie_pair.train.recompute import freeze, recompute_layers
 
 quiet_libraries()
@@ -196,7 +196,7 @@ def job(tmp_path):
         model = build_classifier(source, config.seed, config.dropout, config.pooling)
         freeze(model, config)
         recompute_layers(model, config.use_recompute)
-        made = PairJob(config, model, rows, 20, SingleProcess())
+        made = PairJob(config, model, rows, 20, ProcessGroup())
         return made, training_steps(rows, config.seed, config.batch_size, World(), consumed)
 
     return build
@@ -222,7 +222,7 @@ def test_a_resumed_frozen_job_has_bit_identical_weights(tmp_path, job, flags):
     run(whole, updates, 1, 5)
     half, updates = job(**flags)
     run(half, updates, 1, 2)
-    checkpoints = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
+    checkpoints = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
     checkpoints.save(TrainState(2, 32), {}, half.state_files(), {})
     rest, updates = job(consumed=32, **flags)
     rest.restore(checkpoints.newest())
