@@ -82,7 +82,7 @@ LABELS = {"lm": "masked_lm_labels", "sop": "next_sentence_labels", "ngram": "ngr
 NUM_WORK = 3  # numbers that say what a step has computed
 
 
-class PlacedBatch(NamedTuple):
+class CountedBatch(NamedTuple):
     """A micro-batch as it is fed, and its counts: float64 [L + 3], labels first, then work."""
 
     feed: dict[str, Any]
@@ -148,7 +148,7 @@ def count_labels(batch: MicroBatch) -> np.ndarray:
     return np.array([(batch[name] >= 0).sum() for name in LABELS.values() if name in batch], np.float64)
 
 
-def weighed_labels(labelled: np.ndarray) -> np.ndarray:
+def count_loss_labels(labelled: np.ndarray) -> np.ndarray:
     """Return the label counts of the step's two losses: masked tokens and n-grams together, and samples.
 
     ``labelled``: float64 [2 or 3], see `count_labels`.
@@ -167,7 +167,7 @@ def means_of(sums: np.ndarray, labelled: np.ndarray) -> dict[str, float]:
     ).tolist()
     masked_loss = lm_loss
     if of_ngrams:
-        masked_loss = float((sums[0] + sums[4]) / max(weighed_labels(labelled)[0], 1))
+        masked_loss = float((sums[0] + sums[4]) / max(count_loss_labels(labelled)[0], 1))
     metrics = {
         "loss": masked_loss + sop_loss,
         "lm_loss": lm_loss,
@@ -230,17 +230,17 @@ class PretrainJob:
         self._lacks = () if self.config.has_order else start.lacks
         return f"start from the weights {self.source.weights}"
 
-    def place(self, micro_batches: list[MicroBatch]) -> list[PlacedBatch]:
+    def place(self, micro_batches: list[MicroBatch]) -> list[CountedBatch]:
         """Return the micro-batches of a step with their counts; for a GPU, in pinned memory.
 
         It does not change the job: a thread may do it for the next step.
         """
         on_gpu = self.config.device == "gpu"
         feeds = [{name: pin(array) for name, array in b.items()} if on_gpu else b for b in micro_batches]
-        return [PlacedBatch(feed, self._count(batch)) for feed, batch in zip(feeds, micro_batches)]
+        return [CountedBatch(feed, self._count(batch)) for feed, batch in zip(feeds, micro_batches)]
 
     def step(
-        self, micro_batches: Sequence[Union[MicroBatch, PlacedBatch]], number: int, stop: StopRequests
+        self, micro_batches: Sequence[Union[MicroBatch, CountedBatch]], number: int, stop: StopRequests
     ) -> Mapping[str, float]:
         """Make one step over this rank's micro-batches, or what `place` made of them; return its metrics.
 
@@ -250,12 +250,12 @@ class PretrainJob:
         rates: dict[str, Any] = self.config.rates
         rate = learning_rate(number - self._skipped, **rates)  # a skipped step does not count
         self.program.rate(rate)
-        placed = [b if isinstance(b, PlacedBatch) else self.place([b])[0] for b in micro_batches]
+        placed = [b if isinstance(b, CountedBatch) else self.place([b])[0] for b in micro_batches]
         counted = np.sum([batch.counts for batch in placed], axis=0)
         if len(placed) + count_passes(self._waiting) > self.program.recorded_passes:
             self._read()
         self.program.merge(len(placed))
-        weights = self._weights_of(weighed_labels(counted[: self._num_labels]))
+        weights = self._weights_of(count_loss_labels(counted[: self._num_labels]))
         feeds: list[dict[str, Any]] = []
         if self.world.size > 1:
             self.all_reduce.meet()  # the loader of another rank may be slow

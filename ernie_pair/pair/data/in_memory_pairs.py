@@ -384,7 +384,13 @@ def examples_of(flag: str, examples: Any) -> Iterator:
         parts = ", ".join(map(str, examples))
         raise InputError(f"{flag} is a dictionary ({parts}); give one of its parts")
     if hasattr(examples, "itertuples"):
-        return _rows_of_frame(flag, examples)
+        names, rows = list(examples.columns), examples.itertuples(index=False, name=None)
+        if len(set(names)) < len(names):
+            raise InputError(
+                f"{flag} has two columns of one name in {', '.join(map(str, names))}; rename one"
+            )
+        is_named = any(isinstance(name, str) for name in names)
+        return (dict(zip(names, row)) for row in rows) if is_named else rows
     kind = type(examples)
     is_map_style = hasattr(kind, "__getitem__") and hasattr(kind, "__len__")
     try:
@@ -397,16 +403,3 @@ def examples_of(flag: str, examples: Any) -> Iterator:
             ) from None
     # By its length: the index of a dataset of Paddle need not end with an IndexError.
     return map(examples.__getitem__, range(len(examples)))
-
-
-def _rows_of_frame(flag: str, frame) -> Iterator:
-    """Iterate over a pandas DataFrame: dictionaries by column name, tuples where columns are numbers.
-
-    Raises InputError when two columns have one name.
-    """
-    names, rows = list(frame.columns), frame.itertuples(index=False, name=None)
-    if len(set(names)) < len(names):
-        raise InputError(f"{flag} has two columns of one name in {', '.join(map(str, names))}; rename one")
-    if not any(isinstance(name, str) for name in names):
-        return rows
-    return (dict(zip(names, row)) for row in rows)

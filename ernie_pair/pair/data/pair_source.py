@@ -89,7 +89,14 @@ def _open(path: str, part: Optional[str], splits: tuple[str, ...]) -> Union[SetF
     except ModuleNotFoundError:
         return [dict(example) for example in _load(path, part, splits)]
     builder = builder_class(name=part)
-    there = _splits_of(builder, path, part)
+    parts = getattr(builder, "BUILDER_CONFIGS", None)
+    if parts is None and part is not None:
+        raise ValueError(f"{path} has no parts; write {path}")
+    if parts is not None and part not in parts:
+        raise ValueError(
+            f"{path} has the parts {', '.join(parts)}; write {path}:{next(iter(parts))}, for example"
+        )
+    there: dict[str, Sequence] = builder.SPLITS if parts is None else parts[part]["splits"]
     split = next((split for split in splits if split in there), None)
     if split is None:
         raise ValueError(f"it has the parts {', '.join(there)}, and not {splits[0]}")
@@ -99,19 +106,6 @@ def _open(path: str, part: Optional[str], splits: tuple[str, ...]) -> Union[SetF
         header = decoded(str(file), 1, next(read_lines(file), b"")).split("\t")
         columns = Columns(*(header[place].strip() for place in there[split][2] if place < len(header)))
     return SetFile(file, columns, builder.get_labels() or ())
-
-
-def _splits_of(builder, path: str, part: Optional[str]) -> dict[str, Sequence]:
-    parts = getattr(builder, "BUILDER_CONFIGS", None)
-    if parts is None and part is None:
-        return builder.SPLITS
-    if parts is None:
-        raise ValueError(f"{path} has no parts; write {path}")
-    if part not in parts:
-        raise ValueError(
-            f"{path} has the parts {', '.join(parts)}; write {path}:{next(iter(parts))}, for example"
-        )
-    return parts[part]["splits"]
 
 
 def _load(path: str, part: Optional[str], splits: tuple[str, ...]):

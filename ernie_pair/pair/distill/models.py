@@ -253,25 +253,19 @@ class Teacher:
         return np.concatenate(found)
 
     def _cache_of(self, part: EncodedPairs, cache_dir: Path) -> KeyedCache[np.ndarray]:
-        config = self.config
+        config, rows = self.config, hashlib.sha256()  # of the ids, and of where each row begins and parts
+        for array, dtype in ((part.ids, np.int32), (part.lengths, np.int64), (part.heads, np.int64)):
+            rows.update(np.ascontiguousarray(array, dtype=dtype).tobytes())
         key: dict[str, Any] = {
             "version": VERSION,
             "teacher": self.sha256,
-            "rows": sha256_of_rows(part),
+            "rows": rows.hexdigest(),
             "batch_size": config.batch_size,
             "kernels": f"{config.device}, {self._kernels}",
             "computed in": config.amp_dtype if config.use_amp else config.precision,
         }
         wanted = ArrayKind(np.dtype(np.float32), (len(part), self.num_classes))
         return array_cache(cache_dir, key, "teacher-", wanted.fits)
-
-
-def sha256_of_rows(rows: EncodedPairs) -> str:
-    """Return the SHA-256 of the ids of encoded pairs, and of where each begins and parts, in hex."""
-    digest = hashlib.sha256()
-    for array, dtype in ((rows.ids, np.int32), (rows.lengths, np.int64), (rows.heads, np.int64)):
-        digest.update(np.ascontiguousarray(array, dtype=dtype).tobytes())
-    return digest.hexdigest()
 
 
 def _parts_of(rows: EncodedPairs) -> Sequence[EncodedPairs]:

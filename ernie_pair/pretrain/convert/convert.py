@@ -95,12 +95,6 @@ def _outputs_not_of(named: Arrays) -> list[str]:
     return missing if "sop_logits" in missing else [o for o in missing if o != "pooled_output"]
 
 
-def outputs_of(weights: Arrays) -> list[str]:
-    """Return the names of the outputs that can be computed from ``weights``."""
-    missing = _outputs_not_of(weights)
-    return ["sequence_output", *(output for output in HEAD_OUTPUTS if output not in missing)]
-
-
 def run_static(spec: ModelSpec, found: Arrays, where: str, batches: dict[str, Arrays]) -> tuple:
     """Run the static model with the weights ``found`` on ``batches``, on the CPU and in float32.
 
@@ -125,7 +119,8 @@ def run_static(spec: ModelSpec, found: Arrays, where: str, batches: dict[str, Ar
         parameters = model.state_dict()
         for name, array in named.items():
             scope.find_var(parameters[name].name).get_tensor().set(array, executor.place)
-        wanted = outputs_of(named)
+        missing = _outputs_not_of(named)
+        wanted = ["sequence_output", *(output for output in HEAD_OUTPUTS if output not in missing)]
         fetched = [outputs[name] for name in wanted]
         values = {
             name: dict(zip(wanted, executor.run(main, feed=batch, fetch_list=fetched)))
