@@ -64,7 +64,7 @@ class Data(Protocol):
 class RunSettings:
     """The settings of a run, and the place of this process in it.
 
-    ``flags``: `SharedFlags` and `RetentionFlags`, with output_dir, device, fresh_start and allow_change.
+    ``flags``: `SharedFlags`, with the flags of the output folder and its checkpoints, and device.
     ``rates``: keyword arguments of ``learning_rate``; None: they are of the user's own.
     ``fingerprint``: what must be equal for a resumed run to be the same run, read by ``rules``. ``topology``:
     what may change. ``place``: what a thread does with the micro-batches of a step while the previous one is
@@ -118,7 +118,8 @@ def run_training(
         settings.all_reduce,
         local=settings.local,
         fresh_start=flags.fresh_start,
-        **flags.retention,
+        keep=flags.keep_checkpoints,
+        every=flags.keep_every,
     )
     try:
         with Watchdog(settings.output_dir, world, flags.device) as watchdog:

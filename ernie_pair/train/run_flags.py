@@ -15,7 +15,6 @@ from data_tools.options.options import (
     refuse_empty,
     refuse_unknown_names,
 )
-from ernie_pair.checkpoint.checkpoints import RetentionFlags
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.runtime.amp_flags import AmpFlags, DeterministicFlags
 from ernie_pair.runtime.device import device_option
@@ -54,6 +53,21 @@ fresh_start_option = partial(
     checkpoints_option,
     False,
     help="start anew and rename what an earlier run left in output_dir; without this flag the run resumes",
+)
+
+keep_checkpoints_option = partial(
+    checkpoints_option,
+    3,
+    help="number of newest checkpoints to keep, at least 2",
+    unit="checkpoints",
+    at_least=2,
+)
+keep_every_option = partial(
+    checkpoints_option,
+    0,
+    help="also keep the checkpoints at every multiple of this many steps; 0: none",
+    unit="steps",
+    at_least=0,
 )
 
 
@@ -215,6 +229,8 @@ class RunFlags(Options):
     allow_change: str = allow_change_option("learning_rate,seed")
     on_nan: Literal["stop", "skip"] = on_nan_option()
     device: Literal["cpu", "gpu"] = device_option()
+    keep_checkpoints: int = keep_checkpoints_option()
+    keep_every: int = keep_every_option()
 
     def __post_init__(self):
         super().__post_init__()
@@ -248,7 +264,7 @@ class RunFlags(Options):
 
 
 @dataclass(frozen=True)
-class TrainingFlags(SharedFlags, RetentionFlags, RunFlags):
+class TrainingFlags(SharedFlags, RunFlags):
     """The flags of every training in the dynamic graph; see `Task`."""
 
     freeze: Literal["none", "embeddings", "encoder"] = optimisation_option(

@@ -21,7 +21,6 @@ from data_tools.options.options import (
 )
 from data_tools.samples.masking import MaskingFlags
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.checkpoint.checkpoints import RetentionFlags
 from ernie_pair.models.spec import CONFIG, ModelSpec
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.device import device_option
@@ -35,6 +34,8 @@ from ernie_pair.train.run_flags import (
     fresh_start_option,
     from_scratch_option,
     grad_clip_option,
+    keep_checkpoints_option,
+    keep_every_option,
     logging_freq_option,
     on_nan_option,
     seed_option,
@@ -154,7 +155,7 @@ class SampleFlags(MaskingFlags):
 
 
 @dataclass(frozen=True)
-class PretrainConfig(RetentionFlags, SharedFlags, SampleFlags):
+class PretrainConfig(SharedFlags, SampleFlags):
     """Pretrain an ERNIE or a BERT on a tokenized corpus, in the static graph by default.
 
     Start it again to resume.
@@ -168,6 +169,8 @@ class PretrainConfig(RetentionFlags, SharedFlags, SampleFlags):
         help=f"operators that mixed precision keeps in float32: some of {', '.join(sorted(HALF_OPS))}",
         resume="same",
     )
+    keep_checkpoints: int = keep_checkpoints_option()
+    keep_every: int = keep_every_option()
     graph: Literal["static", "dynamic"] = devices_option(
         "static",
         help="static, or dynamic: the same losses computed op by op, to inspect the model; one process, "
