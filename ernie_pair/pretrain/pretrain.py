@@ -81,8 +81,16 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
     config = with_order_head(config, source)
     tokenizer = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
     opened = open_pretrain_data(config, world, tokenizer, source.spec)
-    processes = counted(world.size, "process", "processes")
-    logger.info("on %s, %s, %s", device, processes, _describe(opened))
+    corpora = opened.corpora
+    sums = [sum(sizes) for sizes in zip(*((c.num_documents, len(c), len(c.ids)) for c in corpora))]
+    logger.info(
+        "on %s, %s, %s%s%s",
+        device,
+        counted(world.size, "process", "processes"),
+        "{} documents, {} sentences, {} tokens".format(*sums),
+        f" in {len(corpora)} corpora" if len(corpora) > 1 else "",
+        "" if opened.ngrams is None else f", {len(opened.ngrams)} n-grams",
+    )
     with opened.forked() as data:
         _train(config, world, source, data, stop)
 
@@ -90,7 +98,7 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
 def _train(
     config: PretrainConfig, world: World, source: ModelSource, data: PretrainData, stop: StopSignals
 ) -> None:
-    open_device()
+    open_device()  # the loader processes have been forked, so a GPU may be opened
     local = world if config.share_folder else local_world()
     with all_start(world):
         job, all_reduce = build_job(config, world, local, source, data)
@@ -197,14 +205,6 @@ def _upgrade(saved: Fingerprint) -> Fingerprint:
     known = {name: value for name, value in saved.items() if name != "warmup_rate"}
     is_known = isinstance(rate, (int, float)) and isinstance(steps, int)
     return {**known, WARM_UP: round(rate * steps) if is_known else None}  # type: ignore[operator]
-
-
-def _describe(data: PretrainData) -> str:
-    corpora = data.corpora
-    sums = [sum(sizes) for sizes in zip(*((c.num_documents, len(c), len(c.ids)) for c in corpora))]
-    folders = f" in {len(corpora)} corpora" if len(corpora) > 1 else ""
-    ngrams = "" if data.ngrams is None else f", {len(data.ngrams)} n-grams"
-    return "{} documents, {} sentences, {} tokens".format(*sums) + folders + ngrams
 
 
 def build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):

@@ -403,6 +403,7 @@ class PretrainJob:
         return values
 
     def _slot_names(self) -> dict[str, str]:
+        """Return {variable: name in the file}: the slots of a parameter are under its structured name."""
         owners = _first_names(self.program.parameters)
         return {
             variable: f"{owners[parameter]}/{variable[len(parameter) + 1 :]}"

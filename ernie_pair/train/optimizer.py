@@ -9,7 +9,7 @@ A parameter that does not train has no state.
 
 import contextlib
 import math
-from typing import ContextManager, Iterable, Iterator, Optional
+from typing import ContextManager, Iterable, Optional
 
 import numpy as np
 import paddle
@@ -89,7 +89,10 @@ def optimizer_arrays(model, optimizer, owned: Optional[Parameters] = None) -> Ar
     """
     state = state_of(optimizer)
     if not is_named_adamw(optimizer):
-        return {name: tensor.numpy() for name, tensor in _named_slots(model, state)}
+        # Paddle names the state of any other optimizer by parameter.
+        prefixes = {f"{p.name}_": f"{name}." for name, p in trained_parameters(model).items()}
+        slots = {name: _owner_of(name, prefixes) for name, t in state.items() if isinstance(t, paddle.Tensor)}
+        return {prefixes[o] + name[len(o) :]: state[name].numpy() for name, o in slots.items() if o}
     masters = state.get("master_weights", {})
     arrays: Arrays = {}
     for name, parameter in (trained_parameters(model) if owned is None else owned).items():
@@ -152,14 +155,6 @@ def refuse_other_state(model, optimizer, arrays: Arrays, where: str) -> None:
 
 def _owner_of(name: str, prefixes: Iterable[str]) -> str:
     return max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
-
-
-def _named_slots(model, state: Parameters) -> Iterator[tuple[str, paddle.Tensor]]:
-    prefixes = {f"{p.name}_": f"{name}." for name, p in trained_parameters(model).items()}
-    for name, tensor in state.items():
-        prefix = _owner_of(name, prefixes)
-        if prefix and isinstance(tensor, paddle.Tensor):
-            yield prefixes[prefix] + name[len(prefix) :], tensor
 
 
 def state_shapes(model, optimizer) -> dict[str, tuple]:

@@ -281,6 +281,7 @@ class EmbeddingTask(Task):
 
 
 def _settings_of(config: EmbeddingConfig, source: ModelSource, folder: Path) -> EmbeddingSettings:
+    """Return the settings of the trained model: its vectors have length 1, and are compared by cosines."""
     retrieval = "" if config.pooling == AUTO else own_pooling(config.pooling)
     is_plain = settings_of_folder(folder, source.spec) is None
     usual = USUAL_LENGTH if is_plain else 0

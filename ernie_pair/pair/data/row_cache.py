@@ -98,6 +98,7 @@ def _cache_of(
 
 
 def _write(rows: EncodedPairs, draft: Path) -> dict[str, object]:
+    """Write the rows as one Arrow record batch, so that their ids lie side by side in the file."""
     import pyarrow as pa
 
     columns = {

@@ -349,22 +349,16 @@ def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teac
         giver = build_classifier(base, config.seed, config.dropout, model.pooling, type(model))
         what = load_initial_weights(giver, base).replace("start from ", "")
     taken = map_layers(model.spec.num_layers, giver.spec.num_layers, "uniform", base.name)
-    take_weights(model, giver, taken)
-    shown = ", ".join(str(number + 1) for number in taken)
-    layers = f"{'layer' if len(taken) == 1 else 'layers'} {shown} of {giver.spec.num_layers}"
-    return f"start from {layers}, embeddings, pooler and classifier of {what}"
-
-
-def take_weights(model: PairClassifier, giver: PairClassifier, taken: Sequence[int]) -> None:
-    """Give layer i of ``model`` the weights of layer ``taken[i]`` of ``giver``, and the rest its rest."""
-    theirs = dict(giver.named_parameters())
-    prefix = f"{model.attribute}.{model.way.layers}."
-    with paddle.no_grad():
+    theirs, prefix = dict(giver.named_parameters()), f"{model.attribute}.{model.way.layers}."
+    with paddle.no_grad():  # layer i takes the weights of layer taken[i], and the rest the giver's rest
         for name, parameter in model.named_parameters():
             if name.startswith(prefix) and len(model.layers()) == len(taken):
                 number, _, rest = name[len(prefix) :].partition(".")
                 name = f"{prefix}{taken[int(number)]}.{rest}"
             model.set({parameter.name: theirs[name].numpy()})
+    shown = ", ".join(str(number + 1) for number in taken)
+    layers = f"{'layer' if len(taken) == 1 else 'layers'} {shown} of {giver.spec.num_layers}"
+    return f"start from {layers}, embeddings, pooler and classifier of {what}"
 
 
 class DistillLoss(PairLoss):

@@ -55,7 +55,13 @@ def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     of one class against the rest. Those two are nan where ``labels`` lack a class. loss is the mean
     cross-entropy (log loss), computed in float64.
     """
-    from sklearn.metrics import accuracy_score, matthews_corrcoef, precision_recall_fscore_support
+    from sklearn.metrics import (
+        accuracy_score,
+        average_precision_score,
+        matthews_corrcoef,
+        precision_recall_fscore_support,
+        roc_auc_score,
+    )
 
     predictions = logits.argmax(axis=1)
     average = "binary" if logits.shape[1] == 2 else "macro"
@@ -68,24 +74,16 @@ def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         "precision": precision,
         "recall": recall,
         "f1": f1,
-        **_ranking(logits, labels),
+        "auc": np.nan,
+        "average_precision": np.nan,
         "mcc": matthews_corrcoef(labels, predictions),
     }
-    return {name: float(value) for name, value in values.items()}
-
-
-def _ranking(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
     num_classes = logits.shape[1]
-    if len(np.unique(labels)) < num_classes:
-        return dict.fromkeys(NEED_ALL_CLASSES, np.nan)
-    measured = [1] if num_classes == 2 else range(num_classes)
-    odds = log_odds(logits)
-    return {
-        "auc": np.mean([roc_auc_score(labels == c, odds[:, c]) for c in measured]),
-        "average_precision": np.mean([average_precision_score(labels == c, odds[:, c]) for c in measured]),
-    }
+    if len(np.unique(labels)) == num_classes:
+        measured, odds = [1] if num_classes == 2 else range(num_classes), log_odds(logits)
+        for name, score in (("auc", roc_auc_score), ("average_precision", average_precision_score)):
+            values[name] = np.mean([score(labels == c, odds[:, c]) for c in measured])
+    return {name: float(value) for name, value in values.items()}
 
 
 def refuse_undefined(metric: str, labels: np.ndarray, num_classes: int, where: str) -> None:

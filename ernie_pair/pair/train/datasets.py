@@ -198,6 +198,7 @@ def _refuse_labels(
     sources: list[PairSource],
     found: Sequence[Union[Pairs, EncodedPairs]],
 ) -> None:
+    """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
     metric, train, dev = config.best_metric, found[0], found[-1]
     refuse_unmeasurable(metric, dev.known_labels, labels, sources[-1].name, dev.groups)
     if len(sources) > 1:

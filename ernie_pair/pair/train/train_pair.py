@@ -88,7 +88,12 @@ class PairJob(TaskJob):
         vocab_file: Optional[Path] = None,
         **more,
     ):
-        operations = operations_of(config, model)
+        operations: Union[PlainOperations, StepOperations]
+        if isinstance(model, PlainModel):
+            operations = PlainOperations(config, model)
+        else:  # R-Drop and --symmetric let every pair pass twice, FGM every batch
+            first_token, passes = model.pooling == "cls", config.passes_of_a_pair
+            operations = StepOperations(config, model, passes, model.num_classes, first_token=first_token)
         super().__init__(
             config, model, total_steps, process_group, vocab_file=vocab_file, operations=operations, **more
         )
@@ -205,18 +210,6 @@ class PlainOperations:
     def count(self, batch: int, length: int) -> int:
         """Return the operations of one micro-batch of ``batch`` pairs of ``length`` tokens."""
         return batch * length * self.of_a_token
-
-
-def operations_of(config: PairConfig, model: Union[PairClassifier, PlainModel]):
-    """Return what counts the operations of a step of ``model``.
-
-    R-Drop and --symmetric let every pair pass twice, FGM every batch.
-    """
-    if isinstance(model, PlainModel):
-        return PlainOperations(config, model)
-    return StepOperations(
-        config, model, config.passes_of_a_pair, model.num_classes, first_token=model.pooling == "cls"
-    )
 
 
 ANY_SHAPE = [None, None]

@@ -114,6 +114,7 @@ class PretrainProgram:
         )  # after the casts of O2, which do not know them
 
     def _clear_rows_from(self, first: int) -> None:
+        """Set the rows of the embedding from ``first`` on to 0, as in a resumed run."""
         names = {p.name for name, p in self.parameters.items() if name.endswith(EMBEDDING)}
         copies = [
             c for name in names for c in self.owned_variables(self.slots.get(name, [])) if MASTER_MARK in c

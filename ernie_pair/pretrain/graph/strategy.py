@@ -163,6 +163,7 @@ def fuse_updates(main: paddle.static.Program) -> None:
 
 
 def _settings_of(update) -> tuple:
+    """Return the settings of which the one op has a single value for all parameters."""
     skip = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
     return (*update.input("LearningRate"), *skip, *(update.attr(name) for name in SETTINGS))
 
@@ -242,9 +243,17 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
     assert precision is not None  # otherwise fleet does not ask
     casts = precision.dtype != "float32"
     dtype = precision.dtype if casts else "float16"
+    float32 = precision.float32_ops | ({FUSED_SOFTMAX} if SOFTMAX in precision.float32_ops else set())
+    half = {*HALF_OPS, FLASH_ATTENTION, FUSED_SOFTMAX} - float32
+    lists = paddle.static.amp.CustomOpLists(half, float32, dtype=dtype)
+    if not casts:
+        lists.unsupported_list = _EveryOp()
+    elif for_gpu and not paddle.is_compiled_with_cuda():
+        # A CPU build lists no op as supported; the program for a GPU is built here only to be inspected.
+        lists.unsupported_list = set(float32)
     return paddle.static.amp.decorate(
         optimizer,
-        _op_lists(precision, dtype, for_gpu),
+        lists,
         level=precision.level,
         dtype=dtype,
         init_loss_scaling=precision.init_loss_scaling,
@@ -254,18 +263,6 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
         decr_ratio=precision.decr_ratio,
         use_dynamic_loss_scaling=precision.dtype != "bfloat16",
     )
-
-
-def _op_lists(precision: AmpPlan, dtype: str, for_gpu: bool):
-    float32 = precision.float32_ops | ({FUSED_SOFTMAX} if SOFTMAX in precision.float32_ops else set())
-    half = {*HALF_OPS, FLASH_ATTENTION, FUSED_SOFTMAX} - float32
-    lists = paddle.static.amp.CustomOpLists(half, float32, dtype=dtype)
-    if precision.dtype == "float32":
-        lists.unsupported_list = _EveryOp()
-    elif for_gpu and not paddle.is_compiled_with_cuda():
-        # A CPU build lists no op as supported; the program for a GPU is built here only to be inspected.
-        lists.unsupported_list = set(float32)
-    return lists
 
 
 def start_fleet(device: str, num_processes: int) -> None:
