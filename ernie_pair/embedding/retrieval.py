@@ -63,6 +63,8 @@ def measure_retrieval(
     could be. Of texts with equal scores the matches stand last. ``spearman`` is the rank correlation of the
     cosines of all pairs with their labels, 0 where either is constant.
     """
+    from scipy.stats import spearmanr
+
     ranks = match_ranks(vectors, retrieval, query_vectors)
     counts = np.array([len(one) for one in ranks], dtype=np.float64)
     gains = 1 / np.log2(np.arange(2, NDCG_AT + 2))
@@ -71,7 +73,9 @@ def measure_retrieval(
     values = {f"recall_at_{k}": np.mean([(one <= k).mean() for one in ranks]) for k in CUTOFFS}
     values["mrr"] = np.mean([1 / one.min() for one in ranks])
     values[f"ndcg_at_{NDCG_AT}"] = np.mean(found / best)
-    values["spearman"] = _spearman(vectors, retrieval, query_vectors)
+    cosines = cosines_of(vectors, retrieval.left, retrieval.right, query_vectors)
+    is_constant = len(np.unique(retrieval.labels)) < 2 or len(np.unique(cosines)) < 2
+    values["spearman"] = 0.0 if is_constant else spearmanr(cosines, retrieval.labels).correlation
     return {name: float(values[name]) for name in METRICS}
 
 
@@ -99,15 +103,6 @@ def _ranks_of(scores: np.ndarray, query: int, matches: np.ndarray, corpus: np.nd
     others, own = np.sort(scores[is_other]), np.sort(scores[matches])[::-1]
     better = len(others) - np.searchsorted(others, own, side="left")  # equal ones stand before a match
     return better + np.arange(1, len(own) + 1)
-
-
-def _spearman(vectors: np.ndarray, retrieval: RetrievalSet, query_vectors: Optional[np.ndarray]) -> float:
-    from scipy.stats import spearmanr
-
-    cosines = cosines_of(vectors, retrieval.left, retrieval.right, query_vectors)
-    if len(np.unique(retrieval.labels)) < 2 or len(np.unique(cosines)) < 2:
-        return 0.0
-    return float(spearmanr(cosines, retrieval.labels).correlation)
 
 
 def cosines_of(

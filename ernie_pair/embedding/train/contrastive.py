@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Iterable, Iterator, NamedTuple, Optional, Sequence
 
@@ -80,8 +80,16 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
                 "negatives of the texts that are trained with"
             )
         rows.append((more[0], more[1]))
-    found = TrainingTexts(list(places), anchors, positives)
-    return TrainingTexts(found.texts, anchors, positives, _negatives_in(found, rows))
+    texts = TrainingTexts(list(places), anchors, positives)
+    left, right = (np.concatenate(side) for side in zip(*rows))
+    is_of_use = np.isin(left, anchors)
+    keys = np.unique(left[is_of_use] * len(places) + right[is_of_use])
+    left, right = np.divmod(keys, len(places))
+    is_wrong = np.isin(keys, texts.match_keys) | (left == right)
+    left, right = left[~is_wrong], right[~is_wrong]
+    firsts, begins = np.unique(left, return_index=True)
+    of_anchors = {int(text): found for text, found in zip(firsts, np.split(right, begins[1:]))}
+    return replace(texts, negatives=of_anchors)
 
 
 def texts_alone(texts: Iterable[str], where: str) -> TrainingTexts:
@@ -97,18 +105,6 @@ def texts_alone(texts: Iterable[str], where: str) -> TrainingTexts:
 
 def _places_of(texts: Iterable[str], places: dict[str, int]) -> np.ndarray:
     return np.array([places.setdefault(text, len(places)) for text in texts], dtype=np.int64)
-
-
-def _negatives_in(texts: TrainingTexts, rows: list[tuple[np.ndarray, np.ndarray]]) -> dict[int, np.ndarray]:
-    left, right = (np.concatenate(side) for side in zip(*rows))
-    is_of_use = np.isin(left, texts.anchors)
-    left, right = left[is_of_use], right[is_of_use]
-    keys = np.unique(left * len(texts.texts) + right)
-    left, right = np.divmod(keys, len(texts.texts))
-    wrong = np.isin(keys, texts.match_keys) | (left == right)
-    left, right = left[~wrong], right[~wrong]
-    firsts, begins = np.unique(left, return_index=True)
-    return {int(text): found for text, found in zip(firsts, np.split(right, begins[1:]))}
 
 
 def sha256_of_texts(texts: Iterable[str]) -> str:

@@ -365,7 +365,16 @@ def draw(path, audit: PairAudit) -> None:
 
     figure = Figure(figsize=(11, 4), layout="constrained")
     balance, lengths, findings = figure.subplots(1, 3)
-    _draw_balance(balance, audit)
+    labelled = {name: facts for name, facts in audit.files.items() if facts.labels}
+    classes = list(next(iter(labelled.values())).labels)
+    for number in range(len(classes)):
+        bars = [100 * list(facts.labels.values())[number] / facts.rows for facts in labelled.values()]
+        width = 0.8 / len(classes)
+        at = [begin + number * width for begin in range(len(labelled))]
+        balance.bar(at, bars, width=width, align="edge", label=f"class {number}")
+    balance.set_xticks([begin + 0.4 for begin in range(len(labelled))], list(labelled))
+    balance.set(title="labels", ylabel="% of the pairs")
+    balance.legend(**BELOW, ncols=3)
     for name, facts in audit.files.items():
         lengths.plot(list(facts.lengths.values()), list(map(int, facts.lengths)), marker="o", label=name)
     lengths.axvline(audit.max_seq_len, color="grey", linestyle=":")
@@ -377,16 +386,3 @@ def draw(path, audit: PairAudit) -> None:
     findings.margins(x=0.2)
     findings.set(title="findings", xlabel="% of the pairs of the file")
     figure.savefig(path, dpi=120, format="png")
-
-
-def _draw_balance(axes, audit: PairAudit) -> None:
-    labelled = {name: facts for name, facts in audit.files.items() if facts.labels}
-    classes = list(next(iter(labelled.values())).labels)
-    for number in range(len(classes)):
-        shares = [100 * list(facts.labels.values())[number] / facts.rows for facts in labelled.values()]
-        width = 0.8 / len(classes)
-        at = [begin + number * width for begin in range(len(labelled))]
-        axes.bar(at, shares, width=width, align="edge", label=f"class {number}")
-    axes.set_xticks([begin + 0.4 for begin in range(len(labelled))], list(labelled))
-    axes.set(title="labels", ylabel="% of the pairs")
-    axes.legend(**BELOW, ncols=3)
