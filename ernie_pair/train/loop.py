@@ -47,7 +47,11 @@ def train(
         _run_due(job, state, schedule, log, hooks, evaluates)
     hooks.heartbeat.steps_begin()
     readings, started = Readings(state, schedule), time.monotonic()
-    for micro_batches in _until_done(micro_batches_of_steps, state, schedule, hooks):
+    batches = iter(micro_batches_of_steps)
+    while state.step < schedule.max_steps and not hooks.should_stop(state):
+        micro_batches = next(batches, None)
+        if micro_batches is None:
+            return
         waited = time.monotonic() - started
         if schedule.begins_an_epoch(state.step + 1):
             hooks.on_epoch_begin(state)
@@ -97,17 +101,6 @@ def _end_step(job: Job, state: TrainState, readings: Readings, schedule: Schedul
         hooks.save(state)  # last, so that a run killed before it repeats all of the above
     if stops:
         hooks.stop.raise_stopped(state.step)
-
-
-def _until_done(
-    micro_batches_of_steps: Iterable[list], state: TrainState, schedule: Schedule, hooks: Hooks
-) -> Iterable[list]:
-    if state.step >= schedule.max_steps or hooks.should_stop(state):
-        return
-    for micro_batches in micro_batches_of_steps:
-        yield micro_batches
-        if state.step >= schedule.max_steps or hooks.should_stop(state):
-            return
 
 
 def _run_due(

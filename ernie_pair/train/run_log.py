@@ -407,7 +407,13 @@ def read_all_events(path: Path) -> list[dict]:
 
 def read_events(path: Path, resumed: TrainState) -> list[dict]:
     """Return the events in a metrics.jsonl that a run resumed at ``resumed`` does not log again."""
-    return [event for event in read_all_events(path) if not _comes_again(event, resumed)]
+    is_repeated = resumed.step == 0 or resumed.evaluation_pending  # what the resumed step logs besides
+    return [
+        event
+        for event in read_all_events(path)
+        if event["step"] < resumed.step
+        or (event["step"] == resumed.step and (event["split"] == "train" or not is_repeated))
+    ]
 
 
 def metrics_in(event: dict) -> dict[str, Any]:
@@ -426,12 +432,6 @@ def _cut_back(path: Path, resumed: TrainState) -> list[dict]:
     with published(path) as (draft,):
         draft.write_text("".join(map(_line_of, kept)), encoding="utf-8")
     return kept
-
-
-def _comes_again(event: dict, resumed: TrainState) -> bool:
-    if event["step"] != resumed.step:
-        return event["step"] > resumed.step
-    return event["split"] != "train" and (resumed.step == 0 or resumed.evaluation_pending)
 
 
 def _event_of(line: bytes) -> Optional[dict]:
