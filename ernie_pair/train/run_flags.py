@@ -30,17 +30,10 @@ from_scratch_option = partial(
 )
 family_option = partial(model_option, None, help="model family; none: taken from config.json")
 weight_decay_option = partial(
-    optimisation_option,
-    0.01,
-    help="decay of every weight except biases and norms",
-    at_least=0,
-    resume="same",
+    optimisation_option, 0.01, help="decay of every weight except biases and norms", at_least=0, resume="same"
 )
 grad_clip_option = partial(
-    optimisation_option,
-    help="maximum global norm of the gradient; 0: no clipping",
-    at_least=0,
-    resume="same",
+    optimisation_option, help="maximum global norm of the gradient; 0: no clipping", at_least=0, resume="same"
 )
 seed_option = partial(optimisation_option, 1234, at_least=0, resume="same")
 on_nan_option = partial(
@@ -54,7 +47,6 @@ fresh_start_option = partial(
     False,
     help="start anew and rename what an earlier run left in output_dir; without this flag the run resumes",
 )
-
 keep_checkpoints_option = partial(
     checkpoints_option,
     3,

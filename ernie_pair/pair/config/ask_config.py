@@ -22,10 +22,7 @@ from ernie_pair.runtime.device import device_option
 
 # Fields that the commands share which predict with a trained or an exported model.
 predictions_file_option = partial(
-    data_option,
-    help="file to write: index TAB prediction, one row per input row",
-    stdout=True,
-    unless="pair",
+    data_option, help="file to write: index TAB prediction, one row per input row", stdout=True, unless="pair"
 )
 texts_option = partial(data_option, None, help=PAIR_HELP, values=2)
 scores_option = partial(
