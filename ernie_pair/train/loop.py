@@ -33,10 +33,10 @@ def train(
 
     ``micro_batches_of_steps`` yields the micro-batches of one step each, already positioned at
     ``state.consumed_samples``. A training line holds the means over the steps since the previous line; see
-    `logging_window`. If a rank was asked to stop, all save after the current step and raise Stopped;
+    `window_means`. If a rank was asked to stop, all save after the current step and raise Stopped;
     the evaluation that was due after it is done by the next start. In the last step a request comes too
     late to change anything. Raises NumbersError when the loss is not finite, as soon as it is read (see
-    `readings`): nothing is published from it.
+    `Readings`): nothing is published from it.
     """
     if state.step == 0 and schedule.evaluates_at(0):
         _evaluate(job, state, schedule, log, hooks)

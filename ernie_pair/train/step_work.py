@@ -70,7 +70,7 @@ TERA = 1e12
 class StepWork(NamedTuple):
     """The work of steps, over all ranks: samples, their tokens without and with padding, operations.
 
-    ``flops`` is counted by `flops`: what the shapes require, however it is computed. 0 if it is not counted.
+    ``flops`` is what the shapes require, however it is computed. 0 if it is not counted.
     """
 
     samples: float = 0

@@ -5,7 +5,7 @@
 
     {"sentence1": "怎么开户", "sentence2": "如何开户", "label": "1"}          in .json and .jsonl
 
-See `pair_columns` for other names and orders, `pair_records` for what a line is. Labels may be absent
+See `pair_records` for other names and orders, and for what a line is. Labels may be absent
 where nobody asks for them. Every row is kept, or the file is refused with the number of the line; or, where
 the rules say so, bad rows are left out and told.
 """

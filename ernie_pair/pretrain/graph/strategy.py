@@ -279,7 +279,7 @@ def distributed_strategy(
     """Return fleet's strategy: data parallel over all processes, and what the flags add to it.
 
     ``layers``: the variable names of the encoder layers' outputs, the checkpoints of recompute. Sharding and
-    AMP do not use fleet's settings: see `zero1.shard_optimizer` and `amp.fleet_decorates`.
+    AMP do not use fleet's settings: see `shard_optimizer` and `fleet_decorates`.
     """
     strategy = fleet.DistributedStrategy()
     strategy.without_graph_optimization = True
