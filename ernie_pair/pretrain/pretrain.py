@@ -134,15 +134,12 @@ def _settings_of(
         has_test=data.has("test"),
         sync_freq=config.sync_freq_on(config.device),
     )
-    sizes = [phase.micro_batch_size for phase in config.phase_list]
-    shown: Union[int, str] = sizes[0] if len(set(sizes)) == 1 else ",".join(map(str, sizes))
-    own_layout = {"micro_batch_size": shown, **({"graph": config.graph} if config.is_dynamic else {})}
     return RunSettings(
         flags=config,
         schedule=schedule,
         rates=config.rates,
         fingerprint=fingerprint_of(config, source, data),
-        topology=layout_of(config, world, kernels, **own_layout),
+        topology=layout_of(config, world, kernels, **_own_layout(config)),
         rules=rules_of_pretraining(config),
         samples_per_epoch=data.samples_per_epoch,
         command="pretrain",
@@ -171,6 +168,13 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
         "corpus (--input_dir)": data.fingerprint,
         f"vocabulary (vocab.txt {of_model})": data.tokenizer.sha256,
     }
+
+
+def _own_layout(config: PretrainConfig) -> dict[str, object]:
+    """Return the micro-batch size, or that of each phase if they differ; and the graph, if it is dynamic."""
+    sizes = [phase.micro_batch_size for phase in config.phase_list]
+    shown: Union[int, str] = sizes[0] if len(set(sizes)) == 1 else ",".join(map(str, sizes))
+    return {"micro_batch_size": shown, **({"graph": config.graph} if config.is_dynamic else {})}
 
 
 def _float32_ops(use_amp: object, amp_dtype: object, ops: Iterable[str]) -> str:
