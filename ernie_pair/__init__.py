@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
     from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
     from ernie_pair.pair.distill.distill import distill
-    from ernie_pair.pair.targets.target_metrics import EvalPrediction
+    from ernie_pair.pair.targets.metrics import EvalPrediction
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig, evaluate_mlm
     from ernie_pair.pretrain.filling.fill_mask import MaskFiller
@@ -87,7 +87,7 @@ _OFFERED = {
     "EmbeddingConfig": "ernie_pair.embedding.train.embedding_config",
     "EmbeddingTrainer": "ernie_pair.embedding.train.embedding_trainer",
     "EnsembleConfig": "ernie_pair.series.ensemble",
-    "EvalPrediction": "ernie_pair.pair.targets.target_metrics",
+    "EvalPrediction": "ernie_pair.pair.targets.metrics",
     "EvaluateMlmConfig": "ernie_pair.pretrain.filling.evaluate_mlm",
     "ExportConfig": "ernie_pair.score.export.export_config",
     "MaskFiller": "ernie_pair.pretrain.filling.fill_mask",

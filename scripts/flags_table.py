@@ -74,7 +74,8 @@ def _cells(item: Field, config: Type[Options]) -> List[str]:
 def _asks_the_machine(item: Field, config: Type[Options]) -> bool:
     """Return whether the default depends on the machine, which only its source tells."""
     owner = next(one for one in config.__mro__ if item.name in vars(one).get("__annotations__", {}))
-    return bool(re.search(rf"^    {item.name}: .*= option\(\s*default_device\(\)", getsource(owner), re.M))
+    asks = rf"^    {item.name}: .*= (device_option|\w*option\(\s*default_device)\("
+    return bool(re.search(asks, getsource(owner), re.M))
 
 
 def _default(item: Field) -> str:

@@ -159,6 +159,12 @@ def option(
 workers_option = partial(option, 1, group="devices", unit="processes", at_least=1)
 overwrite_option = partial(option, False, group="data")
 data_option = partial(option, group="data")
+model_option = partial(option, group="model")
+optimisation_option = partial(option, group="optimisation")
+precision_option = partial(option, group="precision")
+evaluation_option = partial(option, group="evaluation")
+checkpoints_option = partial(option, group="checkpoints")
+devices_option = partial(option, group="devices")
 
 
 @dataclass(frozen=True)

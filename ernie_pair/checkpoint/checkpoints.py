@@ -21,7 +21,6 @@ import re
 import secrets
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
@@ -35,7 +34,6 @@ from data_tools.files.atomic_folder import (
     set_aside,
 )
 from data_tools.files.errors import CheckpointError, InputError, MachineError
-from data_tools.options.options import Options, option
 from ernie_pair.checkpoint.checkpoint_folder import (
     MANIFEST,
     STATE,
@@ -355,28 +353,3 @@ def published_steps(folder: Path) -> Dict[int, Path]:
 
 def _name_of(step: int) -> str:
     return f"step_{step:08d}"
-
-
-@dataclass(frozen=True)
-class RetentionFlags(Options):
-    """Which checkpoints stay."""
-
-    keep_checkpoints: int = option(
-        3,
-        help="number of newest checkpoints to keep, at least 2",
-        group="checkpoints",
-        unit="checkpoints",
-        at_least=2,
-    )
-    keep_every: int = option(
-        0,
-        help="also keep the checkpoints at every multiple of this many steps; 0: none",
-        group="checkpoints",
-        unit="steps",
-        at_least=0,
-    )
-
-    @property
-    def retention(self) -> Dict[str, int]:
-        """Return the keyword arguments of `Checkpoints`."""
-        return {"keep": self.keep_checkpoints, "every": self.keep_every}

@@ -4,7 +4,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, names_in, option, refuse_empty
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    model_option,
+    names_in,
+    precision_option,
+    refuse_empty,
+)
 from data_tools.text.text_files import ENCODINGS
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.ray_flags import RayFlags
@@ -12,7 +20,7 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import POOLING_NAMES, bad_poolings
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, FIRST_TEXT_HELP, SECOND_TEXT_HELP
-from ernie_pair.runtime.device import default_device
+from ernie_pair.runtime.device import device_option
 
 MODEL_HELP = (
     "an embedding model, trained or exported: its folder, or the output folder of a run for its best model"
@@ -20,12 +28,12 @@ MODEL_HELP = (
 AUTO = "auto"
 
 
-def own_pooling(asked: str) -> str:
+def own_pooling(pooling: str) -> str:
     """Return the pooling that a flag asks for, with cls as the first token. Raises InputError."""
-    names = ["first_token" if name == "cls" else name for name in asked.split("+")]
+    names = ["first_token" if name == "cls" else name for name in pooling.split("+")]
     wrong = bad_poolings(names)
     if wrong:
-        raise InputError(f"--pooling {asked}: {wrong}; use one of them, or several joined by +")
+        raise InputError(f"--pooling {pooling}: {wrong}; use one of them, or several joined by +")
     return "+".join(names)
 
 
@@ -33,28 +41,25 @@ def own_pooling(asked: str) -> str:
 class EmbedderFlags(KernelFlags):
     """How an embedding model computes vectors; a part of the commands."""
 
-    dim: int = option(
+    dim: int = model_option(
         0,
         help="length of the vectors, one of those that the model was trained for; 0: full length",
-        group="model",
         unit="numbers",
         at_least=0,
     )
-    pooling: str = option(
+    pooling: str = model_option(
         AUTO,
         help=f"pooling for a model without embedding.json: {POOLING_NAMES}, cls (the same as "
         "first_token), or several joined by +; auto: that of sentence-transformers' files, otherwise mean",
-        group="model",
     )
-    max_seq_len: int = option(
+    max_seq_len: int = data_option(
         0,
         help="maximum tokens per text for a model without embedding.json; 0: what the model's files say",
-        group="data",
         unit="tokens",
         at_least=0,
     )
-    batch_size: int = option(64, help="texts in one forward pass", group="devices", unit="texts", at_least=1)
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
+    device: Literal["cpu", "gpu"] = device_option()
 
     def __post_init__(self):
         super().__post_init__()
@@ -73,27 +78,25 @@ class EmbedConfig(RayFlags, EmbedderFlags):
 
     EXAMPLE = "--model_path output/best --input_file texts.txt --output_dir vectors"
 
-    model_path: str = option(help=MODEL_HELP, group="model")
-    input_file: str = option(
+    model_path: str = model_option(help=MODEL_HELP)
+    input_file: str = data_option(
         help="one text per line; .tsv: id TAB text; .jsonl: id and text; also compressed as .gz or .zst",
-        group="data",
         stdin=(".txt", ".jsonl"),
     )
-    output_dir: str = option(help="folder to create, with vectors.npy and vectors.json", group="data")
-    dtype: Literal["float16", "int8"] = option(
-        "float16", help="type of the stored numbers; int8: with one scale per text", group="precision"
+    output_dir: str = data_option(help="folder to create, with vectors.npy and vectors.json")
+    dtype: Literal["float16", "int8"] = precision_option(
+        "float16", help="type of the stored numbers; int8: with one scale per text"
     )
-    prompt_name: str = option(
+    prompt_name: str = data_option(
         "",
         help="put the prompt of this name before each text, for example query or passage; empty: the model's "
         "default prompt, if it has one",
-        group="data",
     )
-    prompt: Optional[str] = option(
-        None, help="put this text before each text, in place of a prompt of the model", group="data"
+    prompt: Optional[str] = data_option(
+        None, help="put this text before each text, in place of a prompt of the model"
     )
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    overwrite: bool = option(False, help="replace existing vectors", group="data")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    overwrite: bool = data_option(False, help="replace existing vectors")
 
     def __post_init__(self):
         super().__post_init__()
@@ -113,29 +116,25 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
 
     EXAMPLE = "--model_path output/best --input_file test.tsv"
 
-    model_path: str = option(help=MODEL_HELP, group="model")
-    input_file: str = option(
-        help="labelled pairs: a file, or a set such as lcqmc (its dev part)",
-        group="data",
-        stdin=(".tsv", ".jsonl"),
+    model_path: str = model_option(help=MODEL_HELP)
+    input_file: str = data_option(
+        help="labelled pairs: a file, or a set such as lcqmc (its dev part)", stdin=(".tsv", ".jsonl")
     )
-    output_file: str = option(
-        "", help="JSON file to keep recall, mrr, ndcg and spearman for each length; empty: none", group="data"
+    output_file: str = data_option(
+        "", help="JSON file to keep recall, mrr, ndcg and spearman for each length; empty: none"
     )
-    dims: str = option(
-        "", help="lengths to measure besides --dim, for example 64,128; all: those of training", group="model"
+    dims: str = model_option(
+        "", help="lengths to measure besides --dim, for example 64,128; all: those of training"
     )
-    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
-    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
-    label: str = option("", help="the column of the label", group="data")
-    label_map: str = option(
-        "",
-        help="names of the labels in the files, for example 0=different,1=same; 1 means a match",
-        group="data",
+    text_a: str = data_option("", help=FIRST_TEXT_HELP)
+    text_b: str = data_option("", help=SECOND_TEXT_HELP)
+    label: str = data_option("", help="the column of the label")
+    label_map: str = data_option(
+        "", help="names of the labels in the files, for example 0=different,1=same; 1 means a match"
     )
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-    overwrite: bool = option(False, help="replace an existing result", group="data")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+    overwrite: bool = data_option(False, help="replace an existing result")
 
     def __post_init__(self):
         super().__post_init__()
@@ -152,19 +151,16 @@ class ExportEmbeddingConfig(Options):
 
     EXAMPLE = "--model_path output/best --output_dir exported"
 
-    model_path: str = option(
-        help="an embedding model, trained here or published: its folder, or a run for its best model",
-        group="model",
+    model_path: str = model_option(
+        help="an embedding model, trained here or published: its folder, or a run for its best model"
     )
-    output_dir: str = option(
-        help="folder to create, with model.onnx, embedding.json and the files of the tokenizer", group="data"
+    output_dir: str = data_option(
+        help="folder to create, with model.onnx, embedding.json and the files of the tokenizer"
     )
-    quantize: Literal["none", "int8"] = option(
-        "none",
-        help="int8: store int8 weights, smaller and faster; the drift of the vectors is reported",
-        group="precision",
+    quantize: Literal["none", "int8"] = precision_option(
+        "none", help="int8: store int8 weights, smaller and faster; the drift of the vectors is reported"
     )
-    overwrite: bool = option(False, help="replace an existing export", group="data")
+    overwrite: bool = data_option(False, help="replace an existing export")
 
     def __post_init__(self):
         super().__post_init__()

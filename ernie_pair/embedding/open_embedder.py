@@ -48,11 +48,11 @@ def open_embedder(
         settings = read_embedding(path)
     if settings is not None:
         for name in ("pooling", "max_seq_len"):
-            asked, trained = getattr(options, name), getattr(settings, name)
-            if asked and asked != trained:
+            requested, trained = getattr(options, name), getattr(settings, name)
+            if requested and requested != trained:
                 raise InputError(
-                    f"--{name} {asked}: {path} was trained with {trained}, and its vectors would be others; "
-                    "leave it out"
+                    f"--{name} {requested}: {path} was trained with {trained}, and its vectors would be "
+                    "others; leave it out"
                 )
         if settings.is_exported:
             if device != "cpu":
@@ -86,26 +86,26 @@ def settings_of_model(
     from ernie_pair.models.sentence_transformers import USUAL_TEMPERATURE, settings_of_folder
 
     spec = source.spec
-    said = settings_of_folder(folder, spec)
-    if said is None:
+    stated = settings_of_folder(folder, spec)
+    if stated is None:
         length = (
             spec.trained_length or spec.max_positions if source.is_hugging_face else spec.inference_length
         )
         dim, length = spec.hidden_size, min(length, spec.max_positions)
         steps = () if source.is_hugging_face else (NORMALIZE,)
-        said = EmbeddingSettings("mean", dim, (dim,), length, USUAL_TEMPERATURE, steps=steps)
+        stated = EmbeddingSettings("mean", dim, (dim,), length, USUAL_TEMPERATURE, steps=steps)
     else:
-        makes = width_after(said.pooling, spec.hidden_size, said.steps)
-        if said.dim != makes:
+        makes = width_after(stated.pooling, spec.hidden_size, stated.steps)
+        if stated.dim != makes:
             raise InputError(
-                f"{folder}: its vectors are said to have {said.dim} numbers, and the encoder makes {makes}; "
-                f"correct {EMBEDDING}, or copy the model again"
+                f"{folder}: its vectors are said to have {stated.dim} numbers, and the encoder makes "
+                f"{makes}; correct {EMBEDDING}, or copy the model again"
             )
         for name, now in (("pooling", pooling), ("max_seq_len", max_seq_len)):
-            before = getattr(said, name)
+            before = getattr(stated, name)
             if now and now != before:
                 logger.info("--%s %s overrides %s, which %s says", name, now, before, folder)
-    chosen = replace(said, pooling=pooling or said.pooling, max_seq_len=max_seq_len or said.max_seq_len)
+    chosen = replace(stated, pooling=pooling or stated.pooling, max_seq_len=max_seq_len or stated.max_seq_len)
     wrong = bad_poolings(list(chosen.poolings))
     if wrong:
         raise InputError(f"--pooling {pooling}: {wrong}; use one of them, or several joined by +")
@@ -114,7 +114,7 @@ def settings_of_model(
             f"--max_seq_len {chosen.max_seq_len} is not from {SHORTEST_TEXT} to the {spec.max_positions} "
             f"positions of {source.name}; use {spec.max_positions} at most"
         )
-    count = len(said.poolings)
+    count = len(stated.poolings)
     if len(chosen.poolings) == count:
         return chosen
     if any(step.kind == "dense" for step in chosen.steps):

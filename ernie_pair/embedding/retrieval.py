@@ -5,7 +5,7 @@ corpus is every second text, each once. For a query, a text of the corpus that e
 it is one of its matches: it is no answer that anybody would have to find. Q queries, C texts, D numbers.
 """
 
-from typing import Dict, List, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -24,9 +24,9 @@ class RetrievalSet(NamedTuple):
     ``left``, ``right`` and ``labels`` int64 [pairs] are the rows that it was made from.
     """
 
-    texts: List[str]
+    texts: list[str]
     queries: np.ndarray
-    matches: List[np.ndarray]
+    matches: list[np.ndarray]
     corpus: np.ndarray
     left: np.ndarray
     right: np.ndarray
@@ -35,13 +35,13 @@ class RetrievalSet(NamedTuple):
 
 def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
     """Build the set of labelled pairs, 1 for a match. Raises InputError if no row is one."""
-    places: Dict[str, int] = {}
+    places: dict[str, int] = {}
     left, right = (
         np.array([places.setdefault(text, len(places)) for text in side], dtype=np.int64)
         for side in (pairs.left, pairs.right)
     )
     labels = pairs.known_labels
-    matches: Dict[int, List[int]] = {}
+    matches: dict[int, list[int]] = {}
     for query, text in zip(left[labels == 1].tolist(), right[labels == 1].tolist()):
         matches.setdefault(query, []).append(text)
     if not matches:
@@ -52,18 +52,20 @@ def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
 
 
 def measure_retrieval(
-    vectors: np.ndarray, asked: RetrievalSet, asking: Optional[np.ndarray] = None
-) -> Dict[str, float]:
+    vectors: np.ndarray, retrieval: RetrievalSet, query_vectors: Optional[np.ndarray] = None
+) -> dict[str, float]:
     """Return the METRICS of vectors float32 [texts, D] of length 1, in the order of METRICS.
 
-    ``asking``: the vectors of the same texts as queries, where the model has a prompt for these.
+    ``query_vectors``: the vectors of the same texts as queries, where the model has a prompt for these.
 
     ``recall_at_k`` is the mean share of a query's matches among its k best texts; ``mrr`` the mean of
     1 / (rank of the best match); ``ndcg_at_10`` the discounted gain of matches among the 10 best, of what it
     could be. Of texts with equal scores the matches stand last. ``spearman`` is the rank correlation of the
     cosines of all pairs with their labels, 0 where either is constant.
     """
-    ranks = match_ranks(vectors, asked, asking)
+    from scipy.stats import spearmanr
+
+    ranks = match_ranks(vectors, retrieval, query_vectors)
     counts = np.array([len(one) for one in ranks], dtype=np.float64)
     gains = 1 / np.log2(np.arange(2, NDCG_AT + 2))
     best = np.array([gains[: int(count)].sum() for count in counts])
@@ -71,21 +73,25 @@ def measure_retrieval(
     values = {f"recall_at_{k}": np.mean([(one <= k).mean() for one in ranks]) for k in CUTOFFS}
     values["mrr"] = np.mean([1 / one.min() for one in ranks])
     values[f"ndcg_at_{NDCG_AT}"] = np.mean(found / best)
-    values["spearman"] = _spearman(vectors, asked, asking)
+    cosines = cosines_of(vectors, retrieval.left, retrieval.right, query_vectors)
+    is_constant = len(np.unique(retrieval.labels)) < 2 or len(np.unique(cosines)) < 2
+    values["spearman"] = 0.0 if is_constant else spearmanr(cosines, retrieval.labels).correlation
     return {name: float(values[name]) for name in METRICS}
 
 
 def match_ranks(
-    vectors: np.ndarray, asked: RetrievalSet, asking: Optional[np.ndarray] = None
-) -> List[np.ndarray]:
+    vectors: np.ndarray, retrieval: RetrievalSet, query_vectors: Optional[np.ndarray] = None
+) -> list[np.ndarray]:
     """Return the rank of each match among all texts of the corpus, int64 from 1 on, query by query."""
-    corpus, of_queries = vectors[asked.corpus], vectors if asking is None else asking
-    ranks: List[np.ndarray] = []
-    for begin in range(0, len(asked.queries), BLOCK):
-        queries = asked.queries[begin : begin + BLOCK]
+    corpus, of_queries = vectors[retrieval.corpus], vectors if query_vectors is None else query_vectors
+    ranks: list[np.ndarray] = []
+    for begin in range(0, len(retrieval.queries), BLOCK):
+        queries = retrieval.queries[begin : begin + BLOCK]
         scores = of_queries[queries] @ corpus.T
-        for row, query, matches in zip(scores, queries, asked.matches[begin : begin + BLOCK]):
-            ranks.append(_ranks_of(row, int(query), np.searchsorted(asked.corpus, matches), asked.corpus))
+        for row, query, matches in zip(scores, queries, retrieval.matches[begin : begin + BLOCK]):
+            ranks.append(
+                _ranks_of(row, int(query), np.searchsorted(retrieval.corpus, matches), retrieval.corpus)
+            )
     return ranks
 
 
@@ -99,21 +105,12 @@ def _ranks_of(scores: np.ndarray, query: int, matches: np.ndarray, corpus: np.nd
     return better + np.arange(1, len(own) + 1)
 
 
-def _spearman(vectors: np.ndarray, asked: RetrievalSet, asking: Optional[np.ndarray]) -> float:
-    from scipy.stats import spearmanr
-
-    cosines = cosines_of(vectors, asked.left, asked.right, asking)
-    if len(np.unique(asked.labels)) < 2 or len(np.unique(cosines)) < 2:
-        return 0.0
-    return float(spearmanr(cosines, asked.labels).correlation)
-
-
 def cosines_of(
-    vectors: np.ndarray, left: np.ndarray, right: np.ndarray, asking: Optional[np.ndarray] = None
+    vectors: np.ndarray, left: np.ndarray, right: np.ndarray, query_vectors: Optional[np.ndarray] = None
 ) -> np.ndarray:
     """Return the cosines of rows ``left`` and ``right`` of vectors of length 1, float64 [pairs].
 
-    The rows ``left`` are those of ``asking``, if that is given.
+    The rows ``left`` are those of ``query_vectors``, if that is given.
     """
-    of_left = vectors if asking is None else asking
+    of_left = vectors if query_vectors is None else query_vectors
     return np.einsum("nd,nd->n", of_left[left], vectors[right], dtype=np.float64)

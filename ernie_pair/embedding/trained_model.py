@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Tuple
 
 import numpy as np
 import paddle
@@ -50,7 +49,7 @@ def open_trained(
 
 def load_text_encoder(
     source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags, folder: Path
-) -> Tuple[TextEncoder, KernelChoice]:
+) -> tuple[TextEncoder, KernelChoice]:
     """Return the encoder of ``source`` in ``folder`` in evaluation mode, and the kernels that compute it."""
     model = build_text_encoder(source, 0, 0.0, settings.pooling, settings.graph_steps)
     load_text_weights(model, source, folder)

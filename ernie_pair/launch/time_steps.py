@@ -32,7 +32,7 @@ from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import PairJob
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import PretrainData
 from ernie_pair.pretrain.pretrain import build_job

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from data_tools.corpus.integrity import open_verified
 from data_tools.corpus.megatron import find_corpus
 from data_tools.corpus.mixture import Blend, BlendedDataset, PhasedDataset, read_blend
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
-from data_tools.ernie_dataset import ErnieDataset, Sample
+from data_tools.ernie_dataset import ErnieDataset
 from data_tools.files.errors import LostProcessError
 from data_tools.files.keyed_cache import mix_all
 from data_tools.files.process_pool import in_order
@@ -32,8 +32,7 @@ from data_tools.samples.split_datasets import Datasets, SampleSettings, build_da
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon, read_ngrams
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.pretrain.config.flags import LEAST_LENGTH, refuse_unfit_model
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.config.pretrain_config import LEAST_LENGTH, PretrainConfig, refuse_unfit_model
 from ernie_pair.runtime.cpu_env import cpu_share
 from ernie_pair.runtime.processes.world import World
 
@@ -61,7 +60,12 @@ class Loader:
 
     def __enter__(self) -> "Loader":
         if self.num_workers:
-            self._pool = self._new_pool()
+            context = multiprocessing.get_context("fork")
+            meeting = context.Barrier(self.num_workers)
+            arguments = self.make, os.getpid(), meeting
+            self._pool = ProcessPoolExecutor(
+                self.num_workers, context, initializer=_start_worker, initargs=arguments
+            )
             with contextlib.ExitStack() as starting:
                 starting.callback(self._pool.shutdown, wait=False, cancel_futures=True)
                 self._fork()
@@ -77,22 +81,15 @@ class Loader:
             yield from map(self.make, batches_of_indices)
             return
         most = self.num_workers * BATCHES_AHEAD + 1  # the one in use, and those that wait
-        with _death_told():
+        with _refuse_dead_worker():
             yield from in_order(
                 lambda indices: self._pool.submit(_work, indices), Future.result, batches_of_indices, most
             )
 
-    def _new_pool(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("fork")
-        meeting = context.Barrier(self.num_workers)
-        return ProcessPoolExecutor(
-            self.num_workers, context, initializer=_start_worker, initargs=(self.make, os.getpid(), meeting)
-        )
-
     def _fork(self) -> None:
         """Fork all workers. Raises LostProcessError if one dies, or starts too late to meet the others."""
         # A pool forks a worker only when none is idle: tasks that wait for each other make it fork all.
-        with _death_told():
+        with _refuse_dead_worker():
             try:
                 for future in [self._pool.submit(_meet) for _ in range(self.num_workers)]:
                     future.result()
@@ -104,8 +101,7 @@ class Loader:
 
 
 @contextlib.contextmanager
-def _death_told() -> Iterator[None]:
-    """Raise LostProcessError for a worker that has died."""
+def _refuse_dead_worker() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool:
@@ -114,12 +110,12 @@ def _death_told() -> Iterator[None]:
         ) from None
 
 
-def count_workers(asked: int) -> int:
-    """Return ``asked``, or the number of cores of this process if it is lower, which is logged."""
+def count_workers(requested: int) -> int:
+    """Return ``requested``, or the number of cores of this process if it is lower, which is logged."""
     cores = cpu_share().threads
-    if asked > cores:
-        logger.info("--num_workers %d: %d, as many as this process has cores", asked, cores)
-    return min(asked, cores)
+    if requested > cores:
+        logger.info("--num_workers %d: %d, as many as this process has cores", requested, cores)
+    return min(requested, cores)
 
 
 def _start_worker(make: Callable, run: int, meeting: threading.Barrier) -> None:
@@ -142,7 +138,7 @@ def _meet() -> None:
     _all_started.wait(START_SECONDS)
 
 
-MicroBatch = Dict[str, np.ndarray]
+MicroBatch = dict[str, np.ndarray]
 TrainDataset = Union[ErnieDataset, BlendedDataset, None]
 PHASE_SEEDS = 0x7068  # mixed into the seed of the phases after the first
 LOOKED_AT = 100_000  # samples read to estimate how many sentences one holds
@@ -155,12 +151,12 @@ class PretrainData:
 
     config: PretrainConfig
     world: World
-    corpora: List[Corpus]
+    corpora: list[Corpus]
     blend: Blend
     tokenizer: AnyTokenizer
     datasets: Datasets
     ngrams: Optional[NgramLexicon] = None
-    later: Tuple[TrainDataset, ...] = ()  # the training samples of the phases after the first
+    later: tuple[TrainDataset, ...] = ()  # the training samples of the phases after the first
     loader: Optional[Loader] = None  # of the training samples, within `forked`
 
     @contextmanager
@@ -186,25 +182,21 @@ class PretrainData:
         for corpus in self.corpora:
             documents = document_ranges(self.config.split, corpus.num_documents)["train"]
             sentences += int(corpus.docs[documents.stop] - corpus.docs[documents.start])
-        phases = self.config.phase_list
-        read = sum(phase.steps * self._sentences_in(train) for phase, train in zip(phases, self._trained_on))
+        phases, read = self.config.phase_list, 0.0
+        for phase, train in zip(phases, self._trained_on):
+            mean = 0.0  # sentences in a sample
+            parts: Sequence = train.datasets if isinstance(train, BlendedDataset) else [train]
+            for part, share in zip(parts, self.blend.parts / self.blend.period):
+                rows = np.asarray(part.sample_map[:LOOKED_AT])
+                mean += share * (rows[:, 1] - rows[:, 0]).mean() if len(rows) else 0.0
+            read += phase.steps * mean
         return sentences / (read / sum(phase.steps for phase in phases))
 
     @property
     def _trained_on(self) -> list:
-        """Return the training samples of each phase."""
         return [self.datasets["train"], *self.later]
 
-    def _sentences_in(self, train) -> float:
-        """Return the mean number of sentences in a sample of ``train``."""
-        mean = 0.0
-        parts = train.datasets if isinstance(train, BlendedDataset) else [train]
-        for part, share in zip(parts, self.blend.parts / self.blend.period):
-            rows = np.asarray(part.sample_map[:LOOKED_AT])
-            mean += share * (rows[:, 1] - rows[:, 0]).mean() if len(rows) else 0.0
-        return mean
-
-    def updates(self, consumed_samples: int) -> Iterator[List[MicroBatch]]:
+    def updates(self, consumed_samples: int) -> Iterator[list[MicroBatch]]:
         """Yield the micro-batches of this rank, one list per step, from ``consumed_samples`` on.
 
         Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
@@ -234,25 +226,23 @@ class PretrainData:
         return self.datasets[split] is not None
 
     def _loader(self, split: str, num_workers: int) -> Loader:
-        dataset = self._train_samples() if split == "train" else self.datasets[split]
-        return Loader(dataset, self._collate, num_workers)
-
-    def _train_samples(self):
-        """Return the training samples in the order in which they are read, of all phases."""
-        config, datasets = self.config, self._trained_on
-        if config.bucket_size:
-            datasets = [BucketedDataset(each, config.bucket_size, config.seed) for each in datasets]
-        counts = [phase.steps * config.samples_per_step for phase in config.phase_list]
-        return PhasedDataset(datasets, counts) if len(datasets) > 1 else datasets[0]
-
-    def _collate(self, samples: List[Sample]) -> MicroBatch:
         config = self.config
-        least = LEAST_LENGTH if config.device == "gpu" else 1
-        return collate(
-            samples, pad_id=self.tokenizer.pad_id, max_seq_len=config.max_seq_len, least_length=least
+        dataset: Any = self.datasets[split]
+        if split == "train":  # in the order in which they are read, of all phases
+            datasets = self._trained_on
+            if config.bucket_size:
+                datasets = [BucketedDataset(each, config.bucket_size, config.seed) for each in datasets]
+            counts = [phase.steps * config.samples_per_step for phase in config.phase_list]
+            dataset = PhasedDataset(datasets, counts) if len(datasets) > 1 else datasets[0]
+        make = partial(
+            collate,
+            pad_id=self.tokenizer.pad_id,
+            max_seq_len=config.max_seq_len,
+            least_length=LEAST_LENGTH if config.device == "gpu" else 1,
         )
+        return Loader(dataset, make, num_workers)
 
-    def _indices(self, step: int, size: int) -> List[range]:
+    def _indices(self, step: int, size: int) -> list[range]:
         """Return the sample numbers of this rank in one step, a range per micro-batch of ``size``."""
         config, world = self.config, self.world
         first = step * config.samples_per_step + world.rank * size
@@ -294,13 +284,12 @@ def open_pretrain_data(
     trains = []
     for number, phase in enumerate(config.phase_list):
         count = whole_windows(phase.steps * config.samples_per_step, config.bucket_size)
-        trains.append(build({"train": count}, _settings_of_phase(settings, config, number))["train"])
+        of_phase = replace(
+            settings,
+            seed=mix_all(config.seed, PHASE_SEEDS, number) if number else config.seed,
+            sample_map=config.map_settings(phase.length),
+        )
+        trains.append(build({"train": count}, of_phase)["train"])
     at_full_length = replace(settings, sample_map=config.map_settings(config.max_seq_len))
     datasets: Datasets = {"train": trains[0], **build(judged, at_full_length)}
     return PretrainData(config, world, corpora, blend, tokenizer, datasets, ngrams, tuple(trains[1:]))
-
-
-def _settings_of_phase(settings: SampleSettings, config: PretrainConfig, number: int) -> SampleSettings:
-    """Return the sample settings of a phase; those after the first have a seed of their own."""
-    seed = mix_all(config.seed, PHASE_SEEDS, number) if number else config.seed
-    return replace(settings, seed=seed, sample_map=config.map_settings(config.phase_list[number].length))

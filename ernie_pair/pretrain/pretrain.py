@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any, Dict, Iterable, Tuple, Union
+from typing import Any, Iterable, Union
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import counted
@@ -14,9 +14,8 @@ from data_tools.samples.mask_report import marked_text
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import publish_of_run
-from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.models.hugging_face.counterparts import SPECIFIC
-from ernie_pair.models.model_card import ModelCard, write_card
+from ernie_pair.models.model_card import write_card
 from ernie_pair.models.source import (
     NAME_FAMILY,
     ModelSource,
@@ -25,14 +24,17 @@ from ernie_pair.models.source import (
     refuse_cased,
     refuse_no_family,
 )
-from ernie_pair.pretrain.config.flags import HALF_OPS, refuse_other_family
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.pretrain.config.pretrain_config import (
+    HALF_OPS,
+    PretrainConfig,
+    refuse_other_family,
+    refuse_unready,
+)
 from ernie_pair.pretrain.convert.warm_start import with_order_head
 from ernie_pair.pretrain.data import PretrainData, open_pretrain_data
 from ernie_pair.pretrain.pretrain_job import card_of_pretrained
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
-from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import open_device, quiet_libraries, start_training_device
 from ernie_pair.runtime.gpu.builds import gpu_capability
 from ernie_pair.runtime.paddle_version import refuse_without_programs
@@ -42,7 +44,7 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.watchdog import all_start
 from ernie_pair.runtime.processes.world import World, launched_world, local_world
 from ernie_pair.train.hooks import Hooks, Schedule
-from ernie_pair.train.run import Processes, RunSettings, run_training
+from ernie_pair.train.run import RunSettings, run_training
 from ernie_pair.weights.parameter_names import without_ngram_head
 
 SHOWN_SAMPLES = 4
@@ -79,8 +81,16 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
     config = with_order_head(config, source)
     tokenizer = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
     opened = open_pretrain_data(config, world, tokenizer, source.spec)
-    processes = counted(world.size, "process", "processes")
-    logger.info("on %s, %s, %s", device, processes, _describe(opened))
+    corpora = opened.corpora
+    sums = [sum(sizes) for sizes in zip(*((c.num_documents, len(c), len(c.ids)) for c in corpora))]
+    logger.info(
+        "on %s, %s, %s%s%s",
+        device,
+        counted(world.size, "process", "processes"),
+        "{} documents, {} sentences, {} tokens".format(*sums),
+        f" in {len(corpora)} corpora" if len(corpora) > 1 else "",
+        "" if opened.ngrams is None else f", {len(opened.ngrams)} n-grams",
+    )
     with opened.forked() as data:
         _train(config, world, source, data, stop)
 
@@ -88,8 +98,7 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
 def _train(
     config: PretrainConfig, world: World, source: ModelSource, data: PretrainData, stop: StopSignals
 ) -> None:
-    """Build the job and train; the loader processes have been forked, so a GPU may be opened."""
-    open_device()
+    open_device()  # the loader processes have been forked, so a GPU may be opened
     local = world if config.share_folder else local_world()
     with all_start(world):
         job, all_reduce = build_job(config, world, local, source, data)
@@ -103,9 +112,12 @@ def _train(
         _settings_of(config, world, source, data, job.program.kernels.name),
         num_parameters=sum(prod(shape) for shape in shapes.values()),
         place=job.place if config.device == "gpu" else None,
+        world=world,
+        local=local,
+        all_reduce=all_reduce,
     )
     hooks = PretrainHooks(config, world, data, job)
-    run_training(job, data, settings, hooks, Processes(world, local, all_reduce), stop)
+    run_training(job, data, settings, hooks, stop)
 
 
 def _settings_of(
@@ -124,19 +136,12 @@ def _settings_of(
     )
     return RunSettings(
         flags=config,
-        output_dir=Path(config.output_dir),
         schedule=schedule,
         rates=config.rates,
         fingerprint=fingerprint_of(config, source, data),
         topology=layout_of(config, world, kernels, **_own_layout(config)),
         rules=rules_of_pretraining(config),
-        allow_change=config.allow_change,
-        fresh_start=config.fresh_start,
-        retention=config.retention,
         samples_per_epoch=data.samples_per_epoch,
-        product_rate=product_rate(config, config.device, cpu_threads()) * world.size,
-        report_to=config.reporters,
-        device=config.device,
         command="pretrain",
         phases=[0, *accumulate(phase.steps for phase in config.phase_list)],
     )
@@ -165,7 +170,7 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
     }
 
 
-def _own_layout(config: PretrainConfig) -> Dict[str, object]:
+def _own_layout(config: PretrainConfig) -> dict[str, object]:
     """Return the micro-batch size, or that of each phase if they differ; and the graph, if it is dynamic."""
     sizes = [phase.micro_batch_size for phase in config.phase_list]
     shown: Union[int, str] = sizes[0] if len(set(sizes)) == 1 else ",".join(map(str, sizes))
@@ -206,14 +211,6 @@ def _upgrade(saved: Fingerprint) -> Fingerprint:
     return {**known, WARM_UP: round(rate * steps) if is_known else None}  # type: ignore[operator]
 
 
-def _describe(data: PretrainData) -> str:
-    corpora = data.corpora
-    sums = [sum(sizes) for sizes in zip(*((c.num_documents, len(c), len(c.ids)) for c in corpora))]
-    folders = f" in {len(corpora)} corpora" if len(corpora) > 1 else ""
-    ngrams = "" if data.ngrams is None else f", {len(data.ngrams)} n-grams"
-    return "{} documents, {} sentences, {} tokens".format(*sums) + folders + ngrams
-
-
 def build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):
     """Build the job of this rank, its programs started, and the all-reduce over all ranks.
 
@@ -233,16 +230,14 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
         num_ngrams=0 if data.ngrams is None else len(data.ngrams),
     )
-    build = _build_dynamic if config.is_dynamic else _build_static
-    program = build(config, model_config, world)
+    if config.is_dynamic:
+        from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
+
+        program = DynamicProgram(config, model_config)
+    else:
+        program = _build_static(config, model_config, world)
     all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
-
-
-def _build_dynamic(config: PretrainConfig, model_config, world: World):
-    from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
-
-    return DynamicProgram(config, model_config)
 
 
 def _build_static(config: PretrainConfig, model_config, world: World):
@@ -266,7 +261,7 @@ class PretrainHooks(Hooks):
         super().__init__()
         self.config, self.world, self.data, self.job = config, world, data, job
         self.log: Any = None  # that of the run, once it has started
-        self.judged: Tuple[int, Dict[str, float]] = 0, {}  # the step and the metrics of the last validation
+        self.judged: tuple[int, dict[str, float]] = 0, {}  # the step and the metrics of the last validation
 
     def on_start(self, state: TrainState, log) -> None:
         """Show the first samples, their masks marked, in VisualDL's text tab."""
@@ -281,7 +276,7 @@ class PretrainHooks(Hooks):
         if not self.data.has("valid"):
             logger.info("no validation: --split %s leaves no documents for it", self.config.split)
 
-    def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
+    def on_evaluate(self, state: TrainState, metrics: dict[str, float]) -> None:
         """Keep the metrics for the card of an exported model; measure the test split once, at the end."""
         self.judged = state.step, metrics
         if state.step == self.config.max_steps and self.data.has("test"):
@@ -294,7 +289,14 @@ class PretrainHooks(Hooks):
         def publish():
             if self.world.is_first:
                 folder = Path(self.config.output_dir) / f"model_{state.step}"
-                weights, card = without_ngram_head(self.job.weights()), self._card(state.step)
+                weights, (judged, metrics) = without_ngram_head(self.job.weights()), self.judged
+                card = card_of_pretrained(
+                    self.config,
+                    self.job.source,
+                    self.data,
+                    state.step,
+                    metrics if judged == state.step else {},
+                )
 
                 def fill(draft: Path) -> None:
                     write_model_folder(draft, self.job.source, weights)
@@ -303,12 +305,6 @@ class PretrainHooks(Hooks):
                 publish_of_run(folder, fill, {"step": state.step})
 
         gather_results(self.job.all_reduce, self.world, publish)
-
-    def _card(self, step: int) -> ModelCard:
-        judged, metrics = self.judged
-        return card_of_pretrained(
-            self.config, self.job.source, self.data, step, metrics if judged == step else {}
-        )
 
     def on_end(self, state: TrainState) -> None:
         """Say where the result is."""

@@ -4,7 +4,7 @@ import json
 from collections import ChainMap
 from dataclasses import MISSING, asdict, fields
 from fnmatch import fnmatch
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, Union
 
 import numpy as np
 import paddle
@@ -82,10 +82,10 @@ LABELS = {"lm": "masked_lm_labels", "sop": "next_sentence_labels", "ngram": "ngr
 NUM_WORK = 3  # numbers that say what a step has computed
 
 
-class PlacedBatch(NamedTuple):
+class CountedBatch(NamedTuple):
     """A micro-batch as it is fed, and its counts: float64 [L + 3], labels first, then work."""
 
-    feed: Dict[str, Any]
+    feed: dict[str, Any]
     counts: np.ndarray
 
 
@@ -96,7 +96,7 @@ class WaitingStep(NamedTuple):
     """
 
     metrics: DeferredMetrics
-    feeds: List[Dict[str, Any]]
+    feeds: list[dict[str, Any]]
     counts: np.ndarray
     rate: float
 
@@ -112,10 +112,10 @@ def count_passes(steps: Sequence[WaitingStep]) -> int:
 
 
 def set_metrics(
-    steps: List[WaitingStep],
+    steps: list[WaitingStep],
     rows: np.ndarray,
     add_up: Callable[[np.ndarray], np.ndarray],
-    monitored: Dict[str, float],
+    monitored: dict[str, float],
 ) -> None:
     """Set the metrics of ``steps``, whose passes recorded ``rows``, see `PretrainProgram.records`.
 
@@ -148,7 +148,7 @@ def count_labels(batch: MicroBatch) -> np.ndarray:
     return np.array([(batch[name] >= 0).sum() for name in LABELS.values() if name in batch], np.float64)
 
 
-def weighed_labels(labelled: np.ndarray) -> np.ndarray:
+def count_loss_labels(labelled: np.ndarray) -> np.ndarray:
     """Return the label counts of the step's two losses: masked tokens and n-grams together, and samples.
 
     ``labelled``: float64 [2 or 3], see `count_labels`.
@@ -156,7 +156,7 @@ def weighed_labels(labelled: np.ndarray) -> np.ndarray:
     return labelled[:2] + [labelled[2:].sum(), 0]
 
 
-def means_of(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:
+def means_of(sums: np.ndarray, labelled: np.ndarray) -> dict[str, float]:
     """Return the losses and accuracies of ``sums`` [4 or 6] over the label counts ``labelled`` [2 or 3].
 
     The loss is the mean over all masked tokens and n-grams, plus that of the sentence order, if any sample is
@@ -167,7 +167,7 @@ def means_of(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:
     ).tolist()
     masked_loss = lm_loss
     if of_ngrams:
-        masked_loss = float((sums[0] + sums[4]) / max(weighed_labels(labelled)[0], 1))
+        masked_loss = float((sums[0] + sums[4]) / max(count_loss_labels(labelled)[0], 1))
     metrics = {
         "loss": masked_loss + sop_loss,
         "lm_loss": lm_loss,
@@ -207,12 +207,12 @@ class PretrainJob:
         self._skipped = 0
         self._num_ngrams = 0 if data.ngrams is None else len(data.ngrams)
         self._num_labels = 3 if self._num_ngrams else 2  # kinds of them
-        self._waiting: List[WaitingStep] = []
+        self._waiting: list[WaitingStep] = []
         self._stop: StopRequests = NoStop()  # of the last step
         # Steps are skipped on the device, and the rate of the next step depends on whether this one was.
         self._reads_each_step = config.sync_freq_on(config.device) == 1 or bool(program.skips)
         # What names begin with that neither the start had nor this run trains: it is in no file of the run.
-        self._lacks: Tuple[str, ...] = ()
+        self._lacks: tuple[str, ...] = ()
         self._unproven = False  # weights were given, and no validation has shown yet that they fit
 
     def load_initial_weights(self) -> str:
@@ -230,32 +230,33 @@ class PretrainJob:
         self._lacks = () if self.config.has_order else start.lacks
         return f"start from the weights {self.source.weights}"
 
-    def place(self, micro_batches: List[MicroBatch]) -> List[PlacedBatch]:
+    def place(self, micro_batches: list[MicroBatch]) -> list[CountedBatch]:
         """Return the micro-batches of a step with their counts; for a GPU, in pinned memory.
 
         It does not change the job: a thread may do it for the next step.
         """
         on_gpu = self.config.device == "gpu"
         feeds = [{name: pin(array) for name, array in b.items()} if on_gpu else b for b in micro_batches]
-        return [PlacedBatch(feed, self._count(batch)) for feed, batch in zip(feeds, micro_batches)]
+        return [CountedBatch(feed, self._count(batch)) for feed, batch in zip(feeds, micro_batches)]
 
     def step(
-        self, micro_batches: Sequence[Union[MicroBatch, PlacedBatch]], number: int, stop: StopRequests
+        self, micro_batches: Sequence[Union[MicroBatch, CountedBatch]], number: int, stop: StopRequests
     ) -> Mapping[str, float]:
         """Make one step over this rank's micro-batches, or what `place` made of them; return its metrics.
 
         The losses, in nats, are means over the global batch. The ranks exchange them only when the metrics
         are read.
         """
-        rate = self._learning_rate(number)
+        rates: dict[str, Any] = self.config.rates
+        rate = learning_rate(number - self._skipped, **rates)  # a skipped step does not count
         self.program.rate(rate)
-        placed = [b if isinstance(b, PlacedBatch) else self.place([b])[0] for b in micro_batches]
+        placed = [b if isinstance(b, CountedBatch) else self.place([b])[0] for b in micro_batches]
         counted = np.sum([batch.counts for batch in placed], axis=0)
         if len(placed) + count_passes(self._waiting) > self.program.recorded_passes:
             self._read()
         self.program.merge(len(placed))
-        weights = self._weights_of(weighed_labels(counted[: self._num_labels]))
-        feeds: List[Dict[str, Any]] = []
+        weights = self._weights_of(count_loss_labels(counted[: self._num_labels]))
+        feeds: list[dict[str, Any]] = []
         if self.world.size > 1:
             self.all_reduce.meet()  # the loader of another rank may be slow
         for place, batch in enumerate(placed):
@@ -270,7 +271,7 @@ class PretrainJob:
             self._read()
         return metrics
 
-    def _weights_of(self, labelled: np.ndarray) -> Dict[str, np.ndarray]:
+    def _weights_of(self, labelled: np.ndarray) -> dict[str, np.ndarray]:
         """Return the feeds that make the loss a mean over the global batch.
 
         fleet averages over ranks, and over as many micro-batches as the program was built for: undo that, and
@@ -281,27 +282,27 @@ class PretrainJob:
             return {LOSS_WEIGHTS: whole.astype(np.float32), LABELLED: labelled}
         return {LOSS_WEIGHTS: (whole / np.maximum(labelled, 1)).astype(np.float32)}
 
-    def _on_device(self, feed: Dict[str, np.ndarray]) -> Dict[str, Any]:
+    def _on_device(self, feed: dict[str, np.ndarray]) -> dict[str, Any]:
         return {name: pin(array) for name, array in feed.items()} if self.config.device == "gpu" else feed
 
     def _read(self) -> None:
         """Set the metrics of all steps not yet read, with one copy from the device and one all-reduce."""
         steps, self._waiting = self._waiting, []
+
+        def add_up(values: np.ndarray) -> np.ndarray:
+            added = self.all_reduce(np.append(values, self._stop.local()))
+            self._stop.set_total(added[-1])
+            return added[:-1]
+
         if steps:
-            set_metrics(steps, self.program.records(count_passes(steps)), self._add_up, self._monitored())
+            set_metrics(steps, self.program.records(count_passes(steps)), add_up, self._monitored())
 
-    def _add_up(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums over the ranks, and pass ``stop`` the sum of the stop requests."""
-        added = self.all_reduce(np.append(values, self._stop.local()))
-        self._stop.set_total(added[-1])
-        return added[:-1]
-
-    def evaluate(self, split: str) -> Dict[str, float]:
+    def evaluate(self, split: str) -> dict[str, float]:
         """Return the mean losses and accuracies over the fixed samples of ``split``, equal on every rank."""
         self._read()  # evaluation writes to the same records as training
         num_sums = 2 * self._num_labels
         sums, labelled = np.zeros(num_sums), np.zeros(self._num_labels)
-        feeds: List[Dict[str, Any]] = []
+        feeds: list[dict[str, Any]] = []
         with without_tf32():
             for batch in self.data.evaluation(split):
                 if len(feeds) == self.program.recorded_passes:
@@ -317,7 +318,6 @@ class PretrainJob:
         return means
 
     def _count(self, batch: MicroBatch) -> np.ndarray:
-        """Count labels, tokens, tokens including padding, and operations: float64 [L + 3]."""
         ids, masked = batch["input_ids"], len(batch["masked_positions"])
         batch_size, length = ids.shape
         forward = count_pretraining(self.size, batch_size, length, masked, self.vocab_size + self._num_ngrams)
@@ -337,7 +337,7 @@ class PretrainJob:
         kept = {name: array for name, array in named.items() if not name.startswith(self._lacks)}
         return cut_vocabulary(kept, self.vocab_size)
 
-    def state_files(self) -> Iterator[Tuple[str, Content]]:
+    def state_files(self) -> Iterator[tuple[str, Content]]:
         """Yield (name, content) of what this rank writes to a checkpoint.
 
         The first rank also writes the model, each owner its optimizer state. If every machine has a folder of
@@ -395,19 +395,14 @@ class PretrainJob:
             self.program.set({SKIPPED_UPDATES: np.array([self._skipped], np.float32)})
         self._monitored()
 
-    def _monitored(self) -> Dict[str, float]:
+    def _monitored(self) -> dict[str, float]:
         values = self.program.monitored()
         self._skipped = int(values.get("skipped_updates", self._skipped))
         if self.config.device == "gpu":
             values["gpu_memory_gb"] = paddle.device.cuda.max_memory_allocated() / 1e9
         return values
 
-    def _learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step; the schedule counts only the steps that were not skipped."""
-        rates: Dict[str, Any] = self.config.rates
-        return learning_rate(step - self._skipped, **rates)
-
-    def _slot_names(self) -> Dict[str, str]:
+    def _slot_names(self) -> dict[str, str]:
         """Return {variable: name in the file}: the slots of a parameter are under its structured name."""
         owners = _first_names(self.program.parameters)
         return {
@@ -416,7 +411,7 @@ class PretrainJob:
             for variable in variables
         }
 
-    def _shared_names(self) -> List[str]:
+    def _shared_names(self) -> list[str]:
         """Return the names of the state in a checkpoint that belongs to no parameter.
 
         Gradient merge's own variables are back at zero after each step: there is nothing to keep.
@@ -425,8 +420,8 @@ class PretrainJob:
         return [name for name in self.program.shared_state() if not any(mark in name for mark in passing)]
 
 
-def _first_names(parameters: Mapping[str, Parameter]) -> Dict[str, str]:
-    names: Dict[str, str] = {}
+def _first_names(parameters: Mapping[str, Parameter]) -> dict[str, str]:
+    names: dict[str, str] = {}
     for structured, parameter in parameters.items():
         names.setdefault(parameter.name, structured)
     return names

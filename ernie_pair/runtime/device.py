@@ -2,8 +2,10 @@
 
 import os
 import sys
+from functools import partial
 from typing import Optional
 
+from data_tools.options.options import devices_option
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.cpu_env import THREADS, cpu_threads, describe_threads, math_path, pin_to_share
 from ernie_pair.runtime.deterministic import set_deterministic
@@ -86,6 +88,9 @@ def start_threads() -> None:
 def default_device() -> str:
     """Return gpu if an NVIDIA driver is loaded, else cpu; it needs no framework, so it is cheap."""
     return "gpu" if has_driver() else "cpu"
+
+
+device_option = partial(devices_option, default_device(), help="where to run")
 
 
 def quiet_libraries() -> None:

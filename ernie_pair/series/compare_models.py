@@ -24,7 +24,7 @@ from ernie_pair.pair.config.named_models import parse_named_models
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
+from ernie_pair.pair.targets.metrics import percentile_interval, resamples
 from ernie_pair.report.page import Made, Table, render_page
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console

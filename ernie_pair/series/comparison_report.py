@@ -9,8 +9,13 @@ import numpy as np
 
 from data_tools.files.errors import counted
 from data_tools.files.json_file import write_json
-from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
-from ernie_pair.pair.targets.metrics import METRICS, describe_single_class, find_single_class
+from ernie_pair.pair.targets.metrics import (
+    METRICS,
+    describe_single_class,
+    find_single_class,
+    percentile_interval,
+    resamples,
+)
 from ernie_pair.report.chart import Draw, draw_chart, draw_picture
 from ernie_pair.report.page import Made, Table
 from ernie_pair.report.plot_runs import Run, page_of

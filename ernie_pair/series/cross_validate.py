@@ -20,8 +20,7 @@ from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
-from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
-from ernie_pair.pair.targets.metrics import METRICS, measure
+from ernie_pair.pair.targets.metrics import METRICS, measure, percentile_interval, resamples
 from ernie_pair.report.page import Table
 from ernie_pair.score.evaluation.calibration import fit_temperature
 from ernie_pair.score.evaluation.evaluation import Answers, CountedRows, Fitted, evaluation_of

@@ -39,8 +39,8 @@ from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.score.export.export_pair import Source, judging_of, publish_export
 from ernie_pair.series.config import EnsembleConfig
 from ernie_pair.series.series import SHOWN, defined, metric_cells, points_of, report_series
-from ernie_pair.train.process_group import SingleProcess
-from ernie_pair.train.reporters import refuse_missing
+from ernie_pair.train.process_group import ProcessGroup
+from ernie_pair.train.run_log import refuse_missing
 
 REPORT = "report"
 
@@ -228,7 +228,7 @@ class _Ensemble:
         def logits_by(member: Member, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
             rows = encode_texts(left, right, None, member.tokenizer(self.max_seq_len), self.max_seq_len)
             choose_path(member.model, KernelFlags(), "cpu")
-            logits = logits_of(member.model, rows, self.config.batch_size, SingleProcess())
+            logits = logits_of(member.model, rows, self.config.batch_size, ProcessGroup())
             choose_path(member.model, KernelFlags(kernels="plain"), "cpu")  # which alone can be exported
             return logits / np.float32(member.calibration.temperature)
 

@@ -22,8 +22,7 @@ from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of, refuse_lock
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import changed_flags
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.targets.ranking_metrics import training_groups
-from ernie_pair.pair.targets.target_metrics import chosen_metric
+from ernie_pair.pair.targets.metrics import chosen_metric, training_groups
 from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, svg_in
 from ernie_pair.report.page import Table, render_page, table_line

@@ -44,12 +44,11 @@ from data_tools.files.results import MAKER, Results, files_of, followed
 from ernie_pair.checkpoint.run_folder import run_id_of
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import ModelSource, open_model
-from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.config.target_flags import chosen_labels
+from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig, chosen_labels
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.targets.metrics import METRICS
-from ernie_pair.pair.train.trainer import PairTrainer, TrainResult
+from ernie_pair.pair.train.trainer import PairTrainer
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import start_device
@@ -60,7 +59,8 @@ from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
 from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.reporters import open_reporters, refuse_missing
+from ernie_pair.train.run_log import open_reporters, refuse_missing
+from ernie_pair.train.task import TrainResult
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
 Plan = Dict[str, object]

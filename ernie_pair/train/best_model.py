@@ -6,7 +6,7 @@ Its .made.json says of which run it is and how good; other entries called best-*
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, Optional
+from typing import Callable, Optional
 
 from data_tools.files.atomic_folder import clear_leftovers, remove_made
 from ernie_pair.checkpoint.manifest import TrainState
@@ -38,7 +38,7 @@ class BestModel:
         self.world, self.all_reduce = world, all_reduce
         self.lower_is_better, self.keep = lower_is_better, keep
 
-    def judge(self, state: TrainState, metrics: Dict[str, float]) -> bool:
+    def judge(self, state: TrainState, metrics: dict[str, float]) -> bool:
         """Publish the model if this evaluation is the best so far, and return whether it is.
 
         ``state.best_metric`` is the best value so far, ``state.best_step`` its step; both are updated.
@@ -79,7 +79,6 @@ class BestModel:
             )
 
     def _publish(self, value: float) -> None:
-        """Write the model, point the link to it, and remove those that ``keep`` leaves no room for."""
         clear_leftovers(self.output_dir, lambda name: name.startswith(PREFIX))
         about = {"metric": self.metric, "value": value, "lower_is_better": self.lower_is_better}
         named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"

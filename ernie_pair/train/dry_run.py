@@ -9,7 +9,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -51,17 +51,20 @@ def look_at_run(
 
 
 def _refuse_no_folder(output_dir: Path) -> None:
-    """Raise OSError if ``output_dir`` cannot be made."""
-    there = next(path for path in (output_dir, *output_dir.absolute().parents) if os.path.lexists(path))
+    there = _existing(output_dir)
     if not there.is_dir():
         raise NotADirectoryError(20, os.strerror(20), str(there))
     if not os.access(there, os.W_OK | os.X_OK):
         raise PermissionError(13, os.strerror(13), str(there))
 
 
-def _newest_sound(folder: Path, found: Dict[int, Path]) -> Checkpoint:
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+
+
+def _newest_sound(folder: Path, found: dict[int, Path]) -> Checkpoint:
     """Return the newest checkpoint whose every byte is right. Raises CheckpointError if none is."""
-    reasons: List[str] = []
+    reasons: list[str] = []
     for step in sorted(found, reverse=True):
         try:
             checkpoint = Checkpoint(found[step])
@@ -93,7 +96,7 @@ class Stretch(NamedTuple):
         return (self.last - self.first) * self.seconds
 
 
-def stretches_of(phases: Iterable[int], first: int, last: int) -> List[Stretch]:
+def stretches_of(phases: Iterable[int], first: int, last: int) -> list[Stretch]:
     """Return the stretches from step ``first`` to ``last``; ``phases``: where steps of another kind begin."""
     begins = sorted({first, *(step for step in phases if first < step < last)})
     return [Stretch(begin, end) for begin, end in zip(begins, [*begins[1:], last]) if begin < end]
@@ -102,9 +105,9 @@ def stretches_of(phases: Iterable[int], first: int, last: int) -> List[Stretch]:
 def measure(
     stretch: Stretch,
     job: Any,
-    updates: Callable[[int], Iterable[List]],
+    updates: Callable[[int], Iterable[list]],
     batch_size: int,
-    place: Optional[Callable[[List], List]],
+    place: Optional[Callable[[list], list]],
     stop: Any,
 ) -> Stretch:
     """Return the stretch with the median of the seconds of a step of ``job``, a `Job` of the loop.
@@ -112,7 +115,7 @@ def measure(
     The wait for the samples is included. ``updates``: see `run.Data`; ``batch_size``: samples in a step.
     Every rank does the same.
     """
-    seconds: List[float] = []
+    seconds: list[float] = []
     count = min(WARM_STEPS + STEPS, stretch.last - stretch.first)
     steps = iter(updates(stretch.first * batch_size))
     begin = time.perf_counter()
@@ -133,12 +136,10 @@ GIGA = 1e9
 MOST_COUNTED = 5_000_000  # steps of which it is counted where something is due
 
 
-def plan_of(
-    job: Any, data: Any, settings: Any, processes: Any, state: TrainState, stop: Any
-) -> Dict[str, Any]:
+def plan_of(job: Any, data: Any, settings: Any, state: TrainState, stop: Any) -> dict[str, Any]:
     """Return what the run would do from ``state`` on; a few of its steps are taken in memory and timed.
 
-    ``settings``: `run.RunSettings`; ``processes``: `run.Processes`. Called by every rank.
+    ``settings``: `run.RunSettings`. Called by every rank.
     """
     schedule = settings.schedule
     # The samples seen are not always whole steps of today's size: it may have changed.
@@ -154,28 +155,32 @@ def plan_of(
         )
         for stretch in stretches_of(settings.phases, state.step, schedule.max_steps)
     ]
-    checkpoint = _sum(processes, sum(_bytes_in(content) for _, content in job.state_files()))
-    memory = _memory_of(settings.device, processes)  # now, after the arrays of a checkpoint
+    sizes = (
+        len(content) if isinstance(content, bytes) else sum(array.nbytes for array in content.values())
+        for _, content in job.state_files()
+    )
+    checkpoint = _sum(settings, sum(sizes))
+    memory = _memory_of(settings)  # now, after the arrays of a checkpoint
     return {
         **_counts_of(settings, state),
         "parameters": settings.num_parameters,
-        "processes": processes.world.size,
+        "processes": settings.world.size,
         **_due_in(schedule, state.step),
         "checkpoint_gb": _giga(checkpoint),
-        "checkpoints_kept": settings.retention.get("keep"),
-        "disk_free_gb": _giga(shutil.disk_usage(_nearest(settings.output_dir)).free),
+        "checkpoints_kept": settings.flags.keep_checkpoints,
+        "disk_free_gb": _giga(shutil.disk_usage(_existing(settings.output_dir)).free),
         **memory,
         **_time_of(stretches),
     }
 
 
-def print_plan(command: str, flags: Options, plan: Dict[str, Any]) -> None:
+def print_plan(command: str, flags: Options, plan: dict[str, Any]) -> None:
     """Print the flags and the plan on standard output, as a file that --config reads."""
     sys.stdout.write(text_of_config(flags_of(flags), {**about_now(command), "plan": plan}))
     sys.stdout.flush()
 
 
-def _counts_of(settings: Any, state: TrainState) -> Dict[str, Any]:
+def _counts_of(settings: Any, state: TrainState) -> dict[str, Any]:
     schedule = settings.schedule
     left = max(0, schedule.max_steps - state.step)
     samples = state.consumed_samples + left * schedule.global_batch_size
@@ -190,8 +195,7 @@ def _counts_of(settings: Any, state: TrainState) -> Dict[str, Any]:
     }
 
 
-def _due_in(schedule: Any, done: int) -> Dict[str, int]:
-    """Return how often something is due after the steps that are done."""
+def _due_in(schedule: Any, done: int) -> dict[str, int]:
     steps = range(done + 1, schedule.max_steps + 1)
     if len(steps) > MOST_COUNTED:
         return {}
@@ -204,18 +208,18 @@ def _due_in(schedule: Any, done: int) -> Dict[str, int]:
     }
 
 
-def _memory_of(device: str, processes: Any) -> Dict[str, float]:
+def _memory_of(settings: Any) -> dict[str, float]:
     """Return the memory that a process has taken at most so far, in the mean, and what is still free."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    memory = {"memory_gb": _giga(_sum(processes, own) / processes.world.size)}
+    memory = {"memory_gb": _giga(_sum(settings, own) / settings.world.size)}
     if np.isfinite(free_memory()):
         memory["memory_still_free_gb"] = _giga(free_memory())
-    if device == "gpu":
-        memory["gpu_memory_gb"] = _giga(_sum(processes, peak_gpu_memory()) / processes.world.size)
+    if settings.flags.device == "gpu":
+        memory["gpu_memory_gb"] = _giga(_sum(settings, peak_gpu_memory()) / settings.world.size)
     return memory
 
 
-def _time_of(stretches: List[Stretch]) -> Dict[str, Any]:
+def _time_of(stretches: list[Stretch]) -> dict[str, Any]:
     if not stretches:
         return {"time": "0:00:00", "time_is_of": "nothing: all steps are done"}
     seconds = sum(stretch.all_seconds for stretch in stretches)
@@ -233,18 +237,9 @@ def _time_of(stretches: List[Stretch]) -> Dict[str, Any]:
     }
 
 
-def _bytes_in(content: Any) -> int:
-    return len(content) if isinstance(content, bytes) else sum(array.nbytes for array in content.values())
-
-
-def _sum(processes: Any, number: float) -> float:
-    return float(processes.all_reduce(np.array([float(number)]))[0])
+def _sum(settings: Any, number: float) -> float:
+    return float(settings.all_reduce(np.array([float(number)]))[0])
 
 
 def _giga(number: float) -> float:
     return float(f"{number / GIGA:.3g}")
-
-
-def _nearest(folder: Path) -> Path:
-    """Return ``folder``, or the folder above it that is there."""
-    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))

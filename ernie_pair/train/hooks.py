@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Callable, ContextManager, Dict
+from typing import Any, Callable, ContextManager
 
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes.event_lines import EventLines
@@ -160,16 +160,16 @@ class Hooks:
     def on_epoch_end(self, state: TrainState) -> None:
         """Handle a step that ends an epoch, after ``on_step_end``."""
 
-    def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
+    def on_log(self, state: TrainState, metrics: dict[str, float]) -> None:
         """Handle a logged training line; ``metrics`` are over the steps since the previous line."""
 
-    def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
+    def on_evaluate(self, state: TrainState, metrics: dict[str, float]) -> None:
         """Handle an evaluation: at step 0, every ``eval_freq`` steps, and the last one.
 
         ``metrics`` is empty if there is no validation data.
         """
 
-    def counts(self) -> Dict[str, object]:
+    def counts(self) -> dict[str, object]:
         """Return what is logged besides the metrics of the last evaluation; see `probability_counts`."""
         return {}
 

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import paddle
@@ -23,15 +23,22 @@ from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.models.networks.encoders import TRAINING_ONLY, EncoderModel
 from ernie_pair.models.networks.kernel_path import constant_weights, seed_dropout
 from ernie_pair.runtime.processes.world import seed_of
-from ernie_pair.train.amp import FINITE, INFINITE, SCALE, AmpContext, loss_scale_of, move_if_sound
-from ernie_pair.train.data_parallel import DataParallel
+from ernie_pair.train.data_parallel import DataParallel, Zero2
 from ernie_pair.train.hooks import NoStop, StopRequests
 from ernie_pair.train.loop import learning_rate
-from ernie_pair.train.optimizer import new_optimizer, refuse_other_state
+from ernie_pair.train.optimizer import (
+    FINITE,
+    INFINITE,
+    SCALE,
+    AmpContext,
+    loss_scale_of,
+    move_if_sound,
+    new_optimizer,
+    refuse_other_state,
+)
 from ernie_pair.train.recompute import num_frozen_layers
 from ernie_pair.train.run_flags import TrainingFlags
 from ernie_pair.train.step_work import DeferredMetrics, EncoderSize, count_classifier, count_encoder
-from ernie_pair.train.zero2 import Zero2
 from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.parameter_names import match_parameters
 from ernie_pair.weights.weight_files import Arrays, from_safetensors
@@ -70,8 +77,8 @@ class WaitingStep(NamedTuple):
     """
 
     metrics: DeferredMetrics
-    batches: List
-    passes: List[Pass]
+    batches: list
+    passes: list[Pass]
     squares: Union[float, paddle.Tensor]
     has_norm: bool
     whole: float
@@ -131,16 +138,34 @@ class TaskJob(ABC):
         self.scheduler, self._scheduler_steps = scheduler, 0  # taken so far
         self._first_rate = {} if scheduler is None else dict(scheduler.state_dict())
         self._first_epoch = 0 if scheduler is None else scheduler.last_epoch
-        self.rates = None if scheduler else rates_of(config, total_steps)
+        self.rates: Optional[dict[str, Any]] = None  # keyword arguments of ``learning_rate``
+        if not scheduler:
+            self.rates = {
+                "max_lr": config.learning_rate,
+                "min_lr": 0.0,
+                "warmup_steps": config.count_warmup_steps(total_steps),
+                "decay_steps": total_steps + 1,
+                "style": config.lr_scheduler_type,
+            }
         self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
         self.optimizer = open_optimizer(config, model) if optimizer is None else optimizer
-        self.parallel = _parallel(config, model, self.optimizer, process_group)
+        self.parallel: Any  # a DataParallel, or a Zero2
+        shared = model, self.optimizer, process_group
+        if getattr(config, "sharding", "none") == "none":
+            self.parallel = DataParallel(*shared, widens_sums=config.widens_sums)
+        else:
+            self.parallel = Zero2(
+                *shared,
+                offload=config.sharding_offload,
+                weight_decay=config.weight_decay,
+                widens_sums=config.widens_sums,
+            )
         self.operations = operations or StepOperations(config, model)
         self.skipped_updates = 0
         # Whether the numbers of a step decide, on the host, whether the weights move.
         self.judges = self.loss_scale is not None or config.on_nan == "skip"
         self._reads_each_step = config.sync_freq_on(config.device) == 1
-        self._waiting: List[WaitingStep] = []
+        self._waiting: list[WaitingStep] = []
         self._stop: StopRequests = NoStop()  # that of the last step
         self._has_entered = False
         # Told the events within a step, and the rows of each batch of an evaluation; see `PairCallback`.
@@ -152,14 +177,14 @@ class TaskJob(ABC):
         """Return the loss of a micro-batch, whose logits are those of ``forward``."""
 
     @abstractmethod
-    def evaluate(self, split: str) -> Dict[str, float]:
+    def evaluate(self, split: str) -> dict[str, float]:
         """Return the metrics of ``split``, equal on every rank; `read` first."""
 
-    def more_files(self) -> Iterator[Tuple[str, Content]]:
+    def more_files(self) -> Iterator[tuple[str, Content]]:
         """Yield (name, content) of what a kind of training adds to a checkpoint; on rank 0."""
         return iter(())
 
-    def placer(self) -> Optional[Callable[[List], List]]:
+    def placer(self) -> Optional[Callable[[list], list]]:
         """Return what a thread does with the micro-batches of the next step; None: nothing."""
         return None
 
@@ -189,7 +214,7 @@ class TaskJob(ABC):
             self._scheduler_steps += 1
         return float(self.scheduler())
 
-    def step(self, micro_batches: List, number: int, stop: StopRequests) -> Mapping[str, float]:
+    def step(self, micro_batches: list, number: int, stop: StopRequests) -> Mapping[str, float]:
         """Move the weights once and return the metrics of the step, means over the rows of all ranks.
 
         With --on_nan skip the weights stay where the loss or the gradient is not finite, and with a loss
@@ -231,18 +256,18 @@ class TaskJob(ABC):
         """Return what a micro-batch counts among others of its size."""
         return 1.0
 
-    def weight_of_all(self, batches: List) -> float:
+    def weight_of_all(self, batches: list) -> float:
         """Return what the rows of the global batch count; known before the first forward pass."""
         return float(len(batches) * self.process_group.size)
 
-    def run_micro_batches(self, batches: List, number: int) -> Tuple[List[Pass], float]:
+    def run_micro_batches(self, batches: list, number: int) -> tuple[list[Pass], float]:
         """Run forward and backward over the micro-batches; return the passes, and what all ranks count."""
         whole = self.weight_of_all(batches)
         return self.go_through(batches, number, whole), whole
 
     def go_through(
-        self, batches: List, step: int, whole: float, first_pass: int = 0, is_last_round: bool = True
-    ) -> List[Pass]:
+        self, batches: list, step: int, whole: float, first_pass: int = 0, is_last_round: bool = True
+    ) -> list[Pass]:
         """Run forward and backward over the micro-batches, and return what is known of each.
 
         Dropout is drawn anew in every pass; the gradients add up to that of the mean over all rows.
@@ -259,7 +284,7 @@ class TaskJob(ABC):
             passes.append(Pass(answer.numbers, answer.rows, weight, *self.work_of(batch)))
         return passes
 
-    def work_of(self, batch) -> Tuple[int, int, int]:
+    def work_of(self, batch) -> tuple[int, int, int]:
         """Return tokens, tokens including padding, and operations of a micro-batch."""
         ids = batch.input_ids
         return np.count_nonzero(ids != self.model.pad_id), ids.size, self.operations.count(*ids.shape)
@@ -298,7 +323,7 @@ class TaskJob(ABC):
                 metrics["gradient_norm"] = math.sqrt(squares)
             step.metrics.set(metrics)
 
-    def _own_sums(self, steps: List[WaitingStep]) -> np.ndarray:
+    def _own_sums(self, steps: list[WaitingStep]) -> np.ndarray:
         """Return the sums of this rank, float64 [steps * N]: of the numbers, of the work, of squares."""
         numbers = [one.on_device for step in steps for one in step.passes]
         squares = [step.squares for step in steps if isinstance(step.squares, paddle.Tensor)]
@@ -318,18 +343,18 @@ class TaskJob(ABC):
             found.append([*sums, *work, of_norm])
         return np.array(found, np.float64).ravel()
 
-    def sums_of(self, passes: List[Pass], numbers: List[np.ndarray]) -> np.ndarray:
+    def sums_of(self, passes: list[Pass], numbers: list[np.ndarray]) -> np.ndarray:
         """Return the sums of a step over the passes of this rank; ``numbers`` float64 [K] of each."""
         total = np.zeros(len(numbers[0]))
         for one, row in zip(passes, numbers):
             total += one.weight * row
         return total
 
-    def metrics_of(self, step: WaitingStep, sums: List[float]) -> Dict[str, float]:
+    def metrics_of(self, step: WaitingStep, sums: list[float]) -> dict[str, float]:
         """Return the metrics of a step of the sums over all ranks."""
         return {name: value / step.whole for name, value in zip(self.names, sums)}
 
-    def state_files(self) -> Iterator[Tuple[str, Content]]:
+    def state_files(self) -> Iterator[tuple[str, Content]]:
         """Yield (name, content) of the checkpoint files of this rank; the names differ between the ranks."""
         if self.process_group.rank == 0:
             tensors = self.model.saved_tensors()
@@ -376,27 +401,3 @@ def open_optimizer(config: TrainingFlags, model: EncoderModel) -> paddle.optimiz
     optimizer = new_optimizer(model, config, grad_clip=clip, kind=FusedAdamW)
     optimizer.threads = model.fused_state.threads
     return optimizer
-
-
-def rates_of(config: TrainingFlags, total_steps: int) -> Dict[str, Any]:
-    """Return the schedule of a run, as keyword arguments of ``learning_rate``. Raises InputError."""
-    return {
-        "max_lr": config.learning_rate,
-        "min_lr": 0.0,
-        "warmup_steps": config.count_warmup_steps(total_steps),
-        "decay_steps": total_steps + 1,
-        "style": config.lr_scheduler_type,
-    }
-
-
-def _parallel(config: Any, model, optimizer, process_group):
-    if getattr(config, "sharding", "none") == "none":
-        return DataParallel(model, optimizer, process_group, widens_sums=config.widens_sums)
-    return Zero2(
-        model,
-        optimizer,
-        process_group,
-        offload=config.sharding_offload,
-        weight_decay=config.weight_decay,
-        widens_sums=config.widens_sums,
-    )

@@ -1,4 +1,4 @@
-"""AdamW over the trained parameters of a pair classifier, and its state under structured names.
+"""AdamW over the trained parameters, its state under structured names, and mixed precision.
 
 classifier.weight.moment1, .moment2           as the parameter
 classifier.weight.beta1_pow_acc, .beta2_pow_acc   [1]
@@ -7,14 +7,18 @@ classifier.weight.master                      float32, of a parameter that is he
 A parameter that does not train has no state.
 """
 
-from typing import Dict, Iterable, Iterator, Optional, Tuple, Type
+import contextlib
+import math
+from typing import ContextManager, Iterable, Optional
 
 import numpy as np
 import paddle
 from paddle.optimizer import AdamW
 
 from data_tools.files.errors import CheckpointError
+from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.paddle_patches.optimizer_state import (
+    AnyDeviceGradScaler,
     is_named_adamw,
     keeps_masters,
     lay_powers_on_cpu,
@@ -29,11 +33,11 @@ from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 BETAS = {"beta1_pow_acc": 0.9, "beta2_pow_acc": 0.999}  # before the first update
 MOMENTS = ("moment1", "moment2")
 MASTER = "master"
-Parameters = Dict[str, paddle.Tensor]
+Parameters = dict[str, paddle.Tensor]
 
 
 def new_optimizer(
-    model, config, *, multi_precision: bool = False, grad_clip=None, kind: Type[AdamW] = AdamW
+    model, config, *, multi_precision: bool = False, grad_clip=None, kind: type[AdamW] = AdamW
 ) -> AdamW:
     """Return AdamW over the trained parameters; biases and norms do not decay.
 
@@ -70,42 +74,48 @@ def decays(name: str) -> bool:
     return not ("bias" in name.lower() or "norm" in name.lower())
 
 
-def rate_factors(model, layer_decay: float) -> Dict[str, float]:
+def rate_factors(model, layer_decay: float) -> dict[str, float]:
     """Return {structured name: by what the learning rate is multiplied}, of frozen parameters too."""
     head = len(model.layers()) + 1
     return {name: layer_decay ** (head - model.depth_of(name)) for name, _ in model.named_parameters()}
 
 
-def optimizer_arrays(model, optimizer, held: Optional[Parameters] = None) -> Arrays:
+def optimizer_arrays(model, optimizer, owned: Optional[Parameters] = None) -> Arrays:
     """Return the state as {structured name.slot: array}; float32.
 
-    It is whole even before the first step, or the first after a restore. ``held``: the parameters whose state
-    this rank has; None: all that are trained. Of an optimizer of the user's own: what its steps have made.
+    It is whole even before the first step, or the first after a restore. ``owned``: the parameters whose
+    state this rank has; None: all that are trained. Of an optimizer of the user's own: what its steps have
+    made.
     """
     state = state_of(optimizer)
     if not is_named_adamw(optimizer):
-        return {name: tensor.numpy() for name, tensor in _named_slots(model, state)}
+        # Paddle names the state of any other optimizer by parameter.
+        prefixes = {f"{p.name}_": f"{name}." for name, p in trained_parameters(model).items()}
+        slots = {name: _owner_of(name, prefixes) for name, t in state.items() if isinstance(t, paddle.Tensor)}
+        return {prefixes[o] + name[len(o) :]: state[name].numpy() for name, o in slots.items() if o}
     masters = state.get("master_weights", {})
     arrays: Arrays = {}
-    for name, parameter in (trained_parameters(model) if held is None else held).items():
+    for name, parameter in (trained_parameters(model) if owned is None else owned).items():
         if is_master_kept(optimizer, parameter):
             master = masters.get(parameter.name)
             master = parameter.astype("float32") if master is None else master
             arrays[f"{name}.{MASTER}"] = master.numpy()
-        for slot, first in _first_values(parameter).items():
+        firsts = {slot: np.zeros(parameter.shape, dtype=np.float32) for slot in MOMENTS}
+        firsts.update({slot: np.full(1, value, dtype=np.float32) for slot, value in BETAS.items()})
+        for slot, first in firsts.items():
             kept = state.get(slot_name(optimizer, parameter, slot))
             arrays[f"{name}.{slot}"] = first if kept is None else kept.numpy()
     return arrays
 
 
 def restore_optimizer(
-    model, optimizer, arrays: Arrays, where: str, held: Optional[Parameters] = None
+    model, optimizer, arrays: Arrays, where: str, owned: Optional[Parameters] = None
 ) -> None:
-    """Take what ``optimizer_arrays`` gave of all parameters; ``held`` are those that this rank keeps.
+    """Take what ``optimizer_arrays`` gave of all parameters; ``owned`` are those that this rank keeps.
 
     Raises CheckpointError naming ``where`` before anything is set.
     """
-    trained = trained_parameters(model) if held is None else held
+    trained = trained_parameters(model) if owned is None else owned
     refuse_other_state(model, optimizer, arrays, where)
     if not is_named_adamw(optimizer):
         names = {f"{name}.": f"{p.name}_" for name, p in trained.items()}
@@ -147,16 +157,7 @@ def _owner_of(name: str, prefixes: Iterable[str]) -> str:
     return max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
 
 
-def _named_slots(model, state: Parameters) -> Iterator[Tuple[str, paddle.Tensor]]:
-    """Yield (structured name.slot, tensor) of a state of any optimizer, which Paddle names by parameter."""
-    prefixes = {f"{p.name}_": f"{name}." for name, p in trained_parameters(model).items()}
-    for name, tensor in state.items():
-        prefix = _owner_of(name, prefixes)
-        if prefix and isinstance(tensor, paddle.Tensor):
-            yield prefixes[prefix] + name[len(prefix) :], tensor
-
-
-def state_shapes(model, optimizer) -> Dict[str, tuple]:
+def state_shapes(model, optimizer) -> dict[str, tuple]:
     """Return what ``optimizer_arrays`` holds, as {structured name.slot: shape}."""
     shapes = {}
     for name, parameter in trained_parameters(model).items():
@@ -173,6 +174,78 @@ def is_master_kept(optimizer, parameter) -> bool:
     return keeps_masters(optimizer) and parameter.dtype in HALVES
 
 
-def _first_values(parameter) -> Arrays:
-    zeros = {slot: np.zeros(parameter.shape, dtype=np.float32) for slot in MOMENTS}
-    return {**zeros, **{slot: np.full(1, value, dtype=np.float32) for slot, value in BETAS.items()}}
+# Kept in float32, for a sum over many terms loses its small ones in half precision.
+FLOAT32_OPS = {"softmax", "softmax_with_cross_entropy", "layer_norm", "reduce_sum"}
+SCALE, FINITE, INFINITE = "loss_scale", "finite_in_a_row", "infinite_in_a_row"
+
+
+class AmpContext:
+    """The precision of a model: ``config`` casts its forward pass, and at O2 its weights once for all."""
+
+    def __init__(self, config: AmpFlags, model):
+        self.dtype = config.amp_dtype if config.use_amp else "float32"
+        self.level = config.amp_level
+        if config.narrows_weights:
+            paddle.amp.decorate(models=model, level="O2", dtype=self.dtype)
+
+    def casting(self) -> ContextManager:
+        """Return a context in which the forward pass computes in half precision where that is safe."""
+        if self.dtype == "float32":
+            return contextlib.nullcontext()
+        return paddle.amp.auto_cast(level=self.level, dtype=self.dtype, custom_black_list=FLOAT32_OPS)
+
+
+class LossScale(AnyDeviceGradScaler):
+    """Paddle's loss scale; the caller, who has heard all processes, says what is to be skipped."""
+
+    def __init__(self, config: AmpFlags):
+        super().__init__(
+            init_loss_scaling=config.init_loss_scaling,
+            incr_ratio=config.incr_ratio,
+            decr_ratio=config.decr_ratio,
+            incr_every_n_steps=config.incr_every_n_steps,
+            decr_every_n_nan_or_inf=config.decr_every_n_nan_or_inf,
+        )
+
+    def arrays(self) -> Arrays:
+        """Return the state as arrays, which ``restore`` takes: the loss scale and two counts, [1] each."""
+        state = self.state_dict()
+        counts = {FINITE: state["incr_count"], INFINITE: state["decr_count"]}
+        return {SCALE: state["scale"], **{name: np.array([count]) for name, count in counts.items()}}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Restore the state that ``arrays`` returned."""
+        self.load_state_dict(
+            {
+                **self.state_dict(),
+                "scale": arrays[SCALE],
+                "incr_count": int(arrays[FINITE][0]),
+                "decr_count": int(arrays[INFINITE][0]),
+            }
+        )
+
+
+def loss_scale_of(config: AmpFlags) -> Optional[LossScale]:
+    """Return a loss scale if ``config`` needs one, otherwise None."""
+    return LossScale(config) if config.scales_loss else None
+
+
+def move_if_sound(job, rate: float, loss: float, norm: float) -> dict[str, float]:
+    """Update the weights of ``job`` or skip the step, and return a message about it, if any.
+
+    ``rate``: the learning rate. ``loss`` and ``norm``, of the gradient, are the same on all ranks, and so is
+    what is done: with --on_nan skip both have to be finite, with a loss scale the norm.
+    """
+    is_sound = math.isfinite(norm) and (job.config.on_nan == "stop" or math.isfinite(loss))
+    if is_sound:
+        job.on_event("on_pre_optimizer_step")
+        job.parallel.step(rate, norm)
+        job.on_event("on_optimizer_step")
+    else:
+        job.skipped_updates += 1
+    job.parallel.clear()
+    metrics: dict[str, float] = {}
+    if job.loss_scale is not None:
+        job.loss_scale.judge(is_sound)
+        metrics["loss_scale"] = job.loss_scale.value
+    return {**metrics, "skipped_updates": job.skipped_updates}

@@ -19,57 +19,26 @@ from ernie_pair.runtime.processes.watchdog import all_start
 from ernie_pair.runtime.processes.world import World
 
 
-class SingleProcess:
-    """The process group of a single process: nothing to wait for."""
-
-    rank, size = 0, 1
-
-    def barrier(self) -> None:
-        """Return at once: there is no other rank."""
-        pass
-
-    def all_reduce(self, array: np.ndarray) -> np.ndarray:
-        """Return ``array``, which is the sum over the only rank."""
-        return array
-
-    def all_reduce_now(self, array: np.ndarray) -> np.ndarray:
-        """Return ``array``, which is the all-reduced sum over the only rank."""
-        return array
-
-    def average(self, tensor) -> None:
-        """Leave ``tensor`` as it is: the mean over the only rank."""
-        pass
-
-    def share_gradients(self, model, widens: bool = False, afterwards: bool = False):
-        """Return ``model`` as its own forward pass."""
-        return model
-
-    def passing(self, forward, is_last: bool) -> ContextManager:
-        """Return a context that does nothing around a forward and backward pass."""
-        return nullcontext()
-
-    def average_gradients(self, model, of_forward: bool = True) -> None:
-        """Leave the gradients of ``model`` as they are: the means over the only rank."""
-        pass
-
-
 class ProcessGroup:
-    """The process group of several processes. Every method is called by all ranks, in the same order.
+    """The processes of a run. Every method is called by all ranks, in the same order.
 
-    A method raises CollectiveError when the connection to the others breaks.
+    A single process has nobody to wait for: what it gives is the sum and the mean. A method raises
+    CollectiveError when the connection to the others breaks.
     """
 
-    def __init__(self, world: World):
+    def __init__(self, world: World = World()):  # noqa: B008
+        self.rank, self.size = world.rank, world.size
+        self._is_nccl = self._widens = self._averages_afterwards = False
+        if self.size == 1:
+            return
         import paddle.distributed as dist
 
-        self.rank, self.size = world.rank, world.size
         with all_start(world):
             join_processes()
             self._meeting_place = MeetingPlace(open_store(), world.size, "pair")
         self._is_nccl = dist.get_backend() == "NCCL"
         if not self._is_nccl:
             skip_destructors()
-        self._widens = self._averages_afterwards = False
 
     @property
     def _averages_in_backward(self) -> bool:
@@ -81,12 +50,15 @@ class ProcessGroup:
 
     def all_reduce(self, array: np.ndarray) -> np.ndarray:
         """Return the sum of ``array`` over all ranks, which may come at very different times."""
-        with self._meeting():
-            self._meeting_place.wait_for_all()
+        if self.size > 1:
+            with self._meeting():
+                self._meeting_place.wait_for_all()
         return self.all_reduce_now(array)
 
     def all_reduce_now(self, array: np.ndarray) -> np.ndarray:
         """All-reduce ``array`` and return its sum over all ranks. Adding zeros changes no bit."""
+        if self.size == 1:
+            return array
         import paddle
         import paddle.distributed as dist
 
@@ -97,6 +69,8 @@ class ProcessGroup:
 
     def average(self, tensor) -> None:
         """Make ``tensor``, of Paddle, the mean over all ranks, the same bits on each."""
+        if self.size == 1:
+            return
         import paddle.distributed as dist
 
         with self._meeting():
@@ -112,6 +86,8 @@ class ProcessGroup:
         and are averaged so, for which there is no way during the backward pass. ``afterwards``: not during
         it with NCCL either, which would wait for the gradient of a parameter that gets none.
         """
+        if self.size == 1:
+            return model
         import paddle
 
         self._widens, self._averages_afterwards = widens, afterwards
@@ -133,7 +109,7 @@ class ProcessGroup:
 
         It has not where the passes are not ``of_forward``, what `share_gradients` returns.
         """
-        if not (of_forward and self._averages_in_backward):
+        if self.size > 1 and not (of_forward and self._averages_in_backward):
             with self._meeting():
                 average_gradients(model, self._widens)
 
@@ -151,6 +127,6 @@ class ProcessGroup:
 
 
 @lru_cache(maxsize=1)
-def join_process_group(world: World):
+def join_process_group(world: World) -> ProcessGroup:
     """Return the process group of this process, joined once however often it is asked for."""
-    return ProcessGroup(world) if world.size > 1 else SingleProcess()
+    return ProcessGroup(world)

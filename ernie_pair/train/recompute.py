@@ -15,7 +15,7 @@ from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
 from ernie_pair.train.optimizer import trained_parameters
-from ernie_pair.train.run_flags import LayerFlags
+from ernie_pair.train.run_flags import TrainingFlags
 
 
 def recompute_layers(model, is_wanted: bool) -> None:
@@ -56,19 +56,19 @@ class _Twice:
     def __init__(self, forward: Callable):
         self.forward, self.numbers = forward, None
 
-    def __call__(self, *given, **named):
+    def __call__(self, *inputs, **named):
         if self.numbers is None:
             self.numbers = paddle.get_rng_state()
-            return self.forward(*given, **named)
+            return self.forward(*inputs, **named)
         later = paddle.get_rng_state()
         paddle.set_rng_state(self.numbers)
         try:
-            return self.forward(*given, **named)
+            return self.forward(*inputs, **named)
         finally:
             paddle.set_rng_state(later)
 
 
-def freeze(model: Union[EncoderModel, PlainModel], config: LayerFlags) -> str:
+def freeze(model: Union[EncoderModel, PlainModel], config: TrainingFlags) -> str:
     """Freeze what the flags name, and return how many parameters are trained, as a line for the log.
 
     The pooler, if there is one, trains with the head. Raises InputError when the model has fewer layers.
@@ -78,8 +78,8 @@ def freeze(model: Union[EncoderModel, PlainModel], config: LayerFlags) -> str:
     model.frozen_modules = [] if num_frozen is None else [*model.embeddings(), *layers[:num_frozen]]
     for name, parameter in model.named_parameters():
         is_frozen = num_frozen is not None and model.depth_of(name) <= num_frozen
-        is_given_frozen = parameter.stop_gradient and not getattr(parameter, "frozen_by_flags", False)
-        is_kept = model.keeps_frozen and is_given_frozen
+        was_frozen = parameter.stop_gradient and not getattr(parameter, "frozen_by_flags", False)
+        is_kept = model.keeps_frozen and was_frozen
         parameter.frozen_by_flags = is_frozen and not is_kept  # another run with other flags trains it again
         parameter.stop_gradient = is_frozen or is_kept or model.is_unused(name)
     every = sum(int(parameter.size) for parameter in model.parameters())
@@ -92,7 +92,7 @@ def freeze(model: Union[EncoderModel, PlainModel], config: LayerFlags) -> str:
     )
 
 
-def num_frozen_layers(config: LayerFlags, num_layers: int) -> Optional[int]:
+def num_frozen_layers(config: TrainingFlags, num_layers: int) -> Optional[int]:
     """Return how many layers above the embeddings are frozen; None: not even these. Raises InputError."""
     if config.freeze_layers > num_layers:
         raise InputError(

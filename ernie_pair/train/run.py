@@ -8,19 +8,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Protocol,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Iterable, Iterator, Optional, Protocol, Sequence
 
 import numpy as np
 import yaml
@@ -33,6 +21,8 @@ from ernie_pair.checkpoint.fingerprint import NO_RULES, Fingerprint, RunRules
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS
+from ernie_pair.kernels.product_rate import product_rate
+from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.event_lines import EventLines
 from ernie_pair.runtime.processes.read_ahead import ReadAhead
@@ -43,8 +33,7 @@ from ernie_pair.train import loop
 from ernie_pair.train.dry_run import look_at_run, plan_of, print_plan
 from ernie_pair.train.hooks import Hooks, NoStop, Schedule
 from ernie_pair.train.loop import tell_schedule
-from ernie_pair.train.reporters import refuse_missing
-from ernie_pair.train.run_log import open_log
+from ernie_pair.train.run_log import open_log, refuse_missing
 
 START = "start "  # which begins the line about the start of a run
 
@@ -57,7 +46,7 @@ class ResumableJob(loop.Job, Protocol):
     def load_initial_weights(self) -> str:
         """Load the initial weights of a new run, and return their description for the log."""
 
-    def state_files(self) -> Iterator[Tuple[str, Content]]:
+    def state_files(self) -> Iterator[tuple[str, Content]]:
         """Yield (name, content) of the files of this rank in a checkpoint."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -67,115 +56,101 @@ class ResumableJob(loop.Job, Protocol):
 class Data(Protocol):
     """The training data of this rank."""
 
-    def updates(self, consumed_samples: int) -> Iterable[List]:
+    def updates(self, consumed_samples: int) -> Iterable[list]:
         """Yield the micro-batches of one step after another, from ``consumed_samples`` on."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run.
+    """The settings of a run, and the place of this process in it.
 
-    ``flags``: the dataclass of its flags, for display; ``report_to``: where to log besides VisualDL, see
-    `reporters`. ``rates``: keyword arguments of ``learning_rate``; None: they are of the user's own.
-    ``fingerprint``: what must be equal for a resumed run to be the same run, read by ``rules``;
-    ``allow_change``: the names in it that may differ, separated by commas. ``topology``: what may change.
-    ``product_rate``: FLOP/s that products reach on all ranks together, for the log; 0: not known.
-    ``place``: what a thread does with the micro-batches of a step while the previous one is computed, see
-    `ReadAhead`; None: there is no thread, and they are made when the step begins. ``device``: cpu or gpu,
-    which determines how long the first step may take. ``command``: the command of these flags, for
-    config.yaml; empty: none is written. ``num_parameters`` and ``phases``, the steps at which the phases
-    begin, are for --dry_run.
+    ``flags``: `SharedFlags`, with the flags of the output folder and its checkpoints, and device.
+    ``rates``: keyword arguments of ``learning_rate``; None: they are of the user's own.
+    ``fingerprint``: what must be equal for a resumed run to be the same run, read by ``rules``. ``topology``:
+    what may change. ``place``: what a thread does with the micro-batches of a step while the previous one is
+    computed, see `ReadAhead`; None: there is no thread, and they are made when the step begins. ``command``:
+    the command of these flags, for config.yaml; empty: none is written. ``num_parameters`` and ``phases``,
+    the steps at which the phases begin, are for --dry_run. ``local``: this process among those that share
+    its output folder; ``all_reduce``: the sum of an array over the ranks.
     """
 
     flags: Any
-    output_dir: Path
     schedule: Schedule
-    rates: Optional[Dict[str, Any]]
+    rates: Optional[dict[str, Any]]
     fingerprint: Fingerprint
-    topology: Dict[str, object] = field(default_factory=dict)
+    topology: dict[str, object] = field(default_factory=dict)
     rules: RunRules = NO_RULES
-    allow_change: str = ""
-    fresh_start: bool = False
-    retention: Dict[str, int] = field(default_factory=dict)  # keyword arguments of Checkpoints: keep, every
     samples_per_epoch: float = 0
-    product_rate: float = 0
-    report_to: Sequence[str] = ()
-    place: Optional[Callable[[List], List]] = None
-    device: str = "cpu"
+    place: Optional[Callable[[list], list]] = None
     command: str = ""
     num_parameters: int = 0
     phases: Sequence[int] = (0,)
-
-
-class Processes(NamedTuple):
-    """The place of this process in the run and among those that share its output folder; their all-reduce."""
-
     world: World = World()
     local: World = World()
-    all_reduce: Callable[[np.ndarray], np.ndarray] = np.asarray  # the sum of an array over the ranks
+    all_reduce: Callable[[np.ndarray], np.ndarray] = np.asarray
+
+    @property
+    def output_dir(self) -> Path:
+        """Return the output folder."""
+        return Path(self.flags.output_dir)
+
+    @property
+    def allowed(self) -> list[str]:
+        """Return the names in the fingerprint that may differ from the checkpoint's."""
+        return names_in(self.flags.allow_change)
 
 
 def run_training(
-    job: ResumableJob,
-    data: Data,
-    settings: RunSettings,
-    hooks: Hooks,
-    processes: Processes,
-    stop: StopSignals,
+    job: ResumableJob, data: Data, settings: RunSettings, hooks: Hooks, stop: StopSignals
 ) -> TrainState:
     """Train until the schedule ends, from the newest checkpoint of the output folder or from the start.
 
     Raises an ErniePairError for whatever the user can fix, and Stopped after a signal.
     """
-    refuse_missing(settings.report_to)  # here, so that all ranks raise it
+    flags, world = settings.flags, settings.world
+    refuse_missing(flags.reporters)  # here, so that all ranks raise it
     lines = EventLines(settings.schedule.max_steps, settings.samples_per_epoch, time.monotonic())
-    if getattr(settings.flags, "dry_run", False):
-        return _print_plan(job, data, settings, processes, lines)
-    world = processes.world
+    if flags.dry_run:
+        return _print_plan(job, data, settings, lines)
     checkpoints = Checkpoints(
         settings.output_dir,
         world,
-        processes.all_reduce,
-        local=processes.local,
-        fresh_start=settings.fresh_start,
-        **settings.retention,
+        settings.all_reduce,
+        local=settings.local,
+        fresh_start=flags.fresh_start,
+        keep=flags.keep_checkpoints,
+        every=flags.keep_every,
     )
     try:
-        with Watchdog(settings.output_dir, world, settings.device) as watchdog:
+        with Watchdog(settings.output_dir, world, flags.device) as watchdog:
             hooks.stop, hooks.heartbeat, hooks.lines = stop, watchdog, lines
-            return _train(job, data, settings, hooks, world, checkpoints)
+            return _train(job, data, settings, hooks, checkpoints)
     finally:
         checkpoints.close()
 
 
-def _print_plan(
-    job: ResumableJob, data: Data, settings: RunSettings, processes: Processes, lines: EventLines
-) -> TrainState:
+def _print_plan(job: ResumableJob, data: Data, settings: RunSettings, lines: EventLines) -> TrainState:
     """Print what `run_training` would do, and return where it would resume; raise what it would raise."""
-    world, all_reduce = processes.world, processes.all_reduce
+    world, all_reduce = settings.world, settings.all_reduce
     refuse_unlike_ranks(all_reduce, world, settings.fingerprint)
 
     def look() -> Optional[str]:
         if not world.is_first:
             return None
-        of_run = settings.fingerprint, names_in(settings.allow_change), settings.rules
-        newest = look_at_run(settings.output_dir, *of_run, settings.fresh_start)
+        of_run = settings.fingerprint, settings.allowed, settings.rules
+        newest = look_at_run(settings.output_dir, *of_run, settings.flags.fresh_start)
         return None if newest is None else str(newest.folder)
 
     newest = gather_results(all_reduce, world, look)[0]
-    state = _begin_from(None if newest is None else Checkpoint(Path(newest)), job, settings, lines, world)
-    plan = plan_of(job, data, settings, processes, state, NoStop())
+    state = _begin_from(None if newest is None else Checkpoint(Path(newest)), job, settings, lines)
+    plan = plan_of(job, data, settings, state, NoStop())
     if world.is_first:
         print_plan(settings.command, settings.flags, plan)
     return state
 
 
 def _begin_from(
-    checkpoint: Optional[Checkpoint],
-    job: ResumableJob,
-    settings: RunSettings,
-    lines: EventLines,
-    world: World,
+    checkpoint: Optional[Checkpoint], job: ResumableJob, settings: RunSettings, lines: EventLines
 ) -> TrainState:
     """Restore the job from the checkpoint, or else from the given weights or random ones; log what begins."""
     schedule = settings.schedule
@@ -189,7 +164,7 @@ def _begin_from(
         lines.tell("start", state, f"resumed {checkpoint.folder}: {state.consumed_samples} samples seen")
     tell_schedule(settings.rates, schedule.max_steps, state.step - state.skipped_updates)
     count, taken = settings.samples_per_epoch, schedule.global_batch_size
-    if world.is_first and 0 < count < taken:
+    if settings.world.is_first and 0 < count < taken:
         logger.warning(
             "the training data hold %s, fewer than the %d of a step, so some are repeated within a step; "
             "a smaller batch gives more steps per epoch",
@@ -200,28 +175,27 @@ def _begin_from(
 
 
 def _train(
-    job: ResumableJob,
-    data: Data,
-    settings: RunSettings,
-    hooks: Hooks,
-    world: World,
-    checkpoints: Checkpoints,
+    job: ResumableJob, data: Data, settings: RunSettings, hooks: Hooks, checkpoints: Checkpoints
 ) -> TrainState:
-    """Train in an output folder that is locked and watched."""
-    schedule, topology, allowed = settings.schedule, settings.topology, names_in(settings.allow_change)
-    newest = checkpoints.resume(settings.fingerprint, topology, allowed, settings.rules)
-    state = _begin_from(newest, job, settings, hooks.lines, world)
+    flags, schedule, topology, world = settings.flags, settings.schedule, settings.topology, settings.world
+    newest = checkpoints.resume(settings.fingerprint, topology, settings.allowed, settings.rules)
+    state = _begin_from(newest, job, settings, hooks.lines)
     log = open_log(
         settings.output_dir,
         world,
         resumed=state,
         max_steps=schedule.max_steps,
-        product_rate=settings.product_rate,
+        product_rate=product_rate(flags, flags.device, cpu_threads()) * world.size,
         samples_per_epoch=settings.samples_per_epoch,
-        report_to=settings.report_to,
+        report_to=flags.reporters,
     )
     if settings.command and world.is_first:
-        _keep_config(settings, state, checkpoints.run_id)
+        place = settings.output_dir, settings.command, flags
+        try:
+            keep_config(*place, state.step, known_by={"run_id": checkpoints.run_id}, layout=topology)
+        except (OSError, yaml.YAMLError) as error:  # the run is more important
+            reason = getattr(error, "strerror", None) or error
+            logger.warning("%s: config.yaml is not written (%s)", settings.output_dir, reason)
 
     def save(state: TrainState) -> None:
         checkpoints.save(state, settings.fingerprint, job.state_files(), topology)
@@ -231,33 +205,20 @@ def _train(
 
     hooks.save = save
     try:
-        log.configuration(settings.flags)
+        log.configuration(flags)
         hooks.on_start(state, log)
         if state.step >= schedule.max_steps:
             logger.info("already at step %d of %d: nothing to do", state.step, schedule.max_steps)
         else:
             hooks.stop.finish_the_step()
             updates = data.updates(state.consumed_samples)
-            with (
-                nullcontext(updates)
-                if settings.place is None
-                else ReadAhead(updates, settings.place) as steps
-            ):
+            ahead = nullcontext(updates) if settings.place is None else ReadAhead(updates, settings.place)
+            with ahead as steps:
                 loop.train(job, steps, state, schedule, log, hooks)
     finally:
         log.close()
     hooks.on_end(state)
     return state
-
-
-def _keep_config(settings: RunSettings, state: TrainState, run_id: str) -> None:
-    """Write OUT/config.yaml, or add to it what this start does differently."""
-    place = settings.output_dir, settings.command, settings.flags
-    try:
-        keep_config(*place, state.step, known_by={"run_id": run_id}, layout=settings.topology)
-    except (OSError, yaml.YAMLError) as error:  # the run is more important
-        reason = getattr(error, "strerror", None) or error
-        logger.warning("%s: config.yaml is not written (%s)", settings.output_dir, reason)
 
 
 def check_position(state: TrainState, global_batch_size: int) -> None:

@@ -1,30 +1,83 @@
 """The flags that trainings share: reports, warm-up, frozen layers, length, schedule, output folder."""
 
 from dataclasses import dataclass
-from typing import Literal, Optional, Tuple
+from functools import partial
+from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, names_in, option, refuse_empty, refuse_unknown_names
-from ernie_pair.checkpoint.checkpoints import RetentionFlags
+from data_tools.options.options import (
+    Options,
+    checkpoints_option,
+    evaluation_option,
+    model_option,
+    names_in,
+    optimisation_option,
+    refuse_empty,
+    refuse_unknown_names,
+)
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.runtime.amp_flags import AmpFlags, DeterministicFlags
-from ernie_pair.runtime.device import default_device
+from ernie_pair.runtime.device import device_option
 from ernie_pair.train.hooks import Schedule
 from ernie_pair.train.loop import STYLES
 
 LARGEST_SEED = 2**31 - 1
 REPORTERS = ("tensorboard", "wandb", "mlflow")
 
+# Fields that trainings share; each says what is its own of them.
+from_scratch_option = partial(
+    model_option, False, help="start from random weights: config.json and the tokenizer's files are enough"
+)
+family_option = partial(model_option, None, help="model family; none: taken from config.json")
+weight_decay_option = partial(
+    optimisation_option, 0.01, help="decay of every weight except biases and norms", at_least=0, resume="same"
+)
+grad_clip_option = partial(
+    optimisation_option, help="maximum global norm of the gradient; 0: no clipping", at_least=0, resume="same"
+)
+seed_option = partial(optimisation_option, 1234, at_least=0, resume="same")
+on_nan_option = partial(
+    optimisation_option, "stop", help="when the loss is not finite: stop the run, or skip the step"
+)
+dropout_option = partial(model_option, 0.1, at_least=0, below=1, resume="same")
+logging_freq_option = partial(evaluation_option, help="steps between log lines", unit="steps", at_least=1)
+best_metric_option = partial(evaluation_option, resume="fixed")
+fresh_start_option = partial(
+    checkpoints_option,
+    False,
+    help="start anew and rename what an earlier run left in output_dir; without this flag the run resumes",
+)
+keep_checkpoints_option = partial(
+    checkpoints_option,
+    3,
+    help="number of newest checkpoints to keep, at least 2",
+    unit="checkpoints",
+    at_least=2,
+)
+keep_every_option = partial(
+    checkpoints_option,
+    0,
+    help="also keep the checkpoints at every multiple of this many steps; 0: none",
+    unit="steps",
+    at_least=0,
+)
+
+
+def allow_change_option(example: str):
+    """Return the field of --allow_change, whose help names the flags of ``example``."""
+    return checkpoints_option(
+        "", help=f"flags that may differ from the run of the checkpoint, for example {example}"
+    )
+
 
 @dataclass(frozen=True)
 class ReportToFlags(Options):
     """Where results are shown besides their own files."""
 
-    report_to: str = option(
+    report_to: str = evaluation_option(
         "",
         help="where to log curves besides VisualDL: tensorboard, wandb, mlflow, or several separated by "
         "commas",
-        group="evaluation",
     )
 
     def __post_init__(self):
@@ -33,54 +86,37 @@ class ReportToFlags(Options):
         refuse_unknown_names("report_to", self.reporters, REPORTERS, fault)
 
     @property
-    def reporters(self) -> Tuple[str, ...]:
+    def reporters(self) -> tuple[str, ...]:
         """Return the names in ``report_to``, each once; none if it is empty or `none`."""
         return tuple(name for name in names_in(self.report_to) if name != "none")
 
 
 @dataclass(frozen=True)
-class ReportFlags(ReportToFlags):
-    """How a run is reported, and whether it is only planned."""
+class SharedFlags(ReportToFlags, AmpFlags, KernelFlags, DeterministicFlags):
+    """The flags of every training, in either graph: precision, reports, dry run, warm-up."""
 
-    sync_freq: int = option(
+    USUAL_RATE = 0.1  # of the warm-up, if neither of its flags is given
+
+    sync_freq: int = evaluation_option(
         0,
         help="steps between checks that the loss is finite, each of which waits for the device; 0: every "
         "step on a CPU, every training log line on a GPU",
-        group="evaluation",
         unit="steps",
         at_least=0,
     )
-    dry_run: bool = option(
+    dry_run: bool = checkpoints_option(
         False,
         help="run a few steps without writing anything, then print all flags and the steps, memory and time "
         "of the run",
-        group="checkpoints",
     )
-
-    def sync_freq_on(self, device: str) -> int:
-        """Return the steps between reads of the metrics on ``device``; 0: only if something else is due."""
-        return self.sync_freq or int(device == "cpu")
-
-
-@dataclass(frozen=True)
-class WarmupFlags(Options):
-    """The warm-up, as a share of the run or in steps."""
-
-    USUAL_RATE = 0.1  # if neither flag is given
-
-    warmup_rate: Optional[float] = option(
+    warmup_rate: Optional[float] = optimisation_option(
         None,
         help="share of the steps spent on warm-up; none: 0.1 for pairs and 0.01 in pretraining",
-        group="optimisation",
         at_least=0,
         below=1,
     )
-    warmup_steps: Optional[int] = option(
-        None,
-        help="warm-up in steps, instead of --warmup_rate",
-        group="optimisation",
-        unit="steps",
-        at_least=0,
+    warmup_steps: Optional[int] = optimisation_option(
+        None, help="warm-up in steps, instead of --warmup_rate", unit="steps", at_least=0
     )
 
     def __post_init__(self):
@@ -107,192 +143,90 @@ class WarmupFlags(Options):
             )
         return self.warmup_steps
 
-
-@dataclass(frozen=True)
-class LayerFlags(Options):
-    """Which layers learn, and how fast; the dynamic graph alone has these."""
-
-    freeze: Literal["none", "embeddings", "encoder"] = option(
-        "none",
-        help="what is frozen, without dropout: the embeddings, or the embeddings and all layers",
-        group="optimisation",
-        resume="fixed",
-    )
-    freeze_layers: int = option(
-        0,
-        help="freeze the embeddings and this many layers above them",
-        group="optimisation",
-        unit="layers",
-        at_least=0,
-        resume="fixed",
-    )
-    layer_decay: float = option(
-        1.0,
-        help="layer-wise learning rate decay: each layer below the head learns at this fraction of the rate "
-        "of the layer above",
-        group="optimisation",
-        above=0,
-        at_most=1,
-        resume="same",
-    )
-    use_recompute: bool = option(
-        False,
-        help="recompute each encoder layer in the backward pass: slower, but with far less memory",
-        group="optimisation",
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.freeze == "encoder" and self.freeze_layers:
-            raise InputError(
-                f"--freeze encoder freezes all layers, and --freeze_layers {self.freeze_layers} some; "
-                "leave one of them out"
-            )
-
-    @property
-    def freezes_embeddings(self) -> bool:
-        """Return whether the embeddings, the lowest of all, stay as they are."""
-        return self.freeze != "none" or self.freeze_layers > 0
+    def sync_freq_on(self, device: str) -> int:
+        """Return the steps between reads of the metrics on ``device``; 0: only if something else is due."""
+        return self.sync_freq or int(device == "cpu")
 
 
 @dataclass(frozen=True)
 class RunFlags(Options):
-    """How long a training in the dynamic graph runs, how fast it learns, and when it logs and saves."""
+    """How long a training in the dynamic graph runs, how fast it learns, and when it logs and saves.
 
-    from_scratch: bool = option(
-        False,
-        help="start from random weights: config.json and the tokenizer's files are enough",
-        group="model",
+    A base on its own, so that ``output_dir`` is the first of all fields, as in PairConfig("output").
+    """
+
+    output_dir: str = checkpoints_option(
+        help="checkpoints, the best model, metrics and VisualDL logs go here"
     )
-    epochs: int = option(
-        3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1
+    from_scratch: bool = from_scratch_option()
+    epochs: int = optimisation_option(3, help="passes over the training pairs", unit="epochs", at_least=1)
+    max_steps: int = optimisation_option(
+        0, unit="steps", help="total number of steps; 0: as many as --epochs needs", at_least=0
     )
-    max_steps: int = option(
-        0,
-        help="total number of steps; 0: as many as --epochs needs",
-        group="optimisation",
-        unit="steps",
-        at_least=0,
+    batch_size: int = optimisation_option(
+        64, help="pairs per process in one forward pass", unit="pairs", at_least=1, resume="layout"
     )
-    batch_size: int = option(
-        64,
-        help="pairs per process in one forward pass",
-        group="optimisation",
-        unit="pairs",
-        at_least=1,
-        resume="layout",
-    )
-    gradient_accumulation_steps: int = option(
+    gradient_accumulation_steps: int = optimisation_option(
         1,
         help="forward passes of --batch_size pairs per process in one step",
-        group="optimisation",
         unit="batches",
         at_least=1,
         resume="layout",
     )
-    grad_clip: float = option(
-        0.0,
-        help="maximum global norm of the gradient; 0: no clipping",
-        group="optimisation",
-        at_least=0,
-        resume="same",
+    grad_clip: float = grad_clip_option(0.0)
+    learning_rate: float = optimisation_option(
+        5e-5, help="peak learning rate, reached at the end of warm-up", above=0, resume="same"
     )
-    learning_rate: float = option(
-        5e-5,
-        help="peak learning rate, reached at the end of warm-up",
-        group="optimisation",
-        above=0,
-        resume="same",
-    )
-    lr_scheduler_type: str = option(
+    lr_scheduler_type: str = optimisation_option(
         "linear",
         help="schedule after warm-up: linear or cosine decay to 0, or constant",
-        group="optimisation",
         choices=STYLES,
         resume="same",
     )
-    weight_decay: float = option(
-        0.01,
-        help="decay of every weight except biases and norms",
-        group="optimisation",
-        at_least=0,
-        resume="same",
-    )
-    evaluation_strategy: Literal["auto", "steps", "epoch", "no"] = option(
+    weight_decay: float = weight_decay_option()
+    evaluation_strategy: Literal["auto", "steps", "epoch", "no"] = evaluation_option(
         "auto",
         help="when to evaluate, besides before the first step and at the end: every --eval_freq steps, at "
         "the end of each epoch, or both (auto); no: never, and there is no best model",
-        group="evaluation",
     )
-    eval_freq: int = option(
-        100,
-        help="steps between evaluations; see --evaluation_strategy",
-        group="evaluation",
-        unit="steps",
-        at_least=1,
+    eval_freq: int = evaluation_option(
+        100, help="steps between evaluations; see --evaluation_strategy", unit="steps", at_least=1
     )
-    logging_freq: int = option(
-        10, help="steps between log lines", group="evaluation", unit="steps", at_least=1
-    )
-    save_strategy: Literal["steps", "epoch", "no"] = option(
+    logging_freq: int = logging_freq_option(10)
+    save_strategy: Literal["steps", "epoch", "no"] = checkpoints_option(
         "steps",
         help="when to write a checkpoint, besides at the end: every --checkpoint_steps steps, at the end of "
         "each epoch, or never",
-        group="checkpoints",
     )
-    checkpoint_steps: int = option(
-        500,
-        help="steps between checkpoints; see --save_strategy",
-        group="checkpoints",
-        unit="steps",
-        at_least=1,
+    checkpoint_steps: int = checkpoints_option(
+        500, help="steps between checkpoints; see --save_strategy", unit="steps", at_least=1
     )
-    keep_best: int = option(
+    keep_best: int = checkpoints_option(
         1,
         help="number of best models to keep; the link best points to the best of them",
-        group="checkpoints",
         unit="models",
         at_least=1,
     )
-    seed: int = option(
-        1234,
-        help="seed of weights, data order and dropout",
-        group="optimisation",
-        at_least=0,
-        at_most=LARGEST_SEED,
-        resume="same",
-    )
-    early_stopping_patience: int = option(
+    seed: int = seed_option(help="seed of weights, data order and dropout", at_most=LARGEST_SEED)
+    early_stopping_patience: int = evaluation_option(
         0,
         help="stop after this many consecutive evaluations without a better best_metric; 0: never",
-        group="evaluation",
         unit="evaluations",
         at_least=0,
     )
-    early_stopping_min_delta: float = option(
-        0.0,
-        help="an evaluation must be better by more than this to count as better",
-        group="evaluation",
-        at_least=0,
+    early_stopping_min_delta: float = evaluation_option(
+        0.0, help="an evaluation must be better by more than this to count as better", at_least=0
     )
-    fresh_start: bool = option(
-        False,
-        help="start anew and rename what an earlier run left in output_dir; without this flag the run "
-        "resumes",
-        group="checkpoints",
-    )
-    allow_change: str = option(
-        "",
-        help="flags that may differ from the run of the checkpoint, for example learning_rate,seed",
-        group="checkpoints",
-    )
-    on_nan: Literal["stop", "skip"] = option(
-        "stop", help="when the loss is not finite: stop the run, or skip the step", group="optimisation"
-    )
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    fresh_start: bool = fresh_start_option()
+    allow_change: str = allow_change_option("learning_rate,seed")
+    on_nan: Literal["stop", "skip"] = on_nan_option()
+    device: Literal["cpu", "gpu"] = device_option()
+    keep_checkpoints: int = keep_checkpoints_option()
+    keep_every: int = keep_every_option()
 
     def __post_init__(self):
         super().__post_init__()
+        refuse_empty(self, "output_dir")
         for name, nothing in (("early_stopping_patience", 0), ("keep_best", 1), ("save_format", "paddle")):
             value = getattr(self, name, nothing)
             if self.evaluation_strategy == "no" and value != nothing:
@@ -322,34 +256,40 @@ class RunFlags(Options):
 
 
 @dataclass(frozen=True)
-class OutputConfig(Options):
-    """The folder of results; a base on its own puts it first of all fields, as in PairConfig("output")."""
+class TrainingFlags(SharedFlags, RunFlags):
+    """The flags of every training in the dynamic graph; see `Task`."""
 
-    output_dir: str = option(
-        help="checkpoints, the best model, metrics and VisualDL logs go here", group="checkpoints"
+    freeze: Literal["none", "embeddings", "encoder"] = optimisation_option(
+        "none",
+        help="what is frozen, without dropout: the embeddings, or the embeddings and all layers",
+        resume="fixed",
+    )
+    freeze_layers: int = optimisation_option(
+        0,
+        help="freeze the embeddings and this many layers above them",
+        unit="layers",
+        at_least=0,
+        resume="fixed",
+    )
+    layer_decay: float = optimisation_option(
+        1.0,
+        help="layer-wise learning rate decay: each layer below the head learns at this fraction of the rate "
+        "of the layer above",
+        above=0,
+        at_most=1,
+        resume="same",
+    )
+    use_recompute: bool = optimisation_option(
+        False, help="recompute each encoder layer in the backward pass: slower, but with far less memory"
     )
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
-
-
-@dataclass(frozen=True)
-class TrainingFlags(
-    LayerFlags,
-    WarmupFlags,
-    ReportFlags,
-    AmpFlags,
-    KernelFlags,
-    DeterministicFlags,
-    RetentionFlags,
-    RunFlags,
-    OutputConfig,
-):
-    """The flags of every training in the dynamic graph; see `Task`."""
-
-    def __post_init__(self):
-        super().__post_init__()
+        if self.freeze == "encoder" and self.freeze_layers:
+            raise InputError(
+                f"--freeze encoder freezes all layers, and --freeze_layers {self.freeze_layers} some; "
+                "leave one of them out"
+            )
         self.refuse_half_precision_on(self.device)
         self.refuse_narrow_sums(self.gradient_accumulation_steps, "batch_size")
         if self.reduce_dtype == "half" and not self.narrows_weights:
@@ -357,3 +297,8 @@ class TrainingFlags(
                 "--reduce_dtype half: with --amp_level O1 the gradients are in float32; leave it out, or use "
                 "O2"
             )
+
+    @property
+    def freezes_embeddings(self) -> bool:
+        """Return whether the embeddings, the lowest of all, stay as they are."""
+        return self.freeze != "none" or self.freeze_layers > 0

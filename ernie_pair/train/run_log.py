@@ -1,12 +1,17 @@
-"""The outputs of a run: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console, other tools (`reporters`).
+"""The outputs of a run: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console, and other tools.
 
 The caller never asks the rank.
 
-metrics.jsonl holds one object per logged event with floats in full precision; NaN and infinity, for
-which JSON has no number, are the texts "nan", "inf" and "-inf". A "train" event holds means over the
-steps since the one before it (see logging_window.py). The file is authoritative: after a resume it is
-truncated to the saved step, and the VisualDL curves are drawn again from it, so that no step
-occurs twice. A write failure is reported once, and the run continues.
+metrics.jsonl holds one object per logged event with floats in full precision; NaN and infinity, for which
+JSON has no number, are the texts "nan", "inf" and "-inf". A "train" event holds means over the steps since
+the one before it. The file is authoritative: after a resume it is truncated to the saved step, and the
+VisualDL curves are drawn again from it, so that no step occurs twice. A write failure is reported once, and
+the run continues.
+
+The other tools are TensorBoard, Weights & Biases and MLflow. They follow the usual environment variables:
+WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. A resumed run continues its earlier
+run there: the curves of TensorBoard are drawn again from metrics.jsonl, the other two receive only new
+points. A tool that fails is dropped with a warning, and the run continues.
 """
 
 import json
@@ -15,16 +20,18 @@ import math
 import os
 import resource
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Protocol, Sequence
 
 from tqdm import tqdm
 
 from data_tools.files.atomic_files import published
 from data_tools.files.atomic_folder import set_aside
+from data_tools.files.installation import import_optional
 from data_tools.files.json_file import JsonError, is_utf8, is_whole_number, parse_json_object
 from data_tools.files.progress import shows_bars
 from ernie_pair.checkpoint.manifest import TrainState
@@ -33,8 +40,187 @@ from ernie_pair.runtime.processes.console import GOOD, PLAIN
 from ernie_pair.runtime.processes.event_lines import EventLines, Improvement, improvement_of
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train import probability_counts
-from ernie_pair.train.reporters import Reporter, clear_records, open_reporters
 from ernie_pair.train.step_work import StepWork
+
+PROJECT = "ernie-pair"  # unless the environment gives another
+RUN_TAG = "ernie_pair.run_id"
+PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
+LONGEST_PARAM = 500  # characters, on older servers of MLflow
+
+logger = logging.getLogger(__name__)
+
+
+class Reporter(Protocol):
+    """A tool that shows one run."""
+
+    draws_again: bool  # whether it needs the events from before a resume
+
+    def configuration(self, flags: dict[str, Any]) -> None:
+        """Show the settings of the run."""
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """Show values, all finite, under names such as train/loss."""
+
+    def close(self) -> None:
+        """End the reporting of this start."""
+
+
+def refuse_missing(names: Sequence[str]) -> None:
+    """Raise InputError if the library of a reporter is not installed."""
+    for name in names:
+        import_optional(PACKAGES[name], name)
+
+
+def open_reporters(names: Sequence[str], output_dir: Path, run_id: str) -> list[Reporter]:
+    """Return the reporters of these names for the run ``run_id``. Raises InputError for a missing library."""
+    refuse_missing(names)
+    kinds: dict[str, Callable[[Path, str], Reporter]] = {
+        "tensorboard": TensorBoard,
+        "wandb": WeightsAndBiases,
+        "mlflow": MLflow,
+    }
+    return [Guarded(name, partial(kinds[name], output_dir, run_id)) for name in names]
+
+
+class Guarded:
+    """A reporter whose failures end the reporter but not the run."""
+
+    def __init__(self, name: str, start: Callable[[], Reporter]):
+        self.name = name
+        self.reporter: Optional[Reporter] = None
+        with self._dropped_on_error():
+            self.reporter = start()
+        self.draws_again = self.reporter is not None and self.reporter.draws_again
+
+    def configuration(self, flags: dict[str, Any]) -> None:
+        """Show the settings of the run."""
+        self._ask("configuration", flags)
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """Show values, all finite, under names such as train/loss."""
+        self._ask("scalars", values, step)
+
+    def close(self) -> None:
+        """End the reporting of this start."""
+        self._ask("close")
+
+    def _ask(self, name: str, *arguments: Any) -> None:
+        with self._dropped_on_error():
+            if self.reporter is not None:
+                getattr(self.reporter, name)(*arguments)
+
+    @contextmanager
+    def _dropped_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # each tool has its own errors: of its files, its service, its account
+            self.reporter = None
+            what = " ".join(str(error).split())[:200] or type(error).__name__
+            logger.warning("--report_to %s: %s; the run continues without it", self.name, what)
+
+
+class TensorBoard:
+    """OUT/tensorboard/RUN_ID, by tensorboardX, which needs neither TensorFlow nor PyTorch."""
+
+    draws_again = True
+
+    def __init__(self, output_dir: Path, run_id: str):
+        folder = clear_records(output_dir / "tensorboard" / run_id, "events.out.tfevents.*")
+        self.writer = import_optional("tensorboardX", "tensorboard").SummaryWriter(str(folder))
+
+    def configuration(self, flags: dict[str, Any]) -> None:
+        """Show the settings as a text."""
+        self.writer.add_text(
+            "configuration", "  \n".join(f"{name}: {value}" for name, value in flags.items())
+        )
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """Draw a point of each curve."""
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write the last points."""
+        self.writer.close()
+
+
+class WeightsAndBiases:
+    """A run of W&B whose id is ours, so that a resumed one is the same there; its files are in OUT/wandb."""
+
+    draws_again = False
+
+    def __init__(self, output_dir: Path, run_id: str):
+        self.run = import_optional("wandb", "wandb").init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            id=run_id,
+            name=os.environ.get("WANDB_NAME", output_dir.resolve().name),
+            dir=str(output_dir),
+            resume="allow",
+            settings={"console": "off"},  # the console is ours, with its progress bar
+        )
+
+    def configuration(self, flags: dict[str, Any]) -> None:
+        """Show the settings as the configuration of the run."""
+        self.run.config.update(flags, allow_val_change=True)
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """Log the values of a step."""
+        self.run.log(values, step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self.run.finish()
+
+
+class MLflow:
+    """A run of MLflow, found by a tag; through the client, so an active run of the caller stays active."""
+
+    draws_again = False
+
+    def __init__(self, output_dir: Path, run_id: str):
+        mlflow = import_optional("mlflow", "mlflow")
+        self.entities, self.client = mlflow.entities, mlflow.MlflowClient()
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        experiment = self.client.get_experiment_by_name(name)
+        where = experiment.experiment_id if experiment else self.client.create_experiment(name)
+        found = self.client.search_runs([where], f"tags.`{RUN_TAG}` = '{run_id}'")
+        self.is_new = not found
+        if found:
+            self.run_id = found[0].info.run_id
+            self.client.set_terminated(self.run_id, "RUNNING")
+        else:
+            run = self.client.create_run(where, tags={RUN_TAG: run_id}, run_name=output_dir.resolve().name)
+            self.run_id = run.info.run_id
+
+    def configuration(self, flags: dict[str, Any]) -> None:
+        """Show the settings of the first start: MLflow does not allow a parameter to change."""
+        if self.is_new:
+            params = [self.entities.Param(name, str(value)[:LONGEST_PARAM]) for name, value in flags.items()]
+            self.client.log_batch(self.run_id, params=params)
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """Log the values of a step."""
+        now = int(time.time() * 1000)
+        metrics = [self.entities.Metric(name, value, now, step) for name, value in values.items()]
+        self.client.log_batch(self.run_id, metrics=metrics)
+
+    def close(self) -> None:
+        """Note that this start has ended."""
+        self.client.set_terminated(self.run_id)
+
+
+def clear_records(folder: Path, pattern: str) -> Path:
+    """Return ``folder``, used by this run only, created if missing and without the records of ``pattern``.
+
+    A link in its place is set aside with a warning. Raises OSError.
+    """
+    if folder.is_symlink():
+        logger.warning("%s is a link; it is now %s", folder, set_aside(folder).name)
+    for record in folder.glob(pattern):
+        record.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
 
 RECORDS = "vdlrecords.*.log"
 LARGEST_STEP = 2**63 - 1
@@ -106,9 +292,10 @@ class RunLog:
         self.kept = []
         for reporter in self.reporters:
             reporter.configuration(asdict(config))
-        given = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
+        set_flags = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
         words = (
-            f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in given
+            f"--{name} {str(value).lower() if isinstance(value, bool) else value}"
+            for name, value in set_flags
         )
         self.texts("configuration", [" ".join(words)])
 
@@ -136,7 +323,7 @@ class RunLog:
             reporter.close()
         self.writer.close()  # VisualDL writes late: a run that is not closed may lose its tail
 
-    def _is_better(self, event: Dict) -> bool:
+    def _is_better(self, event: dict) -> bool:
         return event["split"] == "valid" and self.improvement.judge(event)
 
     def _write(self, line: str) -> None:
@@ -148,15 +335,14 @@ class RunLog:
                 logger.warning("%s: %s; metrics are lost from here on", self.path, error.strerror)
             self.is_writable = False
 
-    def _speeds(self) -> Dict[str, float]:
-        """Return speeds, the share of time spent waiting for data, and the peak memory of this process."""
+    def _speeds(self) -> dict[str, float]:
         seconds = max(self.seconds, 1e-9)
         speeds, waited = self.work.speeds(seconds, self.product_rate), self.waited / seconds
         self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return {**speeds, "data_wait_share": waited, "memory_gb": memory}
 
-    def _draw(self, event: Dict, reporters: Iterable[Reporter]) -> None:
+    def _draw(self, event: dict, reporters: Iterable[Reporter]) -> None:
         values = {
             f"{event['split']}/{name}": value
             for name, value in event.items()
@@ -189,19 +375,11 @@ class RemainingTime:
         return str(timedelta(seconds=round(seconds)))
 
 
-class _Silent:
+class Silent:
     """What does nothing, whatever it is asked to do."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *arguments, **named: None
-
-
-class NullLog(_Silent):
-    """The log of ranks that print nothing."""
-
-
-class NoCurves(_Silent):
-    """The writer that replaces VisualDL's if that cannot write."""
 
 
 def _open_curves(folder: Path):
@@ -212,33 +390,39 @@ def _open_curves(folder: Path):
         return LogWriter(str(clear_records(folder, RECORDS)))
     except OSError as error:
         logger.warning("%s: %s; this run draws no curves, %s has its numbers", folder, error.strerror, EVENTS)
-        return NoCurves()
+        return Silent()
 
 
 def open_log(output_dir: Path, world: World, **settings):
     """Open the log of this rank: one that writes on the first rank, one that does nothing elsewhere."""
-    return RunLog(output_dir, **settings) if world.is_first else NullLog()
+    return RunLog(output_dir, **settings) if world.is_first else Silent()
 
 
-def read_all_events(path: Path) -> List[Dict]:
+def read_all_events(path: Path) -> list[dict]:
     """Return the events in a metrics.jsonl, in order; none if there is no such file."""
     if path.is_symlink() or not path.is_file():
         return []
     return [event for event in map(_event_of, path.read_bytes().split(b"\n")) if event]
 
 
-def read_events(path: Path, resumed: TrainState) -> List[Dict]:
+def read_events(path: Path, resumed: TrainState) -> list[dict]:
     """Return the events in a metrics.jsonl that a run resumed at ``resumed`` does not log again."""
-    return [event for event in read_all_events(path) if not _comes_again(event, resumed)]
+    is_repeated = resumed.step == 0 or resumed.evaluation_pending  # what the resumed step logs besides
+    return [
+        event
+        for event in read_all_events(path)
+        if event["step"] < resumed.step
+        or (event["step"] == resumed.step and (event["split"] == "train" or not is_repeated))
+    ]
 
 
-def metrics_in(event: Dict) -> Dict[str, Any]:
+def metrics_in(event: dict) -> dict[str, Any]:
     """Return the metrics of an event as they were logged, without what differs from machine to machine."""
     metrics = {name: value for name, value in event.items() if name not in (*NOT_CURVES, *MEASURED)}
     return {name: float(value) if value in NOT_FINITE else value for name, value in metrics.items()}
 
 
-def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
+def _cut_back(path: Path, resumed: TrainState) -> list[dict]:
     """Drop the events that will be logged again, and a last line that a kill cut short."""
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
         logger.warning("%s is not a file of this run; it is now %s", path, set_aside(path).name)
@@ -250,14 +434,7 @@ def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
     return kept
 
 
-def _comes_again(event: Dict, resumed: TrainState) -> bool:
-    if event["step"] != resumed.step:
-        return event["step"] > resumed.step
-    return event["split"] != "train" and (resumed.step == 0 or resumed.evaluation_pending)
-
-
-def _event_of(line: bytes) -> Optional[Dict]:
-    """Return the event in a line of metrics.jsonl; None if the line is not an event."""
+def _event_of(line: bytes) -> Optional[dict]:
     try:
         event = parse_json_object(line)
     except JsonError:
@@ -266,7 +443,7 @@ def _event_of(line: bytes) -> Optional[Dict]:
     return event if sound and is_utf8(event) else None
 
 
-def _line_of(event: Dict) -> str:
+def _line_of(event: dict) -> str:
     finite = {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in event.items()

@@ -13,7 +13,7 @@ path that computes more than the heads read reaches a lower rate.
 """
 
 import math
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Callable, Iterator, Mapping, NamedTuple, Optional
 
 from data_tools.files.errors import NumbersError
 from ernie_pair.checkpoint.manifest import TrainState, Window
@@ -70,7 +70,7 @@ TERA = 1e12
 class StepWork(NamedTuple):
     """The work of steps, over all ranks: samples, their tokens without and with padding, operations.
 
-    ``flops`` is counted by `flops`: what the shapes require, however it is computed. 0 if it is not counted.
+    ``flops`` is what the shapes require, however it is computed. 0 if it is not counted.
     """
 
     samples: float = 0
@@ -82,7 +82,7 @@ class StepWork(NamedTuple):
         """Return the sum of both."""
         return StepWork(*(mine + theirs for mine, theirs in zip(self, other)))
 
-    def speeds(self, seconds: float, product_rate: float = 0) -> Dict[str, float]:
+    def speeds(self, seconds: float, product_rate: float = 0) -> dict[str, float]:
         """Return the speeds for a training line, of what was counted in ``seconds``.
 
         ``product_rate``: FLOP/s that products reach on all ranks together; 0: not known.
@@ -98,7 +98,7 @@ class StepWork(NamedTuple):
         return speeds
 
 
-def take_work(metrics: Dict[str, float], samples: int) -> StepWork:
+def take_work(metrics: dict[str, float], samples: int) -> StepWork:
     """Remove the counts of a step from its metrics, since they are not metrics, and return them."""
     counts = {name: metrics.pop(name) for name in StepWork._fields if name in metrics}
     return StepWork(samples=samples, **counts)
@@ -109,7 +109,7 @@ AS_OF_NOW = ("learning_rate", "loss_scale", "skipped_updates", "gpu_memory_gb")
 LARGEST_EXPONENT = 700
 
 
-def add_step(window: Window, metrics: Dict[str, float]) -> Window:
+def add_step(window: Window, metrics: dict[str, float]) -> Window:
     """Return ``window`` with the metrics of one more step; ``window`` itself stays as it is.
 
     Values that are not finite, those of a skipped step, are left out.
@@ -122,7 +122,7 @@ def add_step(window: Window, metrics: Dict[str, float]) -> Window:
     return grown
 
 
-def window_means(window: Window, latest: Dict[str, float]) -> Dict[str, float]:
+def window_means(window: Window, latest: dict[str, float]) -> dict[str, float]:
     """Return the metrics of a training line, under the names of ``latest``, the metrics of its step.
 
     Those AS_OF_NOW, and those that had no finite value in the whole window, are as in ``latest``.
@@ -151,13 +151,13 @@ class DeferredMetrics(Mapping[str, float]):
 
     def __init__(self, read: Callable[[], None]):
         self._read = read
-        self._values: Optional[Dict[str, float]] = None
+        self._values: Optional[dict[str, float]] = None
 
-    def set(self, values: Dict[str, float]) -> None:
+    def set(self, values: dict[str, float]) -> None:
         """Set the metrics as numbers."""
         self._values = values
 
-    def _known(self) -> Dict[str, float]:
+    def _known(self) -> dict[str, float]:
         if self._values is None:
             self._read()
         assert self._values is not None  # ``read`` has set them
@@ -187,8 +187,8 @@ class Readings:
 
     def __init__(self, state: TrainState, schedule: Schedule):
         self.state, self.schedule = state, schedule
-        self.latest: Dict[str, float] = {}
-        self._steps: List[_Step] = []
+        self.latest: dict[str, float] = {}
+        self._steps: list[_Step] = []
         self._skipped_in_a_row, self._work = 0, StepWork()
 
     def add(self, metrics: Mapping[str, float]) -> None:
@@ -217,7 +217,7 @@ class Readings:
         work, self._work = self._work, StepWork()
         return work
 
-    def _check_numbers(self, metrics: Dict[str, float], step: _Step) -> None:
+    def _check_numbers(self, metrics: dict[str, float], step: _Step) -> None:
         """Count skipped steps. Raises NumbersError if the run must not continue."""
         state, last = self.state, step.last_sample
         skipped = int(metrics.get("skipped_updates", state.skipped_updates))

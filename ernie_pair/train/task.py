@@ -9,28 +9,29 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Type
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import counted
 from ernie_pair.checkpoint.fingerprint import Fingerprint, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.kernels.product_rate import product_rate
+from ernie_pair.checkpoint.run_folder import EVENTS
 from ernie_pair.models.model_card import DataFile, ModelCard, changed_flags, write_card
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
-from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import start_training_device
 from ernie_pair.runtime.processes.console import GOOD, start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World, launched_world, local_world
 from ernie_pair.train.best_model import BestModel, EarlyStopping
-from ernie_pair.train.callbacks import Callbacks, CallingHooks, PairCallback, TrainerState
+from ernie_pair.train.callbacks import Callbacks, PairCallback, TrainerState, history_entry
+from ernie_pair.train.hooks import Hooks, TrainerControl
 from ernie_pair.train.job import LossParts, TaskJob
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.recompute import freeze, recompute_layers
-from ernie_pair.train.run import Processes, RunSettings, run_training
+from ernie_pair.train.run import RunSettings, run_training
+from ernie_pair.train.run_log import metrics_in, read_events
 
 STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 # In the card elsewhere, or of no effect on the model.
@@ -49,9 +50,9 @@ class TaskData(NamedTuple):
     has ``input_ids`` int64 [B, S]. ``num_rows``: of an epoch. ``hashes``: {flag of a file: SHA-256}.
     """
 
-    updates: Callable[[int], Iterator[List]]
+    updates: Callable[[int], Iterator[list]]
     num_rows: int
-    hashes: Dict[str, str]
+    hashes: dict[str, str]
     files: Sequence[DataFile] = ()  # for the model card
 
 
@@ -87,14 +88,14 @@ class Task(ABC):
         """Write the model, as it is now, into the folder ``draft``."""
 
     @abstractmethod
-    def card(self, kernels: str, step: int, metrics: Dict[str, float]) -> ModelCard:
+    def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the model of ``step``, whose evaluation gave ``metrics``."""
 
     def loss(self, batch: Any) -> LossParts:
         """Return the loss of a micro-batch; ``self.job.forward`` calls the model."""
         raise NotImplementedError
 
-    def evaluate(self) -> Dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
         """Return the metrics of the model, equal on every rank; best_metric is among them."""
         raise NotImplementedError
 
@@ -120,11 +121,11 @@ class Task(ABC):
         """Return what may change on a resume, besides the options that say it of themselves."""
         return {}
 
-    def counts(self) -> Dict[str, object]:
+    def counts(self) -> dict[str, object]:
         """Return what rank 0 logs of an evaluation besides its metrics; see `probability_counts`."""
         return {}
 
-    def on_log(self, line: Dict[str, float]) -> None:
+    def on_log(self, line: dict[str, float]) -> None:
         """Take a line of the training log, on rank 0."""
         return None
 
@@ -156,7 +157,7 @@ class Task(ABC):
             **self.known_by(),
         }
 
-    def shown_flags(self, **changes: object) -> Dict[str, object]:
+    def shown_flags(self, **changes: object) -> dict[str, object]:
         """Return the flags for the card, those that differ from their defaults; ``changes`` replace some."""
         config = self.config
         defaults = {item.name: item.default for item in fields(config) if item.default is not MISSING}
@@ -164,23 +165,20 @@ class Task(ABC):
         return changed_flags({**asdict(config), **changes}, {**defaults, **hidden})
 
 
-def _upgrade(saved: Fingerprint) -> Fingerprint:
-    return without_idle_amp({STEPS if name == STEPS_BEFORE else name: v for name, v in saved.items()})
-
-
-def _cure(name: str, old: object) -> str:
-    why = " (the learning rate falls to 0 at the last step: it would be another)" if name == STEPS else ""
-    return f"pass the old value{why}"
-
-
 def rules_of_task(config_class: type):
     """Return how a run with these options compares its fingerprint with that of a checkpoint."""
-    return rules_of(config_class, ("config.json", "vocabulary"), upgrade=_upgrade, cure=_cure)
+
+    def upgrade(saved: Fingerprint) -> Fingerprint:
+        return without_idle_amp({STEPS if name == STEPS_BEFORE else name: v for name, v in saved.items()})
+
+    def cure(name: str, old: object) -> str:
+        why = " (the learning rate falls to 0 at the last step: it would be another)" if name == STEPS else ""
+        return f"pass the old value{why}"
+
+    return rules_of(config_class, ("config.json", "vocabulary"), upgrade=upgrade, cure=cure)
 
 
 class _JobOfTask(TaskJob):
-    """The steps of a task that says only its loss and its evaluation."""
-
     def __init__(self, task: Task, total_steps: int, process_group: Any):
         super().__init__(
             task.config,
@@ -195,13 +193,13 @@ class _JobOfTask(TaskJob):
     def loss_of(self, batch: Any) -> LossParts:
         return self.task.loss(batch)
 
-    def evaluate(self, split: str) -> Dict[str, float]:
+    def evaluate(self, split: str) -> dict[str, float]:
         self.read()
         with self.precision.casting():
             return self.task.evaluate()
 
 
-def run(task_class: Type[Task], config: Any) -> TrainState:
+def run(task_class: type[Task], config: Any) -> TrainState:
     """Train from the newest checkpoint of ``output_dir``, or from the start; return the last state.
 
     Raises an ErniePairError for whatever the user can fix.
@@ -220,6 +218,16 @@ def open_run(task: Task, world: World, callbacks: Sequence[PairCallback] = ()) -
         keep_freed_memory()
     task.open_data(world)
     return Run(task, world, device, callbacks)
+
+
+class TrainResult(NamedTuple):
+    """How a run ended: its last step, and its best model with the metrics of that one."""
+
+    step: int
+    metrics: dict[str, float]
+    best_metric: Optional[float]
+    best_model: Optional[Path]
+    is_done: bool  # False: stopped early, or by a callback
 
 
 class Run:
@@ -258,34 +266,41 @@ class Run:
         sync_freq = config.sync_freq_on(config.device)
         settings = RunSettings(
             flags=config,
-            output_dir=Path(config.output_dir),
             schedule=config.schedule(job.total_steps, self._rows_per_step, num_rows, sync_freq),
             rates=job.rates,
             fingerprint=task.fingerprint(self.world, job.total_steps),
             topology=layout_of(config, self.world, self.kernels.name, **task.layout()),
             rules=rules_of_task(type(config)),
-            allow_change=config.allow_change,
-            fresh_start=config.fresh_start,
-            retention=config.retention,
             samples_per_epoch=num_rows,
-            product_rate=product_rate(config, config.device, cpu_threads()) * self.world.size,
-            report_to=config.reporters,
             place=job.placer(),
-            device=config.device,
             command=task.command,
             num_parameters=sum(int(each.size) for each in task.model.parameters()),
+            world=self.world,
+            local=self.world,
+            all_reduce=self.process_group.all_reduce,
         )
-        processes = Processes(self.world, self.world, self.process_group.all_reduce)
-        return run_training(job, self.data, settings, self.hooks, processes, stop)
+        return run_training(job, self.data, settings, self.hooks, stop)
+
+    def result(self, state: TrainState, metrics: dict[str, float]) -> TrainResult:
+        """Return how the run ended in ``state``; a dry run has no best model."""
+        best = None if self.config.dry_run else self.hooks.best.folder()
+        return TrainResult(state.step, metrics, state.best_metric, best, state.step == self.job.total_steps)
 
 
-class RunHooks(CallingHooks):
+class RunHooks(Hooks):
     """The hooks of a task: keep the best model, stop early, call the user's functions."""
 
     def __init__(self, run: Run, callbacks: Callbacks):
-        super().__init__(callbacks, run.job, run.data.num_rows)
+        super().__init__()
         self.run, self.task, self.config, config = run, run.task, run.config, run.config
-        lower = self.task.lower_is_better
+        self._callbacks, self._last_state = callbacks, TrainState(0, 0)
+        self.heard = set(callbacks.heard)  # the events that the user's callbacks override
+        job, lower = run.job, self.task.lower_is_better
+        job.on_event = lambda event: self.call(event, self._last_state)
+        if "on_prediction_step" in self.heard:
+            job.on_batch = lambda rows: callbacks.call_first(
+                "on_prediction_step", TrainerControl(), model=job.model
+            )
         self.best = BestModel(
             Path(config.output_dir),
             self._write_best,
@@ -295,38 +310,77 @@ class RunHooks(CallingHooks):
             lower_is_better=lower,
             keep=config.keep_best,
         )
-        self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
-        self.judged: Tuple[int, Dict[str, float]] = (0, {})  # step and metrics of the last evaluation
+        self.best_metrics: dict[str, float] = {}  # of the best model, if this start has seen it
+        self.judged: tuple[int, dict[str, float]] = (0, {})  # step and metrics of the last evaluation
         self.stopping = EarlyStopping(config.early_stopping_patience, config.early_stopping_min_delta, lower)
+
+    def call(self, event: str, state: TrainState, **kwargs: Any) -> None:
+        """Call the method ``event`` of the user's callbacks, with the progress of the run."""
+        progress, job = self.run.state, self.run.job
+        progress.global_step, progress.best_metric = state.step, state.best_metric
+        progress.epoch = self._epoch_of(state.consumed_samples)
+        self._callbacks.call(event, self.control, model=job.model, optimizer=job.optimizer, **kwargs)
+
+    def remember(self, split: str, step: int, metrics: dict[str, Any], samples: int) -> dict[str, Any]:
+        """Add a training line or an evaluation to the history, and return it."""
+        self.run.state.log_history.append(history_entry(split, metrics, step, self._epoch_of(samples)))
+        return dict(self.run.state.log_history[-1])
+
+    def _epoch_of(self, samples: int) -> float:
+        return samples / self.run.data.num_rows if self.run.data.num_rows else 0.0
 
     def on_start(self, state: TrainState, log) -> None:
         """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
         self.best.restore_link()
-        self.restore_history(Path(self.config.output_dir), state)
-        best = self.best.folder()
-        if self.config.evaluation_strategy == "no" and best is None and self.run.world.is_first:
+        output_dir = Path(self.config.output_dir)
+        for event in read_events(output_dir / EVENTS, state):
+            samples = event.get("consumed_samples", 0)
+            self.remember(event["split"], event["step"], metrics_in(event), samples)
+        if self.config.evaluation_strategy == "no" and self.best.folder() is None and self.run.world.is_first:
             logger.info("no evaluation: the model of the last step is the result, in model_last")
-        self.note_the_best(best)
+        self._note_best()
         self.call("on_train_begin", state)
 
-    def counts(self) -> Dict[str, object]:
+    def _note_best(self) -> None:
+        folder = self.best.folder()
+        self.run.state.best_model_checkpoint = None if folder is None else str(folder)
+
+    def on_epoch_begin(self, state: TrainState) -> None:
+        """Call ``on_epoch_begin`` of the user's callbacks."""
+        self.call("on_epoch_begin", state)
+
+    def on_step_begin(self, state: TrainState) -> None:
+        """Call ``on_step_begin`` of the user's callbacks."""
+        self._last_state = state
+        self.call("on_step_begin", state)
+
+    def on_step_end(self, state: TrainState) -> None:
+        """Call ``on_step_end`` of the user's callbacks."""
+        self.call("on_step_end", state)
+
+    def on_epoch_end(self, state: TrainState) -> None:
+        """Call ``on_epoch_end`` of the user's callbacks."""
+        self.call("on_epoch_end", state)
+
+    def counts(self) -> dict[str, object]:
         """Return what is logged besides the metrics of the last evaluation."""
         return self.task.counts() if self.run.world.is_first else {}
 
-    def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
+    def on_log(self, state: TrainState, metrics: dict[str, float]) -> None:
         """Call ``on_log`` of the user's callbacks, and of the task on rank 0."""
-        super().on_log(state, metrics)
+        line = self.remember("train", state.step, metrics, state.consumed_samples)
+        self.call("on_log", state, logs=dict(line))
         if self.run.world.is_first:
-            self.task.on_log(dict(self.told.log_history[-1]))
+            self.task.on_log(line)
 
-    def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
+    def on_evaluate(self, state: TrainState, metrics: dict[str, float]) -> None:
         """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
-        self.remember("valid", state, metrics)
+        self.remember("valid", state.step, metrics, state.consumed_samples)
         self.judged = state.step, metrics
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
             self.lines.tell("best", state, self.best.describe(state), GOOD)
-            self.note_the_best(self.best.folder())
+            self._note_best()
         self.stopping.judge(state, metrics[self.config.best_metric])
         if self.run.world.is_first:
             self.task.on_evaluate(state)
@@ -336,11 +390,22 @@ class RunHooks(CallingHooks):
         self.task.save(draft)
         write_card(draft, self.task.card(self.run.kernels.describe(with_notes=False), *self.judged))
 
+    def on_save(self, state: TrainState, folder: Path) -> None:
+        """Call ``on_save`` of the user's callbacks."""
+        self.call("on_save", state, folder=folder)
+
     def should_stop(self, state: TrainState) -> bool:
         """Return whether the run is to end: early, or because a callback asks for it."""
         return self.stopping.is_due(state) or self.control.should_training_stop
 
     def on_end(self, state: TrainState) -> None:
-        """Log how the run ended, and call ``on_train_end`` of the user's callbacks."""
-        self.tell_end(state, self.best, self.stopping)
+        """Log why the run ended before its last step, if it did, and which of its models is the best."""
+        if state.step < self.lines.max_steps:
+            why = "by a callback; train again to continue"
+            if self.stopping.is_due(state):
+                why = self.stopping.reason(state, self.best.metric)
+            self.lines.tell("stop", state, why)
+        if state.best_metric is not None:
+            self.lines.tell_end(state, f"best {self.best.describe(state)}")
+            self.best.warn_of_the_start(state)
         self.call("on_train_end", state)

@@ -34,7 +34,7 @@ class Pairs:
     settings = {"max_steps": 120, "checkpoint_steps": 40, "eval_freq": 35, "logging_freq": 1}
     settings.update(batch_size=4, gradient_accumulation_steps=2, learning_rate=5e-3, device="cpu")
     failing = {
-        "job_module": "ernie_pair.pair.train.pair_job",
+        "job_module": "ernie_pair.pair.train.train_pair",
         "run_module": "ernie_pair.pair.train.train_pair",
         **{"job": "PairJob", "function": "train_pair"},
         "config": "ernie_pair.pair.config.pair_config import TrainConfig",

@@ -12,7 +12,7 @@ from unittest import mock
 import paddle
 
 from ernie_pair.train import job
-from ernie_pair.train.zero2 import Zero2
+from ernie_pair.train.data_parallel import Zero2
 
 
 class _WithCuda:

@@ -13,7 +13,7 @@ import numpy as np
 from tiny_embedding import embedding_job, gradients_of_next, run_steps
 from tiny_pair_job import weights
 
-from ernie_pair.embedding.train.embedding_job import vectors_of_rows
+from ernie_pair.embedding.train.train_embedding import vectors_of_rows
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.train.process_group import join_process_group
 

@@ -12,7 +12,7 @@ from places import ROOT, SUPPORT
 from run_embedding_layouts import run_layout
 from tiny_embedding import write_files
 
-from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.process_group import ProcessGroup
 
 pytestmark = pytest.mark.ranks
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def one(folder):
     return {
-        name: run_layout(folder, SingleProcess(), {**flags, "batch_size": 32})
+        name: run_layout(folder, ProcessGroup(), {**flags, "batch_size": 32})
         for name, flags in VARIANTS.items()
     }
 

@@ -175,7 +175,7 @@ def test_an_error_in_a_callback_ends_both_processes(flags, tmp_path):
 
 
 def train_until_killed(flags, folder):
-    from ernie_pair.pair.train.pair_job import PairJob
+    from ernie_pair.pair.train.train_pair import PairJob
 
     step_of = PairJob.step
 

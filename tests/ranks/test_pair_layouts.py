@@ -12,7 +12,7 @@ from places import ROOT, SUPPORT
 from run_pair_layouts import run_job
 from tiny_pair_job import write_files
 
-from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.process_group import ProcessGroup
 from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks
@@ -72,7 +72,7 @@ def folder(tmp_path_factory):
 def one(folder):
     """One process without accumulation: {variant: its final arrays}."""
     return {
-        name: run_job(folder, SingleProcess(), str(folder / f"one.{name}"), **job_of(name))
+        name: run_job(folder, ProcessGroup(), str(folder / f"one.{name}"), **job_of(name))
         for name in VARIANTS
     }
 
@@ -97,7 +97,7 @@ def two(folder, one):
     dropout = {"dropout": 0.1, "rdrop_alpha": 1.0, **LAYOUTS["4x2"]}
     jobs["rdrop-4x2"] = {"flags": dropout, "updates": UPDATES}
     half = str(folder / "half" / "checkpoints" / "step_00000003")
-    run_job(folder, SingleProcess(), str(folder / "half"), {**PLAIN, **VARIANTS["clipped"]}, updates=3)
+    run_job(folder, ProcessGroup(), str(folder / "half"), {**PLAIN, **VARIANTS["clipped"]}, updates=3)
     resumed = {"first": 4, "resume": half}
     jobs["clipped-4x2-resumed"] = job_of("clipped", flags=LAYOUTS["4x2"], **resumed)
     jobs["clipped-4x2-stage2-resumed"] = job_of("clipped", flags=sharded, **resumed)
@@ -172,9 +172,9 @@ def test_each_process_writes_its_own_shard_of_optimizer_state(folder, two, name)
 def test_one_process_resumes_from_the_state_of_several(folder, one, two, name):
     variant = name.split("-")[0]
     job = {**job_of(variant), "updates": UPDATES + 2}
-    whole = run_job(folder, SingleProcess(), str(folder / f"{name}.whole"), **job)
+    whole = run_job(folder, ProcessGroup(), str(folder / f"{name}.whole"), **job)
     resume = str(folder / f"two.{name}" / "checkpoints" / f"step_{UPDATES:08d}")
     out = str(folder / f"{name}.rest")
-    rest = run_job(folder, SingleProcess(), out, **{**job, "first": UPDATES + 1, "resume": resume})
+    rest = run_job(folder, ProcessGroup(), out, **{**job, "first": UPDATES + 1, "resume": resume})
     assert difference(rest, whole) < BOUND
     assert rest["learning_rate"].tolist() == whole["learning_rate"][UPDATES:].tolist()

@@ -53,7 +53,7 @@ def build(processes: int, capability=(8, 0), **flags):
 
 def ops_of(main):
     """The ops that a step runs, with the block that each stands in."""
-    from ernie_pair.pretrain.graph.optimizers import updates_of
+    from ernie_pair.pretrain.graph.strategy import updates_of
 
     block, _ = updates_of(main)
     return [(part, op) for part in {0: main.global_block(), block.idx: block}.values() for op in part.ops]

@@ -7,12 +7,11 @@ import numpy as np
 from tiny_pair import CHARACTERS, write_model
 
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.embedding.train.embedding_job import EmbeddingJob
-from ernie_pair.embedding.train.train_embedding import EmbeddingTask
+from ernie_pair.embedding.train.train_embedding import EmbeddingJob, EmbeddingTask
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
-from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.process_group import ProcessGroup
 from ernie_pair.train.recompute import recompute_layers
 
 LETTERS = list(CHARACTERS)
@@ -69,7 +68,7 @@ def embedding_config(folder: Path, **changes) -> TrainEmbeddingConfig:
 
 def embedding_job(folder: Path, process_group=None, consumed: int = 0, **flags):
     """A job of 20 steps, and its steps from ``consumed`` on."""
-    config, group = embedding_config(folder, **flags), process_group or SingleProcess()
+    config, group = embedding_config(folder, **flags), process_group or ProcessGroup()
     task = EmbeddingTask(config)
     task.open_model()
     task.open_data(World(group.rank, group.size))

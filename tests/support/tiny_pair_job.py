@@ -15,10 +15,10 @@ from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.targets.metrics import class_weights_of
-from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import PairJob
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
-from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.process_group import ProcessGroup
 from ernie_pair.train.recompute import recompute_layers
 
 STEPS = 60
@@ -51,7 +51,7 @@ def tiny_job(
     folder: Path, process_group=None, consumed: int = 0, prepare=None, measure=None, **flags
 ) -> Tiny:
     """A new job and the updates from ``consumed`` on; ``prepare`` sees its model before it is made."""
-    config, process_group = tiny_config(folder, **flags), process_group or SingleProcess()
+    config, process_group = tiny_config(folder, **flags), process_group or ProcessGroup()
     tokenizer = WordPiece.from_file(folder / "model" / "vocab.txt")
     train, dev = (
         encode_pairs(read_pairs(folder / f"{name}.tsv", 2), tokenizer, 64) for name in ("train", "dev")

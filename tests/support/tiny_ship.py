@@ -12,7 +12,7 @@ from ernie_pair.models.networks.classifier import build_classifier, load_classif
 from ernie_pair.models.networks.kernel_path import logits_of
 from ernie_pair.models.source import open_model
 from ernie_pair.score.export.export_pair import ExportConfig, export_pair
-from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.process_group import ProcessGroup
 
 MAX_SEQ_LEN = 40
 
@@ -46,4 +46,4 @@ def logits_of_trained(model_path: Path, pairs) -> np.ndarray:
     model, vocab_file = load_classifier(str(model_path))
     left, right = zip(*pairs)
     rows = encode_texts(left, right, None, WordPiece.from_file(vocab_file), MAX_SEQ_LEN)
-    return logits_of(model, rows, 64, SingleProcess())
+    return logits_of(model, rows, 64, ProcessGroup())

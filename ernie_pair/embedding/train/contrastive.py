@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 import paddle
@@ -25,10 +25,10 @@ class TrainingTexts:
     negatives of an anchor: {place: places}, ascending.
     """
 
-    texts: List[str]
+    texts: list[str]
     anchors: np.ndarray
     positives: np.ndarray
-    negatives: Dict[int, np.ndarray] = field(default_factory=dict)
+    negatives: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.anchors)
@@ -65,7 +65,7 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
     ``negatives``: rows of a text and a hard negative of it besides. What is a match of an anchor is no
     negative of it. Raises InputError if nothing belongs together, or no row of ``negatives`` is of use.
     """
-    places: Dict[str, int] = {}
+    places: dict[str, int] = {}
     left, right = (_places_of(side, places) for side in (pairs.left, pairs.right))
     is_match = pairs.known_labels == 1
     if not is_match.any():
@@ -80,8 +80,16 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
                 "negatives of the texts that are trained with"
             )
         rows.append((more[0], more[1]))
-    found = TrainingTexts(list(places), anchors, positives)
-    return TrainingTexts(found.texts, anchors, positives, _negatives_in(found, rows))
+    texts = TrainingTexts(list(places), anchors, positives)
+    left, right = (np.concatenate(side) for side in zip(*rows))
+    is_of_use = np.isin(left, anchors)
+    keys = np.unique(left[is_of_use] * len(places) + right[is_of_use])
+    left, right = np.divmod(keys, len(places))
+    is_wrong = np.isin(keys, texts.match_keys) | (left == right)
+    left, right = left[~is_wrong], right[~is_wrong]
+    firsts, begins = np.unique(left, return_index=True)
+    of_anchors = {int(text): found for text, found in zip(firsts, np.split(right, begins[1:]))}
+    return replace(texts, negatives=of_anchors)
 
 
 def texts_alone(texts: Iterable[str], where: str) -> TrainingTexts:
@@ -95,21 +103,8 @@ def texts_alone(texts: Iterable[str], where: str) -> TrainingTexts:
     return TrainingTexts(every, places, places)
 
 
-def _places_of(texts: Iterable[str], places: Dict[str, int]) -> np.ndarray:
+def _places_of(texts: Iterable[str], places: dict[str, int]) -> np.ndarray:
     return np.array([places.setdefault(text, len(places)) for text in texts], dtype=np.int64)
-
-
-def _negatives_in(texts: TrainingTexts, rows: List[Tuple[np.ndarray, np.ndarray]]) -> Dict[int, np.ndarray]:
-    """Return the hard negatives of each anchor among ``rows`` of (texts, other texts)."""
-    left, right = (np.concatenate(side) for side in zip(*rows))
-    is_of_use = np.isin(left, texts.anchors)
-    left, right = left[is_of_use], right[is_of_use]
-    keys = np.unique(left * len(texts.texts) + right)
-    left, right = np.divmod(keys, len(texts.texts))
-    wrong = np.isin(keys, texts.match_keys) | (left == right)
-    left, right = left[~wrong], right[~wrong]
-    firsts, begins = np.unique(left, return_index=True)
-    return {int(text): found for text, found in zip(firsts, np.split(right, begins[1:]))}
 
 
 def sha256_of_texts(texts: Iterable[str]) -> str:
@@ -160,7 +155,7 @@ class ContrastiveSteps:
     def __init__(self, texts: TrainingTexts, rows: EncodedPairs, rules: StepRules):
         self.texts, self.rows, self.rules = texts, rows, rules
 
-    def of_rank(self, world: World, consumed: int) -> Iterator[List[ContrastiveBatch]]:
+    def of_rank(self, world: World, consumed: int) -> Iterator[list[ContrastiveBatch]]:
         """Yield the micro-batches of a rank for every step, without end, from pair ``consumed`` on.
 
         A step takes the same pairs however they are divided over ranks and micro-batches.
@@ -177,7 +172,7 @@ class ContrastiveSteps:
             yield self._micro_batches(pairs, epochs, world)
             consumed += size
 
-    def _micro_batches(self, pairs: np.ndarray, epochs: np.ndarray, world: World) -> List[ContrastiveBatch]:
+    def _micro_batches(self, pairs: np.ndarray, epochs: np.ndarray, world: World) -> list[ContrastiveBatch]:
         negatives = [
             self.texts.negatives_of(pair, epoch, self.rules.hard_negatives)
             for pair, epoch in zip(pairs.tolist(), epochs.tolist())
@@ -197,7 +192,7 @@ class ContrastiveSteps:
         return found
 
 
-def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: List[np.ndarray]) -> StepTexts:
+def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: list[np.ndarray]) -> StepTexts:
     """Return the texts of a global batch of ``pairs`` int64 [N], each with its hard negatives."""
     anchors, positives = texts.anchors[pairs], texts.positives[pairs]
     numbers = np.concatenate([anchors, positives, *negatives]).astype(np.int64)
@@ -214,7 +209,7 @@ HIDDEN = -1e9  # added to a cosine / temperature: its weight in the softmax is 0
 
 def contrastive_loss(
     vectors: paddle.Tensor, step: StepTexts, dims: Sequence[int], temperature: float
-) -> Tuple[paddle.Tensor, paddle.Tensor]:
+) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Return the loss of a step, and how many anchors find their positive first, each a tensor of a number.
 
     ``vectors``: float32 [2 N + H, D], of any length.

@@ -3,14 +3,14 @@
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.named_texts import LeftOut, is_text_file, read_texts
 from data_tools.text.text_files import LineRules
-from ernie_pair.embedding.retrieval import build_retrieval_set
+from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.embedding.train.contrastive import (
     ContrastiveBatch,
     ContrastiveSteps,
@@ -21,8 +21,7 @@ from ernie_pair.embedding.train.contrastive import (
     texts_of_pairs,
 )
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
-from ernie_pair.embedding.train.embedding_job import DevTexts
-from ernie_pair.inference.token_rows import encode_single_texts, open_tokenizer
+from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts, open_tokenizer
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.model_card import DataFile
@@ -36,32 +35,43 @@ from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger(__name__)
 
-Given = Union[str, Path, Iterable]  # a file or set, or what Python holds; see `PairTrainer`
+Dataset = Union[str, Path, Iterable]  # a file or set, or what Python holds; see `PairTrainer`
 PARTS = {"train": "train", "dev": "dev", "negatives": "train"}  # of a set that a flag names
 ARGUMENTS = {"train": "train_dataset", "dev": "eval_dataset", "negatives": "negatives"}  # of Python
 
 
-class GivenData(NamedTuple):
+class EmbeddingDatasets(NamedTuple):
     """The data of a run as a user gives them; ``negatives`` None or empty: there are none besides."""
 
-    train: Given
-    dev: Given
-    negatives: Optional[Given] = None
+    train: Dataset
+    dev: Dataset
+    negatives: Optional[Dataset] = None
+
+
+class DevTexts(NamedTuple):
+    """What an evaluation asks: the retrieval set, and its texts as token ids.
+
+    ``as_queries``: the same texts with the prompt of queries, where that is another one.
+    """
+
+    retrieval: RetrievalSet
+    rows: EncodedPairs
+    as_queries: Optional[EncodedPairs] = None
 
 
 class EmbeddingData(NamedTuple):
     """The data of a run. ``updates(consumed)`` are the steps of this rank from pair ``consumed`` on."""
 
-    updates: Callable[[int], Iterator[List[ContrastiveBatch]]]
+    updates: Callable[[int], Iterator[list[ContrastiveBatch]]]
     num_rows: int
     dev: DevTexts
-    hashes: Dict[str, str]  # {train_file: SHA-256, ...}, and of the vocabulary
+    hashes: dict[str, str]  # {train_file: SHA-256, ...}, and of the vocabulary
     files: Sequence[DataFile] = ()  # for the model card
 
 
 def open_embedding_data(
     config: EmbeddingConfig,
-    given: GivenData,
+    datasets: EmbeddingDatasets,
     source: ModelSource,
     settings: EmbeddingSettings,
     world: World,
@@ -72,15 +82,15 @@ def open_embedding_data(
     belongs to itself with its default prompt. Raises InputError when a row, a label or a flag cannot be used.
     """
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len, of_pairs=False)
-    dev_source = source_of(config, "dev", given.dev, labelled=True)
+    dev_source = source_of(config, "dev", datasets.dev, labelled=True)
     dev = _open_dev(config, dev_source, tokenizer, settings, world)
-    texts, hashes = _open_texts(config, given, world)
+    texts, hashes = _open_texts(config, datasets, world)
     if config.objective == "pairs" and isinstance(dev_source, PairSource) and world.is_first:
-        train = source_of(config, "train", given.train, labelled=True)
+        train = source_of(config, "train", datasets.train, labelled=True)
         if isinstance(train, PairSource):
             warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
     rows = encode_single_texts(_read_by(settings, texts), tokenizer, config.max_seq_len)
-    _describe(config, given, texts, rows.num_cut)
+    _describe(config, datasets, texts, rows.num_cut)
     rules = StepRules(
         config.seed,
         config.batch_size,
@@ -90,15 +100,15 @@ def open_embedding_data(
     )
     steps = ContrastiveSteps(texts, rows, rules)
     hashes["dev_file"] = dev_source.sha256()
-    counts = {"train_file": len(texts), "dev_file": len(dev.asked.labels), "negatives_file": None}
-    names = {"train_file": given.train, "dev_file": given.dev, "negatives_file": given.negatives}
+    counts = {"train_file": len(texts), "dev_file": len(dev.retrieval.labels), "negatives_file": None}
+    names = {"train_file": datasets.train, "dev_file": datasets.dev, "negatives_file": datasets.negatives}
     files = [DataFile(flag, _name_of(names[flag]), hashes[flag], counts[flag]) for flag in hashes]
     return EmbeddingData(
         partial(steps.of_rank, world), len(texts), dev, {**hashes, "vocabulary": tokenizer.sha256}, files
     )
 
 
-def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> List[str]:
+def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> list[str]:
     """Return the texts as passages and, where queries have another prompt, after them all as queries."""
     if texts.is_augmented:
         return settings.texts_read(texts.texts, settings.prompts.get(settings.default_prompt, ""))
@@ -107,32 +117,31 @@ def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> List[str]:
     return read + settings.texts_read(texts.texts, of_query) if of_query != of_passage else read
 
 
-def _open_texts(config: EmbeddingConfig, given: GivenData, world: World):
-    """Return the training texts and {flag: SHA-256} of what they come from."""
-    name = _name_of(given.train)
+def _open_texts(config: EmbeddingConfig, datasets: EmbeddingDatasets, world: World):
+    name = _name_of(datasets.train)
     if config.objective == "simcse":
-        if _is_given(given.negatives):
+        if _is_there(datasets.negatives):
             raise InputError("--negatives_file is for --objective pairs; leave one of them out")
-        texts, sha256 = read_any_texts(config, given.train, world)
+        texts, sha256 = read_any_texts(config, datasets.train, world)
         return texts_alone(texts, name), {"train_file": sha256}
-    source = source_of(config, "train", given.train, labelled=True)
+    source = source_of(config, "train", datasets.train, labelled=True)
     pairs = _read(config, "train", source, world)
-    if not _is_given(given.negatives):
+    if not _is_there(datasets.negatives):
         return texts_of_pairs(pairs, None, name), {"train_file": source.sha256()}
-    assert given.negatives is not None
-    more = source_of(config, "negatives", given.negatives, labelled=False)
+    assert datasets.negatives is not None
+    more = source_of(config, "negatives", datasets.negatives, labelled=False)
     negatives = _read(config, "negatives", more, world)
     hashes = {"train_file": source.sha256(), "negatives_file": more.sha256()}
     return texts_of_pairs(pairs, negatives, name), hashes
 
 
-def read_any_texts(config: EmbeddingConfig, given: Given, world: World):
+def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World):
     """Return texts and their SHA-256: of a text file, of both columns of pairs, or of a list of texts.
 
     What --on_bad_row skip leaves out is logged.
     """
-    if isinstance(given, (str, Path)) and is_text_file(str(given)):
-        path = Path(given)
+    if isinstance(dataset, (str, Path)) and is_text_file(str(dataset)):
+        path = Path(dataset)
         left_out = LeftOut() if config.on_bad_row == "skip" else None
         rows = read_texts(path, left_out, rules=LineRules(encoding=config.encoding, has_flag=True))
         texts = [row.text.strip() for row in rows]
@@ -141,43 +150,43 @@ def read_any_texts(config: EmbeddingConfig, given: Given, world: World):
                 "%s: left out: %s, the first: %s", path, counted(left_out.count, "line"), left_out.first
             )
         return texts, sha256_of_file(path)
-    if not isinstance(given, (str, Path)) and not hasattr(given, "itertuples"):
-        given = list(examples_of(ARGUMENTS["train"], given))
-        if given and all(isinstance(one, str) for one in given):
-            return given, sha256_of_texts(given)
-    source = source_of(config, "train", given, labelled=False)
+    if not isinstance(dataset, (str, Path)) and not hasattr(dataset, "itertuples"):
+        dataset = list(examples_of(ARGUMENTS["train"], dataset))
+        if dataset and all(isinstance(one, str) for one in dataset):
+            return dataset, sha256_of_texts(dataset)
+    source = source_of(config, "train", dataset, labelled=False)
     pairs = _read(config, "train", source, world)
     return [*pairs.left, *pairs.right], source.sha256()
 
 
-def source_of(config: EmbeddingConfig, part: str, given: Given, labelled: bool):
+def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, labelled: bool):
     """Return a source of the pairs of ``part``, a key of PARTS; see `PairSource`. Raises InputError."""
     labels = None
     if labelled:
         labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
     columns = Columns(config.text_a, config.text_b, config.label)
     rules = RowRules.of(config)
-    if isinstance(given, (str, Path)):
-        if is_text_file(str(given)) and Path(given).is_file():
+    if isinstance(dataset, (str, Path)):
+        if is_text_file(str(dataset)) and Path(dataset).is_file():
             raise InputError(
-                f"--{part}_file {given} has a text in each line, and pairs are needed; give a .tsv, .csv or "
-                ".jsonl file, or pass --objective simcse to train on texts alone"
+                f"--{part}_file {dataset} has a text in each line, and pairs are needed; give a .tsv, .csv "
+                "or .jsonl file, or pass --objective simcse to train on texts alone"
             )
-        return PairSource(f"{part}_file", str(given), PARTS[part], labels, columns, rules)
-    return GivenPairs(ARGUMENTS[part], given, labels, columns, rules)
+        return PairSource(f"{part}_file", str(dataset), PARTS[part], labels, columns, rules)
+    return GivenPairs(ARGUMENTS[part], dataset, labels, columns, rules)
 
 
 def _open_dev(
     config: EmbeddingConfig, source, tokenizer: AnyTokenizer, settings: EmbeddingSettings, world: World
 ) -> DevTexts:
-    asked = build_retrieval_set(_read(config, "dev", source, world), source.name)
-    rows, asking = (
-        encode_single_texts(settings.texts_read(asked.texts, prompt), tokenizer, config.max_seq_len)
+    retrieval = build_retrieval_set(_read(config, "dev", source, world), source.name)
+    rows, as_queries = (
+        encode_single_texts(settings.texts_read(retrieval.texts, prompt), tokenizer, config.max_seq_len)
         for prompt in (settings.prompt_of("passage"), settings.prompt_of("query"))
     )
     has_roles = settings.prompt_of("passage") != settings.prompt_of("query")
-    logger.info("%s: %d queries search %d texts", source.name, len(asked.queries), len(asked.corpus))
-    return DevTexts(asked, rows, asking if has_roles else None)
+    logger.info("%s: %d queries search %d texts", source.name, len(retrieval.queries), len(retrieval.corpus))
+    return DevTexts(retrieval, rows, as_queries if has_roles else None)
 
 
 def _read(config: EmbeddingConfig, part: str, source, world: World):
@@ -187,8 +196,10 @@ def _read(config: EmbeddingConfig, part: str, source, world: World):
     return pairs
 
 
-def _describe(config: EmbeddingConfig, given: GivenData, texts: TrainingTexts, num_cut: int) -> None:
-    name, count = _name_of(given.train), len(texts)
+def _describe(
+    config: EmbeddingConfig, datasets: EmbeddingDatasets, texts: TrainingTexts, num_cut: int
+) -> None:
+    name, count = _name_of(datasets.train), len(texts)
     if texts.is_augmented:
         logger.info("%s: %d texts, each its own match", name, count)
     else:
@@ -202,9 +213,9 @@ def _describe(config: EmbeddingConfig, given: GivenData, texts: TrainingTexts, n
         logger.info("%s: cut to --max_seq_len: %s", name, counted(num_cut, "text"))
 
 
-def _is_given(given: Optional[Given]) -> bool:
-    return given is not None and not (isinstance(given, str) and not given)
+def _is_there(dataset: Optional[Dataset]) -> bool:
+    return dataset is not None and not (isinstance(dataset, str) and not dataset)
 
 
-def _name_of(given: Optional[Given]) -> str:
-    return str(given) if isinstance(given, (str, Path)) else "given from Python"
+def _name_of(dataset: Optional[Dataset]) -> str:
+    return str(dataset) if isinstance(dataset, (str, Path)) else "given from Python"

@@ -1,18 +1,17 @@
 """Training an embedding model from Python; the engine is that of the command."""
 
 from pathlib import Path
-from typing import Dict, NamedTuple, Optional, Sequence, Type, Union
+from typing import Optional, Sequence, Union
 
 import numpy as np
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError
-from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig
-from ernie_pair.embedding.train.embedding_data import Given, GivenData, source_of
+from ernie_pair.embedding.train.embedding_data import Dataset, EmbeddingDatasets, source_of
 from ernie_pair.embedding.train.train_embedding import EmbeddingTask
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.kernels.choice import KernelFlags
@@ -25,17 +24,7 @@ from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.train.callbacks import PairCallback, TrainerState, checked_callback
-from ernie_pair.train.task import Run
-
-
-class EmbeddingResult(NamedTuple):
-    """How a run ended: its last step, and its best model with the metrics of that one."""
-
-    step: int
-    metrics: Dict[str, float]
-    best_metric: Optional[float]
-    best_model: Optional[Path]
-    is_done: bool  # False: stopped early, or by a callback
+from ernie_pair.train.task import Run, TrainResult
 
 
 class EmbeddingTrainer:
@@ -60,11 +49,11 @@ class EmbeddingTrainer:
         self,
         model: Union[str, Path],
         config: EmbeddingConfig,
-        train_dataset: Optional[Given] = None,
-        eval_dataset: Optional[Given] = None,
+        train_dataset: Optional[Dataset] = None,
+        eval_dataset: Optional[Dataset] = None,
         *,
-        negatives: Optional[Given] = None,
-        callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
+        negatives: Optional[Dataset] = None,
+        callbacks: Sequence[Union[PairCallback, type[PairCallback]]] = (),
     ):
         if not isinstance(model, (str, Path)) or not isinstance(config, EmbeddingConfig):
             raise InputError(
@@ -79,7 +68,7 @@ class EmbeddingTrainer:
         self._folder = Path(self._model)
         self._embedder: Optional[TextEmbedder] = None
 
-    def train(self) -> EmbeddingResult:
+    def train(self) -> TrainResult:
         """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing if it is finished.
 
         With ``dry_run``, print the plan of the run and write nothing.
@@ -87,35 +76,29 @@ class EmbeddingTrainer:
         """
         return call_with_signals(self._train, is_launched=self.world.size > 1)
 
-    def _train(self, signals: StopSignals) -> EmbeddingResult:
+    def _train(self, signals: StopSignals) -> TrainResult:
         with nothing_kept(self.config.dry_run):
             run = self._open_run()
             self.state = run.state
             state = run.train(signals)
         if self.config.dry_run:
-            return EmbeddingResult(state.step, {}, state.best_metric, None, state.step == run.job.total_steps)
-        return self._result(run, state)
-
-    def _open_run(self) -> Run:
-        if self.train_dataset is None or self.eval_dataset is None:
-            raise InputError("there is no train_dataset or no eval_dataset; give both to EmbeddingTrainer")
-        given = GivenData(self.train_dataset, self.eval_dataset, self._negatives)
-        task = EmbeddingTask(self.config, self._model, given)
-        task.open_model()
-        task.open_data(self.world)
-        return Run(task, self.world, self._device, self.callbacks)
-
-    def _result(self, run: Run, state: TrainState) -> EmbeddingResult:
-        best = run.hooks.best.folder()
-        metrics = run.hooks.best_metrics
+            return run.result(state, {})
+        best, metrics = run.hooks.best.folder(), run.hooks.best_metrics
         if best is not None:
             self._folder, self._embedder = best, None
             metrics = metrics or self.evaluate()
         elif state.step:  # no evaluation chose one
             self._folder, self._embedder = Path(self.config.output_dir) / "model_last", None
-        return EmbeddingResult(
-            state.step, metrics, state.best_metric, best, state.step == run.job.total_steps
-        )
+        return run.result(state, metrics)
+
+    def _open_run(self) -> Run:
+        if self.train_dataset is None or self.eval_dataset is None:
+            raise InputError("there is no train_dataset or no eval_dataset; give both to EmbeddingTrainer")
+        dataset = EmbeddingDatasets(self.train_dataset, self.eval_dataset, self._negatives)
+        task = EmbeddingTask(self.config, self._model, dataset)
+        task.open_model()
+        task.open_data(self.world)
+        return Run(task, self.world, self._device, self.callbacks)
 
     @property
     def embedder(self) -> TextEmbedder:
@@ -138,16 +121,16 @@ class EmbeddingTrainer:
         """Return the vectors of ``texts``, float32 [N, D], with norm 1; see `TextEmbedder.embed`."""
         return self.embedder.embed(texts)
 
-    def evaluate(self, eval_dataset: Optional[Given] = None) -> Dict[str, float]:
+    def evaluate(self, eval_dataset: Optional[Dataset] = None) -> dict[str, float]:
         """Return how well the texts of labelled pairs find their matches; see `measure_retrieval`.
 
         Each process computes it on its own.
         """
-        given = self.eval_dataset if eval_dataset is None else eval_dataset
-        if given is None:
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if dataset is None:
             raise InputError("there is no eval_dataset; give it to EmbeddingTrainer")
-        source = source_of(self.config, "dev", given, labelled=True)
+        source = source_of(self.config, "dev", dataset, labelled=True)
         pairs = source.read()
         tell_rejected(source.name, pairs.bad, len(pairs), None)
-        asked = build_retrieval_set(pairs, source.name)
-        return measure_retrieval(self.embed(asked.texts), asked)
+        retrieval = build_retrieval_set(pairs, source.name)
+        return measure_retrieval(self.embed(retrieval.texts), retrieval)

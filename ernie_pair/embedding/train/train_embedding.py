@@ -1,28 +1,175 @@
-"""Training an embedding model as a task of the one engine; see `Task`."""
+"""Training an embedding model as a task of the one engine; see `Task`.
+
+A step makes the vectors of its global batch, wherever they are computed, and each process computes the loss
+of all of them; its gradient with respect to the vectors then goes back through the passes that made them. So
+the negatives are those of the whole step, and any division of it over processes and micro-batches has one
+gradient. Of several micro-batches each passes twice, with the same dropout, and only one graph is held at a
+time (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup").
+"""
 
 import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Callable, Iterator, Optional
+
+import numpy as np
+import paddle
 
 from data_tools.files.errors import InputError
+from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.fingerprint import Fingerprint
 from ernie_pair.embedding.embed_config import AUTO, own_pooling
 from ernie_pair.embedding.open_embedder import settings_of_model
+from ernie_pair.embedding.retrieval import measure_retrieval
+from ernie_pair.embedding.train.contrastive import ContrastiveBatch, contrastive_loss
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig, TrainEmbeddingConfig
-from ernie_pair.embedding.train.embedding_data import EmbeddingData, GivenData, open_embedding_data
-from ernie_pair.embedding.train.embedding_job import EmbeddingJob
-from ernie_pair.models.embedding_json import NORMALIZE, SIMILARITIES, EmbeddingSettings, width_after
+from ernie_pair.embedding.train.embedding_data import (
+    DevTexts,
+    EmbeddingData,
+    EmbeddingDatasets,
+    open_embedding_data,
+)
+from ernie_pair.inference.embedder import unit_rows
+from ernie_pair.inference.token_rows import EncodedPairs
+from ernie_pair.models.embedding_json import (
+    EMBEDDING,
+    NORMALIZE,
+    SIMILARITIES,
+    EmbeddingSettings,
+    width_after,
+)
 from ernie_pair.models.model_card import Measured, ModelCard
-from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.networks.kernel_path import answers_of_rows, choose_path
 from ernie_pair.models.networks.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.models.sentence_transformers import settings_of_folder
 from ernie_pair.models.source import NAME_FAMILY, ModelSource, model_folder_of, open_model, refuse_no_family
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.embeddings.export_embedding import PYTHON
+from ernie_pair.train.job import LossParts, Pass, StepOperations, TaskJob, WaitingStep
 from ernie_pair.train.recompute import num_frozen_layers
 from ernie_pair.train.task import Task, run
+
+
+def vectors_of_rows(
+    model: TextEncoder,
+    rows: EncodedPairs,
+    batch_size: int,
+    process_group,
+    advance: Optional[Callable[[int], None]] = None,
+) -> np.ndarray:
+    """Return the vector of every row, float32 [N, D] of length 1, in their order, on every rank.
+
+    ``advance`` and the batches are those of `answers_of_rows`. Leaves ``model`` in evaluation mode. Raises
+    NumbersError for a vector that is not finite.
+    """
+    vectors = answers_of_rows(model, rows, model.dim, batch_size, process_group, advance)
+    return unit_rows(vectors, "the model")
+
+
+class EmbeddingJob(TaskJob):
+    """The job of training ``model``; see `TaskJob`, whose arguments ``more`` are.
+
+    ``settings`` are those of the trained model.
+    """
+
+    def __init__(
+        self,
+        config: EmbeddingConfig,
+        model: TextEncoder,
+        dev: DevTexts,
+        total_steps: int,
+        process_group,
+        settings: EmbeddingSettings,
+        **more,
+    ):
+        operations = StepOperations(config, model, first_token=model.pooling == "first_token")
+        super().__init__(config, model, total_steps, process_group, operations=operations, **more)
+        self.dev, self.settings = dev, settings
+
+    def loss_of(self, batch) -> LossParts:
+        """Raise NotImplementedError: a step has one loss, of the vectors of all its micro-batches."""
+        raise NotImplementedError
+
+    def run_micro_batches(self, batches: list[ContrastiveBatch], number: int) -> tuple[list[Pass], float]:
+        """Run forward and backward over the micro-batches; the loss of all ranks is that of each."""
+        numbers = self._run(batches, number)
+        counts = np.sum([self.work_of(batch) for batch in batches], axis=0)
+        is_first = float(self.process_group.rank == 0)
+        num_pairs = batches[0].step.num_pairs
+        return [Pass(numbers, num_pairs, is_first, *counts.tolist())], float(num_pairs)
+
+    def metrics_of(self, step: WaitingStep, sums: list[float]) -> dict[str, float]:
+        """Return the loss of the global batch, and the share of anchors that find their positive first."""
+        return {"loss": sums[0], "accuracy": sums[1] / step.whole}
+
+    def _run(self, batches: list[ContrastiveBatch], number: int) -> paddle.Tensor:
+        if len(batches) == 1:
+            (batch,) = batches
+            with self.parallel.passing(True):
+                vectors = self._vectors(batch, number, 0, self.parallel.forward)
+                gradient, numbers = self._gradient([vectors.detach()], batches)
+                self._send_back(vectors, gradient, batch)
+            return numbers
+        with paddle.no_grad():
+            made = [self._vectors(one, number, place, self.model) for place, one in enumerate(batches)]
+        gradient, numbers = self._gradient(made, batches)
+        for place, batch in enumerate(batches):
+            with self.parallel.passing(place == len(batches) - 1):
+                vectors = self._vectors(batch, number, place, self.parallel.forward)
+                self._send_back(vectors, gradient, batch)
+            if place < len(batches) - 1:
+                self.on_event("on_substep_end")
+        return numbers
+
+    def _vectors(self, batch: ContrastiveBatch, number: int, place: int, forward) -> paddle.Tensor:
+        """Return the vectors of a micro-batch, float32 [B, D]; its dropout follows from its place."""
+        self.seed_pass(number, place)
+        with self.precision.casting():
+            vectors = forward(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
+        return vectors.astype("float32")
+
+    def _gradient(
+        self, made: list[paddle.Tensor], batches: list[ContrastiveBatch]
+    ) -> tuple[paddle.Tensor, paddle.Tensor]:
+        """Return the gradient of the loss with respect to all vectors of the step, and the numbers [2]."""
+        step, size = batches[0].step, self.process_group.size
+        if size == 1 and len(batches) == 1:  # the rows are in their order, and stay on the device
+            every = made[0]
+        else:
+            rows = np.zeros((len(step.numbers), made[0].shape[1]), dtype=np.float32)
+            for batch, vectors in zip(batches, made):
+                rows[batch.places] = vectors.numpy()
+            every = paddle.to_tensor(self.process_group.all_reduce_now(rows))
+        every.stop_gradient = False
+        loss, right = contrastive_loss(every, step, self.settings.dims, self.settings.temperature)
+        loss.backward()
+        return every.grad, paddle.stack([loss.detach(), right])
+
+    def _send_back(self, vectors: paddle.Tensor, gradient: paddle.Tensor, batch: ContrastiveBatch) -> None:
+        """Send the gradient of a micro-batch's vectors back through the pass that made them.
+
+        The ranks' gradients become means, and are to be sums: hence the factor.
+        """
+        own = gradient if len(gradient) == len(vectors) else gradient[paddle.to_tensor(batch.places)]
+        loss = (vectors * own).sum() * self.parallel.loss_factor
+        (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """Return how well the texts of the dev pairs find their matches; see `measure_retrieval`."""
+        self.read()
+        group, size, dev = self.process_group, self.config.eval_batch_size, self.dev
+        with self.precision.casting():
+            vectors = vectors_of_rows(self.model, dev.rows, size, group, self.on_batch)
+            as_queries = None
+            if dev.as_queries is not None:
+                as_queries = vectors_of_rows(self.model, dev.as_queries, size, group, self.on_batch)
+        return measure_retrieval(vectors, dev.retrieval, as_queries)
+
+    def more_files(self) -> Iterator[tuple[str, Content]]:
+        """Yield embedding.json."""
+        yield EMBEDDING, self.settings.to_json().encode()
+
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +189,7 @@ def train_embedding(config: TrainEmbeddingConfig) -> None:
 class EmbeddingTask(Task):
     """The training of an encoder, for the command and for `EmbeddingTrainer`.
 
-    ``name_or_path``: of the model to begin with; ``given``: the data; None: both as the flags say.
+    ``name_or_path``: of the model to begin with; ``datasets``: the data; None: both as the flags say.
     """
 
     command = "train-embedding"
@@ -51,9 +198,11 @@ class EmbeddingTask(Task):
     data: EmbeddingData
     settings: EmbeddingSettings  # of the trained model
 
-    def __init__(self, config: EmbeddingConfig, name_or_path: str = "", given: Optional[GivenData] = None):
+    def __init__(
+        self, config: EmbeddingConfig, name_or_path: str = "", datasets: Optional[EmbeddingDatasets] = None
+    ):
         super().__init__(config)
-        self._name_or_path, self._given = name_or_path, given
+        self._name_or_path, self._datasets = name_or_path, datasets
 
     def open_model(self) -> None:
         """Open the model, and take its pooling and length where no flag says them.
@@ -79,8 +228,10 @@ class EmbeddingTask(Task):
     def open_data(self, world: World) -> None:
         """Open the texts to train on and the dev pairs."""
         config = self.config
-        given = self._given or GivenData(config.train_file, config.dev_file, config.negatives_file)
-        self.data = open_embedding_data(config, given, self.source, self.settings, world)
+        datasets = self._datasets or EmbeddingDatasets(
+            config.train_file, config.dev_file, config.negatives_file
+        )
+        self.data = open_embedding_data(config, datasets, self.source, self.settings, world)
 
     def open_job(self, total_steps: int, process_group) -> EmbeddingJob:
         """Return the steps, each with one loss of the vectors of its global batch."""
@@ -105,9 +256,9 @@ class EmbeddingTask(Task):
         """Write the encoder with its embedding.json."""
         self.model.write_embedding(draft, self.source.vocab_file, self.settings, self.config.save_format)
 
-    def card(self, kernels: str, step: int, metrics: Dict[str, float]) -> ModelCard:
+    def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the encoder of ``step``."""
-        config, asked = self.config, self.data.dev.asked
+        config, retrieval = self.config, self.data.dev.retrieval
         return ModelCard(
             title=f"An embedding model of the family {self.model.family}",
             facts={
@@ -122,7 +273,8 @@ class EmbeddingTask(Task):
             data=self.data.files,
             flags=self.shown_flags(),
             metrics={name: Measured(value) for name, value in metrics.items()},
-            measured_on=f"Of the dev pairs: {len(asked.queries)} queries search {len(asked.corpus)} texts.",
+            measured_on=f"Of the dev pairs: {len(retrieval.queries)} queries search "
+            f"{len(retrieval.corpus)} texts.",
             commands=COMMANDS,
             python=PYTHON,
         )
@@ -130,10 +282,10 @@ class EmbeddingTask(Task):
 
 def _settings_of(config: EmbeddingConfig, source: ModelSource, folder: Path) -> EmbeddingSettings:
     """Return the settings of the trained model: its vectors have length 1, and are compared by cosines."""
-    asked = "" if config.pooling == AUTO else own_pooling(config.pooling)
+    retrieval = "" if config.pooling == AUTO else own_pooling(config.pooling)
     is_plain = settings_of_folder(folder, source.spec) is None
     usual = USUAL_LENGTH if is_plain else 0
-    start = settings_of_model(folder, source, asked, config.max_seq_len or usual)
+    start = settings_of_model(folder, source, retrieval, config.max_seq_len or usual)
     if not is_plain:
         logger.info("pooling %s, %d tokens per text", start.pooling, start.max_seq_len)
     if any(start.prompts.values()):

@@ -14,7 +14,7 @@ import logging
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
+from typing import Iterable, Iterator, Literal, Optional
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_texts
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.results import Results
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.text_files import ENCODINGS
@@ -65,52 +65,42 @@ JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 class AuditPairsConfig(Options):
     """Check labelled pairs before training on them."""
 
-    EXAMPLE = (
-        "--train_file train.tsv --dev_file dev.tsv --test_file test.tsv --output_dir audit --drop_leaks exact"
-    )
+    EXAMPLE = "--train_file train.tsv --dev_file dev.tsv --output_dir audit --drop_leaks exact"
 
-    train_file: str = option(
-        help="labelled pairs: a file, or a set such as lcqmc",
-        group="data",
-        stdin=(".tsv", ".jsonl"),
+    train_file: str = data_option(
+        help="labelled pairs: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
     )
-    dev_file: str = option("", help="labelled pairs for choosing the best model", group="data")
-    test_file: str = option("", help="test pairs; labels are ignored", group="data")
-    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
-    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
-    label: str = option("", help="the column of the label", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-    label_map: str = option(
-        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1", group="data"
+    dev_file: str = data_option("", help="labelled pairs for choosing the best model")
+    test_file: str = data_option("", help="test pairs; labels are ignored")
+    text_a: str = data_option("", help=FIRST_TEXT_HELP)
+    text_b: str = data_option("", help=SECOND_TEXT_HELP)
+    label: str = data_option("", help="the column of the label")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+    label_map: str = data_option(
+        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1"
     )
-    same: str = option(
-        "", help="label of pairs that mean the same; empty: class 1 of two classes", group="data"
+    same: str = data_option("", help="label of pairs that mean the same; empty: class 1 of two classes")
+    vocab_file: str = data_option(
+        "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}"
     )
-    vocab_file: str = option(
-        "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}", group="data"
-    )
-    max_seq_len: int = option(
+    max_seq_len: int = data_option(
         128,
         help="tokens per pair, [CLS] and [SEP] included; longer ones are counted",
-        group="data",
         unit="tokens",
         at_least=SHORTEST_PAIR,
     )
-    output_dir: str = option(
-        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
+    output_dir: str = data_option(
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
     )
-    drop_leaks: Literal["none", "exact", "normalised"] = option(
+    drop_leaks: Literal["none", "exact", "normalised"] = data_option(
         "none",
         help="write the training file to --output_dir without shared, contradictory or repeated pairs; texts "
         "are compared character by character (exact), or after NFKC, lower-casing and removing white space "
         "and punctuation (normalised)",
-        group="data",
     )
 
-    overwrite: bool = option(
-        False, help="replace an existing report and cleaned file in the folder", group="data"
-    )
+    overwrite: bool = data_option(False, help="replace an existing report and cleaned file in the folder")
 
     def __post_init__(self):
         super().__post_init__()
@@ -149,7 +139,7 @@ def audit_pairs(config: AuditPairsConfig) -> None:
         tell_rejected(pairs.path, pairs.bad, len(pairs), path)
     files = coded(read)
     audit = audit_of(files, labels, same, tokenizer, config.max_seq_len)
-    lines: List[Iterable[bytes]] = []
+    lines: list[Iterable[bytes]] = []
     if config.drop_leaks != "none":
         cleaned, kept = _clean(files, Path(config.output_dir), config.drop_leaks)
         audit, lines = replace(audit, cleaned=cleaned), [kept]
@@ -166,7 +156,7 @@ def audit_pairs(config: AuditPairsConfig) -> None:
 
 
 def audit_of(
-    files: Dict[str, Coded],
+    files: dict[str, Coded],
     labels: Labels,
     same: Optional[int],
     tokenizer: Optional[AnyTokenizer],
@@ -178,9 +168,12 @@ def audit_of(
     """
     facts = {}
     for name, file in files.items():
-        lengths = _lengths(file.pairs, tokenizer)
+        texts = (file.pairs.left, file.pairs.right)
+        sides = (map(len, tokenizer.encode_batch(side) if tokenizer else side) for side in texts)
+        left, right = (np.fromiter(side, dtype=np.int64, count=len(file.pairs)) for side in sides)
+        lengths = left + right + SPECIALS_PER_PAIR
         too_long = int((lengths > max_seq_len).sum())
-        counts: Dict[str, int] = {}
+        counts: dict[str, int] = {}
         if file.pairs.labels is not None and labels.has_classes:
             rows = np.bincount(file.pairs.labels, minlength=len(labels.names)).tolist()
             counts = dict(zip(labels.names, rows))
@@ -192,15 +185,6 @@ def audit_of(
 def same_of(labels: Labels) -> Optional[int]:
     """Return the class that says that the texts mean the same: 1 of two classes; of more, None."""
     return 1 if len(labels.names) == 2 else None
-
-
-def _lengths(pairs: Pairs, tokenizer: Optional[AnyTokenizer]) -> np.ndarray:
-    """Return the length of each pair with its special tokens, int64 [rows]."""
-    sides = []
-    for texts in pairs[:2]:
-        found = tokenizer.encode_batch(texts) if tokenizer else texts
-        sides.append(np.fromiter(map(len, found), dtype=np.int64, count=len(texts)))
-    return sides[0] + sides[1] + SPECIALS_PER_PAIR
 
 
 def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
@@ -218,7 +202,7 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
         )
 
 
-def _clean(files: Dict[str, Coded], folder: Path, compared: str) -> Tuple[Cleaned, Iterable[bytes]]:
+def _clean(files: dict[str, Coded], folder: Path, compared: str) -> tuple[Cleaned, Iterable[bytes]]:
     """Return what is left of the training file, and its kept lines as they are.
 
     Raises InputError when no pair would be left.
@@ -258,7 +242,6 @@ def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
 
 
 def _results(config: AuditPairsConfig) -> Results:
-    """Return the result files: audit and picture, and the cleaned training file where it is asked for."""
     names = [JSON_FILE, PICTURE_FILE]
     if config.drop_leaks != "none":
         names.append(Path(config.train_file).name)
@@ -277,7 +260,7 @@ ADVICE = (
 logger = logging.getLogger(__name__)
 
 
-def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> None:
+def warn_before_training(cache_dir: Path, sources: dict[str, PairSource]) -> None:
     """Log a line for each thing that is wrong with ``sources``: train and dev, as far as they have labels.
 
     The lines are kept in ``cache_dir`` for the next run. Raises InputError when a file cannot be read.
@@ -289,8 +272,12 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
     read_as = [str(train.columns), str(train.rules), labels.read_as]
     read_as += ["labels are optional"] if labels.are_optional else []
     key = {"version": VERSION, "contents": contents, "read as": read_as}
-    cache: KeyedCache[List[str]] = KeyedCache(
-        cache_dir, key, lambda warnings: {"warnings": warnings}, _load, kind="audit-"
+    cache: KeyedCache[list[str]] = KeyedCache(
+        cache_dir,
+        key,
+        lambda warnings: {"warnings": warnings},
+        lambda note: note["warnings"] if is_texts(note["warnings"]) else None,
+        kind="audit-",
     )
     warnings = cache.get(partial(_find_warnings, sources), LOCK_SECONDS)
     for warning in warnings:
@@ -299,7 +286,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
         logger.warning("%s", ADVICE)
 
 
-def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
+def _find_warnings(sources: dict[str, PairSource]) -> list[str]:
     labels = sources["train"].labels
     assert labels is not None  # training reads them
     pairs = {split: source.read() for split, source in sources.items()}
@@ -309,7 +296,3 @@ def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
         return []
     files = coded(pairs)
     return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0))
-
-
-def _load(note: Dict) -> Optional[List[str]]:
-    return note["warnings"] if is_texts(note["warnings"]) else None

@@ -4,7 +4,7 @@ The texts are numbers, and the rows A=B a graph of them; numpy and scipy, no pad
 """
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 import numpy as np
 
@@ -41,22 +41,22 @@ class Coded(NamedTuple):
         return (np.minimum(self.left, self.right) << 32) | np.maximum(self.left, self.right)
 
 
-def coded(files: Dict[str, Pairs]) -> Dict[str, Coded]:
+def coded(files: dict[str, Pairs]) -> dict[str, Coded]:
     """Return the files under their names, with a number for each of their texts."""
     exact, alike = _numbered(files, iter), _numbered(files, compared_texts)
     return {name: file._replace(exact=exact[name]) for name, file in alike.items()}
 
 
-def _numbered(files: Dict[str, Pairs], compared: Callable[[List[str]], Iterable[str]]) -> Dict[str, Coded]:
-    numbers: Dict[str, int] = {}
+def _numbered(files: dict[str, Pairs], compared: Callable[[list[str]], Iterable[str]]) -> dict[str, Coded]:
+    numbers: dict[str, int] = {}
 
-    def number(side: List[str]) -> np.ndarray:
+    def number(side: list[str]) -> np.ndarray:
         return np.array([numbers.setdefault(text, len(numbers)) for text in compared(side)], dtype=np.int64)
 
     return {name: Coded(pairs, number(pairs.left), number(pairs.right)) for name, pairs in files.items()}
 
 
-def compared_texts(texts: List[str]) -> Iterator[str]:
+def compared_texts(texts: list[str]) -> Iterator[str]:
     """Return the texts as they are compared when normalised; punctuation alone is compared as it stands."""
     short = normalised([text.replace("\n", " ") for text in texts])
     return (left or text.strip() for left, text in zip(short, texts))
@@ -75,7 +75,7 @@ class Links:
         self.graph = coo_matrix((np.ones(len(rows)), ends), shape=(size, size)).tocsr()
         self.group = connected_components(self.graph, directed=False)[1]
 
-    def path(self, begin: int, end: int) -> List[str]:
+    def path(self, begin: int, end: int) -> list[str]:
         """Return the texts of a shortest chain between two texts, given by their numbers."""
         from scipy.sparse.csgraph import breadth_first_order
 
@@ -83,14 +83,9 @@ class Links:
         passed = [end]
         while passed[-1] != begin:
             passed.append(before[passed[-1]])
-        return [self._text_of(number) for number in reversed(passed)]
-
-    def _text_of(self, number: int) -> str:
-        for side, texts in ((self.file.left, self.file.pairs.left), (self.file.right, self.file.pairs.right)):
-            rows = np.flatnonzero(side == number)
-            if len(rows):
-                return texts[rows[0]]
-        raise AssertionError(f"text {number} stands in no row")
+        numbers = np.concatenate([self.file.left, self.file.right])
+        texts = [*self.file.pairs.left, *self.file.pairs.right]
+        return [texts[np.flatnonzero(numbers == number)[0]] for number in reversed(passed)]
 
 
 EXAMPLES = 5
@@ -109,16 +104,16 @@ class Finding:
     rows: int
     of: int
     says: str
-    examples: List[str]
+    examples: list[str]
     exact: Optional[int] = None
 
 
-def findings_of(files: Dict[str, Coded], same: Optional[int]) -> List[Finding]:
+def findings_of(files: dict[str, Coded], same: Optional[int]) -> list[Finding]:
     """Return everything that was found, in the order of a report.
 
     ``same``: the class of A=B, where there is one. Files without labels are only compared with train.
     """
-    found: List[Finding] = []
+    found: list[Finding] = []
     for name, file in files.items():
         if file.pairs.labels is not None:
             found += _of_one_file(name, file, same)
@@ -137,7 +132,11 @@ def _of_one_file(name: str, file: Coded, same: Optional[int]) -> Iterator[Findin
         "repeated", lambda f: is_repeated(f) & ~is_contradicted(f), "repeating an earlier pair and its label"
     )
     yield finding("contradicted", is_contradicted, "with a pair that has two labels", _examples_of_groups)
-    yield finding("reversed", _is_reversed, "with an earlier pair in the other order")
+    yield finding(
+        "reversed",
+        lambda f: _repeats(f.unordered) & ~_repeats(f.ordered) & ~is_contradicted(f),
+        "with an earlier pair in the other order",
+    )
     if same is not None:
         yield finding(
             "alike",
@@ -166,11 +165,7 @@ def is_repeated(file: Coded) -> np.ndarray:
     return _repeats(file.ordered)
 
 
-def _is_reversed(file: Coded) -> np.ndarray:
-    return _repeats(file.unordered) & ~_repeats(file.ordered) & ~is_contradicted(file)
-
-
-def is_shared(file: Coded, others: List[Coded]) -> np.ndarray:
+def is_shared(file: Coded, others: list[Coded]) -> np.ndarray:
     """Return whether each pair stands in one of the other files, in either order, bool [rows]."""
     if not others:
         return np.zeros(len(file.pairs), dtype=bool)
@@ -222,11 +217,11 @@ def _of_two_files(name: str, file: Coded, train: Coded) -> Iterator[Finding]:
         yield Finding(name, "unseen label", int(unseen.sum()), rows, says, _examples(file, unseen))
 
 
-def _examples(file: Coded, where: np.ndarray) -> List[str]:
+def _examples(file: Coded, where: np.ndarray) -> list[str]:
     return [_example(file, row) for row in np.flatnonzero(where)[:EXAMPLES].tolist()]
 
 
-def _examples_of_groups(file: Coded, where: np.ndarray) -> List[str]:
+def _examples_of_groups(file: Coded, where: np.ndarray) -> list[str]:
     """Return a line per pair that was found, with up to three of its rows side by side."""
     rows = np.flatnonzero(where)
     rows = rows[np.argsort(file.unordered[rows], kind="stable")]
@@ -241,7 +236,7 @@ def _example(file: Coded, row: int) -> str:
     return f"{pairs.where(row)}  {quote(pairs.left[row])} | {quote(pairs.right[row])}{label}"
 
 
-def quantiles(lengths: np.ndarray) -> Dict[str, int]:
+def quantiles(lengths: np.ndarray) -> dict[str, int]:
     """Return {percent: length} of lengths int64 [rows], for the percents in QUANTILES."""
     found = np.percentile(lengths, QUANTILES, method="lower")
     return {str(percent): int(length) for percent, length in zip(QUANTILES, found)}
@@ -251,7 +246,7 @@ COMPARED = (
     "exactly: character by character; normalised: NFKC, in lower case, without white space and punctuation"
 )
 # Of a legend: below the axes, where it hides nothing.
-BELOW: Dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "frameon": False}
+BELOW: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "frameon": False}
 # Worth a line before a training run; the others are for the report.
 WARNED = ("repeated", "contradicted", "alike", "intransitive", "shared", "unseen label")
 
@@ -265,8 +260,8 @@ class FileFacts:
 
     path: str
     rows: int
-    labels: Dict[str, int]
-    lengths: Dict[str, int]
+    labels: dict[str, int]
+    lengths: dict[str, int]
     too_long: int
 
 
@@ -279,7 +274,7 @@ class Cleaned:
 
     path: str
     rows: int
-    removed: Dict[str, int]
+    removed: dict[str, int]
     compared: str
 
 
@@ -292,8 +287,8 @@ class PairAudit:
 
     unit: str
     max_seq_len: int
-    files: Dict[str, FileFacts]
-    findings: List[Finding]
+    files: dict[str, FileFacts]
+    findings: list[Finding]
     cleaned: Optional[Cleaned] = None
 
 
@@ -314,7 +309,11 @@ def _lines(audit: PairAudit) -> Iterator[str]:
         marks = {"0": "shortest", "50": "median", "100": "longest"}
         parts = (f"{marks.get(percent, percent + ' %')} {value}" for percent, value in facts.lengths.items())
         yield f"  {audit.unit:<11} {', '.join(parts)} of a pair"
-        yield f"              {_above(audit, facts)}"
+        above = "none"
+        if facts.too_long:
+            fate = "which will be cut" if audit.unit == "tokens" else "--vocab_file counts their tokens"
+            above = f"{counted(facts.too_long, 'pair')} ({_share(facts.too_long, facts.rows)}), {fate}"
+        yield f"              longer than {audit.max_seq_len}: {above}"
     for line in _one_class(audit):
         yield f"one class     {line}"
     if audit.findings:
@@ -332,16 +331,7 @@ def _lines(audit: PairAudit) -> Iterator[str]:
         )
 
 
-def _above(audit: PairAudit, facts: FileFacts) -> str:
-    """Return how many pairs are above --max_seq_len."""
-    limit = f"longer than {audit.max_seq_len}"
-    if not facts.too_long:
-        return f"{limit}: none"
-    fate = "which will be cut" if audit.unit == "tokens" else "--vocab_file counts their tokens"
-    return f"{limit}: {counted(facts.too_long, 'pair')} ({_share(facts.too_long, facts.rows)}), {fate}"
-
-
-def warnings_of(audit: PairAudit) -> List[str]:
+def warnings_of(audit: PairAudit) -> list[str]:
     """Return a line for each thing that a training run should not begin with unseen."""
     return [
         *_one_class(audit),
@@ -375,7 +365,16 @@ def draw(path, audit: PairAudit) -> None:
 
     figure = Figure(figsize=(11, 4), layout="constrained")
     balance, lengths, findings = figure.subplots(1, 3)
-    _draw_balance(balance, audit)
+    labelled = {name: facts for name, facts in audit.files.items() if facts.labels}
+    classes = list(next(iter(labelled.values())).labels)
+    for number in range(len(classes)):
+        bars = [100 * list(facts.labels.values())[number] / facts.rows for facts in labelled.values()]
+        width = 0.8 / len(classes)
+        at = [begin + number * width for begin in range(len(labelled))]
+        balance.bar(at, bars, width=width, align="edge", label=f"class {number}")
+    balance.set_xticks([begin + 0.4 for begin in range(len(labelled))], list(labelled))
+    balance.set(title="labels", ylabel="% of the pairs")
+    balance.legend(**BELOW, ncols=3)
     for name, facts in audit.files.items():
         lengths.plot(list(facts.lengths.values()), list(map(int, facts.lengths)), marker="o", label=name)
     lengths.axvline(audit.max_seq_len, color="grey", linestyle=":")
@@ -387,16 +386,3 @@ def draw(path, audit: PairAudit) -> None:
     findings.margins(x=0.2)
     findings.set(title="findings", xlabel="% of the pairs of the file")
     figure.savefig(path, dpi=120, format="png")
-
-
-def _draw_balance(axes, audit: PairAudit) -> None:
-    labelled = {name: facts for name, facts in audit.files.items() if facts.labels}
-    classes = list(next(iter(labelled.values())).labels)
-    for number in range(len(classes)):
-        shares = [100 * list(facts.labels.values())[number] / facts.rows for facts in labelled.values()]
-        width = 0.8 / len(classes)
-        at = [begin + number * width for begin in range(len(labelled))]
-        axes.bar(at, shares, width=width, align="edge", label=f"class {number}")
-    axes.set_xticks([begin + 0.4 for begin in range(len(labelled))], list(labelled))
-    axes.set(title="labels", ylabel="% of the pairs")
-    axes.legend(**BELOW, ncols=3)

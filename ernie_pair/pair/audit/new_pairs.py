@@ -5,20 +5,7 @@ import json
 import re
 from pathlib import Path
 from types import MappingProxyType
-from typing import (
-    IO,
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import IO, Any, Callable, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -38,9 +25,9 @@ class KnownPairs:
     Counts what it was asked about: ``dropped`` {file: pairs of it}, ``half_known`` of what may be written.
     """
 
-    def __init__(self, files: Dict[str, Pairs]):
+    def __init__(self, files: dict[str, Pairs]):
         self._pairs = {name: {*_keys(file.left, file.right)} for name, file in files.items()}
-        self._texts: Set[str] = {text for pairs in self._pairs.values() for pair in pairs for text in pair}
+        self._texts: set[str] = {text for pairs in self._pairs.values() for pair in pairs for text in pair}
         self.dropped = dict.fromkeys(files, 0)
         self.half_known = 0
 
@@ -56,7 +43,7 @@ class KnownPairs:
                 self.half_known += 1
         return mask
 
-    def lines(self, what: str = "new pairs") -> List[str]:
+    def lines(self, what: str = "new pairs") -> list[str]:
         """Return how many of ``what`` were found, a line per file and one on single texts.
 
         There are none where no file was given.
@@ -70,15 +57,15 @@ class KnownPairs:
         return [*lines, f"{self.half_known} other {what} share one text with the {of} file and are kept"]
 
 
-def first_places(left: Sequence[str], right: Sequence[str]) -> List[int]:
+def first_places(left: Sequence[str], right: Sequence[str]) -> list[int]:
     """Return the places, rising, of the pairs that repeat no earlier one, in either order."""
-    found: Dict[Tuple[str, str], int] = {}
+    found: dict[tuple[str, str], int] = {}
     for place, pair in enumerate(_keys(left, right)):
         found.setdefault(pair, place)
     return list(found.values())
 
 
-def _keys(left: Sequence[str], right: Sequence[str]) -> Iterable[Tuple[str, str]]:
+def _keys(left: Sequence[str], right: Sequence[str]) -> Iterable[tuple[str, str]]:
     """Yield the two texts of each pair as they are compared, the smaller one first."""
     for pair in zip(compared_texts(list(left)), compared_texts(list(right))):
         yield (min(pair), max(pair))
@@ -123,7 +110,12 @@ def write_new_pairs(draft: Path, final: Path, pairs: Iterable[NewPair]) -> int:
 def _row_writer(file: IO[str], final: Path) -> Callable[[NewPair], object]:
     ending = final.suffix.lower()
     if ending in JSON_ENDINGS:
-        return lambda pair: file.write(json.dumps(_object_of(pair), ensure_ascii=False) + "\n")
+
+        def write(pair: NewPair) -> object:
+            known = {name: value for name, value in zip(COLUMNS, pair) if value or name != "label"}
+            return file.write(json.dumps(known, ensure_ascii=False) + "\n")
+
+        return write
     if ending == ".csv":
         rows = csv.writer(file, lineterminator="\n")
         # Python 3.11 puts a CR in quotes only where rows end with one.
@@ -134,11 +126,7 @@ def _row_writer(file: IO[str], final: Path) -> Callable[[NewPair], object]:
     return lambda pair: file.write("\t".join(_cells(pair, final)) + "\n")
 
 
-def _object_of(pair: NewPair) -> dict:
-    return {name: value for name, value in zip(COLUMNS, pair) if value or name != "label"}
-
-
-def _cells(pair: NewPair, final: Path) -> List[str]:
+def _cells(pair: NewPair, final: Path) -> list[str]:
     for text in pair[:2]:
         if _NOT_IN_A_CELL.search(text):
             raise InputError(
@@ -152,7 +140,7 @@ SPLITS = ("train", "dev", "test")
 FLAGS = tuple(f"{split}_file" for split in SPLITS)
 
 
-def read_splits(config: Any, columns: Columns, labels: Optional[Labels] = None) -> Dict[str, Pairs]:
+def read_splits(config: Any, columns: Columns, labels: Optional[Labels] = None) -> dict[str, Pairs]:
     """Return {split: its pairs} of the files that ``config`` names, and log which rows are left out.
 
     ``labels``: of the training pairs; those of the others are not read. Raises InputError.
@@ -180,7 +168,7 @@ def results_of_pairs(
 
     ``more``: {flag: its files} that it reads besides; ``settings``: further ones.
     """
-    inputs: Dict[str, Sequence[Path]] = {flag: files_of(getattr(config, flag)) for flag in FLAGS}
+    inputs: dict[str, Sequence[Path]] = {flag: files_of(getattr(config, flag)) for flag in FLAGS}
     sets = {flag: getattr(config, flag) for flag in FLAGS if not inputs[flag]}
     made_with = {**settings_of(config, *FLAGS, *more, output_flag), **sets, **settings}
     inputs.update(more)

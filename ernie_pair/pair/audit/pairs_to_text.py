@@ -9,11 +9,11 @@ can be told from the other (task-adaptive pretraining: Gururangan et al., 2020, 
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable, Iterator, Literal, Tuple
+from typing import Iterable, Iterator, Literal
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.results import followed, is_stream
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, refuse_empty
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import ENCODINGS
 from ernie_pair.pair.audit.new_pairs import KnownPairs, first_places, read_splits, results_of_pairs
@@ -36,23 +36,22 @@ logger = logging.getLogger(__name__)
 class PairsToTextConfig(Options):
     """Write the texts of pairs as raw text for pretraining: a document of two lines for each pair."""
 
-    EXAMPLE = "train.tsv --output_file texts/pairs.txt --dev_file dev.tsv --test_file test.tsv"
+    EXAMPLE = "--train_file train.tsv --output_file texts/pairs.txt --dev_file dev.tsv --test_file test.tsv"
 
-    train_file: str = option(
+    train_file: str = data_option(
         help="pairs, labelled or not: a file, or a set such as lcqmc",
-        group="data",
         stdin=(".tsv", ".jsonl"),
     )
-    output_file: str = option(
-        help=".txt file to write the raw text to, as prepare reads it", group="data", stdout=True
+    output_file: str = data_option(
+        help=".txt file to write the raw text to, as prepare reads it", stdout=True
     )
-    dev_file: str = option("", help="pairs for choosing the best model; none is written", group="data")
-    test_file: str = option("", help="test pairs; none is written", group="data")
-    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
-    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-    overwrite: bool = option(False, help="replace an existing result", group="data")
+    dev_file: str = data_option("", help="pairs for choosing the best model; none is written")
+    test_file: str = data_option("", help="test pairs; none is written")
+    text_a: str = data_option("", help=FIRST_TEXT_HELP)
+    text_b: str = data_option("", help=SECOND_TEXT_HELP)
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+    overwrite: bool = data_option(False, help="replace an existing result")
 
     def __post_init__(self):
         super().__post_init__()
@@ -85,6 +84,6 @@ def pairs_to_text(config: PairsToTextConfig) -> None:
     logger.info("written: %s", counted(len(kept), "document"))
 
 
-def documents(pairs: Iterable[Tuple[str, str]]) -> Iterator[str]:
+def documents(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield the raw text of each pair: a line for each of its texts, and an empty line."""
     return ("".join(f"{' '.join(text.split())}\n" for text in pair) + "\n" for pair in pairs)

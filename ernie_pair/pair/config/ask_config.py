@@ -1,76 +1,66 @@
 """The flags of evaluation and prediction by a trained model."""
 
 from dataclasses import MISSING, dataclass
-from typing import List, Literal, Optional
+from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option, refuse_empty
-from data_tools.text.text_files import ENCODINGS
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    refuse_empty,
+)
 from ernie_pair.inference.backends import BACKEND_HELP, THREADS_HELP
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.pair.config.named_models import RobustnessFlags
-from ernie_pair.pair.data.pair_records import (
-    BAD_ROW_HELP,
-    ENCODING_HELP,
-    FIRST_TEXT_HELP,
-    PAIR_HELP,
-    SECOND_TEXT_HELP,
-)
+from ernie_pair.pair.data.pair_records import PAIR_HELP, RowFlags
 
 
 @dataclass(frozen=True)
-class AskedFiles(Options):
+class ModelFiles(Options):
     """The model, its input and its output; a base on its own puts them first of all fields."""
 
-    model_path: str = option(
-        help="a model of pairs, trained, exported or combined: its folder, or the output folder of a run for "
-        "its best model",
-        group="model",
+    model_path: str = model_option(
+        help="a model of pairs, trained, exported or combined: its folder, or the output folder of a run "
+        "for its best model"
     )
-    input_file: str = option(
-        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)", group="data"
+    input_file: str = data_option(
+        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)"
     )
-    output_file: str = option(help="file to write the results to", group="data")
+    output_file: str = data_option(help="file to write the results to")
 
 
 @dataclass(frozen=True)
-class AskConfig(KernelFlags, AskedFiles):
+class InferenceFlags(RowFlags, KernelFlags, ModelFiles):
     """How a model of pairs is used; the base of evaluation and prediction."""
 
-    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
-    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
-    label: str = option("", help="the column of the label", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-    batch_size: int = option(
-        64, help="pairs in one forward pass of a trained model", group="devices", unit="pairs", at_least=1
+    batch_size: int = devices_option(
+        64, help="pairs in one forward pass of a trained model", unit="pairs", at_least=1
     )
-    max_seq_len: int = option(
+    max_seq_len: int = data_option(
         0,
         help="tokens per pair of a trained model, [CLS] and [SEP] included; 0: as in training",
-        group="data",
         unit="tokens",
         at_least=0,
     )
-    symmetric: Literal["auto", "none", "average"] = option(
-        "auto",
-        help="average: score (a, b) and (b, a), and average the logits; auto: as saved with the model",
-        group="evaluation",
+    symmetric: Literal["auto", "none", "average"] = evaluation_option(
+        "auto", help="average: score (a, b) and (b, a), and average the logits; auto: as saved with the model"
     )
-    model_class: str = option(
-        "", help="class of your own model, as named in the folder, package.module:Class", group="model"
+    model_class: str = model_option(
+        "", help="class of your own model, as named in the folder, package.module:Class"
     )
-    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
-        "auto", help=f"of an exported model; {BACKEND_HELP}", group="devices"
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option(
+        "auto", help=f"of an exported model; {BACKEND_HELP}"
     )
-    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
-    overwrite: bool = option(False, help="replace an existing result", group="data")
-    device: Literal["auto", "cpu", "gpu"] = option(
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    overwrite: bool = data_option(False, help="replace an existing result")
+    device: Literal["auto", "cpu", "gpu"] = devices_option(
         "auto",
         help="where to run; auto: a trained model on a GPU if there is one, an exported one on the CPU",
-        group="devices",
     )
 
     def __post_init__(self):
@@ -85,7 +75,7 @@ OF_TRAINED = {"kernels": "auto", "batch_size": 64, "max_seq_len": 0, "model_clas
 OF_EXPORTED = {"backend": "auto"}
 
 
-def refuse_flags_of_others(config: AskConfig, is_exported: bool) -> None:
+def refuse_flags_of_others(config: InferenceFlags, is_exported: bool) -> None:
     """Raise InputError for a flag that has no meaning for the kind of folder that --model_path is."""
     other, kind = ("a trained", "an exported") if is_exported else ("an exported", "a trained")
     for name, usual in (OF_TRAINED if is_exported else OF_EXPORTED).items():
@@ -97,76 +87,54 @@ def refuse_flags_of_others(config: AskConfig, is_exported: bool) -> None:
 
 
 @dataclass(frozen=True)
-class EvaluateConfig(RobustnessFlags, AskConfig):
+class EvaluateConfig(RobustnessFlags, InferenceFlags):
     """Measure a trained model on labelled pairs."""
 
     EXAMPLE = "--model_path output/best --input_file test.tsv"
 
-    input_file: str = option(
-        help="labelled pairs: a file, or a set such as lcqmc (its dev part)",
-        group="data",
-        stdin=(".tsv", ".jsonl"),
+    input_file: str = data_option(
+        help="labelled pairs: a file, or a set such as lcqmc (its dev part)", stdin=(".tsv", ".jsonl")
     )
-    output_file: str = option(
-        "",
-        help="JSON file to keep accuracy, f1, loss, rows and whatever else was measured; empty: none",
-        group="data",
+    output_file: str = data_option(
+        "", help="JSON file to keep accuracy, f1, loss, rows and whatever else was measured; empty: none"
     )
-    report: str = option(
-        "", help="a folder for report.json, report.html and errors.tsv; empty: none", group="evaluation"
+    report: str = evaluation_option(
+        "", help="a folder for report.json, report.html and errors.tsv; empty: none"
     )
-    at_precision: float = option(
-        0.95,
-        help="report the threshold that gives this precision, and its recall",
-        group="evaluation",
-        above=0,
-        at_most=1,
+    at_precision: float = evaluation_option(
+        0.95, help="report the threshold that gives this precision, and its recall", above=0, at_most=1
     )
-    calibrate_on: str = option(
+    calibrate_on: str = evaluation_option(
         "",
         help="labelled pairs to fit the temperature on; empty: use the model's temperature; if it has none, "
         "fit on input_file",
-        group="evaluation",
     )
-    tune_on: str = option(
-        "",
-        help="labelled pairs to choose the thresholds on; empty: those of --calibrate_on, else input_file",
-        group="evaluation",
+    tune_on: str = evaluation_option(
+        "", help="labelled pairs to choose the thresholds on; empty: those of --calibrate_on, else input_file"
     )
-    save_temperature: bool = option(
+    save_temperature: bool = evaluation_option(
         False,
         help="write the temperature to calibration.json beside the model, for all later predictions; needs "
         "--calibrate_on",
-        group="evaluation",
     )
-    save_threshold: bool = option(
+    save_threshold: bool = evaluation_option(
         False,
         help="write the threshold of --at_precision to calibration.json; needs --tune_on or "
         "--calibrate_on",
-        group="evaluation",
     )
-    query: str = option(
-        "",
-        help="for a ranking model: the column that identifies the query of a row; empty: the first text",
-        group="data",
+    query: str = data_option(
+        "", help="for a ranking model: the column that identifies the query of a row; empty: the first text"
     )
-    swap: bool = option(
-        True,
-        help="also score every pair in the other order, to count the predictions that flip",
-        group="evaluation",
+    swap: bool = evaluation_option(
+        True, help="also score every pair in the other order, to count the predictions that flip"
     )
-    robustness: str = option(
+    robustness: str = evaluation_option(
         "",
         help="perturbed pairs to measure too: all, or some of typo, homophone (needs pypinyin), negation, "
         "entity, order, filler; empty: none",
-        group="evaluation",
     )
-    worst_rows: int = option(
-        200,
-        help="maximum number of wrong rows in errors.tsv, the worst first",
-        group="evaluation",
-        unit="rows",
-        at_least=0,
+    worst_rows: int = evaluation_option(
+        200, help="maximum number of wrong rows in errors.tsv, the worst first", unit="rows", at_least=0
     )
 
     def __post_init__(self):
@@ -188,31 +156,26 @@ class EvaluateConfig(RobustnessFlags, AskConfig):
 
 
 @dataclass(frozen=True)
-class PredictConfig(RayFlags, AskConfig):
+class PredictConfig(RayFlags, InferenceFlags):
     """Predict the class of every pair of a file, labelled or not."""
 
     EXAMPLE = "--model_path output/best --input_file pairs.tsv --output_file predictions.tsv"
 
-    input_file: str = option(
+    input_file: str = data_option(
         help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)",
-        group="data",
         stdin=(".tsv", ".jsonl"),
         unless="pair",
     )
-    output_file: str = option(
-        help="file to write: index TAB prediction, one row per input row",
-        group="data",
-        stdout=True,
-        unless="pair",
+    output_file: str = data_option(
+        help="file to write: index TAB prediction, one row per input row", stdout=True, unless="pair"
     )
-    pair: Optional[List[str]] = option(None, help=PAIR_HELP, group="data", values=2)
-    scores: bool = option(
-        False, help="add the probability of every class, calibrated if the model is", group="evaluation"
+    pair: Optional[list[str]] = data_option(None, help=PAIR_HELP, values=2)
+    scores: bool = evaluation_option(
+        False, help="add the probability of every class, calibrated if the model is"
     )
-    threshold: Optional[float] = option(
+    threshold: Optional[float] = evaluation_option(
         None,
         help="for two classes: predict 1 at this probability or above; none: as in calibration.json",
-        group="evaluation",
         at_least=0,
         at_most=1,
     )
@@ -228,36 +191,30 @@ def refuse_short_pairs(max_seq_len: int) -> None:
 
 
 @dataclass(frozen=True)
-class PseudoLabelConfig(AskConfig):
+class PseudoLabelConfig(InferenceFlags):
     """Label pairs with a trained classifier where it is confident enough; other pairs are dropped."""
 
     EXAMPLE = "--model_path output/best --input_file unlabelled.tsv --dev_file dev.tsv --output_file new.tsv"
 
-    input_file: str = option(
+    input_file: str = data_option(
         help="pairs to label: a file, or a set such as lcqmc (its test part); existing labels are ignored",
-        group="data",
         stdin=(".tsv", ".jsonl"),
     )
-    output_file: str = option(
-        help="file to write the labelled pairs to: .tsv, .csv, .json or .jsonl", group="data"
-    )
-    dev_file: str = option(
+    output_file: str = data_option(help="file to write the labelled pairs to: .tsv, .csv, .json or .jsonl")
+    dev_file: str = data_option(
         help="labelled pairs that the model was not trained on, for choosing the thresholds; none of them is "
-        "written",
-        group="data",
+        "written"
     )
-    test_file: str = option("", help="test pairs; none of them is written", group="data")
-    at_precision: float = option(
+    test_file: str = data_option("", help="test pairs; none of them is written")
+    at_precision: float = evaluation_option(
         0.95,
         help="share of the labels of each class that must be correct, as measured on dev_file",
-        group="evaluation",
         above=0,
         below=1,
     )
-    confidence: float = option(
+    confidence: float = evaluation_option(
         0.95,
         help="confidence level of the lower bound of the precision that must reach --at_precision",
-        group="evaluation",
         above=0,
         below=1,
     )

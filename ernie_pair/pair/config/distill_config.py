@@ -4,92 +4,72 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import option
+from data_tools.options.options import data_option, model_option, optimisation_option
 from ernie_pair.models.labels import CLASSIFICATION
-from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.config.pair_config import PairConfig, dev_file_option
 from ernie_pair.pair.targets.metrics import METRICS
+from ernie_pair.train.run_flags import best_metric_option
 
 
 @dataclass(frozen=True)
 class StudentConfig(PairConfig):
     """A student and what it learns from its teacher; for `distill` with pairs from Python."""
 
-    teacher: str = option(
-        help="a trained pair classifier: its folder, or the output folder of a run for its best model",
-        group="model",
+    teacher: str = model_option(
+        help="a trained pair classifier: its folder, or the output folder of a run for its best model"
     )
-    unlabelled_file: str = option(
-        "", help="additional training pairs, whose labels are ignored; empty: none", group="data"
+    unlabelled_file: str = data_option(
+        "", help="additional training pairs, whose labels are ignored; empty: none"
     )
-    model_name_or_path: str = option(
-        "", help="pretrained model to build the student from; empty: build it from the teacher", group="model"
+    model_name_or_path: str = model_option(
+        "", help="pretrained model to build the student from; empty: build it from the teacher"
     )
-    layers: int = option(
+    layers: int = model_option(
         0,
         help="encoder layers of the student; 0: half of the teacher's, or all of --model_name_or_path",
-        group="model",
         unit="layers",
         at_least=0,
     )
-    hidden_size: int = option(
-        0,
-        help="width of the student's hidden states; 0: as in the model it is built from",
-        group="model",
-        at_least=0,
+    hidden_size: int = model_option(
+        0, help="width of the student's hidden states; 0: as in the model it is built from", at_least=0
     )
-    heads: int = option(
-        0,
-        help="attention heads per layer; 0: heads keep their width",
-        group="model",
-        unit="heads",
-        at_least=0,
+    heads: int = model_option(
+        0, help="attention heads per layer; 0: heads keep their width", unit="heads", at_least=0
     )
-    intermediate_size: int = option(
-        0,
-        help="width inside the feed-forward blocks; 0: in proportion to hidden_size",
-        group="model",
-        at_least=0,
+    intermediate_size: int = model_option(
+        0, help="width inside the feed-forward blocks; 0: in proportion to hidden_size", at_least=0
     )
-    temperature: float = option(
+    temperature: float = optimisation_option(
         2.0,
         help="divisor of the logits of teacher and student before they are compared",
-        group="optimisation",
         above=0,
         resume="same",
     )
-    soft_weight: float = option(
+    soft_weight: float = optimisation_option(
         0.5,
         help="weight of the soft targets in the loss of a labelled pair; the rest is the weight of its label",
-        group="optimisation",
         at_least=0,
         at_most=1,
         resume="same",
     )
-    hidden_weight: float = option(
+    hidden_weight: float = optimisation_option(
         0.0,
         help="weight of the squared difference of the hidden states in the loss; 0: they are not compared",
-        group="optimisation",
         at_least=0,
         resume="same",
     )
-    layer_map: Literal["uniform", "last"] = option(
+    layer_map: Literal["uniform", "last"] = optimisation_option(
         "uniform",
         help="for --hidden_weight: compare with every k-th layer of the teacher, or with its last layers",
-        group="optimisation",
         resume="same",
     )
-    teacher_logits: Literal["auto", "cached", "on_the_fly"] = option(
+    teacher_logits: Literal["auto", "cached", "on_the_fly"] = optimisation_option(
         "auto",
         help="cached: run the teacher once before training and cache its logits; on_the_fly: run it in every "
         "step; auto: cached, unless --hidden_weight or --streaming needs it in every step",
-        group="optimisation",
     )
-    best_metric: str = option(
-        "accuracy",
-        help="metric on the dev file that chooses the best model",
-        group="evaluation",
-        choices=METRICS,
-        resume="fixed",
+    best_metric: str = best_metric_option(
+        "accuracy", help="metric on the dev file that chooses the best model", choices=METRICS
     )
 
     def __post_init__(self):
@@ -154,8 +134,7 @@ class DistillConfig(StudentConfig):
 
     EXAMPLE = "--teacher output/best --layers 4 --train_file train.tsv --dev_file dev.tsv --output_dir small"
 
-    train_file: str = option(
-        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc; a row may lack its label",
-        group="data",
+    train_file: str = data_option(
+        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc; a row may lack its label"
     )
-    dev_file: str = option(help="labelled pairs for choosing the best model: a file or a set", group="data")
+    dev_file: str = dev_file_option()

@@ -1,110 +1,171 @@
-"""The flags of pair training."""
+"""The flags of pair training: rows, model, target, step; and what they can be combined with.
+
+A trained model keeps its target in its config.json: whoever uses it, or trains it on, says it no more.
+"""
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Optional
+from functools import partial
+from typing import Any, Literal, Optional, Union
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option
+from data_tools.options.options import (
+    checkpoints_option,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    optimisation_option,
+)
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
-from ernie_pair.models.spec import FAMILIES
-from ernie_pair.pair.config.run_flags import RowFlags, StepFlags
-from ernie_pair.pair.config.target_flags import TargetFlags
-from ernie_pair.pair.targets.metrics import BALANCED
-from ernie_pair.pair.targets.target_metrics import ALL_METRICS, AUTO, LOWER_IS_BETTER
-from ernie_pair.train.run_flags import TrainingFlags
+from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, parse_label_map, parse_label_range
+from ernie_pair.models.spec import FAMILIES, ModelSpec
+from ernie_pair.pair.data.pair_records import RowFlags
+from ernie_pair.pair.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, class_weights_in
+from ernie_pair.runtime.gpu.builds import refuse_old_gpu
+from ernie_pair.runtime.gpu.cards import Card
+from ernie_pair.train.run_flags import TrainingFlags, best_metric_option, dropout_option, family_option
 
-
-@dataclass(frozen=True)
-class EncoderFlags(Options):
-    """The model that pairs are trained with."""
-
-    model_type: Optional[str] = option(
-        None,
-        help="model family; none: taken from config.json",
-        group="model",
-        choices=FAMILIES,
-        resume="fixed",
-    )
-    model_class: str = option(
-        "", help="your own subclass of PairClassifier, package.module:Class", group="model", resume="fixed"
-    )
-    pooling: Literal["cls", "mean"] = option(
-        "cls",
-        help="input of the classifier: the pooled output of the encoder, or the mean of its hidden states",
-        group="model",
-        resume="fixed",
-    )
-
-
+BEST_IF_AUTO = "auto: accuracy, for regression mse, for ranking mrr"
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
+model_name_option = partial(model_option, help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder")
+dev_file_option = partial(data_option, help="labelled pairs for choosing the best model: a file or a set")
 
 
 @dataclass(frozen=True)
-class PairConfig(TargetFlags, EncoderFlags, StepFlags, RowFlags, TrainingFlags):
+class PairConfig(RowFlags, TrainingFlags):
     """Settings for training a pair classifier; the data are given in `TrainConfig` or to `PairTrainer`."""
 
-    label_map: str = option(
+    class_weights: str = optimisation_option(
         "",
-        help="names of the classes, for example 0=different,1=same; empty: those of the model",
-        group="data",
+        help="weight of each class in the loss, for example 1,2.5; balanced: computed from the training "
+        "labels",
+        resume="same",
     )
-    cache_dir: str = option("", help="a folder for the encoded pairs; empty: OUTPUT_DIR/cache", group="data")
-    streaming: bool = option(
-        False, help="never hold the whole training file in memory; needs --max_steps", group="data"
+    rdrop_alpha: float = optimisation_option(
+        0.0,
+        help="R-Drop: run every pair twice and add this times the divergence to the loss; 0: off",
+        at_least=0,
+        resume="same",
     )
-    shuffle_buffer: int = option(
-        10_000,
-        help="rows of a streamed file to shuffle together",
-        group="data",
+    symmetric: Literal["none", "average", "consistency"] = optimisation_option(
+        "none",
+        help="run every pair in both orders; average: train and score with the mean of the logits; "
+        "consistency: add the divergence of the two orders to the loss, and score in one order",
+        resume="same",
+    )
+    symmetric_alpha: float = optimisation_option(
+        1.0,
+        help="for --symmetric consistency: weight of the divergence of the two orders",
+        at_least=0,
+        resume="same",
+    )
+    fgm_epsilon: float = optimisation_option(
+        0.0,
+        help="FGM: length of the adversarial step on the word embeddings, for example 1; 0: off",
+        at_least=0,
+        resume="same",
+    )
+    sharding: Literal["none", "stage2"] = devices_option(
+        "none",
+        help="stage2: split gradients and optimizer state over the GPUs (ZeRO stage 2)",
+        resume="layout",
+    )
+    to_static: Union[bool, Literal["auto"]] = devices_option(
+        "auto",
+        help="compile the forward pass into one program instead of running op by op; auto: on a GPU, where "
+        "possible",
+    )
+    sharding_offload: bool = devices_option(False, help="for stage2: keep the optimizer state in CPU memory")
+    model_type: Optional[str] = family_option(choices=FAMILIES, resume="fixed")
+    model_class: str = model_option(
+        "", help="your own subclass of PairClassifier, package.module:Class", resume="fixed"
+    )
+    pooling: Literal["cls", "mean"] = model_option(
+        "cls",
+        help="input of the classifier: the pooled output of the encoder, or the mean of its hidden states",
+        resume="fixed",
+    )
+    target: Literal["auto", "classification", "regression", "ranking"] = model_option(
+        "auto",
+        help="regression: the label is a score; ranking: label 1 marks the candidates that answer a query; "
+        "auto: as in the model's config.json",
+    )
+    ranking_loss: Literal["listwise", "margin"] = optimisation_option(
+        "listwise",
+        help="for ranking: softmax over the candidates of a query, or a --margin between two of them",
+        resume="same",
+    )
+    margin: float = optimisation_option(
+        1.0,
+        help="for --ranking_loss margin: how much higher the score of a relevant candidate must be",
+        above=0,
+        resume="same",
+    )
+    most_candidates: int = optimisation_option(
+        16,
+        help="for ranking: maximum candidates per query in a batch of --batch_size queries; the others take "
+        "turns",
         unit="pairs",
-        at_least=1,
+        at_least=2,
+        resume="same",
     )
-    bucket: bool = option(
-        True, help="batch pairs of similar length together, to reduce padding", group="data"
+    query: str = data_option(
+        "",
+        help="for ranking: the column that identifies the query of a row; empty: the first text",
+        resume="same",
     )
-    max_seq_len: int = option(
+    label_range: str = data_option(
+        "",
+        help="for regression: lowest and highest label, for example 0,5; empty: as in the model, or no "
+        "limits",
+    )
+    label_map: str = data_option(
+        "", help="names of the classes, for example 0=different,1=same; empty: those of the model"
+    )
+    cache_dir: str = data_option("", help="a folder for the encoded pairs; empty: OUTPUT_DIR/cache")
+    streaming: bool = data_option(
+        False, help="never hold the whole training file in memory; needs --max_steps"
+    )
+    shuffle_buffer: int = data_option(
+        10_000, help="rows of a streamed file to shuffle together", unit="pairs", at_least=1
+    )
+    bucket: bool = data_option(True, help="batch pairs of similar length together, to reduce padding")
+    max_seq_len: int = data_option(
         128,
         help="tokens per pair, [CLS] and [SEP] included",
-        group="data",
         unit="tokens",
         at_least=SHORTEST_PAIR,
         resume="same",
     )
-    dropout: float = option(
-        0.1,
-        help="dropout of hidden states, attention weights and classifier",
-        group="model",
-        at_least=0,
-        below=1,
-        resume="same",
-    )
-    save_format: Literal["paddle", "hf", "both"] = option(
+    dropout: float = dropout_option(help="dropout of hidden states, attention weights and classifier")
+    save_format: Literal["paddle", "hf", "both"] = checkpoints_option(
         "paddle",
         help="format of the best model: for PaddleNLP, for transformers (hf), or both (hf in hugging_face/)",
-        group="checkpoints",
     )
-    best_metric: str = option(
-        AUTO,
-        help="metric on the dev pairs that chooses the best model; auto: accuracy, for regression mse, for "
-        "ranking mrr",
-        group="evaluation",
-        resume="fixed",
+    best_metric: str = best_metric_option(
+        AUTO, help="metric on the dev pairs that chooses the best model; " + BEST_IF_AUTO
     )
-    greater_is_better: Optional[bool] = option(
-        None,
-        help="whether a greater best_metric is better; none: yes, unless it is the loss or an error",
-        group="evaluation",
+    greater_is_better: Optional[bool] = evaluation_option(
+        None, help="whether a greater best_metric is better; none: yes, unless it is the loss or an error"
     )
 
     def __post_init__(self):
         super().__post_init__()
+        class_weights_in(self.class_weights)
+        self._refuse_symmetry()
+        if self.fgm_epsilon and self.narrows_weights:
+            raise InputError(
+                f"--fgm_epsilon {self.fgm_epsilon} moves the embedding by less than the narrow weights of "
+                "--amp_level O2 can tell apart; use O1"
+            )
+        self._refuse_sharding()
+        parse_label_range(self.label_range)
         if not METRIC_NAME.fullmatch(self.best_metric):
             raise InputError(
                 f"--best_metric {self.best_metric} names a folder: use letters, digits, _ and - alone"
             )
         self._refuse_streaming()
-        self._refuse_sharded_training()
         if self.rdrop_alpha and not self.dropout:
             raise InputError(
                 f"--rdrop_alpha {self.rdrop_alpha} compares two passes that differ by their dropout, and "
@@ -114,6 +175,43 @@ class PairConfig(TargetFlags, EncoderFlags, StepFlags, RowFlags, TrainingFlags):
             raise InputError(
                 "--fgm_epsilon steps along the gradient of the word embedding, which is frozen; leave "
                 "--fgm_epsilon out, or freeze nothing"
+            )
+
+    def _refuse_symmetry(self) -> None:
+        if self.symmetric != "none" and self.rdrop_alpha:
+            raise InputError(
+                f"--symmetric {self.symmetric} runs every pair in both orders, and --rdrop_alpha "
+                f"{self.rdrop_alpha} twice in one; leave one of them out"
+            )
+        if self.symmetric != "consistency" and self.symmetric_alpha != 1.0:
+            raise InputError(
+                f"--symmetric_alpha {self.symmetric_alpha} is for --symmetric consistency, and this is "
+                f"--symmetric {self.symmetric}; leave it out"
+            )
+
+    def _refuse_sharding(self) -> None:
+        if self.sharding_offload and self.sharding == "none":
+            raise InputError("--sharding_offload true needs --sharding stage2; add it, or leave it out")
+        if self.sharding == "none":
+            return
+        if self.fgm_epsilon:
+            raise InputError(
+                "--fgm_epsilon needs the embedding's gradient on every process, and --sharding stage2 leaves "
+                "it on one; use --sharding none"
+            )
+        if self.sharding_offload and not (self.narrows_weights and self.amp_dtype == "float16"):
+            raise InputError(
+                "--sharding_offload true keeps float32 masters of float16 weights in the CPU's memory; add "
+                "--use_amp true --amp_level O2 --amp_dtype float16, or leave it out"
+            )
+        if self.device == "cpu":
+            raise InputError(
+                "--sharding stage2 needs GPUs: Paddle splits the state over NCCL alone; use --sharding none"
+            )
+        if self.sharding_offload and self.layer_decay != 1:
+            raise InputError(
+                f"--sharding_offload true updates all weights as one, at one rate, and --layer_decay "
+                f"{self.layer_decay} asks for several; leave one of them out"
             )
 
     def _refuse_streaming(self) -> None:
@@ -130,16 +228,25 @@ class PairConfig(TargetFlags, EncoderFlags, StepFlags, RowFlags, TrainingFlags):
                 "never has them all; give the numbers, 1,2.5 for example"
             )
 
-    def _refuse_sharded_training(self) -> None:
-        if self.sharding != "none" and self.device == "cpu":
-            raise InputError(
-                "--sharding stage2 needs GPUs: Paddle splits the state over NCCL alone; use --sharding none"
-            )
-        if self.sharding_offload and self.layer_decay != 1:
-            raise InputError(
-                f"--sharding_offload true updates all weights as one, at one rate, and --layer_decay "
-                f"{self.layer_decay} asks for several; leave one of them out"
-            )
+    @property
+    def scored_as(self) -> str:
+        """Return how the pairs of an evaluation are scored; see `pair_symmetry`."""
+        return "average" if self.symmetric == "average" else "none"
+
+    @property
+    def passes_of_a_pair(self) -> int:
+        """Return how often a step lets each pair pass forward."""
+        return (2 if self.rdrop_alpha or self.symmetric != "none" else 1) * (2 if self.fgm_epsilon else 1)
+
+    def refuse_on(self, card: Card) -> None:
+        """Raise InputError if ``card`` has no units for what is asked.
+
+        The dynamic graph needs them for float16 too; a program of the static one computes without.
+        """
+        super().refuse_on(card)
+        if self.computes_in_half:
+            cure = "use another type, or --use_amp false"
+            refuse_old_gpu(card.capability, self.amp_dtype, f"--amp_dtype {self.amp_dtype}", cure)
 
     @property
     def lower_is_better(self) -> bool:
@@ -155,18 +262,95 @@ class TrainConfig(PairConfig):
 
     EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
 
-    model_name_or_path: str = option(
-        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder", group="model"
-    )
-    train_file: str = option(
-        help="labelled pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc", group="data"
-    )
-    dev_file: str = option(help="labelled pairs for choosing the best model: a file or a set", group="data")
-    best_metric: str = option(
+    model_name_or_path: str = model_name_option()
+    train_file: str = data_option(help="labelled pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc")
+    dev_file: str = dev_file_option()
+    best_metric: str = best_metric_option(
         AUTO,
-        help="metric on the dev file that chooses the best model; auto: accuracy, for regression mse, for "
-        "ranking mrr",
-        group="evaluation",
+        help="metric on the dev file that chooses the best model; " + BEST_IF_AUTO,
         choices=(*ALL_METRICS, AUTO),
-        resume="fixed",
     )
+
+
+DEFAULTS: dict[str, Any] = {"ranking_loss": "listwise", "margin": 1.0, "most_candidates": 16, "query": ""}
+# {flag: (its value that asks for nothing, why a model without classes has no use of it)}.
+OF_CLASSES: dict[str, tuple[Any, str]] = {
+    "label_map": ("", "names classes"),
+    "class_weights": ("", "weighs classes"),
+    "rdrop_alpha": (0.0, "compares the probabilities of classes"),
+    "threshold": (None, "decides between two classes"),
+    "scores": (False, "adds the probability of each class"),
+    "at_precision": (0.95, "asks for a threshold between two classes"),
+    "calibrate_on": ("", "fits the temperature of probabilities"),
+    "tune_on": ("", "chooses a threshold between two classes"),
+    "save_temperature": (False, "saves the temperature of probabilities"),
+    "robustness": ("", "counts classes that change"),
+    "save_threshold": (False, "saves a threshold between two classes"),
+}
+
+
+def chosen_labels(config, spec: ModelSpec) -> Labels:
+    """Return what the model is to learn: as the flags of ``config`` say, otherwise as ``spec`` does.
+
+    Raises InputError for flags that contradict each other.
+    """
+    target = spec.target if config.target == "auto" else config.target
+    if target == CLASSIFICATION:
+        if config.label_range:
+            raise InputError(
+                f"--label_range {config.label_range} is for scores, and this model has classes; pass "
+                "--target regression as well, or leave it out"
+            )
+        if config.label_map:
+            return parse_label_map(config.label_map)
+        return spec.labels if spec.target == CLASSIFICATION else Labels.numbered(2)
+    if target == RANKING:
+        return Labels.of_candidates()
+    limits = parse_label_range(config.label_range)
+    if limits is None and spec.target == target:
+        return spec.labels
+    return Labels.scores(limits)
+
+
+def refuse_unfit_flags(config, labels: Labels) -> None:
+    """Raise InputError for a flag of training that a model for ``labels`` has no use of."""
+    refuse_class_flags(config, labels, "this")
+    if config.symmetric != "none" and not labels.has_classes:
+        raise InputError(
+            f"--symmetric {config.symmetric} compares the logits of classes, and this is a model for "
+            f"{labels.target}; leave it out, and score both orders when you predict"
+        )
+    if labels.target == RANKING:
+        if config.streaming:
+            raise InputError(
+                "--streaming true never has all candidates of a query, and --target ranking takes them "
+                "together; leave it out"
+            )
+        if config.label_range:
+            raise InputError(f"--label_range {config.label_range} is for regression; leave it out")
+        if config.ranking_loss == "listwise" and config.margin != DEFAULTS["margin"]:
+            raise InputError(f"--margin {config.margin} needs --ranking_loss margin; pass that as well")
+        return
+    for name, usual in DEFAULTS.items():
+        value = getattr(config, name)
+        if value != usual:
+            raise InputError(f"--{name} {value} is for --target ranking, not {labels.target}; leave it out")
+
+
+def refuse_query(query: str, labels: Labels) -> None:
+    """Raise InputError for a column of queries where nothing is ranked."""
+    if query and labels.target != RANKING:
+        raise InputError(f"--query {query} is for a ranking model, not one for {labels.target}; leave it out")
+
+
+def refuse_class_flags(config, labels: Labels, where: str) -> None:
+    """Raise InputError for a flag of ``config`` that a model for ``labels`` has no use of."""
+    if labels.has_classes:
+        return
+    for name, (nothing, reason) in OF_CLASSES.items():
+        value = getattr(config, name, nothing)
+        if value != nothing:
+            shown = str(value).lower() if isinstance(value, bool) else value
+            raise InputError(
+                f"--{name} {shown} {reason}, and {where} is a model for {labels.target}; leave it out"
+            )

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.batch_order import POOL_BATCHES, BatchOrder, alike
 
 _POOLS = 1  # sets the draws of the pools apart from those of the buffer
-DataCollator = Callable[[List[Dict[str, Any]]], Mapping]
+DataCollator = Callable[[list[dict[str, Any]]], Mapping]
 KEYS = ("input_ids", "token_type_ids", "attention_mask", "labels", "label")
 
 
@@ -88,28 +88,29 @@ class UserCollator:
         if mask is not None and (mask.size != ids.size or (mask.reshape(ids.shape) != real).any()):
             raise _refused("an attention_mask that is not 1 of tokens and 0 of padding", "none, or that one")
         for name in KEYS[3:]:
-            given = arrays.get(name)
-            if given is not None and not _are_same(given, own.labels):
+            array, labels = arrays.get(name), own.labels
+            if array is None:
+                continue
+            if labels is None or array.size != labels.size or not np.allclose(array.ravel(), labels.ravel()):
                 raise _refused(f"other {name} than those of the rows", "them as they were given, or none")
         types = self._types(arrays.get("token_type_ids"), ids, own)
         return own._replace(input_ids=ids, token_type_ids=types)
 
-    def _types(self, given: Optional[np.ndarray], ids: np.ndarray, own: Batch) -> np.ndarray:
+    def _types(self, array: Optional[np.ndarray], ids: np.ndarray, own: Batch) -> np.ndarray:
         is_own = np.array_equal(ids, own.input_ids)
-        if is_own and (given is None or self.spec.token_types < 2):
+        if is_own and (array is None or self.spec.token_types < 2):
             return own.token_type_ids
-        if given is None:
+        if array is None:
             raise _refused("other input_ids than it was given and no token_type_ids", "both")
         # A model with one type reads none of them; --symmetric tells the two texts by 0 and 1.
-        if given.shape != ids.shape or not np.isin(given, range(max(2, self.spec.token_types))).all():
+        if array.shape != ids.shape or not np.isin(array, range(max(2, self.spec.token_types))).all():
             raise _refused(
                 "token_type_ids that do not fit its input_ids", "the segment of each token, 0 or 1"
             )
-        return given
+        return array
 
 
-def _arrays_of(returned: Any) -> Dict[str, np.ndarray]:
-    """Return what a collator returned as arrays, whole numbers as int64."""
+def _arrays_of(returned: Any) -> dict[str, np.ndarray]:
     if not isinstance(returned, Mapping) or "input_ids" not in returned:
         kind = type(returned).__name__
         raise _refused(f"{kind} without input_ids", "a dictionary of arrays with input_ids")
@@ -143,10 +144,6 @@ def _real_tokens(ids: np.ndarray, own: Batch, lengths: np.ndarray, pad_id: int) 
     return real
 
 
-def _are_same(given: np.ndarray, labels: Optional[np.ndarray]) -> bool:
-    return labels is not None and given.size == labels.size and np.allclose(given.ravel(), labels.ravel())
-
-
 def _refused(what: str, wanted: str) -> InputError:
     return InputError(f"data_collator returned {what}; return {wanted}")
 
@@ -159,8 +156,8 @@ def training_steps(
     consumed: int,
     bucket: bool = True,
     accumulation_steps: int = 1,
-    candidates: Optional[List[np.ndarray]] = None,
-) -> Iterator[List[Batch]]:
+    candidates: Optional[list[np.ndarray]] = None,
+) -> Iterator[list[Batch]]:
     """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 
     A step takes batch_size x world size x ``accumulation_steps`` rows of the stream of `BatchOrder`: the
@@ -175,18 +172,18 @@ def training_steps(
         parts = split_among_ranks(numbers, world, accumulation_steps)
         if candidates is None:
             yield [rows.batch(part) for part in parts]
-        else:
-            yield [_candidate_batch(rows, [candidates[number] for number in part]) for part in parts]
+            continue
+        batches = []
+        for part in parts:
+            together = [candidates[number] for number in part]
+            picked = np.concatenate(together)
+            queries = np.repeat(np.arange(len(together)), [len(each) for each in together])
+            labels = np.stack([rows.known_labels[picked], queries], axis=1)
+            batches.append(rows.batch(picked)._replace(labels=labels))
+        yield batches
 
 
-def _candidate_batch(rows: EncodedPairs, candidates: List[np.ndarray]) -> Batch:
-    picked = np.concatenate(candidates)
-    queries = np.repeat(np.arange(len(candidates)), [len(each) for each in candidates])
-    labels = np.stack([rows.known_labels[picked], queries], axis=1)
-    return rows.batch(picked)._replace(labels=labels)
-
-
-def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int = 1) -> List[np.ndarray]:
+def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int = 1) -> list[np.ndarray]:
     """Return this rank's share of the row ``numbers`` of a step, int64 [N], one array per micro-batch.
 
     Each array is a slice, so that rows of like length stay together. The slices of one micro-batch lie side
@@ -224,7 +221,7 @@ def streamed_steps(
     world: World,
     consumed: int,
     rejects: Optional[StreamedRejects] = None,
-) -> Iterator[List[Batch]]:
+) -> Iterator[list[Batch]]:
     """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 
     The rows of a step are the same however they are divided over ranks and micro-batches. Raises InputError
@@ -259,7 +256,7 @@ def shuffled(
     """
     for epoch in count():
         rng = np.random.default_rng([rules.seed, epoch])
-        waiting: List[Pair] = []
+        waiting: list[Pair] = []
         for row in source.rows() if epoch or rejects is None else source.rows(rejects):
             if len(waiting) < rules.buffer:
                 waiting.append(row)
@@ -287,11 +284,11 @@ def shown_pairs(
         yield f"line {number}, {label}: {show_pair(tokenizer, pair.left, pair.right, max_seq_len)}\n"
 
 
-def open_pair_tokenizer(given: str, max_seq_len: int) -> AnyTokenizer:
+def open_pair_tokenizer(path: str, max_seq_len: int) -> AnyTokenizer:
     """Open the tokenizer of a model folder as training does, or a file of it as it is for a corpus.
 
     Raises InputError when it is damaged, or the model has fewer positions than ``max_seq_len``.
     """
-    if (Path(given) / CONFIG).is_file():
-        return PairTokenizer(given, max_seq_len).tokenizer
-    return open_vocabulary(given)
+    if (Path(path) / CONFIG).is_file():
+        return PairTokenizer(path, max_seq_len).tokenizer
+    return open_vocabulary(path)

@@ -14,19 +14,7 @@ from collections.abc import Iterator as OneShot
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import (
-    Any,
-    Generic,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-    Union,
-)
+from typing import Any, Generic, Iterable, Iterator, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
@@ -54,7 +42,7 @@ from ernie_pair.pair.data.pair_source import group_candidates
 BEGINNING = 10_000  # rows that a stream is known by
 
 
-Keys = Tuple[str, ...]
+Keys = tuple[str, ...]
 One = TypeVar("One")  # a row
 All = TypeVar("All")  # all rows
 
@@ -105,12 +93,12 @@ class InMemoryPairs(Generic[One, All]):
         """Raise InputError when the rows can be read only once."""
         refuse_one_shot(self.flag, self.examples)
 
-    def _content(self) -> Tuple[All, str]:
+    def _content(self) -> tuple[All, str]:
         # No cached_property: until Python 3.12 all instances share its lock, and a loader of Paddle whose
         # collate_fn reads pairs would wait for it in a thread of its own, for which this one waits.
         kept = vars(self).get("_kept")
         if kept is None:
-            bad: List[BadRow] = []
+            bad: list[BadRow] = []
             rows = list(self.rows(bad.append))
             sha256 = self._hash_of(rows)
             kept = vars(self)["_kept"] = self._collect(rows, bad, sha256), sha256
@@ -135,13 +123,13 @@ class InMemoryPairs(Generic[One, All]):
             digest.update(json.dumps(self._facts(row)).encode() + b"\n")
         return digest.hexdigest()
 
-    def _collect(self, rows: List[One], bad: List[BadRow], sha256: str) -> All:
+    def _collect(self, rows: list[One], bad: list[BadRow], sha256: str) -> All:
         raise NotImplementedError
 
-    def _facts(self, row: One) -> List[object]:
+    def _facts(self, row: One) -> list[object]:
         raise NotImplementedError
 
-    def _keys(self, where: str, first: List[str]) -> Keys:
+    def _keys(self, where: str, first: list[str]) -> Keys:
         raise NotImplementedError
 
     def _row(self, where: str, number: int, example: Any, keys: Optional[Keys]) -> One:
@@ -155,14 +143,14 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
     columns: Columns = Columns()
     rules: RowRules = RowRules()
 
-    def _collect(self, rows: List[Pair], bad: List[BadRow], sha256: str) -> Pairs:
+    def _collect(self, rows: list[Pair], bad: list[BadRow], sha256: str) -> Pairs:
         found = pairs_of(rows, bad, self.labels is not None, sha256, self.flag)
         return group_candidates(found, self.labels, self.rules)
 
-    def _facts(self, row: Pair) -> List[object]:
+    def _facts(self, row: Pair) -> list[object]:
         return [row.left, row.right, row.label, *([row.query] if row.query else [])]
 
-    def _keys(self, where: str, first: List[str]) -> Keys:
+    def _keys(self, where: str, first: list[str]) -> Keys:
         return keys_of(where, first, self.columns)
 
     def _row(self, where: str, number: int, example: Any, keys: Optional[Keys]) -> Pair:
@@ -210,14 +198,14 @@ class TokenForm(NamedTuple):
     max_seq_len: int
     token_types: int
 
-    def ids_and_head(self, where: str, given: Mapping) -> Tuple[np.ndarray, int]:
+    def ids_and_head(self, where: str, row: Mapping) -> tuple[np.ndarray, int]:
         """Return the ids int32 [tokens] of a row without its padding, and how many are of the first text.
 
         Raises InputError naming the row when they are not those of a pair.
         """
-        ids, tokenizer = _whole_numbers(where, "input_ids", given["input_ids"]), self.tokenizer
+        ids, tokenizer = _whole_numbers(where, "input_ids", row["input_ids"]), self.tokenizer
         named = ("token_type_ids", "attention_mask", "position_ids")
-        types, mask, positions = (_beside(where, name, given.get(name), ids) for name in named)
+        types, mask, positions = (_beside(where, name, row.get(name), ids) for name in named)
         if positions is not None and (positions != np.arange(len(ids))).any():
             raise InputError(
                 f"{where}: position_ids that are not 0, 1, 2, ... are not supported; leave them out"
@@ -292,13 +280,13 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
         while part := list(islice(rows, size)):
             yield self.form.encoded(part)
 
-    def _collect(self, rows: List[TokenRow], bad: List[BadRow], sha256: str) -> EncodedPairs:
+    def _collect(self, rows: list[TokenRow], bad: list[BadRow], sha256: str) -> EncodedPairs:
         return self.form.encoded(rows, bad)
 
-    def _facts(self, row: TokenRow) -> List[object]:
+    def _facts(self, row: TokenRow) -> list[object]:
         return [row.ids.tolist(), row.head, row.label]
 
-    def _keys(self, where: str, first: List[str]) -> Keys:
+    def _keys(self, where: str, first: list[str]) -> Keys:
         named = self.columns.label
         known = [key for key in first if key == named or key.lower() in NAMES[LABEL]]
         return keys_of(where, known, Columns(label=named))
@@ -309,12 +297,12 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
                 f"{where}: {shown(example)} is no row of token ids, as the first one is; give one kind alone"
             )
         if isinstance(example, Mapping) and keys is not None:
-            given: Mapping = example
+            row: Mapping = example
             label: Any = example.get(keys[2])
         else:
-            given = dict(zip(("input_ids", "token_type_ids"), example))
+            row = dict(zip(("input_ids", "token_type_ids"), example))
             label = example[2] if len(example) > 2 else None
-        ids, head = self.form.ids_and_head(where, given)
+        ids, head = self.form.ids_and_head(where, row)
         if self.labels is None:
             return TokenRow(ids, head, None)
         label = label.tolist() if hasattr(label, "tolist") else label
@@ -323,10 +311,10 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
         return TokenRow(ids, head, label_value(where, None if is_missing(label) else label, self.labels))
 
 
-def _whole_numbers(where: str, name: str, given: Any) -> np.ndarray:
+def _whole_numbers(where: str, name: str, value: Any) -> np.ndarray:
     """Return a list, an array or a tensor as int64 [n]. Raises InputError for anything else."""
     try:
-        found = np.asarray(given)
+        found = np.asarray(value)
     except (TypeError, ValueError):
         found = np.zeros(0)
     if found.ndim > 1:
@@ -336,16 +324,16 @@ def _whole_numbers(where: str, name: str, given: Any) -> np.ndarray:
         )
     if found.ndim != 1 or not len(found) or found.dtype.kind not in "iub":
         raise InputError(
-            f"{where}: {name} is {shown(given)}, and no list, array or tensor of whole numbers; {CURE}"
+            f"{where}: {name} is {shown(value)}, and no list, array or tensor of whole numbers; {CURE}"
         )
     return found.astype(np.int64)
 
 
-def _beside(where: str, name: str, given: Any, ids: np.ndarray) -> Optional[np.ndarray]:
+def _beside(where: str, name: str, value: Any, ids: np.ndarray) -> Optional[np.ndarray]:
     """Return what a row has for each of its ids, int64 [n]; None where it has nothing."""
-    if given is None:
+    if value is None:
         return None
-    found = _whole_numbers(where, name, np.atleast_1d(given) if np.ndim(given) == 0 else given)
+    found = _whole_numbers(where, name, np.atleast_1d(value) if np.ndim(value) == 0 else value)
     if len(found) != len(ids):
         raise InputError(
             f"{where}: {len(found)} {name} for {len(ids)} input_ids; give one for each, and a row as a "
@@ -396,7 +384,13 @@ def examples_of(flag: str, examples: Any) -> Iterator:
         parts = ", ".join(map(str, examples))
         raise InputError(f"{flag} is a dictionary ({parts}); give one of its parts")
     if hasattr(examples, "itertuples"):
-        return _rows_of_frame(flag, examples)
+        names, rows = list(examples.columns), examples.itertuples(index=False, name=None)
+        if len(set(names)) < len(names):
+            raise InputError(
+                f"{flag} has two columns of one name in {', '.join(map(str, names))}; rename one"
+            )
+        is_named = any(isinstance(name, str) for name in names)
+        return (dict(zip(names, row)) for row in rows) if is_named else rows
     kind = type(examples)
     is_map_style = hasattr(kind, "__getitem__") and hasattr(kind, "__len__")
     try:
@@ -409,16 +403,3 @@ def examples_of(flag: str, examples: Any) -> Iterator:
             ) from None
     # By its length: the index of a dataset of Paddle need not end with an IndexError.
     return map(examples.__getitem__, range(len(examples)))
-
-
-def _rows_of_frame(flag: str, frame) -> Iterator:
-    """Iterate over a pandas DataFrame: dictionaries by column name, tuples where columns are numbers.
-
-    Raises InputError when two columns have one name.
-    """
-    names, rows = list(frame.columns), frame.itertuples(index=False, name=None)
-    if len(set(names)) < len(names):
-        raise InputError(f"{flag} has two columns of one name in {', '.join(map(str, names))}; rename one")
-    if not any(isinstance(name, str) for name in names):
-        return rows
-    return (dict(zip(names, row)) for row in rows)

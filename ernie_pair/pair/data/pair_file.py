@@ -5,27 +5,14 @@
 
     {"sentence1": "怎么开户", "sentence2": "如何开户", "label": "1"}          in .json and .jsonl
 
-See `pair_columns` for other names and orders, `pair_records` for what a line is. Labels may be absent
+See `pair_records` for other names and orders, and for what a line is. Labels may be absent
 where nobody asks for them. Every row is kept, or the file is refused with the number of the line; or, where
 the rules say so, bad rows are left out and told.
 """
 
 from itertools import islice
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-    Union,
-)
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
@@ -50,8 +37,8 @@ from ernie_pair.pair.data.pair_records import (
 JSON_ENDINGS = (".json", ".jsonl")
 
 # Text, text, label, query: as they stand, None where there is none; the query is there with --query alone.
-Cells = Tuple[object, object, object, object]
-CellsRecord = Tuple[int, Union[Cells, InputError]]  # the number of its line before them, or what is wrong
+Cells = tuple[object, object, object, object]
+CellsRecord = tuple[int, Union[Cells, InputError]]  # the number of its line before them, or what is wrong
 
 
 def ending_of(path: Path) -> str:
@@ -124,7 +111,6 @@ def _cells_of_json(path: Path, columns: Columns, rules: RowRules) -> Iterator[Ce
 
 
 def _refuse_half_text(where: str, key: str, found: dict) -> None:
-    """Raise InputError when a text is missing, not a string, or cannot be written as UTF-8."""
     text = found.get(key)
     if not isinstance(text, str):
         keys = ", ".join(found) or "-"
@@ -197,15 +183,15 @@ class Pairs(NamedTuple):
     column, ``groups`` int64 [rows], the number of the query of each row, where candidates are ranked.
     """
 
-    left: List[str]
-    right: List[str]
+    left: list[str]
+    right: list[str]
     labels: Optional[np.ndarray]
     sha256: str
     path: str = ""
     first_line: int = 1
     numbers: Optional[np.ndarray] = None
-    bad: Tuple[BadRow, ...] = ()
-    queries: Optional[List[str]] = None
+    bad: tuple[BadRow, ...] = ()
+    queries: Optional[list[str]] = None
     groups: Optional[np.ndarray] = None
 
     def __len__(self) -> int:
@@ -267,26 +253,26 @@ def read_file(
     """
     refuse_missing(path)
     sha256, stamp = sha256_of_file(path), stamp_of(path)
-    bad: List[BadRow] = []
+    bad: list[BadRow] = []
     found = good_rows(rows_of(path, labels, columns, rules), rules.skips, str(path), bad.append)
     pairs = pairs_of(found, bad, labels is not None, sha256, str(path))
     refuse_changed(path, stamp)
     return pairs
 
 
-def stamp_of(path: Path) -> Tuple[int, int]:
+def stamp_of(path: Path) -> tuple[int, int]:
     """Return what changes when the file at ``path`` is written to."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 
 
-def refuse_changed(path: Path, stamp: Tuple[int, int]) -> None:
+def refuse_changed(path: Path, stamp: tuple[int, int]) -> None:
     """Raise InputError when the file at ``path`` has another stamp by now."""
     if stamp_of(path) != stamp:
         raise InputError(f"{path} changed while it was read; run again when it is complete")
 
 
-def pairs_of(found: Iterable[Pair], bad: List[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
+def pairs_of(found: Iterable[Pair], bad: list[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
     """Collect rows into `Pairs`, with labels and line numbers as arrays [rows].
 
     ``bad`` is read after all rows of ``found`` have come, for their iterator may fill it.

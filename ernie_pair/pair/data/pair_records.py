@@ -14,11 +14,12 @@ text, text, label.
 import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Iterator, Literal, NamedTuple, Optional, Sequence, Union
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import JsonError, kind_of, parse_json, shown
-from data_tools.text.text_files import LONGEST_LINE, LineRules, decoded, read_lines
+from data_tools.options.options import Options, data_option
+from data_tools.text.text_files import ENCODINGS, LONGEST_LINE, LineRules, decoded, read_lines
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
 FLAG_OF = {LEFT: "--text_a", RIGHT: "--text_b", LABEL: "--label"}
@@ -47,7 +48,7 @@ class Columns:
     query: str = ""  # what rows of one query share; empty: their first text
 
     @property
-    def by_role(self) -> Dict[str, str]:
+    def by_role(self) -> dict[str, str]:
         """Return {role: the name given by a flag} for ROLES; the name is empty where no flag was given."""
         return dict(zip(ROLES, (self.text_a, self.text_b, self.label)))
 
@@ -63,7 +64,7 @@ class Layout(NamedTuple):
     query: Optional[int] = None
 
 
-def layout_of(where: str, first: List[str], columns: Columns, needs_label: bool = True) -> Layout:
+def layout_of(where: str, first: list[str], columns: Columns, needs_label: bool = True) -> Layout:
     """Return the layout of a table, judged by the cells of its first line.
 
     Without ``needs_label`` the column that --label names may be absent. Raises InputError for a header that
@@ -102,7 +103,7 @@ def layout_of(where: str, first: List[str], columns: Columns, needs_label: bool 
     )
 
 
-def keys_of(where: str, first: Sequence[str], columns: Columns) -> Tuple[str, str, str]:
+def keys_of(where: str, first: Sequence[str], columns: Columns) -> tuple[str, str, str]:
     """Return the keys of the two texts and the label in JSON lines, judged by the keys of the first line.
 
     Raises InputError when two keys may name the same role.
@@ -114,7 +115,7 @@ def keys_of(where: str, first: Sequence[str], columns: Columns) -> Tuple[str, st
     return left, right, label
 
 
-def _places(where: str, cells: List[str], columns: Columns, must_be_there: bool) -> Dict[str, int]:
+def _places(where: str, cells: list[str], columns: Columns, must_be_there: bool) -> dict[str, int]:
     places = {}
     for role, named in columns.by_role.items():
         found = [
@@ -130,7 +131,7 @@ def _places(where: str, cells: List[str], columns: Columns, must_be_there: bool)
     return places
 
 
-def _is_header(cells: List[str]) -> bool:
+def _is_header(cells: list[str]) -> bool:
     """Return whether no row of texts, or of two texts and a label, has these cells."""
     lower = [cell.lower() for cell in cells]
     names_a_label = len(cells) == 3 and lower[2] in NAMES[LABEL]
@@ -147,6 +148,17 @@ BAD_ROW_HELP = "a row that is not a pair: stop with an error, or skip it, count 
 
 
 @dataclass(frozen=True)
+class RowFlags(Options):
+    """How the rows of a file of pairs are read."""
+
+    text_a: str = data_option("", help=FIRST_TEXT_HELP, resume="same")
+    text_b: str = data_option("", help=SECOND_TEXT_HELP, resume="same")
+    label: str = data_option("", help="the column of the label", resume="same")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS, resume="same")
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+
+
+@dataclass(frozen=True)
 class RowRules:
     """The ``encoding`` of a file; ``skips``: a bad row is left out, otherwise it ends the command."""
 
@@ -160,8 +172,8 @@ class RowRules:
 
 
 # Its line, and what stands there, or what is wrong with it, where, and how to fix it.
-CellsRecord = Tuple[int, Union[List[str], InputError]]
-JsonRecord = Tuple[int, Union[dict, InputError]]
+CellsRecord = tuple[int, Union[list[str], InputError]]
+JsonRecord = tuple[int, Union[dict, InputError]]
 
 
 def tab_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
@@ -235,7 +247,7 @@ def blank_line(where: str) -> InputError:
     return InputError(f"{where}: the line is blank; remove it, so that rows and lines agree")
 
 
-def _numbered(lines: _Lines) -> Iterator[Tuple[int, Union[str, InputError]]]:
+def _numbered(lines: _Lines) -> Iterator[tuple[int, Union[str, InputError]]]:
     while True:
         text: Union[str, InputError]
         try:

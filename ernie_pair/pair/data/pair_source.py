@@ -1,19 +1,26 @@
-"""The pairs of a file or a set: read at once, a row at a time, or checked first and then window by window."""
+"""The pairs of a file or a set: read at once, a row at a time, or checked first and then window by window.
+
+Sets: PaddleNLP downloads their files, and this package reads them. PaddleNLP's own readers pass over rows of
+other widths without a word, and strip what is an empty text. So its dataset builder only says where the file
+lies (it downloads and unpacks it when it is not there), and which columns of GLUE's tables are meant. A name
+that PaddleNLP has no builder for is a set of the Hugging Face Hub, whose rows come as they are.
+"""
 
 import hashlib
 import json
 import re
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Deque, Iterator, List, Optional, Sequence, Union
+from typing import Deque, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError
+from data_tools.text.text_files import decoded, read_lines
 from ernie_pair.models.labels import RANKING, Labels
-from ernie_pair.pair.data.named_set import SetFile, open_set
 from ernie_pair.pair.data.pair_file import (
     BadRow,
     Pair,
@@ -33,7 +40,83 @@ from ernie_pair.pair.data.pair_file import (
 )
 from ernie_pair.pair.data.pair_records import Columns, RowRules, keys_of
 from ernie_pair.pair.data.rejected import Rejects
-from ernie_pair.pair.targets.ranking_metrics import groups_of, rows_without_positive
+from ernie_pair.pair.targets.metrics import groups_of, rows_without_positive
+
+# Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
+SETS = {
+    "afqmc": ("clue", "afqmc"),
+    "mrpc": ("glue", "mrpc"),
+    "qqp": ("glue", "qqp"),
+}
+SPLITS = {
+    "train": ("train",),
+    "dev": ("dev", "validation", "dev_matched"),
+    "test": ("test", "test_matched"),
+}
+
+
+class SetFile(NamedTuple):
+    """A fetched file of a set, its columns, and in ``labels`` how the file spells classes 0, 1, ..."""
+
+    path: Path
+    columns: Columns
+    labels: Sequence[str]
+
+
+@lru_cache(maxsize=4)
+def open_set(flag: str, name: str, split: str) -> Union[SetFile, list[dict]]:
+    """Return the file of a PaddleNLP set, or the rows of a set of the Hugging Face Hub.
+
+    Raises InputError when the set cannot be loaded or lacks the part ``split``.
+    """
+    path, part = SETS.get(name, (name.partition(":")[0], name.partition(":")[2] or None))
+    try:
+        return _open(path, part, SPLITS[split])
+    except (OSError, RuntimeError, ValueError, AttributeError, KeyError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"--{flag} {name} is not a file, and PaddleNLP cannot load a set of that name ({reason}); "
+            "check the name and the network, or give a file"
+        ) from None
+
+
+def _open(path: str, part: Optional[str], splits: tuple[str, ...]) -> Union[SetFile, list[dict]]:
+    """Open the first of ``splits`` that the set has. Raises ValueError when it has none of them."""
+    from paddlenlp.datasets.dataset import import_main_class
+
+    try:
+        builder_class = import_main_class(path)
+    except ModuleNotFoundError:
+        return [dict(example) for example in _load(path, part, splits)]
+    builder = builder_class(name=part)
+    parts = getattr(builder, "BUILDER_CONFIGS", None)
+    if parts is None and part is not None:
+        raise ValueError(f"{path} has no parts; write {path}")
+    if parts is not None and part not in parts:
+        raise ValueError(
+            f"{path} has the parts {', '.join(parts)}; write {path}:{next(iter(parts))}, for example"
+        )
+    there: dict[str, Sequence] = builder.SPLITS if parts is None else parts[part]["splits"]
+    split = next((split for split in splits if split in there), None)
+    if split is None:
+        raise ValueError(f"it has the parts {', '.join(there)}, and not {splits[0]}")
+    builder.read = lambda filename, split: filename  # fetched, for all processes, and not read
+    file, columns = Path(builder.read_datasets(splits=split)), Columns()
+    if path == "glue" and there[split][3]:  # its builder gives the positions of columns, its header the names
+        header = decoded(str(file), 1, next(read_lines(file), b"")).split("\t")
+        columns = Columns(*(header[place].strip() for place in there[split][2] if place < len(header)))
+    return SetFile(file, columns, builder.get_labels() or ())
+
+
+def _load(path: str, part: Optional[str], splits: tuple[str, ...]):
+    from paddlenlp.datasets import load_dataset
+
+    for split in splits[:-1]:
+        try:
+            return load_dataset(path, name=part, splits=split)
+        except ValueError:  # no such part: its other name is tried
+            continue
+    return load_dataset(path, name=part, splits=splits[-1])
 
 
 def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) -> Pairs:
@@ -133,7 +216,7 @@ class PairSource:
             found = read_file(Path(self.name), self.labels, self.columns, self.rules)
         else:
             path = str(self._path()) if isinstance(self._set(), SetFile) else f"{self.name} {self.split}"
-            bad: List[BadRow] = []
+            bad: list[BadRow] = []
             found = pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
         return group_candidates(found, self.labels, self.rules)
 
@@ -148,7 +231,7 @@ class PairSource:
         found = rows_of(Path(self.name), self.labels, self.columns, self.rules)
         return good_rows(found, self.rules.skips, self.name, reject)
 
-    def _set(self) -> Union[SetFile, List[dict]]:
+    def _set(self) -> Union[SetFile, list[dict]]:
         return open_set(self.flag, self.name, self.split)
 
     def _path(self) -> Path:
@@ -160,10 +243,19 @@ class PairSource:
         found = self._set()
         if isinstance(found, SetFile):
             named = any(self.columns.by_role.values())
-            labels = None if self.labels is None else _with_spellings(self.labels, found.labels)
+            labels = self.labels
+            if labels is not None:  # with the words of the file for no class and for classes 0, 1, ...
+                known = labels.classes
+                more = {word: known[str(n)] for n, word in enumerate(found.labels) if str(n) in known}
+                labels = replace(labels, classes={"-": _NO_CLASS, **more, **known})
             columns = self.columns if named else replace(found.columns, query=self.columns.query)
             rows = rows_of(found.path, labels, columns, RowRules())
-            yield from map(_without_class, rows) if labels is None or labels.has_classes else rows
+            for row in rows:
+                has_none = not isinstance(row, BadRow) and row.label == _NO_CLASS
+                if has_none and (labels is None or labels.has_classes):
+                    reason = "label '-': those who were asked did not agree on one"
+                    row = BadRow(row.number, reason, is_known=True)
+                yield row
             return
         keys = None
         for number, example in enumerate(found, start=1):
@@ -175,18 +267,6 @@ class PairSource:
                 yield row_of(where, number, cells, self.labels)
             except InputError as error:
                 yield BadRow(number, error.message)
-
-
-def _with_spellings(labels: Labels, spellings: Sequence[str]) -> Labels:
-    """Return ``labels`` with the words that the file of a set uses for no class and classes 0, 1, ..."""
-    more = {word: labels.classes[str(n)] for n, word in enumerate(spellings) if str(n) in labels.classes}
-    return replace(labels, classes={"-": _NO_CLASS, **more, **labels.classes})
-
-
-def _without_class(row: Union[Pair, BadRow]) -> Union[Pair, BadRow]:
-    if isinstance(row, BadRow) or row.label != _NO_CLASS:
-        return row
-    return BadRow(row.number, "label '-': those who were asked did not agree on one", is_known=True)
 
 
 class FileSource(PairSource):

@@ -11,7 +11,7 @@ length. A changed file has other files here.
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Union
+from typing import Callable, Optional, Sequence, Union
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def cached_rows(
     tokenizer: AnyTokenizer,
     max_seq_len: int,
     check: Check = lambda found: None,
-) -> List[EncodedPairs]:
+) -> list[EncodedPairs]:
     """Return the pairs of each source as token ids, memory mapped; encode those not in ``cache_dir``.
 
     Rows that are ids already, `TokenizedPairs`, are returned as they are, and held in memory.
@@ -82,7 +82,7 @@ def _cache_of(
     cache_dir: Path, source: PairSource, tokenizer: AnyTokenizer, max_seq_len: int
 ) -> KeyedCache[EncodedPairs]:
     labels, columns = source.labels, asdict(source.columns)
-    key: Dict[str, object] = {
+    key: dict[str, object] = {
         "version": VERSION,
         "content": source.sha256(),
         "ending": ending_of(Path(source.name)) if source.is_file else "",
@@ -97,7 +97,7 @@ def _cache_of(
     return KeyedCache(cache_dir, key, _write, partial(_load, tokenizer), kind="pairs-", ending=".arrow")
 
 
-def _write(rows: EncodedPairs, draft: Path) -> Dict[str, object]:
+def _write(rows: EncodedPairs, draft: Path) -> dict[str, object]:
     """Write the rows as one Arrow record batch, so that their ids lie side by side in the file."""
     import pyarrow as pa
 
@@ -116,7 +116,7 @@ def _write(rows: EncodedPairs, draft: Path) -> Dict[str, object]:
     return {"sha256": sha256_of_file(draft), "rows": len(rows), "num_cut": rows.num_cut, "bad": bad}
 
 
-def _load(tokenizer: AnyTokenizer, note: Dict, path: Path) -> Optional[EncodedPairs]:
+def _load(tokenizer: AnyTokenizer, note: dict, path: Path) -> Optional[EncodedPairs]:
     import pyarrow as pa
 
     if not is_whole_number(note.get("num_cut"), 0):

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, NamedTuple, Optional, Sequence, Type, Union
+from typing import Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -12,37 +12,27 @@ from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
-from ernie_pair.pair.config.target_flags import refuse_unfit_flags
+from ernie_pair.pair.config.pair_config import refuse_unfit_flags
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, held
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.distill.distill_loss import DistillLoss
-from ernie_pair.pair.distill.models import StateDistance, Teacher, open_student
+from ernie_pair.pair.distill.models import DistillLoss, StateDistance, Teacher, open_student
 from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.train_pair import PairTask
-from ernie_pair.pair.train.trainer import PairDataset, TrainResult
+from ernie_pair.pair.train.trainer import PairDataset
 from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.runtime.processes.world import World, launched_world
 from ernie_pair.train.callbacks import PairCallback, checked_callback
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.task import Run, open_run, run
+from ernie_pair.train.task import Run, TrainResult, open_run, run
 
 ARGUMENTS = {"train": "train_dataset", "unlabelled": "unlabelled_dataset", "dev": "eval_dataset"}
 
+Datasets = Mapping[str, Optional[PairDataset]]
+
 logger = logging.getLogger(__name__)
-
-
-class _Given(NamedTuple):
-    """The pairs that Python gives; None: as the flags say."""
-
-    train: Optional[PairDataset] = None
-    dev: Optional[PairDataset] = None
-    unlabelled: Optional[PairDataset] = None
-
-
-NOTHING_GIVEN = _Given()
 
 
 def distill_pair(config: DistillConfig) -> None:
@@ -59,7 +49,7 @@ def distill(
     eval_dataset: Optional[PairDataset] = None,
     unlabelled_dataset: Optional[PairDataset] = None,
     *,
-    callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
+    callbacks: Sequence[Union[PairCallback, type[PairCallback]]] = (),
 ) -> TrainResult:
     """Distil like the command, and return the result of the run; its best model is the student.
 
@@ -84,21 +74,19 @@ def distill(
     world = launched_world()
     checked = list(map(checked_callback, callbacks))
     train_pairs = train_dataset if config.streaming else held(train_dataset)
-    given = _Given(train_pairs, held(eval_dataset), held(unlabelled_dataset))
+    datasets = {"train": train_pairs, "dev": held(eval_dataset), "unlabelled": held(unlabelled_dataset)}
 
     def train(stop: StopSignals) -> TrainResult:
         start_missing_console(world)
         with nothing_kept(config.dry_run):
-            opened = open_run(DistillTask(config, given), world, checked)
+            opened = open_run(DistillTask(config, datasets), world, checked)
             state = opened.train(stop)
-        metrics = {} if config.dry_run else _metrics_of_best(opened, state)
-        is_done = state.step == opened.job.total_steps
-        return TrainResult(state.step, metrics, state.best_metric, opened.hooks.best.folder(), is_done)
+        return opened.result(state, {} if config.dry_run else _metrics_of_best(opened, state))
 
     return call_with_signals(train, is_launched=world.size > 1)
 
 
-def _metrics_of_best(run: Run, state: TrainState) -> Dict[str, float]:
+def _metrics_of_best(run: Run, state: TrainState) -> dict[str, float]:
     """Return the metrics of the best model, seen by this start or one before it.
 
     Without the log of the latter, only the one that chose the model is known.
@@ -115,13 +103,13 @@ def _metrics_of_best(run: Run, state: TrainState) -> Dict[str, float]:
 
 
 class DistillTask(PairTask):
-    """The training of a student; ``given``: the pairs that Python gives."""
+    """The training of a student; ``datasets``: {split: its pairs} of Python, in place of the flags'."""
 
     command = "distill"
 
-    def __init__(self, config: StudentConfig, given: _Given = NOTHING_GIVEN):
+    def __init__(self, config: StudentConfig, datasets: Optional[Datasets] = None):
         super().__init__(replace(config, to_static=False) if config.hidden_weight else config)
-        self._given = given
+        self._datasets: Datasets = datasets or {}
 
     def open_model(self) -> None:
         """Open the teacher, and the student with its initial weights."""
@@ -136,7 +124,7 @@ class DistillTask(PairTask):
         distance = None
         if config.hidden_weight:
             distance = StateDistance(self.model, teacher.model, config.layer_map, config.seed)
-        data = open_pairs(config, _sources_of(config, teacher, self._given), self.source, world)
+        data = open_pairs(config, _sources_of(config, teacher, self._datasets), self.source, world)
         self.data = data._replace(hashes={**data.hashes, "teacher": teacher.sha256})
         size = self.start.facts["student size"]
         logger.info("teacher %s: %s; student: %s", teacher.name, teacher.describe(), size)
@@ -146,24 +134,23 @@ class DistillTask(PairTask):
             _keep_logits(config, self.data, teacher, group)
         self.supplied = SuppliedLoss(DistillLoss(config, teacher, data.class_weights, distance))
 
-    def layout(self) -> Dict[str, object]:
+    def layout(self) -> dict[str, object]:
         """Return when the teacher is asked."""
         return {"teacher_logits": "on the fly" if self.config.asks_in_each_step else "cached"}
 
 
-def _sources_of(config: StudentConfig, teacher: Teacher, given: _Given) -> Dict[str, PairSource]:
-    """Return what is read, in this order. Raises InputError for what is not given, or cannot be."""
+def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> dict[str, PairSource]:
     labels = teacher.source.spec.labels
     optional = replace(labels, are_optional=True)
-    if config.streaming and given.unlabelled is not None:
+    if config.streaming and datasets.get("unlabelled") is not None:
         raise InputError(
             "unlabelled_dataset is read whole, and streaming reads one dataset; put the pairs into "
             "train_dataset, where a row needs no label"
         )
     sources = {
-        "train": _source_of(config, "train", given.train, optional),
-        "unlabelled": _source_of(config, "unlabelled", given.unlabelled, None),
-        "dev": _source_of(config, "dev", given.dev, labels),
+        "train": _source_of(config, "train", datasets.get("train"), optional),
+        "unlabelled": _source_of(config, "unlabelled", datasets.get("unlabelled"), None),
+        "dev": _source_of(config, "dev", datasets.get("dev"), labels),
     }
     for split in ("train", "dev"):
         if sources[split] is None:
@@ -171,10 +158,9 @@ def _sources_of(config: StudentConfig, teacher: Teacher, given: _Given) -> Dict[
     return {split: source for split, source in sources.items() if source is not None}
 
 
-def _source_of(config: StudentConfig, split: str, given: Optional[PairDataset], labels: Optional[Labels]):
-    """Return what is given, else the file of the flags; None where there is neither."""
+def _source_of(config: StudentConfig, split: str, dataset: Optional[PairDataset], labels: Optional[Labels]):
     columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules.of(config)
-    name = getattr(config, f"{split}_file", "") if given is None else given
+    name = getattr(config, f"{split}_file", "") if dataset is None else dataset
     if not isinstance(name, (str, Path)):
         return GivenPairs(ARGUMENTS[split], name, labels, columns, rules)
     part = "dev" if split == "dev" else "train"
@@ -182,7 +168,6 @@ def _source_of(config: StudentConfig, split: str, given: Optional[PairDataset], 
 
 
 def _keep_logits(config: StudentConfig, data: PairData, teacher: Teacher, group) -> None:
-    """Give the training rows the logits of the teacher, asked once or found in the cache."""
     if data.train is None:
         raise InputError("--teacher_logits cached needs all rows at once; leave --streaming out")
     if config.dry_run:

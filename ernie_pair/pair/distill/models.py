@@ -1,14 +1,19 @@
-"""The hidden states of the layers of a student and of its teacher, and how far they are apart.
+"""The teacher, the student and what the one learns from the other: hard labels, soft targets, hidden states.
 
-Romero et al. 2015 (hints), and Jiao et al. 2020 (TinyBERT) for encoders. B batch, S sequence, D the width of
-the student, T that of the teacher.
+Hidden states: Romero et al. 2015 (hints), and Jiao et al. 2020 (TinyBERT) for encoders. B batch, S sequence,
+D the width of the student, T that of the teacher, C classes.
+
+The loss of a labelled pair is (1 - a) CE(label) + a t^2 KL(p|q), where p and q are the softmax of the logits
+of teacher and student divided by the temperature t, and a is --soft_weight; that of a pair without label is
+t^2 KL(p|q) (Hinton et al. 2015). --hidden_weight times the distance of the hidden states is added to both.
 """
 
 import hashlib
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ContextManager, Dict, List, Sequence, Tuple
+from typing import Any, ContextManager, Optional, Sequence
 
 import numpy as np
 import paddle
@@ -22,7 +27,7 @@ from data_tools.files.progress import CountProgress
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
 from ernie_pair.models.commands import settings_of_width
-from ernie_pair.models.labels import refuse_no_classes
+from ernie_pair.models.labels import UNLABELLED, refuse_no_classes
 from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
@@ -38,13 +43,15 @@ from ernie_pair.models.temperature import read_calibration
 from ernie_pair.pair.config.distill_config import StudentConfig
 from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 from ernie_pair.pair.train.initial_model import InitialModel
+from ernie_pair.pair.train.loss import Forward, PairLoss, RowLosses, ToDevice
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
 from ernie_pair.runtime.processes.world import seed_of
-from ernie_pair.train.amp import FLOAT32_OPS
+from ernie_pair.train.job import LossParts
+from ernie_pair.train.optimizer import FLOAT32_OPS
 from ernie_pair.train.recompute import num_frozen_layers
 
 
-def map_layers(student: int, teacher: int, layer_map: str, name: str) -> List[int]:
+def map_layers(student: int, teacher: int, layer_map: str, name: str) -> list[int]:
     """Return for each of ``student`` layers the one of ``teacher`` layers that it stands for, from 0 on.
 
     uniform: every k-th, the last among them, 1 3 5 for 3 of 6; last: 3 4 5. Raises InputError if
@@ -68,11 +75,11 @@ class StateReader:
 
     def __init__(self, model: PairClassifier, layers: Sequence[int]):
         self.model, self.layers = model, list(layers)
-        self._kept: Dict[int, paddle.Tensor] = {}
-        self._hooks: List = []
+        self._kept: dict[int, paddle.Tensor] = {}
+        self._hooks: list = []
 
     @property
-    def states(self) -> List[paddle.Tensor]:
+    def states(self) -> list[paddle.Tensor]:
         """Return the states of the last pass."""
         return [self._kept[number] for number in self.layers]
 
@@ -80,7 +87,11 @@ class StateReader:
         self.model.reads_all_tokens = True
         every = self.model.layers()
         for number in self.layers:
-            self._hooks.append(every[number].register_forward_post_hook(self._keep(number)))
+
+            def keep(layer, inputs, states, number=number) -> None:
+                self._kept[number] = states[0] if isinstance(states, tuple) else states
+
+            self._hooks.append(every[number].register_forward_post_hook(keep))
         return self
 
     def __exit__(self, *error) -> None:
@@ -89,12 +100,6 @@ class StateReader:
             hook.remove()
         self._hooks.clear()
         self._kept.clear()
-
-    def _keep(self, number: int):
-        def keep(layer, given, states) -> None:
-            self._kept[number] = states[0] if isinstance(states, tuple) else states
-
-        return keep
 
 
 class StateDistance:
@@ -115,7 +120,7 @@ class StateDistance:
         self.of_student = StateReader(student, range(len(layers)))
         self.of_teacher = StateReader(teacher, layers)
         self.projections: Sequence = [None] * len(layers)  # D -> T, where the widths differ
-        sizes: Tuple[int, int] = (student.spec.hidden_size, teacher.spec.hidden_size)
+        sizes: tuple[int, int] = (student.spec.hidden_size, teacher.spec.hidden_size)
         if sizes[0] != sizes[1]:
             paddle.seed(seed_of(seed, 1))
             self.projections = nn.LayerList([nn.Linear(*sizes) for _ in layers])
@@ -126,22 +131,16 @@ class StateDistance:
 
         ``is_token_BS1``: float32, 0 for padding.
         """
-        each = [
-            _distance(own, theirs, projection, is_token_BS1)
-            for own, theirs, projection in zip(
-                self.of_student.states, self.of_teacher.states, self.projections
-            )
-        ]
-        return paddle.add_n(each) / len(each)
-
-
-def _distance(own_BSD, theirs_BST, projection, is_token_BS1) -> paddle.Tensor:
-    if projection is not None:
-        own_BSD = projection(own_BSD.astype(projection.weight.dtype))
-    difference = own_BSD.astype("float32") - theirs_BST.astype("float32")
-    of_tokens_BS = F.square_error_cost(difference, paddle.zeros_like(difference)).mean(axis=2)
-    is_token_BS = is_token_BS1.squeeze(-1)
-    return (of_tokens_BS * is_token_BS).sum(axis=1) / is_token_BS.sum(axis=1)
+        states = self.of_student.states, self.of_teacher.states, self.projections
+        distances = []
+        for own_BSD, theirs_BST, projection in zip(*states):
+            if projection is not None:
+                own_BSD = projection(own_BSD.astype(projection.weight.dtype))
+            difference = own_BSD.astype("float32") - theirs_BST.astype("float32")
+            of_tokens_BS = F.square_error_cost(difference, paddle.zeros_like(difference)).mean(axis=2)
+            is_token_BS = is_token_BS1.squeeze(-1)
+            distances.append((of_tokens_BS * is_token_BS).sum(axis=1) / is_token_BS.sum(axis=1))
+        return paddle.add_n(distances) / len(distances)
 
 
 VERSION = 1  # raised when the same teacher would give other logits for the same rows
@@ -231,33 +230,36 @@ class Teacher:
         All ranks call it and share the work; rank 0 writes. Raises NumbersError for a logit that is not
         finite, MachineError when the disk does not keep what is written.
         """
-        found: List[np.ndarray] = []
+        found: list[np.ndarray] = []
         with CountProgress(len(rows), "pair", shown=process_group.rank == 0) as progress:
             for part in _parts_of(rows):
                 cache = self._cache_of(part, cache_dir)
                 logits = cache.read()
                 is_missing = process_group.all_reduce(np.array([float(logits is None)]))[0]
                 if logits is None or is_missing:
-                    logits = self._ask(part, process_group, progress, cache)
+                    answers = logits_of(
+                        self,  # type: ignore[arg-type]  # answers alike
+                        part,
+                        self.config.batch_size,
+                        process_group,
+                        progress.advance,
+                    )
+                    logits = answers
+                    if process_group.rank == 0:
+                        logits = cache.get(partial(np.asarray, answers), LOCK_SECONDS)
                 else:
                     progress.advance(len(part))
                 found.append(logits)
         return np.concatenate(found)
 
-    def _ask(
-        self, part: EncodedPairs, process_group, progress: CountProgress, cache: KeyedCache[np.ndarray]
-    ) -> np.ndarray:
-        """Return the logits of a part, of which rank 0 writes the file."""
-        size, asked = self.config.batch_size, progress.advance
-        logits = logits_of(self, part, size, process_group, asked)  # type: ignore[arg-type]  # answers alike
-        return cache.get(lambda: logits, LOCK_SECONDS) if process_group.rank == 0 else logits
-
     def _cache_of(self, part: EncodedPairs, cache_dir: Path) -> KeyedCache[np.ndarray]:
-        config = self.config
-        key: Dict[str, Any] = {
+        config, rows = self.config, hashlib.sha256()  # of the ids, and of where each row begins and parts
+        for array, dtype in ((part.ids, np.int32), (part.lengths, np.int64), (part.heads, np.int64)):
+            rows.update(np.ascontiguousarray(array, dtype=dtype).tobytes())
+        key: dict[str, Any] = {
             "version": VERSION,
             "teacher": self.sha256,
-            "rows": sha256_of_rows(part),
+            "rows": rows.hexdigest(),
             "batch_size": config.batch_size,
             "kernels": f"{config.device}, {self._kernels}",
             "computed in": config.amp_dtype if config.use_amp else config.precision,
@@ -266,16 +268,7 @@ class Teacher:
         return array_cache(cache_dir, key, "teacher-", wanted.fits)
 
 
-def sha256_of_rows(rows: EncodedPairs) -> str:
-    """Return the SHA-256 of the ids of encoded pairs, and of where each begins and parts, in hex."""
-    digest = hashlib.sha256()
-    for array, dtype in ((rows.ids, np.int32), (rows.lengths, np.int64), (rows.heads, np.int64)):
-        digest.update(np.ascontiguousarray(array, dtype=dtype).tobytes())
-    return digest.hexdigest()
-
-
 def _parts_of(rows: EncodedPairs) -> Sequence[EncodedPairs]:
-    """Return ``rows`` in parts of up to PART, without labels."""
     parts = []
     for first in range(0, len(rows), PART):
         last = min(first + PART, len(rows))
@@ -317,7 +310,7 @@ def student_spec(config: StudentConfig, base: ModelSpec, is_pretrained: bool) ->
             f"--hidden_size {hidden} is not a multiple of --heads {heads}; give --heads a divisor of it"
         )
     inner = config.intermediate_size or max(1, round(base.intermediate_size * hidden / base.hidden_size))
-    sizes: Dict[str, object] = {
+    sizes: dict[str, object] = {
         **{"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": hidden},
         "intermediate_size": inner,
     }
@@ -327,7 +320,6 @@ def student_spec(config: StudentConfig, base: ModelSpec, is_pretrained: bool) ->
 
 
 def _base_of(config: StudentConfig, teacher: Teacher) -> ModelSource:
-    """Return the source of what the student is made of, with the classes of the teacher."""
     if not config.model_name_or_path:
         return teacher.source
     base = open_model(
@@ -357,19 +349,81 @@ def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teac
         giver = build_classifier(base, config.seed, config.dropout, model.pooling, type(model))
         what = load_initial_weights(giver, base).replace("start from ", "")
     taken = map_layers(model.spec.num_layers, giver.spec.num_layers, "uniform", base.name)
-    take_weights(model, giver, taken)
-    shown = ", ".join(str(number + 1) for number in taken)
-    layers = f"{'layer' if len(taken) == 1 else 'layers'} {shown} of {giver.spec.num_layers}"
-    return f"start from {layers}, embeddings, pooler and classifier of {what}"
-
-
-def take_weights(model: PairClassifier, giver: PairClassifier, taken: Sequence[int]) -> None:
-    """Give layer i of ``model`` the weights of layer ``taken[i]`` of ``giver``, and the rest its rest."""
-    theirs = dict(giver.named_parameters())
-    prefix = f"{model.attribute}.{model.way.layers}."
-    with paddle.no_grad():
+    theirs, prefix = dict(giver.named_parameters()), f"{model.attribute}.{model.way.layers}."
+    with paddle.no_grad():  # layer i takes the weights of layer taken[i], and the rest the giver's rest
         for name, parameter in model.named_parameters():
             if name.startswith(prefix) and len(model.layers()) == len(taken):
                 number, _, rest = name[len(prefix) :].partition(".")
                 name = f"{prefix}{taken[int(number)]}.{rest}"
             model.set({parameter.name: theirs[name].numpy()})
+    shown = ", ".join(str(number + 1) for number in taken)
+    layers = f"{'layer' if len(taken) == 1 else 'layers'} {shown} of {giver.spec.num_layers}"
+    return f"start from {layers}, embeddings, pooler and classifier of {what}"
+
+
+class DistillLoss(PairLoss):
+    """The loss of a micro-batch of distillation; ``parts`` of it are told in the log.
+
+    The logits of ``teacher`` are those of the batch where it has them, otherwise it is asked. ``distance``:
+    of the hidden states, None where they are not compared. The accuracy of a step counts a pair without
+    label as right where the student chooses the class of its teacher.
+    """
+
+    def __init__(
+        self,
+        config: StudentConfig,
+        teacher: Teacher,
+        class_weights: Optional[np.ndarray],
+        distance: Optional[StateDistance] = None,
+    ):
+        super().__init__(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
+        self.config, self.teacher, self.distance = config, teacher, distance
+        self.parts = ("soft_loss",) if distance is None else ("soft_loss", "hidden_loss")
+        self._batch: Optional[Batch] = None
+
+    def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
+        """Return the loss of a micro-batch; see `PairLoss`."""
+        with ExitStack() as reading:
+            for reader in (
+                () if self.distance is None else (self.distance.of_student, self.distance.of_teacher)
+            ):
+                reading.enter_context(reader)
+            self._batch = batch
+            return super().__call__(forward, batch, to_device)
+
+    def losses_of_rows(self, logits_BC, batch: Batch, to_device: ToDevice) -> RowLosses:
+        """Return the losses of the rows of ``batch``, whose logits float32 [B, C] are given."""
+        assert batch.labels is not None  # training reads them
+        taught_BC = self._taught(batch, to_device)
+        soft_B = soft_losses(logits_BC, taught_BC, self.config.temperature)
+        has_label_B = batch.labels != UNLABELLED
+        share_B = paddle.to_tensor(np.where(has_label_B, self.config.soft_weight, 1).astype(np.float32))
+        known_B = paddle.to_tensor(np.where(has_label_B, batch.labels, 0))
+        hard_B = F.cross_entropy(logits_BC, known_B, reduction="none")
+        losses_B = (1 - share_B) * hard_B + share_B * soft_B
+        answers_B = paddle.where(paddle.to_tensor(has_label_B), known_B, taught_BC.argmax(axis=1))
+        if self.distance is None:
+            return RowLosses(losses_B, answers_B, (soft_B,))
+        is_token_BS1 = paddle.to_tensor((batch.input_ids != self.teacher.model.pad_id)[:, :, None])
+        apart_B = self.distance.rows(is_token_BS1.astype("float32"))
+        return RowLosses(losses_B + self.config.hidden_weight * apart_B, answers_B, (soft_B, apart_B))
+
+    def _taught(self, batch: Batch, to_device: ToDevice) -> paddle.Tensor:
+        """Return the logits of the teacher, float32 [B, C], of the pairs as the files have them."""
+        if batch.teacher_logits is not None:
+            return to_device(batch.teacher_logits)
+        original = self._batch
+        assert original is not None
+        logits_BC = self.teacher(to_device(original.input_ids), to_device(original.token_type_ids))
+        return paddle.concat([logits_BC] * (len(batch.input_ids) // len(original.input_ids)))
+
+    def weights_of_rows(self, labels_B: np.ndarray) -> np.ndarray:
+        """Return what each row counts, float32 [B]: one without label 1."""
+        return np.where(labels_B == UNLABELLED, np.float32(1), super().weights_of_rows(labels_B))
+
+
+def soft_losses(logits_BC, taught_BC, temperature: float) -> paddle.Tensor:
+    """Return t^2 KL(p|q) of every row, float32 [B], of the logits of student and teacher [B, C]."""
+    log_q_BC = F.log_softmax(logits_BC / temperature)
+    log_p_BC = F.log_softmax(taught_BC / temperature)
+    return temperature**2 * (log_p_BC.exp() * (log_p_BC - log_q_BC)).sum(axis=1)

@@ -4,7 +4,7 @@ import logging
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -37,9 +37,7 @@ from ernie_pair.pair.data.pair_records import ROLES, Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
-from ernie_pair.pair.targets.metrics import class_weights_of
-from ernie_pair.pair.targets.ranking_metrics import training_groups
-from ernie_pair.pair.targets.target_metrics import refuse_unmeasurable
+from ernie_pair.pair.targets.metrics import class_weights_of, refuse_unmeasurable, training_groups
 from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger(__name__)
@@ -52,10 +50,10 @@ class PairData(NamedTuple):
     ``num_rows`` is 0 for a stream, and counts queries where candidates are ranked.
     """
 
-    updates: Callable[[int], Iterator[List[Batch]]]
+    updates: Callable[[int], Iterator[list[Batch]]]
     num_rows: int
     dev: EncodedPairs
-    hashes: Dict[str, str]  # of the contents of the two files, and of the vocabulary
+    hashes: dict[str, str]  # of the contents of the two files, and of the vocabulary
     class_weights: Optional[np.ndarray] = None  # float32 [C]; see `PairLoss`
     files: Sequence[DataFile] = ()  # for the model card
     train: Optional[EncodedPairs] = None  # those that ``updates`` takes; None for a stream
@@ -75,7 +73,7 @@ def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> Pa
 
 def open_pairs(
     config: PairConfig,
-    sources: Dict[str, PairSource],
+    sources: dict[str, PairSource],
     source: ModelSource,
     world: World,
     collator: Optional[UserCollator] = None,
@@ -110,7 +108,7 @@ def open_pairs(
 
 def _open_in_memory(
     config: PairConfig,
-    sources: Dict[str, PairSource],
+    sources: dict[str, PairSource],
     tokenizer: AnyTokenizer,
     labels: Labels,
     world: World,
@@ -154,7 +152,7 @@ def _open_in_memory(
 
 def _open_stream(
     config: PairConfig,
-    sources: Dict[str, PairSource],
+    sources: dict[str, PairSource],
     tokenizer: AnyTokenizer,
     labels: Labels,
     world: World,
@@ -197,7 +195,7 @@ def _cache_dir(config: PairConfig) -> Path:
 def _refuse_labels(
     config: PairConfig,
     labels: Labels,
-    sources: List[PairSource],
+    sources: list[PairSource],
     found: Sequence[Union[Pairs, EncodedPairs]],
 ) -> None:
     """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
@@ -216,7 +214,6 @@ def _rejected(config: PairConfig, split: str, world: World) -> Optional[Path]:
 def _describe(
     config: PairConfig, split: str, source: PairSource, rows: EncodedPairs, labels: Labels, world: World
 ) -> None:
-    """Log what the rows of a source are, and write down those that were left out."""
     known = np.zeros(0, np.int64) if rows.labels is None else rows.labels
     if source.labels is not None and source.labels.are_optional:
         known = known[known != UNLABELLED]
@@ -236,7 +233,7 @@ def _describe(
     tell_rejected(source.name, rows.bad, len(rows), _rejected(config, split, world))
 
 
-def _shown(labels: Labels) -> List[str]:
+def _shown(labels: Labels) -> list[str]:
     """Return the classes as the log names them: `of class 1`, or `same (1)` for one with a name."""
     return [
         f"of class {number}" if name == str(number) else f"{name} ({number})"
@@ -255,32 +252,32 @@ ARGUMENTS = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}
 
 def open_source(
     split: str,
-    given: Optional[PairDataset],
+    dataset: Optional[PairDataset],
     config: PairConfig,
     labels: Optional[Labels],
     form: Callable[[], TokenForm],
 ) -> AnySource:
-    """Return ``given`` as the source of the pairs of ``split``: train, dev or test.
+    """Return ``dataset`` as the source of the pairs of ``split``: train, dev or test.
 
     ``labels``: those that each row must have one of; None: labels are not read. ``form``: called for what
     rows of token ids must be. Raises InputError when nothing is given, or ids whose texts are needed.
     """
     flag = ARGUMENTS[split]
-    if given is None:
+    if dataset is None:
         raise InputError(f"there is no {flag}; give it to PairTrainer")
     columns = Columns(config.text_a, config.text_b, config.label, config.query)
     rules = RowRules.of(config)
-    if isinstance(given, (str, Path)):
-        return PairSource(f"{split}_file", str(given), split, labels, columns, rules)
-    first, dataset = split_first(given, flag)
+    if isinstance(dataset, (str, Path)):
+        return PairSource(f"{split}_file", str(dataset), split, labels, columns, rules)
+    first, rows = split_first(dataset, flag)
     if not any(map(is_token_row, first)):
-        return GivenPairs(flag, dataset, labels, columns, rules)
+        return GivenPairs(flag, rows, labels, columns, rules)
     if labels is not None and labels.target == RANKING:
         raise InputError(f"ranking tells queries by their texts, and {flag} holds token ids; give texts")
-    return TokenizedPairs(flag, dataset, labels, columns, rules, form())
+    return TokenizedPairs(flag, rows, labels, columns, rules, form())
 
 
-def split_first(dataset: Any, flag: str = "dataset") -> Tuple[Any, Any]:
+def split_first(dataset: Any, flag: str = "dataset") -> tuple[Any, Any]:
     """Return a list of the first row, or the file that the dataset is; and the whole dataset.
 
     An iterator is read once: go on with what is returned.
@@ -292,7 +289,7 @@ def split_first(dataset: Any, flag: str = "dataset") -> Tuple[Any, Any]:
     return first, chain(first, examples) if is_one_shot(dataset) else dataset
 
 
-def rows_of_source(source: AnySource) -> Iterator[Dict[str, Any]]:
+def rows_of_source(source: AnySource) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``source`` as training reads them, one at a time.
 
     A pair is {sentence1, sentence2, label}, a row of ids {input_ids, token_type_ids, labels}. Raises

@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Literal, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import paddle
 from paddle import nn
@@ -38,9 +38,8 @@ from ernie_pair.models.spec import (
     parse_spec,
     read_tokenizer_settings,
 )
-from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.config.target_flags import chosen_labels, refuse_unfit_flags
-from ernie_pair.pair.targets.target_metrics import chosen_metric, refuse_other_metric
+from ernie_pair.pair.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags
+from ernie_pair.pair.targets.metrics import chosen_metric, refuse_other_metric
 from ernie_pair.train.recompute import num_frozen_layers
 
 
@@ -156,7 +155,6 @@ def open_given_model(
 def _open_layer(
     layer: nn.Layer, config: PairConfig, vocab_file: Path, source: Optional[ModelSource]
 ) -> InitialModel:
-    """Return a start from ``layer``, with the weights of ``source`` if there is one."""
     vocab_file = find_tokenizer(vocab_file) if vocab_file.is_dir() else vocab_file
     name, family = type(layer).__name__, known_family(layer)
     if isinstance(layer, paddle.DataParallel):
@@ -173,8 +171,8 @@ def _open_layer(
     settings_of_layer = plain_settings(layer, tokenizer.vocab_size, tokenizer.pad_id)
     spec = replace(parse_spec(settings_of_layer), tokenizer=settings)
     width = width_of(layer, spec, vocab_file, config.max_seq_len)
-    is_told = source is not None and source.spec.num_labels == width
-    known = source.spec.labels if source is not None and is_told else Labels.numbered(max(width, 2))
+    is_known = source is not None and source.spec.num_labels == width
+    known = source.spec.labels if source is not None and is_known else Labels.numbered(max(width, 2))
     plain = PlainModel(layer, _with_labels(spec, known, config, width, name))
     refuse_unfit_flags(config, plain.spec.labels)
     choose_path(plain, config, config.device)  # refused before any data are read
@@ -186,7 +184,6 @@ def _open_layer(
 
 
 def _refuse_flags(config: PairConfig, names: Sequence[str], reason: str) -> None:
-    """Raise InputError for the first of the flags ``names`` that asks for something."""
     defaults = {item.name: item.default for item in fields(config)}
     for name in names:
         value = getattr(config, name)
@@ -214,7 +211,7 @@ def _with_labels(spec: ModelSpec, known: Labels, config: PairConfig, width: int,
     return spec.with_labels(labels)
 
 
-def _open_vocabulary(vocab_file: Path) -> Tuple[AnyTokenizer, TokenizerSettings]:
+def _open_vocabulary(vocab_file: Path) -> tuple[AnyTokenizer, TokenizerSettings]:
     """Open the tokenizer of a file; a vocab.txt cuts by ERNIE's rule, unless its folder says otherwise."""
     if not vocab_file.is_file():
         raise InputError(f"vocab_file {vocab_file} is no file; give the vocabulary of the model")

@@ -9,7 +9,7 @@ C classes.
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from typing import Callable, Iterator, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Iterator, Mapping, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -19,7 +19,6 @@ from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import exchange_texts
 from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.config.run_flags import StepFlags
 from ernie_pair.pair.data.encoded_pairs import Batch
 from ernie_pair.train.job import LossParts
 
@@ -35,7 +34,7 @@ class RowLosses(NamedTuple):
 
     losses: paddle.Tensor
     answers: paddle.Tensor
-    parts: Tuple[paddle.Tensor, ...] = ()
+    parts: tuple[paddle.Tensor, ...] = ()
 
 
 class PairLoss:
@@ -47,7 +46,7 @@ class PairLoss:
     """
 
     metric = "accuracy"
-    parts: Tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -75,16 +74,23 @@ class PairLoss:
         ``forward`` takes input ids and token types int64 [B, S] and returns logits [B, C]; where pairs pass
         twice it gets 2B rows. ``to_device`` makes tensors of arrays.
         """
-        asked = self._doubled(batch) if self.passes_twice else batch
-        logits_BC = wide_logits(forward(to_device(asked.input_ids), to_device(asked.token_type_ids)))
+        doubled = batch
+        if self.passes_twice:  # the rows once more behind, with their texts exchanged or as they are
+            again = batch if self.symmetric == "none" else exchange_texts(batch)
+            both = (None if a is None or b is None else np.concatenate([a, b]) for a, b in zip(batch, again))
+            doubled = Batch(*both)  # type: ignore[arg-type]  # the ids are no None
+        logits_BC = wide_logits(forward(to_device(doubled.input_ids), to_device(doubled.token_type_ids)))
         divergence = None
         if self.has_divergence:
-            divergence = self._mean(_divergences(*logits_BC.chunk(2)), _known(batch.labels))
+            # (KL(p|q) + KL(q|p)) / 2 of each row, where p and q are softmax: sum (p - q) (log p - log q) / 2.
+            log_p, log_q = map(F.log_softmax, logits_BC.chunk(2))
+            divergences_B = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(axis=1) / 2
+            divergence = self._mean(divergences_B, _known(batch.labels))
         if self.symmetric == "average":
             first_BC, second_BC = logits_BC.chunk(2)
-            logits_BC, asked = (first_BC + second_BC) / 2, batch
-        labels_B = _known(asked.labels)
-        rows = self.losses_of_rows(logits_BC, asked, to_device)
+            logits_BC, doubled = (first_BC + second_BC) / 2, batch
+        labels_B = _known(doubled.labels)
+        rows = self.losses_of_rows(logits_BC, doubled, to_device)
         loss = self._mean(rows.losses, labels_B)
         if divergence is not None:
             loss = loss + self.divergence_alpha * divergence
@@ -95,17 +101,11 @@ class PairLoss:
             numbers = paddle.stack([loss.detach(), apart, right, *parts])
         return LossParts(loss, numbers, len(labels_B))
 
-    def losses_of_rows(self, logits_BC, asked: Batch, to_device: ToDevice) -> RowLosses:
-        """Return the losses of the rows of ``asked``, whose logits float32 [B, C] are given."""
-        answers_B = to_device(_known(asked.labels))
+    def losses_of_rows(self, logits_BC, batch: Batch, to_device: ToDevice) -> RowLosses:
+        """Return the losses of the rows of ``batch``, whose logits float32 [B, C] are given."""
+        answers_B = to_device(_known(batch.labels))
         # Paddle's own mean asks the device whether any label is to be ignored.
         return RowLosses(F.cross_entropy(logits_BC, answers_B, reduction="none"), answers_B)
-
-    def _doubled(self, batch: Batch) -> Batch:
-        """Return the batch of all rows that pass: those of ``batch``, and the same or exchanged behind."""
-        again = batch if self.symmetric == "none" else exchange_texts(batch)
-        both = (None if a is None or b is None else np.concatenate([a, b]) for a, b in zip(batch, again))
-        return Batch(*both)  # type: ignore[arg-type]  # the ids are no None
 
     def weights_of_rows(self, labels_B: np.ndarray) -> np.ndarray:
         """Return what each row counts, float32 [B], where there are class weights."""
@@ -118,11 +118,6 @@ class PairLoss:
         weights_B = self.weights_of_rows(labels_B)
         shares_B = (weights_B / (_sum(weights_B) or 1.0)).astype(np.float32)
         return (values_B * paddle.to_tensor(shares_B)).sum()
-
-
-def pair_loss(config: StepFlags, class_weights: Optional[np.ndarray]) -> PairLoss:
-    """Return the loss that the flags describe."""
-    return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
 
 
 class SuppliedLoss(NamedTuple):
@@ -146,22 +141,13 @@ def wide_logits(logits: paddle.Tensor) -> paddle.Tensor:
     return logits if logits.dtype == paddle.float32 else logits.astype("float32")
 
 
-def _divergences(first_BC: paddle.Tensor, second_BC: paddle.Tensor) -> paddle.Tensor:
-    """Return (KL(p|q) + KL(q|p)) / 2 of every row, float32 [B]; p and q are softmax of the logits [B, C].
-
-    It is sum (p - q) (log p - log q) / 2.
-    """
-    log_p, log_q = F.log_softmax(first_BC), F.log_softmax(second_BC)
-    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(axis=1) / 2
-
-
 LOWEST = -1e4  # the score of a candidate that is not there: it has no share of the softmax
 
 
 def loss_of(labels: Labels, config: PairConfig, class_weights: Optional[np.ndarray]) -> PairLoss:
     """Return the loss of a model that learns ``labels``, as the flags say."""
     if labels.has_classes:
-        return pair_loss(config, class_weights)
+        return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
     if labels.target == RANKING:
         return MarginLoss(config.margin) if config.ranking_loss == "margin" else ListwiseLoss()
     return SquaredError()
@@ -181,13 +167,10 @@ class SquaredError(PairLoss):
         outputs_B1 = wide_logits(forward(to_device(batch.input_ids), to_device(batch.token_type_ids)))
         errors_B = outputs_B1.squeeze(1) - to_device(batch.labels).astype("float32")
         loss = (errors_B**2).mean()
-        return LossParts(loss, _numbers_of(loss, errors_B), len(batch.labels))
-
-
-@paddle.no_grad()
-def _numbers_of(loss: paddle.Tensor, errors_B: paddle.Tensor) -> paddle.Tensor:
-    total = errors_B.abs().sum()
-    return paddle.stack([loss.detach(), total * 0, total])
+        with paddle.no_grad():
+            total = errors_B.abs().sum()
+            numbers = paddle.stack([loss.detach(), total * 0, total])
+        return LossParts(loss, numbers, len(batch.labels))
 
 
 class RankingLoss(PairLoss, ABC):
@@ -209,7 +192,11 @@ class RankingLoss(PairLoss, ABC):
         )
         scores_QM = paddle.where(is_there_QM, found_QM, paddle.full_like(found_QM, LOWEST))
         loss = self._loss_of(scores_QM, is_there_QM, relevant_QM).mean()
-        return LossParts(loss, _hits_of(loss, scores_QM, relevant_QM), len(places))
+        with paddle.no_grad():
+            first_Q1 = scores_QM.argmax(axis=1, keepdim=True)
+            hits = paddle.take_along_axis(relevant_QM, first_Q1, axis=1).sum()
+            numbers = paddle.stack([loss.detach(), hits * 0, hits])
+        return LossParts(loss, numbers, len(places))
 
     @abstractmethod
     def _loss_of(self, scores_QM, is_there_QM, relevant_QM) -> paddle.Tensor:
@@ -241,7 +228,7 @@ class MarginLoss(RankingLoss):
         return (missing_QMM * pairs_QMM).sum(axis=[1, 2]) / pairs_QMM.sum(axis=[1, 2])
 
 
-def _by_query(labels: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_query(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows of each query int64 [Q, M], which of them are there, bool, and relevant, float32.
 
     ``labels`` int64 [B, 2]: the label of each row and the number of its query, which rises from 0.
@@ -252,13 +239,6 @@ def _by_query(labels: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
     is_there = columns < sizes[:, None]
     places = np.where(is_there, (np.cumsum(sizes) - sizes)[:, None] + columns, 0)
     return places, is_there, (relevance[places] * is_there).astype(np.float32)
-
-
-@paddle.no_grad()
-def _hits_of(loss: paddle.Tensor, scores_QM: paddle.Tensor, relevant_QM: paddle.Tensor) -> paddle.Tensor:
-    first_Q1 = scores_QM.argmax(axis=1, keepdim=True)
-    hits = paddle.take_along_axis(relevant_QM, first_Q1, axis=1).sum()
-    return paddle.stack([loss.detach(), hits * 0, hits])
 
 
 class Fgm:

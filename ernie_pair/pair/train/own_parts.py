@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 import numpy as np
 from paddle.optimizer import LBFGS, Optimizer
@@ -15,7 +15,7 @@ from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 
 from data_tools.files.errors import InputError
 from ernie_pair.pair.data.pair_file import BadRow
-from ernie_pair.pair.targets.target_metrics import ComputeMetrics, numbers_in
+from ernie_pair.pair.targets.metrics import ComputeMetrics, numbers_in
 from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.parts import (
     OF_THE_LOSS,
@@ -46,9 +46,9 @@ class Predictions:
 
     predictions: np.ndarray  # the logits, float32 [N, C]
     label_ids: Optional[np.ndarray]  # classes int64 [N], or scores float64 [N]
-    metrics: Dict[str, float]  # of the likeliest classes, or of the scores; runtime, samples_per_second
+    metrics: dict[str, float]  # of the likeliest classes, or of the scores; runtime, samples_per_second
     classes: np.ndarray  # int64 [N]
-    names: List[str]  # of the classes, [N]
+    names: list[str]  # of the classes, [N]
     probabilities: np.ndarray  # float64 [N, C], calibrated if the model is
     scores: Optional[np.ndarray] = None  # float64 [N], of a model without classes
 
@@ -71,7 +71,7 @@ class Predictions:
             """Return ``values`` [N, ...] in their places among all rows, the others ``empty``."""
             if values is None:
                 return None
-            shape: Tuple[int, ...] = (count, *values.shape[1:])
+            shape: tuple[int, ...] = (count, *values.shape[1:])
             all_rows = np.full(shape, empty, dtype=values.dtype)
             all_rows[places] = values
             return all_rows
@@ -89,12 +89,6 @@ class Predictions:
             [next(names) if is_pair else "" for is_pair in np.isin(np.arange(count), places)],
             spread(self.probabilities, np.nan),
         )
-
-
-def with_times(metrics: Dict[str, float], seconds: float, count: int) -> Dict[str, float]:
-    """Return ``metrics`` and, behind them, the times of ``count`` rows; a metric of such a name stays."""
-    times = zip(TIMES, (round(seconds, 4), round(count / max(seconds, 1e-9), 3)))
-    return {**metrics, **{name: value for name, value in times if name not in metrics}}
 
 
 OF_THE_OPTIMIZER = ("weight_decay", "layer_decay", "grad_clip")
@@ -118,7 +112,7 @@ OF_OTHERS = """
 """.split()
 
 
-def overridden(trainer: object, base: type) -> List[str]:
+def overridden(trainer: object, base: type) -> list[str]:
     """Return the methods of CALLED that the class of ``trainer`` defines itself.
 
     Raises InputError for one of another name of the Trainer there, or for a misspelt one: nothing would call
@@ -148,8 +142,8 @@ class OwnParts:
     callbacks: Sequence[PairCallback] = ()
     make_optimizer: Optional[Callable[[], Optimizer]] = None
     make_scheduler: Optional[Callable[[int, Any], LRScheduler]] = None  # takes the steps, and an optimizer
-    evaluate: Optional[Callable[[], Dict[str, float]]] = None
-    log: Optional[Callable[[Dict[str, float]], None]] = None
+    evaluate: Optional[Callable[[], dict[str, float]]] = None
+    log: Optional[Callable[[dict[str, float]], None]] = None
 
 
 def own_parts_of(trainer) -> OwnParts:
@@ -168,7 +162,6 @@ def own_parts_of(trainer) -> OwnParts:
 
 
 def _make_optimizer(trainer, has_scheduler: bool) -> Optimizer:
-    """Return the optimizer of a trainer's own. Raises InputError for one that cannot move its model."""
     optimizer = trainer.optimizer or trainer.create_optimizer() or trainer.optimizer
     # LBFGS computes the loss of a step many times; the rate of LookAhead is that of the one inside.
     is_other = isinstance(optimizer, LBFGS) or hasattr(optimizer, "inner_optimizer")
@@ -195,7 +188,6 @@ def _make_optimizer(trainer, has_scheduler: bool) -> Optimizer:
 
 
 def _make_scheduler(trainer, steps: int, optimizer: Optional[Optimizer]) -> LRScheduler:
-    """Return the scheduler of a trainer's own. Raises InputError for one that gives no rates of steps."""
     scheduler = trainer.lr_scheduler or trainer.create_scheduler(steps, optimizer) or trainer.lr_scheduler
     if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceOnPlateau):
         raise InputError(
@@ -211,10 +203,8 @@ def _make_scheduler(trainer, steps: int, optimizer: Optional[Optimizer]) -> LRSc
     return scheduler
 
 
-def _evaluate(trainer) -> Dict[str, float]:
-    """Return what ``evaluate`` of a trainer's own measures on the first process."""
-
-    def own() -> Dict[str, float]:
+def _evaluate(trainer) -> dict[str, float]:
+    def own() -> dict[str, float]:
         where = f"evaluate of {type(trainer).__name__}"
         found = numbers_in(trainer.evaluate(), trainer.config.best_metric, where)
         return {name: value for name, value in found.items() if name not in TIMES}
@@ -236,24 +226,24 @@ def own_loss_of(trainer) -> Optional[SuppliedLoss]:
 
 def _with_flags(trainer, compute: ComputeLoss, name: str) -> ComputeLoss:
     """Return ``compute``, which raises InputError if it leaves out flags of the loss that are set."""
-    asked = [flag for flag, nothing in OF_THE_LOSS.items() if getattr(trainer.config, flag) != nothing]
+    flags = [flag for flag, nothing in OF_THE_LOSS.items() if getattr(trainer.config, flag) != nothing]
 
-    def compute_with_flags(model: Any, inputs: Inputs) -> Tuple[Any, Any]:
-        trainer.has_asked_flags = False
+    def compute_with_flags(model: Any, inputs: Inputs) -> tuple[Any, Any]:
+        trainer.has_used_flags = False
         found = compute(model, inputs)
-        if not trainer.has_asked_flags:
+        if not trainer.has_used_flags:
             raise InputError(
-                f"--{asked[0]} {getattr(trainer.config, asked[0])} is of the loss of the flags, which {name} "
+                f"--{flags[0]} {getattr(trainer.config, flags[0])} is of the loss of the flags, which {name} "
                 "does not call; call super().compute_loss, or leave it out"
             )
         return found
 
-    return compute_with_flags if asked else compute
+    return compute_with_flags if flags else compute
 
 
 def refuse_ignored_flags(trainer) -> None:
     """Raise InputError for a flag that what replaces its part would ignore."""
-    ignored: Dict[str, object] = {}
+    ignored: dict[str, object] = {}
     usual = {item.name: item.default for item in fields(trainer.config)}
     if trainer.compute_loss_func is not None:
         ignored.update(OF_THE_LOSS)

@@ -3,8 +3,9 @@
 import inspect
 import math
 from contextlib import ExitStack
+from functools import partial
 from itertools import count, islice
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import paddle
@@ -18,24 +19,23 @@ from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.train.datasets import PairData
 from ernie_pair.pair.train.loss import Forward, PairLoss, ToDevice, wide_logits
-from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train.amp import move_if_sound
+from ernie_pair.train.data_parallel import Zero2
 from ernie_pair.train.job import LossParts
-from ernie_pair.train.zero2 import Zero2
+from ernie_pair.train.optimizer import move_if_sound
 
 INPUTS = ("input_ids", "token_type_ids", "labels")
 # What the loss of the flags does and one of the user's own does not: {flag: the value that asks for nothing}.
-OF_THE_LOSS: Dict[str, object] = {
+OF_THE_LOSS: dict[str, object] = {
     "class_weights": "",
     "rdrop_alpha": 0.0,
     "symmetric": "none",
     "ranking_loss": "listwise",
 }
-Inputs = Dict[str, Any]
+Inputs = dict[str, Any]
 # Takes a model and its inputs, and returns the loss of a micro-batch with the outputs of the model, or None.
-ComputeLoss = Callable[[Any, Inputs], Tuple[Any, Any]]
+ComputeLoss = Callable[[Any, Inputs], tuple[Any, Any]]
 
 
 class TrainedModel:
@@ -106,7 +106,7 @@ def loss_of_override(compute_loss: Callable) -> ComputeLoss:
     parameters = inspect.signature(compute_loss).parameters.values()
     takes_it = any(p.name == "return_outputs" or p.kind is p.VAR_KEYWORD for p in parameters)
 
-    def compute(model: Any, inputs: Inputs) -> Tuple[Any, Any]:
+    def compute(model: Any, inputs: Inputs) -> tuple[Any, Any]:
         found = compute_loss(model, inputs, **({"return_outputs": True} if takes_it else {}))
         return (found[0], found[1]) if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None)
 
@@ -119,7 +119,7 @@ def loss_of_function(function: Callable) -> ComputeLoss:
     A loss of Paddle's, a layer such as `paddle.nn.CrossEntropyLoss`, gets the logits themselves.
     """
 
-    def compute(model: Any, inputs: Inputs) -> Tuple[Any, Any]:
+    def compute(model: Any, inputs: Inputs) -> tuple[Any, Any]:
         labels = inputs.pop("labels")
         logits = model(**inputs)
         if isinstance(function, nn.Layer):
@@ -133,7 +133,7 @@ def loss_of_function(function: Callable) -> ComputeLoss:
 
 def loss_of_flags(
     loss: PairLoss, model: Callable, inputs: Mapping[str, Any]
-) -> Tuple[paddle.Tensor, paddle.Tensor]:
+) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Return the loss of the flags on the ``inputs`` of ``model``, and its logits [B, C].
 
     Raises InputError where the inputs lack something.
@@ -153,7 +153,7 @@ def loss_of_flags(
 
 
 # What PairTrainer does and a user's own loop does not: {flag: the value that asks for nothing}.
-OF_THE_LOOP: Dict[str, object] = {
+OF_THE_LOOP: dict[str, object] = {
     "fgm_epsilon": 0.0,
     "early_stopping_patience": 0,
     "report_to": "",
@@ -184,7 +184,7 @@ class TrainingParts:
     with ``paddle.DataParallel(parts.model)``.
     """
 
-    def __init__(self, job: PairJob, data: PairData):
+    def __init__(self, job: Any, data: PairData):  # of a PairJob
         for name, nothing in OF_THE_LOOP.items():
             if getattr(job.config, name) != nothing:
                 raise InputError(
@@ -196,13 +196,13 @@ class TrainingParts:
         self.steps = Steps(self.total_steps, data.updates(0), self._take)
         self.step = 0  # steps taken so far
         self._job = job
-        self._batches: List[Batch] = []
+        self._batches: list[Batch] = []
         self._pass = ExitStack()  # around the forward and the backward pass of a micro-batch
         self._weight, self._weight_of_all = 1.0, 0.0
         self._forwards = self._backwards = 0
         self._is_open = False  # a forward pass waits for its backward one
-        self._losses: List[paddle.Tensor] = []
-        self._unread: List[paddle.Tensor] = []  # losses that nothing has looked at
+        self._losses: list[paddle.Tensor] = []
+        self._unread: list[paddle.Tensor] = []  # losses that nothing has looked at
         self._has_own_loss = False
         self._set_rate(1)
 
@@ -221,7 +221,16 @@ class TrainingParts:
         with input_ids and token_type_ids, int64 [B, S], or a list that begins with them. Under
         `paddle.no_grad` it is no part of a step: one process may call it alone, as in an evaluation.
         """
-        ids, types = (_field(batch, name) for name in ("input_ids", "token_type_ids"))
+        fields: Any = batch
+        if isinstance(batch, (list, tuple)) and not isinstance(batch, Batch):
+            fields = dict(zip(INPUTS, batch))
+        read = fields.get if isinstance(fields, Mapping) else partial(getattr, fields)
+        ids, types = (read(name, None) for name in INPUTS[:2])
+        for name, array in zip(INPUTS, (ids, types)):
+            if array is None:
+                raise InputError(
+                    f"a batch has no {name}; give input_ids and token_type_ids, int64 [rows, tokens]"
+                )
         if paddle.is_grad_enabled():
             self._has_own_loss = True
             self._open_pass(batch)
@@ -264,7 +273,7 @@ class TrainingParts:
         if self._job.loss_scale is not None and self._backwards == self._num_micro_batches:
             self._job.parallel.unscale(self._job.loss_scale)
 
-    def update(self) -> Dict[str, float]:
+    def update(self) -> dict[str, float]:
         """Move the weights once at the learning rate of the step, clear the gradients, and return numbers.
 
         learning_rate; with --on_nan skip or a loss scale also gradient_norm and skipped_updates, and the
@@ -284,7 +293,7 @@ class TrainingParts:
                     "of its own; use parts.loss(batch), or leave it out"
                 )
         rate = self.learning_rate(self.step + 1 - job.skipped_updates)
-        numbers: Dict[str, float] = {"learning_rate": rate}
+        numbers: dict[str, float] = {"learning_rate": rate}
         if job.judges:
             loss = float(sum(map(float, self._losses)))
             sums = job.process_group.all_reduce_now(np.array([loss, float(job.parallel.squares())]))
@@ -312,7 +321,7 @@ class TrainingParts:
     def _num_micro_batches(self) -> int:
         return len(self._batches) or self._job.config.gradient_accumulation_steps
 
-    def _take(self, number: int, batches: List[Batch]) -> None:
+    def _take(self, number: int, batches: list[Batch]) -> None:
         """Begin the step ``number`` with the micro-batches of this process.
 
         Raises InputError if the gradients of the step before it are still there.
@@ -351,7 +360,6 @@ class TrainingParts:
             self._pass.enter_context(self._job.parallel.passing(is_last))
 
     def _refuse_bad_losses(self) -> None:
-        """Raise NumbersError on all processes if a loss since the last look is not finite."""
         job, number = self._job, self.step + 1
         self._unread += self._losses
         if number % (job.config.sync_freq_on(job.config.device) or job.config.logging_freq):
@@ -371,7 +379,7 @@ class Steps:
     It is an iterator: a second loop over it goes on where the first ended.
     """
 
-    def __init__(self, count: int, updates: Iterator[List[Batch]], take: Callable[[int, List[Batch]], None]):
+    def __init__(self, count: int, updates: Iterator[list[Batch]], take: Callable[[int, list[Batch]], None]):
         self._count, self._updates, self._take, self._next = count, updates, take, 1
 
     def __len__(self) -> int:
@@ -380,22 +388,13 @@ class Steps:
     def __iter__(self) -> "Steps":
         return self
 
-    def __next__(self) -> Tuple[int, List[Batch]]:
+    def __next__(self) -> tuple[int, list[Batch]]:
         if self._next > len(self):
             raise StopIteration
         number, batches = self._next, next(self._updates)
         self._next += 1
         self._take(number, batches)
         return number, batches
-
-
-def _field(batch: Union[Batch, Mapping[str, Any], Sequence[Any]], name: str) -> Any:
-    if isinstance(batch, (list, tuple)) and not isinstance(batch, Batch):
-        batch = dict(zip(INPUTS, batch))
-    found: Optional[Any] = batch.get(name) if isinstance(batch, Mapping) else getattr(batch, name, None)
-    if found is None:
-        raise InputError(f"a batch has no {name}; give input_ids and token_type_ids, int64 [rows, tokens]")
-    return found
 
 
 def total_steps(config: PairConfig, num_rows: int, world: World) -> int:
@@ -420,7 +419,7 @@ class TrainBatches:
         """Let the next iteration be that of ``epoch``, from 0."""
         self._epoch = epoch
 
-    def __iter__(self) -> Iterator[Dict[str, np.ndarray]]:
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         first, self._epoch = self._epoch * len(self), self._epoch + 1
         step, place = divmod(first, self._accumulation_steps)
         updates = self._data.updates(step * self._rows_per_batch * self._accumulation_steps)
@@ -454,7 +453,7 @@ def with_batches(
         )
     rows_per_batch = config.batch_size * processes
 
-    def updates(consumed: int) -> Iterator[List[Batch]]:
+    def updates(consumed: int) -> Iterator[list[Batch]]:
         epoch, skipped = divmod(consumed // rows_per_batch, length)
         batches = _batches_from(loader, epoch, skipped, spec)
         while True:
@@ -465,8 +464,8 @@ def with_batches(
 
 def _batches_from(loader: Any, first_epoch: int, skipped: int, spec: ModelSpec) -> Iterator[Batch]:
     for epoch in count(first_epoch):
-        for told in (loader, getattr(loader, "batch_sampler", None)):
-            set_epoch = getattr(told, "set_epoch", None)
+        for each in (loader, getattr(loader, "batch_sampler", None)):
+            set_epoch = getattr(each, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
         is_empty = True

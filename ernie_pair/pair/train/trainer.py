@@ -7,20 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Type,
-    Union,
-)
+from typing import Any, Callable, ContextManager, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import paddle
@@ -44,11 +31,11 @@ from ernie_pair.pair.data.encoded_pairs import DataCollator, UserCollator, encod
 from ernie_pair.pair.data.in_memory_pairs import TokenForm, TokenizedPairs, held
 from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.rejected import tell_rejected
-from ernie_pair.pair.targets.ranking_metrics import groups_of
-from ernie_pair.pair.targets.target_metrics import (
+from ernie_pair.pair.targets.metrics import (
     OF_TARGET,
     ComputeMetrics,
     UserMetrics,
+    groups_of,
     measure_of,
     refuse_unknown,
 )
@@ -70,12 +57,12 @@ from ernie_pair.pair.train.initial_model import (
 )
 from ernie_pair.pair.train.loss import PairLoss, loss_of
 from ernie_pair.pair.train.own_parts import (
+    TIMES,
     Predictions,
     overridden,
     own_loss_of,
     own_parts_of,
     refuse_ignored_flags,
-    with_times,
 )
 from ernie_pair.pair.train.parts import TrainBatches, TrainingParts, loss_of_flags, with_batches
 from ernie_pair.pair.train.train_pair import PairTask
@@ -91,7 +78,7 @@ from ernie_pair.train.callbacks import PairCallback, TrainerState, checked_callb
 from ernie_pair.train.hooks import TrainerControl
 from ernie_pair.train.job import open_optimizer
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.task import Run
+from ernie_pair.train.task import Run, TrainResult
 
 
 def export_current(
@@ -100,7 +87,7 @@ def export_current(
     vocab_file: Path,
     max_seq_len: int,
     from_folder: Optional[Path],
-    flags: Dict[str, Any],
+    flags: dict[str, Any],
 ) -> None:
     """Export ``model`` to ``folder``; ``flags`` are those of `ExportConfig`.
 
@@ -118,22 +105,12 @@ def export_current(
             paddle.set_device(device)
 
 
-class TrainResult(NamedTuple):
-    """How a run ended: its last step, and its best model with the metrics of that one."""
-
-    step: int
-    metrics: Dict[str, float]
-    best_metric: Optional[float]
-    best_model: Optional[Path]
-    is_done: bool  # False: stopped early, or by a callback
-
-
 class _Outputs(NamedTuple):
     """Logits float32 [N, C], labels [N] or None, the bad rows, and the queries int64 [N] of candidates."""
 
     logits: np.ndarray
     labels: Optional[np.ndarray]
-    bad: List[BadRow]
+    bad: list[BadRow]
     groups: Optional[np.ndarray] = None
 
 
@@ -184,8 +161,8 @@ class PairTrainer:
         data_collator: Optional[DataCollator] = None,
         compute_metrics: Optional[ComputeMetrics] = None,
         compute_loss_func: Optional[Callable[[Any, Any], Any]] = None,
-        optimizers: Tuple[Optional[Optimizer], Optional[LRScheduler]] = (None, None),
-        callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
+        optimizers: tuple[Optional[Optimizer], Optional[LRScheduler]] = (None, None),
+        callbacks: Sequence[Union[PairCallback, type[PairCallback]]] = (),
         vocab_file: Union[str, Path, None] = None,
         weights: Union[str, Path, None] = None,
     ):
@@ -199,7 +176,7 @@ class PairTrainer:
         )
         self.overridden = overridden(self, PairTrainer)
         self.compute_loss_func, (self.optimizer, self.lr_scheduler) = compute_loss_func, optimizers
-        self._optimizers, self.has_asked_flags = tuple(optimizers), False
+        self._optimizers, self.has_used_flags = tuple(optimizers), False
         self._flags_loss: Optional[PairLoss] = None  # that of the run, for `compute_loss`
         self._run_data: Optional[PairData] = None  # of a run that is being opened
         self.callbacks, self.compute_metrics = list(map(checked_callback, callbacks)), compute_metrics
@@ -223,7 +200,7 @@ class PairTrainer:
         refuse_ignored_flags(self)
         scheduler = self.lr_scheduler or (None if self.optimizer is None else scheduler_in(self.optimizer))
         self._first_rates = scheduler, {} if scheduler is None else dict(scheduler.state_dict())
-        self._tell("on_init_end")
+        self._call_callbacks("on_init_end")
 
     @property
     def model(self) -> Union[PairClassifier, PlainModel]:
@@ -250,18 +227,18 @@ class PairTrainer:
             raise InputError(f"show takes a pair of texts, not {pair!r:.60}; give (text, text)")
         return self.tokenizer.show(pair[0], pair[1])
 
-    def train_rows(self) -> Iterator[Dict[str, Any]]:
+    def train_rows(self) -> Iterator[dict[str, Any]]:
         """Iterate over the training rows as they are read: {sentence1, sentence2, label}, or token ids.
 
         ``label`` is the class, or the score. Raises InputError naming a row that cannot be read.
         """
         return rows_of_source(self._pairs_of("train", self.train_dataset))
 
-    def eval_rows(self) -> Iterator[Dict[str, Any]]:
+    def eval_rows(self) -> Iterator[dict[str, Any]]:
         """Iterate over the rows of ``eval_dataset``; see ``train_rows``."""
         return rows_of_source(self._pairs_of("dev", self.eval_dataset))
 
-    def encode(self, dataset: PairDataset) -> List[Dict[str, Any]]:
+    def encode(self, dataset: PairDataset) -> list[dict[str, Any]]:
         """Return the rows of a dataset as training encodes them: {input_ids, token_type_ids, labels}.
 
         They are plain lists without padding, and ``labels`` one number, there if the first row has one.
@@ -270,7 +247,7 @@ class PairTrainer:
         rows = self._encode(dataset)
         return rows.features(np.arange(len(rows)))
 
-    def collate(self, features: PairDataset) -> Dict[str, np.ndarray]:
+    def collate(self, features: PairDataset) -> dict[str, np.ndarray]:
         """Return a batch of rows of ``encode``, padded to the longest: a collate_fn for paddle.io.DataLoader.
 
         input_ids and token_type_ids are int64 [B, S], labels [B] int64, of scores float64; they are there if
@@ -290,7 +267,7 @@ class PairTrainer:
             return found
         return encode_pairs(found, self.tokenizer.tokenizer, self.config.max_seq_len)
 
-    def add_callback(self, callback: Union[PairCallback, Type[PairCallback]]) -> None:
+    def add_callback(self, callback: Union[PairCallback, type[PairCallback]]) -> None:
         """Add a callback, given as an instance or a class. Raises InputError for anything else."""
         self.callbacks.append(checked_callback(callback))
 
@@ -350,7 +327,7 @@ class PairTrainer:
         self._casting = run.job.precision.casting
         return TrainingParts(run.job, run.data)
 
-    def compute_loss(self, model: Any, inputs: Dict[str, Any], return_outputs: bool = False) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False) -> Any:
         """Return the loss of a micro-batch, a tensor []; with ``return_outputs`` also the logits [B, C].
 
         ``inputs``: input_ids, token_type_ids int64 [B, S] and labels [B]; ``model(**inputs)`` computes as the
@@ -358,7 +335,7 @@ class PairTrainer:
         """
         if self._flags_loss is None:
             self._flags_loss = loss_of(self.model.spec.labels, self.config, None)
-        self.has_asked_flags = True
+        self.has_used_flags = True
         loss, logits = loss_of_flags(self._flags_loss, model, inputs)
         return (loss, logits) if return_outputs else loss
 
@@ -379,12 +356,12 @@ class PairTrainer:
         """
         return TrainBatches(self._run_data or self._open_data(), self.config, self.world.size)
 
-    def log(self, logs: Dict[str, Any]) -> None:
+    def log(self, logs: dict[str, Any]) -> None:
         """Take a line of the training log, on the first process; without an override nothing more is done."""
 
     def evaluate(
         self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
-    ) -> Dict[str, float]:
+    ) -> dict[str, float]:
         """Return the metrics of the model on labelled pairs, the same on all processes.
 
         ``runtime``, in seconds, and ``samples_per_second`` are among them. The pairs are read once.
@@ -396,7 +373,7 @@ class PairTrainer:
         outputs = self._ask(self._pairs_of("dev", dataset), chosen)
         return self._with_times(self._metrics_of(outputs), begin, len(outputs.logits))
 
-    def _metrics_of(self, outputs: _Outputs) -> Dict[str, float]:
+    def _metrics_of(self, outputs: _Outputs) -> dict[str, float]:
         if outputs.labels is None:
             return {}
         measure, own = measure_of(self._start.source.spec.labels, outputs.groups), self.compute_metrics
@@ -404,10 +381,11 @@ class PairTrainer:
         measured = UserMetrics(measure, own, self.config.best_metric, self.world, all_reduce)
         return measured(outputs.logits, outputs.labels)
 
-    def _with_times(self, metrics: Dict[str, float], begin: float, count: int) -> Dict[str, float]:
-        """Return ``metrics`` and the times of ``count`` rows since ``begin``, those of the first rank."""
-        seconds = np.array([time.monotonic() - begin if self.world.is_first else 0.0])
-        return with_times(metrics, float(join_process_group(self.world).all_reduce_now(seconds)[0]), count)
+    def _with_times(self, metrics: dict[str, float], begin: float, count: int) -> dict[str, float]:
+        own = np.array([time.monotonic() - begin if self.world.is_first else 0.0])
+        seconds = float(join_process_group(self.world).all_reduce_now(own)[0])
+        times = zip(TIMES, (round(seconds, 4), round(count / max(seconds, 1e-9), 3)))
+        return {**metrics, **{name: value for name, value in times if name not in metrics}}
 
     def predict(
         self, dataset: PairDataset, *, threshold: Optional[float] = None, symmetric: str = "auto"
@@ -439,11 +417,10 @@ class PairTrainer:
             scores = scores_of(logits, labels.label_range)
             no_classes, no_shares = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
             found = Predictions(logits, label_ids, metrics, no_classes, [], no_shares, scores)
-        self._tell("on_predict", metrics=dict(metrics))
+        self._call_callbacks("on_predict", metrics=dict(metrics))
         return found.with_bad_rows(bad)
 
     def _calibration(self) -> Calibration:
-        """Return what was saved beside the weights that the model has."""
         if self._folder is None:
             return Calibration(symmetric=self.config.scored_as)
         return read_calibration(self._folder, self.model.num_classes)
@@ -478,7 +455,7 @@ class PairTrainer:
             if self.config.narrows_weights:
                 self.model.float()  # the run has narrowed the weights, and arrays of float32 are put back
             self.model.set_state_dict(before)
-        return TrainResult(state.step, {}, state.best_metric, None, state.step == run.job.total_steps)
+        return run.result(state, {})
 
     def _open_run(self) -> Run:
         data = self._open_data()
@@ -502,10 +479,9 @@ class PairTrainer:
         silent = PairCallback.on_prediction_step
         if not self.world.is_first or all(type(c).on_prediction_step is silent for c in self.callbacks):
             return None
-        return lambda rows: self._tell("on_prediction_step")
+        return lambda rows: self._call_callbacks("on_prediction_step")
 
-    def _tell(self, event: str, **kwargs: Any) -> None:
-        """Call a method of the callbacks outside a run, on rank 0."""
+    def _call_callbacks(self, event: str, **kwargs: Any) -> None:
         if self.world.is_first:
             for callback in self.callbacks:
                 control = TrainerControl()
@@ -523,23 +499,22 @@ class PairTrainer:
             load_best(self.model, best)
             dev = self._pairs_of("dev", self.eval_dataset)
             metrics = metrics or self._metrics_of(self._ask(dev, self.config.scored_as))
-        is_done = state.step == run.job.total_steps
-        return TrainResult(state.step, metrics, state.best_metric, best, is_done)
+        return run.result(state, metrics)
 
-    def _pairs_of(self, split: str, given: Optional[PairDataset], labelled: bool = True):
-        """Return a source of pairs; see `open_source`."""
-        labels = self._start.source.spec.labels if labelled else None
-        return open_source(split, given, self.config, labels, self._token_form)
+    def _pairs_of(self, split: str, dataset: Optional[PairDataset], labelled: bool = True):
+        source = self._start.source
+        labels = source.spec.labels if labelled else None
 
-    def _token_form(self) -> TokenForm:
-        token_types = self._start.source.spec.token_types
-        return TokenForm(self.tokenizer.tokenizer, self.config.max_seq_len, token_types)
+        def form() -> TokenForm:
+            return TokenForm(self.tokenizer.tokenizer, self.config.max_seq_len, source.spec.token_types)
+
+        return open_source(split, dataset, self.config, labels, form)
 
     def _ask(self, source, symmetric: str) -> _Outputs:
         """Return what the model says of all pairs, which are read window by window."""
-        bad: List[BadRow] = []
+        bad: list[BadRow] = []
         logits, labels = [], []
-        queries: List[str] = []
+        queries: list[str] = []
         if isinstance(source, TokenizedPairs):
             if symmetric == "average":
                 raise InputError(
@@ -586,7 +561,6 @@ class PairTrainer:
 
 
 def _refuse_wrong_types(model, config, optimizers, **functions) -> None:
-    """Raise InputError that names the argument of PairTrainer whose type is wrong."""
     is_pair = isinstance(optimizers, (tuple, list)) and len(optimizers) == 2
     kinds = (Optimizer, type(None)), (LRScheduler, type(None))
     if not isinstance(model, (str, Path, nn.Layer)):

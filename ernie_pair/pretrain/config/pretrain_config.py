@@ -1,22 +1,68 @@
-"""The flags of pretraining, under the recipe's names."""
+"""The flags of pretraining, under the recipe's names, and the models that they fit."""
 
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Dict, Literal, NamedTuple, Optional, Tuple, Union
+from typing import Literal, NamedTuple, Optional, Union
 
 from data_tools.files.errors import InputError, counted
-from data_tools.options.options import option, refuse_empty
-from ernie_pair.checkpoint.checkpoints import RetentionFlags
-from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.pretrain.config.flags import NgramFlags, RecipeFlags
-from ernie_pair.runtime.amp_flags import DeterministicFlags
-from ernie_pair.runtime.device import default_device
+from data_tools.options.options import (
+    checkpoints_option,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    names_in,
+    optimisation_option,
+    precision_option,
+    refuse_empty,
+    refuse_unknown_names,
+)
+from data_tools.samples.masking import MaskingFlags
+from data_tools.text.folder_tokenizer import AnyTokenizer
+from ernie_pair.models.spec import CONFIG, ModelSpec
+from ernie_pair.runtime.amp_flags import AmpFlags
+from ernie_pair.runtime.device import device_option
 from ernie_pair.runtime.processes.world import World, count_accumulation_steps
 from ernie_pair.train.loop import STYLES
-from ernie_pair.train.run_flags import ReportFlags, WarmupFlags
+from ernie_pair.train.run_flags import (
+    SharedFlags,
+    allow_change_option,
+    dropout_option,
+    family_option,
+    fresh_start_option,
+    from_scratch_option,
+    grad_clip_option,
+    keep_checkpoints_option,
+    keep_every_option,
+    logging_freq_option,
+    on_nan_option,
+    seed_option,
+    weight_decay_option,
+)
 
+ATTENTION, GEMM_EPILOGUE, COLLECTIVES = "attention", "gemm_epilogue", "collectives"
+FUSED_OPS = (ATTENTION, GEMM_EPILOGUE, COLLECTIVES)
+AUTO, NONE = "auto", "none"
+# The least length of a batch on a GPU, up to --max_seq_len, and its multiple: the fused softmax needs both.
+LEAST_LENGTH, LENGTH_MULTIPLE = 32, 8
+# Their GPU kernels add up in float32, whatever the type of their input.
+HALF_OPS = frozenset({"softmax", "layer_norm", "gelu"})
+# Flags that only the static graph supports, with the one value that the dynamic graph accepts.
+STATIC_ALONE = {
+    "dp_degree": 1,
+    "sharding_degree": 1,
+    "use_amp": False,
+    "use_recompute": False,
+    "on_nan": "stop",
+}
+# Flags that say which words are masked together; with a lexicon, the lexicon decides.
+OF_DRAWN_WORDS = ("max_ngrams", "favor_longer_ngram", "geometric", "level_weights", "masking_fn")
+MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline parallelism"}
+# The families that are pretrained; a BERT, a RoBERTa-wwm and a MacBERT are all of model_type bert.
+PRETRAINED = ("ernie", "ernie_gram", "bert")
+LARGEST_SEED = 2**63 - 1
 SHORTEST = 8  # tokens; also the minimum of --max_seq_len
 _EXAMPLE = (
     "write lengths and steps as in --phases 128:9000,512:1000, or a micro-batch size as well, as in "
@@ -36,7 +82,7 @@ class Phase(NamedTuple):
 
 
 @lru_cache(maxsize=8)  # called in every step
-def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: int) -> Tuple[Phase, ...]:
+def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: int) -> tuple[Phase, ...]:
     """Parse '128:9000:32,512:1000'; '' is one phase of ``max_seq_len`` and ``max_steps``.
 
     ``micro_batch_size``: for phases that give none.
@@ -74,13 +120,42 @@ def _phase_of(part: str, text: str, micro_batch_size: int) -> Phase:
     return Phase(length, steps, rows)
 
 
-LARGEST_SEED = 2**63 - 1
+@dataclass(frozen=True)
+class SampleFlags(MaskingFlags):
+    """What is masked, also by the n-grams of a lexicon, and how much of the text an evaluation reads."""
+
+    ngram_lexicon: str = data_option(
+        "",
+        help="ngrams.txt of ernie-pair build ngrams, for the ERNIE-Gram objective: an n-gram is masked by "
+        "one [MASK] and predicted as a whole; empty: single tokens only",
+        resume="fixed",
+    )
+    eval_iters: int = evaluation_option(10, help="global batches per validation", unit="batches", at_least=1)
+    test_iters: int = evaluation_option(
+        0,
+        help="global batches in the test at the end of the run; 0: --eval_iters",
+        unit="batches",
+        at_least=0,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in OF_DRAWN_WORDS:
+            value = getattr(self, name)
+            if self.ngram_lexicon and value != getattr(MaskingFlags, name):
+                shown = str(value).lower() if isinstance(value, bool) else value
+                raise InputError(
+                    f"--ngram_lexicon determines what is masked together, and --{name} {shown} contradicts "
+                    "it; leave one of them out"
+                )
+
+    def iters_of(self, split: str) -> int:
+        """Return how many global batches an evaluation of ``valid`` or ``test`` reads."""
+        return self.test_iters or self.eval_iters if split == "test" else self.eval_iters
 
 
 @dataclass(frozen=True)
-class PretrainConfig(
-    RetentionFlags, NgramFlags, WarmupFlags, ReportFlags, RecipeFlags, KernelFlags, DeterministicFlags
-):
+class PretrainConfig(SharedFlags, SampleFlags):
     """Pretrain an ERNIE or a BERT on a tokenized corpus, in the static graph by default.
 
     Start it again to resume.
@@ -89,215 +164,178 @@ class PretrainConfig(
     EXAMPLE = "--model_name_or_path ernie-1.0 --input_dir data --output_dir output --max_steps 10000"
     USUAL_RATE = 0.01  # the recipe's
 
-    model_name_or_path: str = option(
-        help="a built-in name (ernie-1.0) or a folder: config.json, the tokenizer's files, weights",
-        group="model",
+    amp_fp32_ops: str = precision_option(
+        "",
+        help=f"operators that mixed precision keeps in float32: some of {', '.join(sorted(HALF_OPS))}",
+        resume="same",
     )
-    input_dir: str = option(
-        help="folder holding PREFIX_ids.npy and PREFIX_idx.npz, or several: '5.0 data/a 7.0 data/b'",
-        group="data",
+    keep_checkpoints: int = keep_checkpoints_option()
+    keep_every: int = keep_every_option()
+    graph: Literal["static", "dynamic"] = devices_option(
+        "static",
+        help="static, or dynamic: the same losses computed op by op, to inspect the model; one process, "
+        "float32",
     )
-    output_dir: str = option(help="checkpoints, metrics and VisualDL logs go here", group="checkpoints")
-    model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram", "bert"]] = option(
-        None, help="model family; none: taken from config.json", group="model"
+    fused_ops: str = devices_option(
+        AUTO,
+        help=f"on GPUs: {AUTO}, {NONE}, or some of {', '.join(FUSED_OPS)}, which must then be available",
+        resume="layout",
     )
-    binary_head: Optional[bool] = option(  # type: ignore[assignment]  # None: see `has_order`
+    mp_degree: int = devices_option(
+        1, help="the recipe's degree of tensor parallelism, which is not supported: must be 1"
+    )
+    pp_degree: int = devices_option(
+        1, help="the recipe's degree of pipeline parallelism, which is not supported: must be 1"
+    )
+    scale_loss: Optional[float] = precision_option(
+        None, help="the recipe's name for --init_loss_scaling", at_least=1
+    )
+    model_name_or_path: str = model_option(
+        help="a built-in name (ernie-1.0) or a folder: config.json, the tokenizer's files, weights"
+    )
+    input_dir: str = data_option(
+        help="folder holding PREFIX_ids.npy and PREFIX_idx.npz, or several: '5.0 data/a 7.0 data/b'"
+    )
+    output_dir: str = checkpoints_option(help="checkpoints, metrics and VisualDL logs go here")
+    model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram", "bert"]] = family_option()
+    binary_head: Optional[bool] = data_option(  # type: ignore[assignment]  # None: see `has_order`
         None,
         help="two segments per sample, to learn their order too; false: one segment, masked tokens only; "
         "none: true from random weights, otherwise whether the given weights have a sentence-order head",
-        group="data",
         resume="fixed",
     )
-    from_scratch: bool = option(
-        False,
-        help="start from random weights: config.json and the tokenizer's files are enough",
-        group="model",
+    from_scratch: bool = from_scratch_option()
+    continue_training: Optional[bool] = model_option(
+        None, help="the recipe's name: true requires weights, false means --from_scratch true"
     )
-    continue_training: Optional[bool] = option(
-        None, help="the recipe's name: true requires weights, false means --from_scratch true", group="model"
+    split: str = data_option(
+        "949,50,1", help="shares of the documents for training, validation, test", resume="same"
     )
-    split: str = option(
-        "949,50,1", help="shares of the documents for training, validation, test", group="data", resume="same"
+    max_seq_len: int = data_option(
+        512, help="tokens per sample, [CLS] and [SEP] included", unit="tokens", at_least=8, resume="same"
     )
-    max_seq_len: int = option(
-        512,
-        help="tokens per sample, [CLS] and [SEP] included",
-        group="data",
-        unit="tokens",
-        at_least=8,
-        resume="same",
-    )
-    phases: str = option(
+    phases: str = data_option(
         "",
         help="consecutive phases of sequence length and steps, for example 128:9000,512:1000, or with a "
         "micro-batch size for each, 128:9000:32,512:1000:8; empty: --max_seq_len throughout",
-        group="data",
         resume="same",
     )
-    bucket_size: int = option(
+    bucket_size: int = data_option(
         0,
         help="samples of similar length that are read together, to reduce padding; 0: do not sort by length",
-        group="data",
         unit="samples",
         at_least=0,
         resume="same",
     )
-    micro_batch_size: int = option(
-        8,
-        help="samples per process in one forward pass",
-        group="optimisation",
-        unit="samples",
-        at_least=1,
-        resume="layout",
+    micro_batch_size: int = optimisation_option(
+        8, help="samples per process in one forward pass", unit="samples", at_least=1, resume="layout"
     )
-    global_batch_size: int = option(
+    global_batch_size: int = optimisation_option(
         0,
         help="samples per step over all processes; 0: micro_batch_size, the largest of --phases, x processes",
-        group="optimisation",
         unit="samples",
         at_least=0,
         resume="same",
     )
-    dp_degree: int = option(
-        1,
-        help="groups of processes, each with the whole optimizer state",
-        group="devices",
-        unit="groups",
-        at_least=1,
+    dp_degree: int = devices_option(
+        1, help="groups of processes, each with the whole optimizer state", unit="groups", at_least=1
     )
-    sharding_degree: int = option(
+    sharding_degree: int = devices_option(
         1,
         help="processes of a group, each with a part of the optimizer state",
-        group="devices",
         unit="processes",
         at_least=1,
         resume="layout",
     )
-    use_sharding: Optional[bool] = option(
-        None, help="split the optimizer state; none: if --sharding_degree is above 1", group="devices"
+    use_sharding: Optional[bool] = devices_option(
+        None, help="split the optimizer state; none: if --sharding_degree is above 1"
     )
-    on_nan: Literal["stop", "skip"] = option(
-        "stop", help="when the loss is not finite: stop the run, or skip the step", group="optimisation"
+    on_nan: Literal["stop", "skip"] = on_nan_option()
+    use_recompute: bool = optimisation_option(
+        False, help="recompute activations in the backward pass: less memory, more time"
     )
-    use_recompute: bool = option(
-        False, help="recompute activations in the backward pass: less memory, more time", group="optimisation"
-    )
-    optimizer: Literal["adamw", "lamb"] = option(
+    optimizer: Literal["adamw", "lamb"] = optimisation_option(
         "adamw",
         help="lamb: scales the step of each layer by the norm of its weights, for large batches",
-        group="optimisation",
         resume="same",
     )
-    max_lr: float = option(
-        1e-4, help="learning rate at the end of warm-up", group="optimisation", above=0, resume="same"
+    max_lr: float = optimisation_option(
+        1e-4, help="learning rate at the end of warm-up", above=0, resume="same"
     )
-    min_lr: float = option(
-        1e-5, help="learning rate at decay_steps and after", group="optimisation", at_least=0, resume="same"
+    min_lr: float = optimisation_option(
+        1e-5, help="learning rate at decay_steps and after", at_least=0, resume="same"
     )
-    decay_steps: int = option(
-        0,
-        help="steps until min_lr is reached; 0: max_steps",
-        group="optimisation",
-        unit="steps",
-        at_least=0,
+    decay_steps: int = optimisation_option(
+        0, help="steps until min_lr is reached; 0: max_steps", unit="steps", at_least=0
     )
-    lr_decay_style: str = option(
+    lr_decay_style: str = optimisation_option(
         "linear",
         help="shape of the decay to min_lr; constant: max_lr to the end, regardless of min_lr and "
         "decay_steps",
-        group="optimisation",
         choices=STYLES,
         resume="same",
     )
-    max_steps: int = option(
-        500000, help="total number of steps", group="optimisation", unit="steps", at_least=1
+    max_steps: int = optimisation_option(500000, help="total number of steps", unit="steps", at_least=1)
+    weight_decay: float = weight_decay_option()
+    adam_beta1: float = optimisation_option(
+        0.9, help="decay of the first moment", at_least=0, below=1, resume="same"
     )
-    weight_decay: float = option(
-        0.01,
-        help="decay of every weight except biases and norms",
-        group="optimisation",
-        at_least=0,
-        resume="same",
+    adam_beta2: float = optimisation_option(
+        0.999, help="decay of the second moment", at_least=0, below=1, resume="same"
     )
-    adam_beta1: float = option(
-        0.9, help="decay of the first moment", group="optimisation", at_least=0, below=1, resume="same"
+    adam_epsilon: float = optimisation_option(
+        1e-8, help="the optimizer's epsilon; 1e-6 is usual for lamb", above=0, below=1, resume="same"
     )
-    adam_beta2: float = option(
-        0.999, help="decay of the second moment", group="optimisation", at_least=0, below=1, resume="same"
+    grad_clip: float = grad_clip_option(1.0)
+    hidden_dropout_prob: float = dropout_option(help="dropout of the hidden states")
+    attention_probs_dropout_prob: float = dropout_option(help="dropout of the attention weights")
+    save_steps: int = checkpoints_option(
+        50000, help="steps between exported models, model_STEP/", unit="steps", at_least=1
     )
-    adam_epsilon: float = option(
-        1e-8,
-        help="the optimizer's epsilon; 1e-6 is usual for lamb",
-        group="optimisation",
-        above=0,
-        below=1,
-        resume="same",
+    checkpoint_steps: int = checkpoints_option(
+        5000, help="steps between checkpoints, model_last", unit="steps", at_least=1
     )
-    grad_clip: float = option(
-        1.0,
-        help="maximum global norm of the gradient; 0: no clipping",
-        group="optimisation",
-        at_least=0,
-        resume="same",
-    )
-    hidden_dropout_prob: float = option(
-        0.1, help="dropout of the hidden states", group="model", at_least=0, below=1, resume="same"
-    )
-    attention_probs_dropout_prob: float = option(
-        0.1, help="dropout of the attention weights", group="model", at_least=0, below=1, resume="same"
-    )
-    save_steps: int = option(
-        50000,
-        help="steps between exported models, model_STEP/",
-        group="checkpoints",
-        unit="steps",
-        at_least=1,
-    )
-    checkpoint_steps: int = option(
-        5000, help="steps between checkpoints, model_last", group="checkpoints", unit="steps", at_least=1
-    )
-    logging_freq: int = option(
-        20, help="steps between log lines", group="evaluation", unit="steps", at_least=1
-    )
-    eval_freq: int = option(
-        1000, help="steps between validations", group="evaluation", unit="steps", at_least=1
-    )
-    share_folder: bool = option(
+    logging_freq: int = logging_freq_option(20)
+    eval_freq: int = evaluation_option(1000, help="steps between validations", unit="steps", at_least=1)
+    share_folder: bool = devices_option(
         True,
         help="all machines share one output_dir; false: each machine has its own, with everything it needs",
-        group="devices",
     )
-    num_workers: int = option(
+    num_workers: int = devices_option(
         1,
         help="data loading processes per training process, at most its number of cores; 0: none",
-        group="devices",
         unit="processes",
         at_least=0,
     )
-    seed: int = option(
-        1234,
-        help="seed of weights, data order, masks and dropout",
-        group="optimisation",
-        at_least=0,
-        at_most=LARGEST_SEED,
-        resume="same",
-    )
-    fresh_start: bool = option(
-        False,
-        help="start anew and rename what an earlier run left in output_dir; without this flag the run "
-        "resumes",
-        group="checkpoints",
-    )
-    allow_change: str = option(
-        "",
-        help="flags that may differ from the run of the checkpoint, for example max_lr,min_lr",
-        group="checkpoints",
-    )
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    seed: int = seed_option(help="seed of weights, data order, masks and dropout", at_most=LARGEST_SEED)
+    fresh_start: bool = fresh_start_option()
+    allow_change: str = allow_change_option("max_lr,min_lr")
+    device: Literal["cpu", "gpu"] = device_option()
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
+        fault = f": its precision cannot be chosen; use some of {','.join(sorted(HALF_OPS))}"
+        refuse_unknown_names("amp_fp32_ops", sorted(self.float32_ops), HALF_OPS, fault)
+        fault = f": there is no such op; use {AUTO}, {NONE}, or some of {','.join(FUSED_OPS)}"
+        refuse_unknown_names("fused_ops", sorted(self.named_ops), FUSED_OPS, fault)
+        if self.is_dynamic:
+            self._refuse_static_flags()
+        for name, parallelism in MODEL_PARALLEL.items():
+            if getattr(self, name) != 1:
+                raise InputError(
+                    f"--{name} {getattr(self, name)}: {parallelism} is not supported, every process holds "
+                    f"the whole model; pass --{name} 1, and use the processes with --dp_degree or "
+                    "--sharding_degree"
+                )
+        if self.scale_loss is not None and self.init_loss_scaling not in (
+            AmpFlags.init_loss_scaling,
+            self.scale_loss,
+        ):
+            raise InputError(
+                f"--scale_loss {self.scale_loss} and --init_loss_scaling {self.init_loss_scaling} set the "
+                "same value; leave one of them out"
+            )
         if self.from_scratch and self.continue_training:
             raise InputError("--from_scratch true and --continue_training true contradict; pass one of them")
         self._refuse_rates()
@@ -327,6 +365,19 @@ class PretrainConfig(
                 "--micro_batch_size until one micro-batch makes a step"
             )
 
+    def _refuse_static_flags(self):
+        for name, only in STATIC_ALONE.items():
+            value = getattr(self, name)
+            if value != only:
+                shown = str(value).lower() if isinstance(value, bool) else value
+                raise InputError(
+                    f"--graph dynamic does not support --{name} {shown}, but static does; leave one out"
+                )
+        if self.named_ops:
+            raise InputError(
+                "--graph dynamic does not support --fused_ops, which is for the static graph; leave it out"
+            )
+
     def _refuse_rates(self):
         if not self.min_lr <= self.max_lr:
             raise InputError(
@@ -340,7 +391,27 @@ class PretrainConfig(
             )
 
     @property
-    def phase_list(self) -> Tuple[Phase, ...]:
+    def named_ops(self) -> frozenset[str]:
+        """Return the ops that --fused_ops names."""
+        return frozenset() if self.fused_ops in (AUTO, NONE) else frozenset(names_in(self.fused_ops))
+
+    @property
+    def float32_ops(self) -> frozenset[str]:
+        """Return the ops of --amp_fp32_ops."""
+        return frozenset(names_in(self.amp_fp32_ops))
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Return whether the run uses the dynamic graph."""
+        return self.graph == "dynamic"
+
+    @property
+    def first_loss_scale(self) -> float:
+        """Return the initial loss scale, given under either name."""
+        return self.init_loss_scaling if self.scale_loss is None else self.scale_loss
+
+    @property
+    def phase_list(self) -> tuple[Phase, ...]:
         """Return the phases of the run; a single one if --phases is empty."""
         return parse_phases(self.phases, self.max_seq_len, self.max_steps, self.micro_batch_size)
 
@@ -394,7 +465,7 @@ class PretrainConfig(
         return self.count_warmup_steps(self.max_steps)
 
     @property
-    def rates(self) -> Dict[str, Union[float, str]]:
+    def rates(self) -> dict[str, Union[float, str]]:
         """Return the schedule as keyword arguments of ``learning_rate``."""
         return {
             "max_lr": self.max_lr,
@@ -439,3 +510,31 @@ def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
         )
     config.refuse_half_precision_on(config.device)
     config.accumulation_steps  # noqa: B018 - raises if the batch sizes do not divide evenly
+
+
+def refuse_other_family(spec: ModelSpec) -> None:
+    """Raise InputError when ``spec`` is of a family that is not pretrained here; none is ERNIE's."""
+    if spec.family not in ("", *PRETRAINED):
+        raise InputError(
+            f"{CONFIG}: {spec.family} cannot be pretrained here; give a model of model_type "
+            f"{', '.join(PRETRAINED)} (BERT, RoBERTa-wwm, MacBERT are bert)"
+        )
+
+
+def refuse_unfit_model(
+    flags: MaskingFlags, max_seq_len: int, tokenizer: AnyTokenizer, spec: ModelSpec
+) -> None:
+    """Raise InputError when the samples of ``flags``, up to that length, do not fit the model of ``spec``."""
+    if max_seq_len > spec.max_positions:
+        raise InputError(
+            f"--max_seq_len {max_seq_len} is above the model's {spec.max_positions} positions; lower it"
+        )
+    if flags.has_order and spec.token_types == 1:
+        raise InputError(
+            f"{CONFIG}: type_vocab_size 1 cannot tell two segments apart; use --binary_head false"
+        )
+    if tokenizer.pad_id != spec.pad_id:
+        raise InputError(
+            f"[PAD] is token {tokenizer.pad_id} of vocab.txt, but the model masks its pad_token_id "
+            f"{spec.pad_id}; fix {CONFIG}, or give the model's own vocab.txt"
+        )

@@ -4,7 +4,6 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, files_of
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, model_option, refuse_empty
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, find_tokenizer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.checkpoint.fingerprint import flags_of
@@ -43,7 +42,7 @@ PADDED_LENGTH = 64
 HEAD_OUTPUTS = {"pooled_output": "pooler.", "lm_logits": TOKEN_HEAD, "sop_logits": ORDER_HEAD}
 
 
-def parity_batches(spec: ModelSpec) -> Dict[str, Arrays]:
+def parity_batches(spec: ModelSpec) -> dict[str, Arrays]:
     """Draw the batches that verify a conversion, always the same for a spec.
 
     Returns {name: input_ids and token_type_ids, int64 [B, S]}: padded rows that reach every part of the
@@ -87,7 +86,7 @@ def named_weights(found: Arrays, model, where: str) -> Arrays:
     return named
 
 
-def _outputs_not_of(named: Arrays) -> List[str]:
+def _outputs_not_of(named: Arrays) -> list[str]:
     """Return the outputs whose weights ``named`` lacks; a head is present entirely or not at all.
 
     The head for sentence order needs the pooler.
@@ -96,13 +95,7 @@ def _outputs_not_of(named: Arrays) -> List[str]:
     return missing if "sop_logits" in missing else [o for o in missing if o != "pooled_output"]
 
 
-def outputs_of(weights: Arrays) -> List[str]:
-    """Return the names of the outputs that can be computed from ``weights``."""
-    missing = _outputs_not_of(weights)
-    return ["sequence_output", *(output for output in HEAD_OUTPUTS if output not in missing)]
-
-
-def run_static(spec: ModelSpec, found: Arrays, where: str, batches: Dict[str, Arrays]) -> tuple:
+def run_static(spec: ModelSpec, found: Arrays, where: str, batches: dict[str, Arrays]) -> tuple:
     """Run the static model with the weights ``found`` on ``batches``, on the CPU and in float32.
 
     ``batches``: see `parity_batches`. Returns the weights under structured names, and {batch: {output:
@@ -126,7 +119,8 @@ def run_static(spec: ModelSpec, found: Arrays, where: str, batches: Dict[str, Ar
         parameters = model.state_dict()
         for name, array in named.items():
             scope.find_var(parameters[name].name).get_tensor().set(array, executor.place)
-        wanted = outputs_of(named)
+        missing = _outputs_not_of(named)
+        wanted = ["sequence_output", *(output for output in HEAD_OUTPUTS if output not in missing)]
         fetched = [outputs[name] for name in wanted]
         values = {
             name: dict(zip(wanted, executor.run(main, feed=batch, fetch_list=fetched)))
@@ -136,7 +130,7 @@ def run_static(spec: ModelSpec, found: Arrays, where: str, batches: Dict[str, Ar
     return named, values
 
 
-def run_dynamic(folder: Path, spec: ModelSpec, batches: Dict[str, Arrays]) -> Dict[str, Arrays]:
+def run_dynamic(folder: Path, spec: ModelSpec, batches: dict[str, Arrays]) -> dict[str, Arrays]:
     """Run the dynamic model that from_pretrained loads from ``folder``.
 
     Returns {batch: {output: float32 array}}. ``batches`` and the shapes of the outputs are those of
@@ -158,19 +152,19 @@ def run_dynamic(folder: Path, spec: ModelSpec, batches: Dict[str, Arrays]) -> Di
     return found
 
 
-def _all_outputs(model, inputs: Dict) -> Dict:
+def _all_outputs(model, inputs: dict) -> dict:
     from ernie_pair.pretrain.graph.model import encoder_of
 
     sequence, pooled = encoder_of(model)(**inputs)
     return dict(zip(("sequence_output", *HEAD_OUTPUTS), (sequence, pooled, *model.cls(sequence, pooled))))
 
 
-def largest_differences(one: Dict[str, Arrays], other: Dict[str, Arrays]) -> Dict[str, Dict[str, float]]:
+def largest_differences(one: dict[str, Arrays], other: dict[str, Arrays]) -> dict[str, dict[str, float]]:
     """Return {output: {batch: the largest absolute difference}}, of the batches and outputs in ``one``.
 
     Raises CheckpointError on NaN or infinity.
     """
-    found: Dict[str, Dict[str, float]] = {}
+    found: dict[str, dict[str, float]] = {}
     for batch, outputs in one.items():
         for name, array in outputs.items():
             difference = float(np.abs(array - other[batch][name]).max())
@@ -196,7 +190,7 @@ print(model(**tokenizer("怎么开户", return_tensors="pd"))[1].shape)"""
 
 
 def card_of_converted(
-    source: ModelSource, weights_file: Path, differences: Dict[str, Dict[str, float]]
+    source: ModelSource, weights_file: Path, differences: dict[str, dict[str, float]]
 ) -> ModelCard:
     """Return the card of a dynamic model that was made from ``weights_file``.
 
@@ -248,16 +242,15 @@ class ConvertConfig(Options):
 
     EXAMPLE = "--static_model_path output/model_last/static_vars --output_dir dynamic"
 
-    static_model_path: str = option(
+    static_model_path: str = model_option(
         help="PREFIX of the weights, for example output/model_last/static_vars, or a folder with one file "
-        "per variable",
-        group="model",
+        "per variable"
     )
-    output_dir: str = option(help="folder to create", group="data")
-    model_name_or_path: str = option(
-        "", help="folder with config.json and vocab.txt; empty: next to the weights", group="model"
+    output_dir: str = data_option(help="folder to create")
+    model_name_or_path: str = model_option(
+        "", help="folder with config.json and vocab.txt; empty: next to the weights"
     )
-    overwrite: bool = option(False, help="replace an existing converted model", group="data")
+    overwrite: bool = data_option(False, help="replace an existing converted model")
 
     def __post_init__(self):
         super().__post_init__()
@@ -275,15 +268,8 @@ def convert(config: ConvertConfig) -> None:
     refuse_without_programs("the converter")
     weights_file = find_static_weights(Path(config.static_model_path))
     source = _source_of(config, weights_file)
-    if class_of(source.spec, ()).startswith("Own"):
-        raise InputError(
-            f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
-            "use the checkpoint as it is, or for transformers: ernie-pair convert --to hf"
-        )
     output_dir = Path(os.path.realpath(config.output_dir))
-    if output_dir == source.vocab_file.parent.resolve():
-        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
+    _refuse_unfit(source, output_dir)
     results = Results(
         "convert",
         [output_dir / name for name in sorted(WRITTEN - {MADE})],
@@ -294,50 +280,49 @@ def convert(config: ConvertConfig) -> None:
     )
     if results.are_done():
         return
-    batches = parity_batches(source.spec)
-    found = read_weights(weights_file)
+    batches, found = parity_batches(source.spec), read_weights(weights_file)
+    weights, outputs = run_static(source.spec, found, str(weights_file), batches)
     if any(name.startswith(NGRAM_HEAD) for name in found):
         logger.info(
             "%s holds %s*: the n-gram head, only for pretraining, is left out", weights_file, NGRAM_HEAD
         )
-    weights, outputs = run_static(source.spec, found, str(weights_file), batches)
     for output in HEAD_OUTPUTS.keys() - outputs["padded"].keys():
         logger.info("%s holds no %s*: the head is left out", weights_file, HEAD_OUTPUTS[output])
 
     def fill(draft: Path) -> None:
         write_model_folder(draft, source, weights)
-        differences = _prove(draft, config, source, batches, outputs)
-        record = results.about_folder(draft)
-        content = {
-            "format": CONVERSION_FORMAT,
-            "largest_difference": differences,
-            "most_allowed": LARGEST_DIFFERENCE,
-            "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
-            "config_sha256": source.spec.sha256,
-            "inputs": record["inputs"],
-            "outputs": record["outputs"],
-            "versions": installed_versions(),
-        }
-        write_json(draft / CONVERSION, content)
+        differences = largest_differences(outputs, run_dynamic(draft, source.spec, batches))
+        _refuse_different(differences, config.output_dir)
+        _record(draft, source, batches, differences, results)
         write_card(draft, card_of_converted(source, weights_file, differences))
 
-    publish_folder(
-        output_dir,
-        with_config(fill, "convert", config),
-        results.about_folder,
-        may_be_lost=lambda folder: config.overwrite,
-    )
+    filled = with_config(fill, "convert", config)
+    publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
     logger.info("wrote %s: %d parameters of %s", config.output_dir, len(weights), weights_file)
 
 
-def find_static_weights(given: Path) -> Path:
-    """Return the weights that ``given`` names: a file, or a folder with one file per variable.
+def _refuse_unfit(source: ModelSource, output_dir: Path) -> None:
+    """Raise InputError for a model that PaddleNLP has no class for, and for a folder not to be filled."""
+    if class_of(source.spec, ()).startswith("Own"):
+        raise InputError(
+            f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
+            "use the checkpoint as it is, or for transformers: ernie-pair convert --to hf"
+        )
+    if output_dir == source.vocab_file.parent.resolve():
+        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
+    refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
 
-    ``given`` is PREFIX of PREFIX.safetensors of this package, or of the recipe's PREFIX.pdparams or folder
+
+def find_static_weights(location: Path) -> Path:
+    """Return the weights that ``location`` names: a file, or a folder with one file per variable.
+
+    ``location`` is PREFIX of PREFIX.safetensors of this package, or of the recipe's PREFIX.pdparams or folder
     PREFIX with one file per variable. The file itself may be given too. Raises InputError when there is none,
     CheckpointError when it is in a damaged checkpoint.
     """
-    place = given.resolve() if given.name in ("", "..") else given  # . and .. end in no name of a folder
+    place = (
+        location.resolve() if location.name in ("", "..") else location
+    )  # . and .. end in no name of a folder
     prefixes = (place, place / "static_vars") if place.is_dir() else (place,)
     files = [Path(f"{prefix}{suffix}") for prefix in prefixes for suffix in SUFFIXES]
     for path in (*files, *prefixes):
@@ -348,7 +333,7 @@ def find_static_weights(given: Path) -> Path:
                 Checkpoint(path.parent).verify()
             return path
     raise InputError(
-        f"--static_model_path {given}: neither {place.name}.safetensors nor {place.name}.pdparams is in "
+        f"--static_model_path {location}: neither {place.name}.safetensors nor {place.name}.pdparams is in "
         f"{place.parent}, and it is not a folder of parameters; give for example OUT/model_last/static_vars"
     )
 
@@ -366,24 +351,35 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     return ModelSource(str(folder), read_spec(settings, vocab_file), vocab_file, weights_file)
 
 
-def _prove(
-    draft: Path,
-    config: ConvertConfig,
-    source: ModelSource,
-    batches: Dict[str, Arrays],
-    outputs: Dict[str, Arrays],
-) -> Dict[str, Dict[str, float]]:
-    """Return {output: {batch: the largest difference between the two models}}.
-
-    ``outputs``: those of the static model. Raises CheckpointError for one above LARGEST_DIFFERENCE.
-    """
-    differences = largest_differences(outputs, run_dynamic(draft, source.spec, batches))
-    for name, of_batches in differences.items():
-        logger.info("largest difference of %-15s %.3g", name, max(of_batches.values()))
-    worst = max(difference for of_batches in differences.values() for difference in of_batches.values())
+def _refuse_different(differences: dict[str, dict[str, float]], output_dir: str) -> None:
+    """Log the largest difference of each output. Raises CheckpointError for one above LARGEST_DIFFERENCE."""
+    largest = {name: max(of_batches.values()) for name, of_batches in differences.items()}
+    for name, difference in largest.items():
+        logger.info("largest difference of %-15s %.3g", name, difference)
+    worst = max(largest.values())
     if worst > LARGEST_DIFFERENCE:
         raise CheckpointError(
             f"the dynamic model differs from the static one by {worst:.3g}, more than {LARGEST_DIFFERENCE}: "
-            f"{config.output_dir} is not written; check that config.json is the one it was trained with"
+            f"{output_dir} is not written; check that config.json is the one it was trained with"
         )
-    return differences
+
+
+def _record(
+    draft: Path,
+    source: ModelSource,
+    batches: dict[str, Arrays],
+    differences: dict[str, dict[str, float]],
+    results: Results,
+) -> None:
+    record = results.about_folder(draft)
+    content = {
+        "format": CONVERSION_FORMAT,
+        "largest_difference": differences,
+        "most_allowed": LARGEST_DIFFERENCE,
+        "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
+        "config_sha256": source.spec.sha256,
+        "inputs": record["inputs"],
+        "outputs": record["outputs"],
+        "versions": installed_versions(),
+    }
+    write_json(draft / CONVERSION, content)

@@ -4,7 +4,7 @@ import logging
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Iterable, Mapping, NamedTuple, Tuple
+from typing import Iterable, Mapping, NamedTuple
 
 from data_tools.files.errors import CheckpointError
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
@@ -85,7 +85,7 @@ class WarmStart(NamedTuple):
 
     arrays: Arrays
     has_lm_head: bool
-    lacks: Tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
 
 
 def read_start(
@@ -130,13 +130,13 @@ def read_start(
     )
 
 
-def idle_parts(source: ModelSource) -> Tuple[str, ...]:
+def idle_parts(source: ModelSource) -> tuple[str, ...]:
     """Return what the names of weights begin with that a model of transformers holds and does not use."""
     has_idle = source.is_hugging_face and not source.spec.config.get("use_task_id")
     return ("ernie.embeddings.task_type_embeddings.",) if has_idle else ()
 
 
-def order_parts_not_in(found: Iterable[str], parameters: Iterable[str]) -> Tuple[str, ...]:
+def order_parts_not_in(found: Iterable[str], parameters: Iterable[str]) -> tuple[str, ...]:
     """Return what the names begin with that only sentence order needs, and that are not in ``found``.
 
     ``found`` and ``parameters``, those of a whole model, are structured names.

@@ -4,7 +4,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Literal, Optional, Protocol
+from typing import Any, Literal, Optional, Protocol
 
 import numpy as np
 
@@ -15,14 +15,19 @@ from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
 from data_tools.files.errors import InputError
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, settings_of
-from data_tools.options.options import option
+from data_tools.options.options import (
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+)
 from data_tools.samples.collate import NO_LABEL, collate
 from data_tools.samples.masking import MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
-from ernie_pair.pretrain.config.flags import refuse_unfit_model
+from ernie_pair.pretrain.config.pretrain_config import refuse_unfit_model
 from ernie_pair.pretrain.filling.fill_mask import has_order_head, load_pretrained
-from ernie_pair.runtime.device import default_device, start_device
+from ernie_pair.runtime.device import device_option, start_device
 from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.step_work import perplexity_of
@@ -46,7 +51,7 @@ def measure_masked_loss(
     batch_size: int,
     bootstrap: int = 0,
     documents: Optional[np.ndarray] = None,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Return lm_loss with its 95 % interval, perplexity, lm_accuracy, sop_loss and sop_accuracy, and counts.
 
     Without labels of the sentence order there are no sop_loss and sop_accuracy.
@@ -56,7 +61,7 @@ def measure_masked_loss(
     because samples of one document, or of one text with other masks, are not independent. Raises InputError
     when no token is masked.
     """
-    parts: List[np.ndarray] = []
+    parts: list[np.ndarray] = []
     with CountProgress(len(dataset), "sample") as progress:
         for first in range(0, len(dataset), batch_size):
             numbers = range(first, min(first + batch_size, len(dataset)))
@@ -85,7 +90,7 @@ def measure_masked_loss(
     }
 
 
-def _sums_of(model: Any, batch: Dict[str, np.ndarray]) -> np.ndarray:
+def _sums_of(model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
     """Return loss, hits and number of each sample's masked tokens, then of its sentence order, [B, 6]."""
     import paddle
     from paddle.nn import functional as F
@@ -109,8 +114,7 @@ def _sums_of(model: Any, batch: Dict[str, np.ndarray]) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def _interval(sums: np.ndarray, documents: np.ndarray, resamples: int) -> List[float]:
-    """Return the 2.5th and 97.5th percentiles of the mean token loss over resampled documents."""
+def _interval(sums: np.ndarray, documents: np.ndarray, resamples: int) -> list[float]:
     _, of_document = np.unique(documents, return_inverse=True)
     losses, tokens = (np.bincount(of_document, sums[:, column]) for column in (0, 2))
     rng = np.random.default_rng(SEED)
@@ -137,37 +141,31 @@ class EvaluateMlmConfig(MaskingFlags):
 
     EXAMPLE = "--model_path output --input_dir data"
 
-    model_path: str = option(
-        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run",
-        group="model",
+    model_path: str = model_option(
+        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run"
     )
-    input_dir: str = option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz", group="data")
-    output_file: str = option(
-        "", help="JSON file to keep losses, accuracies and a confidence interval; empty: none", group="data"
+    input_dir: str = data_option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz")
+    output_file: str = data_option(
+        "", help="JSON file to keep losses, accuracies and a confidence interval; empty: none"
     )
-    split: str = option(
-        "949,50,1", help="shares of the documents for training, validation, test", group="data"
+    split: str = data_option("949,50,1", help="shares of the documents for training, validation, test")
+    part: Literal["train", "valid", "test", "all"] = data_option(
+        "valid", help="part of the documents to evaluate"
     )
-    part: Literal["train", "valid", "test", "all"] = option(
-        "valid", help="part of the documents to evaluate", group="data"
+    num_samples: int = evaluation_option(1000, help="samples of that part", unit="samples", at_least=1)
+    max_seq_len: int = data_option(
+        128, help="tokens per sample, [CLS] and [SEP] included", unit="tokens", at_least=8
     )
-    num_samples: int = option(
-        1000, help="samples of that part", group="evaluation", unit="samples", at_least=1
-    )
-    max_seq_len: int = option(
-        128, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
-    )
-    batch_size: int = option(32, help="samples in one forward pass", group="devices", at_least=1)
-    bootstrap: int = option(
+    batch_size: int = devices_option(32, help="samples in one forward pass", at_least=1)
+    bootstrap: int = evaluation_option(
         1000,
         help="bootstrap resamples of the documents, for the confidence interval of lm_loss",
-        group="evaluation",
         unit="resamples",
         at_least=1,
     )
-    seed: int = option(1234, help="seed of the samples and their masks", group="data", at_least=0)
-    overwrite: bool = option(False, help="replace an existing result", group="data")
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    seed: int = data_option(1234, help="seed of the samples and their masks", at_least=0)
+    overwrite: bool = data_option(False, help="replace an existing result")
+    device: Literal["cpu", "gpu"] = device_option()
 
 
 def evaluate_mlm_command(config: EvaluateMlmConfig) -> None:
@@ -175,7 +173,7 @@ def evaluate_mlm_command(config: EvaluateMlmConfig) -> None:
     evaluate_mlm(config)
 
 
-def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
+def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     """Print the measurement, keep it where --output_file says, and return it.
 
     Calling it again with the same flags does nothing.
@@ -236,7 +234,7 @@ def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
         seed=config.seed,
         **config.map_settings(config.max_seq_len),
     )
-    _tell_repetition(config, corpus, documents, rows)
+    _warn_of_repetition(config, corpus, documents, rows)
     rule = masking_rule(tokenizer, **config.rule_settings())
     masking_fn = load_masking_fn(config.masking_fn)
     dataset = ErnieDataset(
@@ -245,7 +243,9 @@ def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
     return dataset, tokenizer.pad_id
 
 
-def _tell_repetition(config: EvaluateMlmConfig, corpus: Corpus, documents: range, rows: np.ndarray) -> None:
+def _warn_of_repetition(
+    config: EvaluateMlmConfig, corpus: Corpus, documents: range, rows: np.ndarray
+) -> None:
     """Warn if the same text is in several samples; a pass over the documents has each sentence once."""
     there = int(corpus.docs[documents.stop] - corpus.docs[documents.start])
     taken = int((rows[:, 1] - rows[:, 0]).sum())

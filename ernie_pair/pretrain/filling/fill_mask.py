@@ -8,14 +8,14 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, List, Literal, NamedTuple, Tuple
+from typing import Any, Callable, Iterable, Iterator, Literal, NamedTuple
 
 import numpy as np
 
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.progress import Progress
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option, evaluation_option, model_option
 from data_tools.options.standard_streams import refuse_closed_input
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.text_files import ENCODINGS, LineRules, decoded, read_lines
@@ -23,7 +23,7 @@ from data_tools.text.wordpiece import CONTINUATION
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.convert.warm_start import LM_HEAD, idle_parts
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
-from ernie_pair.runtime.device import default_device, start_device
+from ernie_pair.runtime.device import default_device, device_option, start_device
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.parameter_names import match_parameters, structured_names, without_ngram_head
 from ernie_pair.weights.weight_files import as_float32
@@ -39,15 +39,15 @@ class Slot(NamedTuple):
 
     start: int
     end: int
-    positions: List[int]
+    positions: list[int]
 
 
 class MaskedText(NamedTuple):
     """A text, its token ids with [CLS] and [SEP], and its slots in their order."""
 
     text: str
-    ids: List[int]
-    slots: List[Slot]
+    ids: list[int]
+    slots: list[Slot]
 
 
 def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, where: str = "") -> MaskedText:
@@ -58,7 +58,7 @@ def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, wh
     """
     named = f"{where}: " if where else ""
     ids, last = [tokenizer.cls_id], 0
-    slots: List[Slot] = []
+    slots: list[Slot] = []
     for found in re.finditer(re.escape(MASK), text):
         between = tokenizer.encode(text[last : found.start()])
         ids += between
@@ -76,7 +76,7 @@ def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, wh
     return MaskedText(text, ids, slots)
 
 
-def join_tokens(tokens: List[str]) -> str:
+def join_tokens(tokens: list[str]) -> str:
     """Return the text of ``tokens``: ##X continues the word before it, spaces separate words of letters."""
     joined = ""
     for token in tokens:
@@ -143,8 +143,8 @@ class Filling(NamedTuple):
     """
 
     word: str
-    tokens: List[str]
-    ids: List[int]
+    tokens: list[str]
+    ids: list[int]
     probability: float
     filled: str
 
@@ -155,11 +155,11 @@ class FilledSlot(NamedTuple):
     start: int
     end: int
     masks: int
-    fillings: List[Filling]
+    fillings: list[Filling]
 
 
 class _Beam(NamedTuple):
-    ids: Tuple[int, ...]  # of the masks filled so far
+    ids: tuple[int, ...]  # of the masks filled so far
     log_probability: float
 
 
@@ -192,7 +192,7 @@ class MaskFiller:
         tokenizer = self.tokenizer
         self._never = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
 
-    def fill(self, text: str, top_k: int = 5, beam_size: int = 5, where: str = "") -> List[FilledSlot]:
+    def fill(self, text: str, top_k: int = 5, beam_size: int = 5, where: str = "") -> list[FilledSlot]:
         """Return the ``top_k`` most probable words for each slot of ``text``; a slot is a run of [MASK]s.
 
         The masks of a slot are filled from left to right by beam search with ``beam_size`` prefixes; 1 is
@@ -256,35 +256,32 @@ class FillMaskConfig(Options):
 
     EXAMPLE = "--model_path output --text '今天[MASK][MASK]很好'"
 
-    model_path: str = option(
-        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run",
-        group="model",
+    model_path: str = model_option(
+        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run"
     )
-    text: str = option("", help="a text with [MASK] in it", group="data")
-    input_file: str = option(
+    text: str = data_option("", help="a text with [MASK] in it")
+    input_file: str = data_option(
         "",
         help="a file of such texts, one per line; -: standard input, answered line by line",
-        group="data",
         stdin=(".txt",),
     )
-    output_file: str = option("", help="the predictions go here; empty: the terminal", group="data")
-    format: Literal["table", "json"] = option(
-        "table", help="readable lines, or one line of JSON per text", group="data"
+    output_file: str = data_option("", help="the predictions go here; empty: the terminal")
+    format: Literal["table", "json"] = data_option(
+        "table", help="readable lines, or one line of JSON per text"
     )
-    top_k: int = option(
-        5, help="predictions for each word", group="evaluation", unit="words", at_least=1, at_most=1000
+    top_k: int = evaluation_option(
+        5, help="predictions for each word", unit="words", at_least=1, at_most=1000
     )
-    beam_size: int = option(
+    beam_size: int = evaluation_option(
         5,
         help="beam width for a word of several masks; 1: greedy",
-        group="evaluation",
         unit="beginnings",
         at_least=1,
         at_most=1000,
     )
-    encoding: str = option("utf-8", help="encoding of --input_file", group="data", choices=ENCODINGS)
-    overwrite: bool = option(False, help="replace existing predictions", group="data")
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    encoding: str = data_option("utf-8", help="encoding of --input_file", choices=ENCODINGS)
+    overwrite: bool = data_option(False, help="replace existing predictions")
+    device: Literal["cpu", "gpu"] = device_option()
 
     def __post_init__(self):
         super().__post_init__()
@@ -342,7 +339,7 @@ def _answers(config: FillMaskConfig, filler: MaskFiller, advance: Callable[[int]
         yield json.dumps({"text": text, "slots": named}, ensure_ascii=False) + "\n"
 
 
-def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[Tuple[str, str]]:
+def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[tuple[str, str]]:
     if config.text:
         yield "--text", config.text
         return
@@ -362,7 +359,7 @@ def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[T
             yield f"{name}:{number}", text
 
 
-def _table(text: str, slots: List[FilledSlot]) -> str:
+def _table(text: str, slots: list[FilledSlot]) -> str:
     lines = [text]
     for number, slot in enumerate(slots, start=1):
         masks = f"{slot.masks} masks" if slot.masks > 1 else "1 mask"

@@ -6,7 +6,7 @@ random numbers.
 """
 
 from collections import deque
-from typing import Any, Deque, Dict, Iterable, List, Optional
+from typing import Any, Deque, Iterable, Optional
 
 import numpy as np
 import paddle
@@ -14,9 +14,9 @@ import paddle
 from ernie_pair.kernels.choice import KernelChoice, choose_plain
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.model import build_padded, run_ernie, sum_losses
-from ernie_pair.pretrain.graph.optimizers import build_optimizer
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, feeds_of
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDED_PASSES
+from ernie_pair.pretrain.graph.strategy import build_optimizer
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.runtime.paddle_patches.optimizer_state import adam_slots
 from ernie_pair.runtime.paddle_patches.static_programs import cut_normals
@@ -25,7 +25,7 @@ from ernie_pair.weights.weight_files import Arrays
 WHY_PLAIN = "the fused layers of pretraining are ops of the static graph"
 ORDER_ALONE = ("cls.seq_relationship.", ".pooler.")  # in names that only the sentence-order head trains
 POWERS = ("beta1_pow_acc_0", "beta2_pow_acc_0")  # in CPU memory: AdamW uses another kernel otherwise
-Feeds = Dict[str, paddle.Tensor]
+Feeds = dict[str, paddle.Tensor]
 
 
 class DynamicProgram:
@@ -45,7 +45,7 @@ class DynamicProgram:
         self.config, self.model = config, build_padded(model_config)
         self._fed = feeds_of(model_config)
         self._width = (6 if model_config.num_ngrams else 4) + (config.grad_clip > 0)  # of a record
-        self.parameters: Dict[str, paddle.Tensor] = self.model.state_dict()
+        self.parameters: dict[str, paddle.Tensor] = self.model.state_dict()
         self._by_name = {p.name: p for p in self.parameters.values()}
         self.set_weights({self.parameters[name].name: array for name, array in drawn.items()})
         self._trained = [
@@ -54,8 +54,8 @@ class DynamicProgram:
             if config.has_order or not any(part in name for part in ORDER_ALONE)
         ]
         self.optimizer = build_optimizer(config, self.model, 0.0, self._trained)
-        self.slots: Dict[str, Dict[str, tuple]] = {}
-        self._state: Dict[str, paddle.Tensor] = {}
+        self.slots: dict[str, dict[str, tuple]] = {}
+        self._state: dict[str, paddle.Tensor] = {}
         for parameter, slots in zip(self._trained, adam_slots(self.optimizer, self._trained)):
             # The static graph's names for the state of AdamW or LAMB, in the order of `AdamSlots`.
             names = [f"{parameter.name}_{slot}" for slot in ("moment1_0", "moment2_0", *POWERS)]
@@ -76,7 +76,7 @@ class DynamicProgram:
         """Set the micro-batches per step from now on, at most ``accumulation_steps``."""
         self._merged = passes
 
-    def run(self, program: str, feed: Dict[str, Any]) -> None:
+    def run(self, program: str, feed: dict[str, Any]) -> None:
         """Run ``main`` or ``test`` on one micro-batch; the last of a step of ``main`` updates the weights."""
         feeds = {name: paddle.to_tensor(np.asarray(feed[name])) for name in self._fed}
         if program == self.test:
@@ -112,15 +112,15 @@ class DynamicProgram:
         kept = list(self._records)[len(self._records) - passes :]
         return np.stack([row.numpy() for row in kept]) if kept else np.zeros((0, self._width), np.float32)
 
-    def monitored(self) -> Dict[str, float]:
+    def monitored(self) -> dict[str, float]:
         """Return what the last step recorded for the log."""
         return {} if self._norm is None else {GRADIENT_NORM: float(self._norm)}
 
-    def owned_variables(self, names: Iterable[str]) -> List[str]:
+    def owned_variables(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that exist."""
         return [name for name in names if name in self._state]
 
-    def shared_state(self) -> List[str]:
+    def shared_state(self) -> list[str]:
         """Return the names of the state that belongs to no parameter: there is none."""
         return []
 

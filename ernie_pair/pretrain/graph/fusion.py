@@ -7,7 +7,7 @@ still computes in float32.
 
 from collections import defaultdict
 from functools import partial
-from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, DefaultDict, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 import paddle
@@ -24,7 +24,7 @@ from ernie_pair.kernels.operator import (
     add_encoder_layer,
     load_operator,
 )
-from ernie_pair.pretrain.config.flags import (
+from ernie_pair.pretrain.config.pretrain_config import (
     ATTENTION,
     AUTO,
     COLLECTIVES,
@@ -32,8 +32,8 @@ from ernie_pair.pretrain.config.flags import (
     GEMM_EPILOGUE,
     LEAST_LENGTH,
     LENGTH_MULTIPLE,
+    PretrainConfig,
 )
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.step_monitors import RankSums
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.gpu.builds import Capability, words_of
@@ -102,8 +102,8 @@ class OpChains:
 
     def __init__(self, block):
         self.block = block
-        self.makers: Dict[str, Any] = {}
-        self.readers: DefaultDict[str, List] = defaultdict(list)
+        self.makers: dict[str, Any] = {}
+        self.readers: DefaultDict[str, list] = defaultdict(list)
         for op in block.ops:
             self.makers.update((name, op) for name in op.output_arg_names)
             for name in op.input_arg_names:
@@ -131,7 +131,7 @@ ON_CPU = {"op_device": "cpu"}  # the kernel reads its seed there
 class Attention(NamedTuple):
     """The plain ops of one attention, from the product of queries and keys to that with the values."""
 
-    ops: List  # all of them, in order
+    ops: list  # all of them, in order
     q: str  # the variables of queries, keys, values and mask; [B, S, H, D], the mask [B, 1, 1, S]
     k: str
     v: str
@@ -156,7 +156,7 @@ def fuse_attention(main: paddle.static.Program, pass_seed: paddle.static.Variabl
     return len(found)
 
 
-def find_attentions(block) -> List[Attention]:
+def find_attentions(block) -> list[Attention]:
     """Return the attentions of a block, in order."""
     chains = OpChains(block)
     read = (_read_attention(chains, op) for op in block.ops if op.type == "softmax")
@@ -256,7 +256,7 @@ def fuse_softmax(main: paddle.static.Program) -> int:
     The op reads a float16 or float32 mask [B, 1, S, S], shared by all layers.
     """
     block = main.global_block()
-    wide_masks: Dict = {}
+    wide_masks: dict = {}
     found = find_attentions(block)
     for attention in found:
         _replace_softmax(block, attention, wide_masks)
@@ -264,7 +264,7 @@ def fuse_softmax(main: paddle.static.Program) -> int:
     return len(found)
 
 
-def _replace_softmax(block, attention: Attention, wide_masks: Dict) -> None:
+def _replace_softmax(block, attention: Attention, wide_masks: dict) -> None:
     add, softmax = (
         next(op for op in attention.ops if op.type == kind) for kind in ("elementwise_add", "softmax")
     )
@@ -313,7 +313,7 @@ class FusedOps(NamedTuple):
     attention: str = ""
     gemm_epilogue: bool = False
     collectives: bool = False
-    reasons: Dict[str, str] = {}
+    reasons: dict[str, str] = {}
 
     def describe(self) -> str:
         """Return the choice in words, for the log."""
@@ -335,7 +335,7 @@ def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Ca
     """
     if config.fused_ops == AUTO and config.device == "cpu":
         return NOTHING_FUSED
-    wanted = set(FUSED_OPS) if config.fused_ops == AUTO else config.asked_ops
+    wanted = set(FUSED_OPS) if config.fused_ops == AUTO else config.named_ops
     attention, why_plain = FLASH, _why_plain(config) or _why_no_flash(head_size, capability)
     if why_plain:
         why_no_softmax = _why_no_fused_softmax(config)
@@ -396,7 +396,7 @@ def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
     already grouped.
     """
     for is_wanted in (is_sum, is_broadcast):
-        groups: DefaultDict[tuple, List] = defaultdict(list)
+        groups: DefaultDict[tuple, list] = defaultdict(list)
         grouped = {
             name for op in block.ops if op.type == "coalesce_tensor" for name in op.output("FusedOutput")
         }
@@ -410,8 +410,8 @@ def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
     sync(main)
 
 
-def _pieces(block, ops: List) -> Iterator[List]:
-    piece: List = []
+def _pieces(block, ops: list) -> Iterator[list]:
+    piece: list = []
     size = 0
     for op in ops:
         variable = find_variable(block, op.output_arg_names[0])
@@ -424,7 +424,7 @@ def _pieces(block, ops: List) -> Iterator[List]:
         yield piece
 
 
-def _fuse(block, ops: List, copies: bool) -> None:
+def _fuse(block, ops: list, copies: bool) -> None:
     names = [op.output_arg_names[0] for op in ops]
     first = find_variable(block, names[0])
     fused = block.create_var(name=f"{names[0]}.fused", dtype=first.dtype, stop_gradient=True)

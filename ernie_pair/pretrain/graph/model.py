@@ -1,7 +1,7 @@
 """The model of pretraining in the graph that is being built, and what its parameters are called."""
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -12,7 +12,7 @@ from data_tools.files.errors import InputError
 from data_tools.samples.collate import NO_LABEL
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
-from ernie_pair.pretrain.config.flags import refuse_other_family
+from ernie_pair.pretrain.config.pretrain_config import refuse_other_family
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
@@ -67,18 +67,6 @@ class NgramHead(nn.Layer):
         return paddle.matmul(states, self.weight, transpose_y=True) + self.bias
 
 
-def add_ngram_head(model: nn.Layer, num_ngrams: int) -> None:
-    """Add an n-gram head to ``model``, next to its pretraining heads: ``cls.ngrams``, see `ngram_names`."""
-    with paddle.utils.unique_name.guard():
-        config = model.config
-        model.cls.ngrams = NgramHead(num_ngrams, config.hidden_size, config.initializer_range)
-
-
-def union_labels(labels: paddle.Tensor, ngram_labels: paddle.Tensor, num_tokens: int) -> paddle.Tensor:
-    """Return joint labels of tokens and n-grams, int64 [P]: n-gram k is ``num_tokens`` + k; -1 is none."""
-    return paddle.where(ngram_labels >= 0, ngram_labels + num_tokens, labels)
-
-
 TASKS = ("lm", "sop")
 CLASSES = {
     "ernie": (transformers.ErnieConfig, transformers.ErnieForPretraining),
@@ -93,7 +81,7 @@ class Outputs(NamedTuple):
 
     lm_logits_PV: paddle.Tensor
     sop_logits_B2: paddle.Tensor
-    layers: List[str]  # the name of each encoder layer's output
+    layers: list[str]  # the name of each encoder layer's output
     ngram_logits_PK: Optional[paddle.Tensor] = None  # None without an n-gram lexicon
 
 
@@ -108,7 +96,7 @@ class LossSums(NamedTuple):
     ngram_correct: Optional[paddle.Tensor] = None
 
     @property
-    def recorded(self) -> List[paddle.Tensor]:
+    def recorded(self) -> list[paddle.Tensor]:
         """Return the sums that there are, in the order of the records."""
         return [each for each in self if each is not None]
 
@@ -200,7 +188,9 @@ def build_padded(config: "PretrainedConfig") -> nn.Layer:
         values[vocab_size:] = NEVER_LOGIT
         _start_added_rows(model, vocab_size, values)
     if config.num_ngrams:
-        add_ngram_head(model, config.num_ngrams)
+        with paddle.utils.unique_name.guard():  # next to the other heads of pretraining
+            sizes = config.num_ngrams, model.config.hidden_size, model.config.initializer_range
+            model.cls.ngrams = NgramHead(*sizes)
     return model
 
 
@@ -223,18 +213,18 @@ def _start_from(initializer, parameter) -> None:
     initializer(block.var(parameter.name), block)
 
 
-def run_ernie(model: nn.Layer, feeds: Dict[str, paddle.Tensor]) -> Outputs:
+def run_ernie(model: nn.Layer, feeds: dict[str, paddle.Tensor]) -> Outputs:
     """Build the forward pass over the arrays of ``data_tools.samples.collate``.
 
     The model itself adds -1e4 to the attention scores of padding and makes position and task ids, so no mask,
     no positions and no task are fed.
     """
-    layers: List[str] = []
+    layers: list[str] = []
     hooks = [
         layer.register_forward_post_hook(lambda _, __, output: layers.append(output.name))
         for layer in encoder_of(model).encoder.layers
     ]
-    states: List[paddle.Tensor] = []  # of the masked slots, transformed: what the decoder reads
+    states: list[paddle.Tensor] = []  # of the masked slots, transformed: what the decoder reads
     norm = model.cls.predictions.layer_norm
     hooks.append(norm.register_forward_post_hook(lambda _, __, output: states.append(output)))
     lm_logits, sop_logits = model(
@@ -255,7 +245,7 @@ def encoder_of(model: nn.Layer) -> nn.Layer:
     return getattr(model, model.base_model_prefix)
 
 
-def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> LossSums:
+def sum_losses(outputs: Outputs, feeds: dict[str, paddle.Tensor]) -> LossSums:
     """Sum cross entropy and hits over what has a label: slots that only fill up are ignored.
 
     The labels are int64, masked_lm_labels [P] and next_sentence_labels [B]; -1: none. With ngram_labels [P]
@@ -267,7 +257,9 @@ def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> LossSums:
         return LossSums(*lm, *sop)
     num_tokens, ngrams = outputs.lm_logits_PV.shape[-1], feeds["ngram_labels"]
     logits = paddle.concat([outputs.lm_logits_PV, outputs.ngram_logits_PK], axis=-1)
-    loss, hits = _losses_and_hits(logits, union_labels(feeds["masked_lm_labels"], ngrams, num_tokens))
+    # Of tokens and n-grams together: n-gram k is num_tokens + k.
+    labels = paddle.where(ngrams >= 0, ngrams + num_tokens, feeds["masked_lm_labels"])
+    loss, hits = _losses_and_hits(logits, labels)
     is_ngram = paddle.cast(ngrams >= 0, "float32")
     of_tokens, of_ngrams = (
         [paddle.sum(paddle.cast(each, "float32") * share) for each in (loss, hits)]

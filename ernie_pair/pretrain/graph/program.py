@@ -3,9 +3,9 @@
 import contextlib
 import io
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
+from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -26,13 +26,6 @@ from ernie_pair.pretrain.graph.fusion import (
     fuse_softmax,
 )
 from ernie_pair.pretrain.graph.model import LossSums, Outputs, build_padded, encoder_of, run_ernie, sum_losses
-from ernie_pair.pretrain.graph.optimizers import (
-    build_optimizer,
-    fuse_updates,
-    shard_optimizer,
-    state_of,
-    updates_of,
-)
 from ernie_pair.pretrain.graph.step_monitors import (
     PASS_SEED,
     RECORDED_PASSES,
@@ -48,9 +41,14 @@ from ernie_pair.pretrain.graph.step_monitors import (
 )
 from ernie_pair.pretrain.graph.strategy import (
     MASTER_MARK,
+    build_optimizer,
     distributed_strategy,
     fleet_decorates,
+    fuse_updates,
     precision_of,
+    shard_optimizer,
+    state_of,
+    updates_of,
 )
 from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
 from ernie_pair.runtime.paddle_patches.static_programs import (
@@ -79,18 +77,18 @@ class PretrainProgram:
     main: paddle.static.Program
     startup: paddle.static.Program
     test: paddle.static.Program
-    parameters: Dict[str, paddle.Tensor]  # structured name -> parameter, tied names included
-    slots: Dict[str, Dict[str, tuple]]
+    parameters: dict[str, paddle.Tensor]  # structured name -> parameter, tied names included
+    slots: dict[str, dict[str, tuple]]
     sums: LossSums
     monitors: Monitors
     rate: Callable[[float], None]  # sets the learning rate of the next pass
     device: str
     recorded_passes: int  # that the records keep
     kernels: KernelChoice = PLAIN  # of the encoder layers
-    narrow: Optional[Callable] = None  # O2: (place, scope) -> casts the weights to half precision
+    narrow: Optional[Callable] = None  # O2: (place, scope=scope) -> casts the weights to half precision
     file_rows: Optional[int] = None  # of the embedding: the rows after them start at 0; None: random
     scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
-    _held: Dict[int, HeldProgram] = field(default_factory=dict)
+    _runners: dict[int, HeldProgram] = field(default_factory=dict)
     _merged: int = 0  # micro-batches per step; 0: as many as it was built for
 
     @cached_property
@@ -108,7 +106,7 @@ class PretrainProgram:
         with paddle.static.scope_guard(self.scope):
             self.executor.run(self.startup)
         if self.narrow:
-            self.narrow(self.executor.place, self.scope)
+            self.narrow(self.executor.place, scope=self.scope)
         if self.file_rows is not None:
             self._clear_rows_from(self.file_rows)
         add_records(
@@ -126,12 +124,12 @@ class PretrainProgram:
                 array[first:] = 0
                 self.set({name: array})
 
-    def run(self, program: paddle.static.Program, feed: Dict[str, Any]) -> None:
+    def run(self, program: paddle.static.Program, feed: dict[str, Any]) -> None:
         """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU asynchronously."""
-        held = self._held.get(id(program))
-        if held is None:
-            held = self._held[id(program)] = HeldProgram(self.executor, program, self.scope)
-        held.run(feed)
+        runner = self._runners.get(id(program))
+        if runner is None:
+            runner = self._runners[id(program)] = HeldProgram(self.executor, program, self.scope)
+        runner.run(feed)
 
     def merge(self, passes: int) -> None:
         """Set the micro-batches per step from now on, at most as many as it was built for.
@@ -157,11 +155,11 @@ class PretrainProgram:
         rows = view_array(self._tensor(RECORDS)).reshape(-1, width)
         return np.array(rows[len(rows) - passes :])
 
-    def owned_variables(self, names: Iterable[str]) -> List[str]:
+    def owned_variables(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that this process has."""
         return [name for name in names if self.main.global_block().has_var(name)]
 
-    def shared_state(self) -> List[str]:
+    def shared_state(self) -> list[str]:
         """Return the names of the state that outlives a pass and belongs to no parameter.
 
         The learning rate is not among them: it is computed.
@@ -226,7 +224,7 @@ class PretrainProgram:
         """Return whether the program itself skips steps that are not finite."""
         return self.monitors.skipped_updates is not None
 
-    def monitored(self) -> Dict[str, float]:
+    def monitored(self) -> dict[str, float]:
         """Return what the last step recorded for the log."""
         names = {key: name for key, name in self.monitors._asdict().items() if name}
         return {key: float(view_array(self._tensor(name)).item()) for key, name in names.items()}
@@ -249,8 +247,6 @@ LOSS_WEIGHTS, DIVIDED_WEIGHTS = "loss_weights", "loss_weights.divided"
 
 
 class _Forward(NamedTuple):
-    """What the forward pass of a program is made of."""
-
     model: paddle.nn.Layer
     inputs: GraphInputs
     weights: paddle.static.Variable  # of the two losses, float32 [2]
@@ -280,17 +276,8 @@ def build_program(
         forward = _add_forward(config, model_config, kernels)
         test = main.clone(for_test=True)
         if fused.attention:
-            num_layers, is_flash = len(forward.outputs.layers), fused.attention == FLASH
-            found = fuse_attention(main, forward.inputs.seed) if is_flash else fuse_softmax(main)
-            if found != num_layers:
-                raise InputError(
-                    f"--fused_ops attention recognizes {found} of the {num_layers} attentions of this model, "
-                    "in this Paddle; leave it out, or pass --fused_ops none"
-                )
-        loss = forward.sums.masked_loss * forward.weights[0]
-        if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
-            loss = loss + forward.sums.sop_loss * forward.weights[1]
-        rate = _minimize(config, forward.model, forward.outputs, loss, fused)
+            _fuse_attentions(main, forward, fused)
+        rate = _minimize(config, forward, fused)
     cut_normals(startup)
     replace_seed_ops(main, forward.inputs.seed)
     block, updates = updates_of(main)
@@ -300,24 +287,19 @@ def build_program(
         for update in updates
     }
     monitors = add_monitors(main, startup, block, updates[0])
+    recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
     if config.sharding_degree > 1:
         shard_optimizer(main, startup, rank % config.sharding_degree, config.sharding_degree)
     if fused.collectives:
         fuse_collectives(main, block, rank % config.sharding_degree)
     if forward.kernels.is_fused:
         fuse_updates(main)
-    recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
     add_records(main, forward.sums.recorded, monitors.gradient_norm, recorded_passes, startup)
     if config.processes > 1:
         divide_by_labelled(main, LOSS_WEIGHTS, DIVIDED_WEIGHTS)
     if needs_gloo(config.device, config.processes):
         drop_stream_syncs(main, startup)
     fleets = fleet.fleet  # the one that ``minimize`` went through
-
-    def narrow(place, scope) -> None:
-        """Cast the weights in the scope, and the evaluation program, to half precision."""
-        fleets.amp_init(place, scope=scope, test_program=test)
-
     return PretrainProgram(
         main,
         startup,
@@ -330,12 +312,22 @@ def build_program(
         config.device,
         recorded_passes,
         forward.kernels,
-        narrow=narrow if config.narrows_weights else None,
+        narrow=partial(fleets.amp_init, test_program=test) if config.narrows_weights else None,
         file_rows=model_config.vocab_size if config.optimizer == "lamb" else None,  # they enter its norms
     )
 
 
-def feeds_of(model_config) -> Dict[str, tuple]:
+def _fuse_attentions(main: paddle.static.Program, forward: _Forward, fused: FusedOps) -> None:
+    num_layers, is_flash = len(forward.outputs.layers), fused.attention == FLASH
+    num_fused = fuse_attention(main, forward.inputs.seed) if is_flash else fuse_softmax(main)
+    if num_fused != num_layers:
+        raise InputError(
+            f"--fused_ops attention recognizes {num_fused} of the {num_layers} attentions of this model, "
+            "in this Paddle; leave it out, or pass --fused_ops none"
+        )
+
+
+def feeds_of(model_config) -> dict[str, tuple]:
     """Return {name: (shape, dtype)} of what a batch feeds to the model of ``model_config``."""
     return {**FEEDS, **NGRAM_FEEDS} if model_config.num_ngrams else FEEDS
 
@@ -353,13 +345,13 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) ->
     return _Forward(model, inputs, weights, outputs, sum_losses(outputs, feeds), kernels)
 
 
-def _minimize(
-    config: PretrainConfig, model, outputs: Outputs, loss, fused: FusedOps
-) -> Callable[[float], None]:
-    """Add the backward pass and the optimizer; return the function that sets the learning rate."""
-    schedule = _GivenRate()
-    optimizer = build_optimizer(config, model, schedule)
-    strategy = distributed_strategy(config, outputs.layers, fused)
+def _minimize(config: PretrainConfig, forward: _Forward, fused: FusedOps) -> Callable[[float], None]:
+    loss = forward.sums.masked_loss * forward.weights[0]
+    if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
+        loss = loss + forward.sums.sop_loss * forward.weights[1]
+    schedule = _SetRate()
+    optimizer = build_optimizer(config, forward.model, schedule)
+    strategy = distributed_strategy(config, forward.outputs.layers, fused)
     decorates = fleet_decorates(precision_of(config), for_gpu=config.device == "gpu")
     by_gloo = needs_gloo(config.device, config.processes)
     meets = without_nccl() if by_gloo else contextlib.nullcontext()
@@ -369,16 +361,16 @@ def _minimize(
     return schedule.set
 
 
-class _GivenRate(paddle.optimizer.lr.LRScheduler):
+class _SetRate(paddle.optimizer.lr.LRScheduler):
     """A learning rate that is set from outside: elsewhere it is a pure function of the step."""
 
     def __init__(self):
-        self.given = 0.0
+        self.rate = 0.0
         super().__init__(learning_rate=0.0)
 
     def set(self, rate: float) -> None:
-        self.given = rate
+        self.rate = rate
         self.step()
 
     def get_lr(self) -> float:
-        return self.given
+        return self.rate

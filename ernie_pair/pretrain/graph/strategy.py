@@ -1,17 +1,176 @@
-"""The run's settings as fleet's DistributedStrategy."""
+"""The optimizer of the static graph, and the run's settings as fleet's DistributedStrategy."""
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import FrozenSet, Iterator, List, Optional
+from typing import Any, Iterator, Optional
 
+import numpy as np
 import paddle
 import paddle.distributed.fleet as fleet
+from paddle import nn
 
-from ernie_pair.pretrain.config.flags import HALF_OPS
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.config.pretrain_config import HALF_OPS, PretrainConfig
 from ernie_pair.pretrain.graph.fusion import NOTHING_FUSED, FusedOps
 from ernie_pair.pretrain.graph.step_monitors import needs_gloo, start_gloo
-from ernie_pair.runtime.paddle_patches.static_programs import amp_by, sums_in_float32
+from ernie_pair.runtime.paddle_patches.static_programs import (
+    amp_by,
+    describe_broadcast,
+    insert_described,
+    remove_ops,
+    remove_variables,
+    sums_in_float32,
+    sync,
+)
+
+
+def build_optimizer(
+    config: PretrainConfig, model: nn.Layer, schedule, parameters: Optional[list] = None
+) -> paddle.optimizer.Optimizer:
+    """Return the optimizer of ``config``; ``schedule`` gives the learning rate.
+
+    ``parameters``: those to update, in the dynamic graph; a static program has its own.
+
+    LAMB (https://arxiv.org/abs/1904.00962) scales the step of a parameter to the length rate x |w|, by
+    |w| / |r + decay x w| with Adam's step r; biases and norms take Adam's step, without decay. Paddle
+    couples the two: what does not decay is not adapted.
+    """
+    decayed = {
+        p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
+    }
+    settings: dict[str, Any] = {
+        "learning_rate": schedule,
+        "parameters": parameters,
+        "beta1": config.adam_beta1,
+        "beta2": config.adam_beta2,
+        "epsilon": config.adam_epsilon,
+        "grad_clip": paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip > 0 else None,
+        "multi_precision": config.narrows_weights,  # fleet does not set it if recompute is on
+    }
+    if config.optimizer == "lamb":
+        return paddle.optimizer.Lamb(
+            lamb_weight_decay=config.weight_decay,
+            exclude_from_weight_decay_fn=lambda parameter: parameter.name not in decayed,
+            **settings,
+        )
+    return paddle.optimizer.AdamW(
+        weight_decay=config.weight_decay, apply_decay_param_fun=decayed.__contains__, **settings
+    )
+
+
+UPDATES = ("adamw", "lamb")  # both keep their state under the same names
+STATE_INPUTS = ("Moment1", "Moment2", "Beta1Pow", "Beta2Pow", "MasterParam")
+
+
+def owners_of(sizes: dict[str, int], degree: int) -> dict[str, int]:
+    """Distribute the parameters over ``degree`` parts of nearly equal size: {parameter: its part}.
+
+    The largest goes first, to the smallest part. A parameter is never split: LAMB takes norms of whole ones.
+    """
+    filled = [0] * degree
+    owners = {}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        owners[name] = filled.index(min(filled))
+        filled[owners[name]] += sizes[name]
+    return owners
+
+
+def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program, part: int, degree: int):
+    """Keep only the updates of ``part`` of ``degree`` in the two programs, and receive the other parameters.
+
+    Part p is broadcast by rank p, in the first group of ranks that holds all parts.
+    """
+    block, updates = updates_of(main)
+    parameters = {update.input("Param")[0]: update for update in updates}
+    sizes = {name: int(np.prod(main.global_block().var(name).shape)) for name in parameters}
+    owners = owners_of(sizes, degree)
+    role = updates[0].all_attrs()["op_role"]  # an op that was removed has none
+    foreign = [name for name in parameters if owners[name] != part]
+    gone = {variable for name in foreign for variable in state_of(parameters[name])}
+    remove_ops(block, lambda op: op.type in UPDATES and op.input("Param")[0] in foreign)
+    remove_ops(startup.global_block(), lambda op: not gone.isdisjoint(op.output_arg_names))
+    for program in (main, startup):
+        remove_variables(program.global_block(), gone)
+    for name, owner in owners.items():
+        parameter = main.global_block().var(name)
+        block.append_op(**describe_broadcast(parameter, owner, op_role=role))
+    sync(main)
+    sync(startup)
+
+
+def updates_of(main: paddle.static.Program):
+    """Return the block that updates the parameters, and the ops that do it.
+
+    Gradient merge has a block of its own. Raises ValueError when the program trains nothing.
+    """
+    for block in main.blocks:
+        updates = [op for op in block.ops if op.type in UPDATES]
+        if updates:
+            return block, updates
+    raise ValueError(f"the program has no op of {UPDATES}")
+
+
+def state_of(update) -> list[str]:
+    """Return the variables of the optimizer state of ``update``, one of `updates_of`."""
+    return [name for slot in STATE_INPUTS if slot in update.input_names for name in update.input(slot)]
+
+
+UPDATE, OPERATOR = "adamw", "ernie_pair_adamw"
+# {name in our op: name in Paddle's op}; all but the gradients are also outputs.
+SLOTS = {
+    "Parameters": "Param",
+    "Gradients": "Grad",
+    "Moments1": "Moment1",
+    "Moments2": "Moment2",
+    "Powers1": "Beta1Pow",
+    "Powers2": "Beta2Pow",
+}
+SETTINGS = ("beta1", "beta2", "epsilon")
+GRADIENTS, SCALING = "Gradients", "elementwise_mul"
+
+
+def fuse_updates(main: paddle.static.Program) -> None:
+    """Replace the updates of ``main``, those of this process, by one op. The operator must have been loaded.
+
+    Does nothing if they are not AdamW's, or differ in more than the decay.
+    """
+    block, updates = updates_of(main)
+    if any(update.type != UPDATE for update in updates):
+        return
+    clipping = {op.output("Out")[0]: op for op in block.ops if op.type == SCALING and _is_of_clipping(op)}
+    if len(set(map(_settings_of, updates))) > 1 or any(update.attr("lr_ratio") != 1.0 for update in updates):
+        return
+    scaled: list[Any] = [clipping.get(update.input("Grad")[0]) for update in updates]  # None: not clipped
+    if len({op.input("Y")[0] if op is not None else "" for op in scaled}) > 1:
+        return
+    inputs = {f"{name}@VECTOR": [update.input(slot)[0] for update in updates] for name, slot in SLOTS.items()}
+    outputs = {f"{name}Out@VECTOR": inputs[f"{name}@VECTOR"] for name in SLOTS if name != GRADIENTS}
+    inputs["Rate"] = updates[0].input("LearningRate")
+    skip = updates[0].input("SkipUpdate") if "SkipUpdate" in updates[0].input_names else []
+    if skip:
+        inputs["Skip@OPTIONAL"] = skip
+    if clipping:
+        inputs[f"{GRADIENTS}@VECTOR"] = [op.input("X")[0] for op in scaled]
+        inputs["Factor@OPTIONAL"] = scaled[0].input("Y")  # the same for all: it is the global norm's
+    known = updates[0].all_attrs()
+    attrs = {name: known[name] for name in (*SETTINGS, "op_role")}
+    attrs["decays"] = [update.attr("coeff") * update.attr("with_decay") for update in updates]
+    place = [op.type for op in block.ops].index(UPDATE)
+    removed = {SCALING, UPDATE}
+    remove_ops(block, lambda op: op.type in removed and (op.type == UPDATE or _is_of_clipping(op)))
+    place -= len(clipping)  # they came before it
+    insert_described(block, place, OPERATOR, inputs, outputs, attrs)
+    sync(main)
+
+
+def _settings_of(update) -> tuple:
+    """Return the settings of which the one op has a single value for all parameters."""
+    skip = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
+    return (*update.input("LearningRate"), *skip, *(update.attr(name) for name in SETTINGS))
+
+
+def _is_of_clipping(op) -> bool:
+    return "gradient_clip" in op.all_attrs().get("op_namescope", "")
+
 
 # Kept in float32: a sum over many terms loses the small ones in half precision.
 FLOAT32_OPS = frozenset({"softmax_with_cross_entropy", "c_softmax_with_cross_entropy", "reduce_sum"})
@@ -37,7 +196,7 @@ class AmpPlan:
     incr_ratio: float
     decr_every_n_nan_or_inf: int
     decr_ratio: float
-    float32_ops: FrozenSet[str] = FLOAT32_OPS
+    float32_ops: frozenset[str] = FLOAT32_OPS
     sums_float32: bool = True
 
 
@@ -84,9 +243,17 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
     assert precision is not None  # otherwise fleet does not ask
     casts = precision.dtype != "float32"
     dtype = precision.dtype if casts else "float16"
+    float32 = precision.float32_ops | ({FUSED_SOFTMAX} if SOFTMAX in precision.float32_ops else set())
+    half = {*HALF_OPS, FLASH_ATTENTION, FUSED_SOFTMAX} - float32
+    lists = paddle.static.amp.CustomOpLists(half, float32, dtype=dtype)
+    if not casts:
+        lists.unsupported_list = _EveryOp()
+    elif for_gpu and not paddle.is_compiled_with_cuda():
+        # A CPU build lists no op as supported; the program for a GPU is built here only to be inspected.
+        lists.unsupported_list = set(float32)
     return paddle.static.amp.decorate(
         optimizer,
-        _op_lists(precision, dtype, for_gpu),
+        lists,
         level=precision.level,
         dtype=dtype,
         init_loss_scaling=precision.init_loss_scaling,
@@ -98,18 +265,6 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
     )
 
 
-def _op_lists(precision: AmpPlan, dtype: str, for_gpu: bool):
-    float32 = precision.float32_ops | ({FUSED_SOFTMAX} if SOFTMAX in precision.float32_ops else set())
-    half = {*HALF_OPS, FLASH_ATTENTION, FUSED_SOFTMAX} - float32
-    lists = paddle.static.amp.CustomOpLists(half, float32, dtype=dtype)
-    if precision.dtype == "float32":
-        lists.unsupported_list = _EveryOp()
-    elif for_gpu and not paddle.is_compiled_with_cuda():
-        # A CPU build lists no op as supported; the program for a GPU is built here only to be inspected.
-        lists.unsupported_list = set(float32)
-    return lists
-
-
 def start_fleet(device: str, num_processes: int) -> None:
     """Turn on static mode, for good, and connect the processes of the run."""
     paddle.enable_static()
@@ -119,12 +274,12 @@ def start_fleet(device: str, num_processes: int) -> None:
 
 
 def distributed_strategy(
-    config: PretrainConfig, layers: List[str], fused: FusedOps = NOTHING_FUSED
+    config: PretrainConfig, layers: list[str], fused: FusedOps = NOTHING_FUSED
 ) -> fleet.DistributedStrategy:
     """Return fleet's strategy: data parallel over all processes, and what the flags add to it.
 
     ``layers``: the variable names of the encoder layers' outputs, the checkpoints of recompute. Sharding and
-    AMP do not use fleet's settings: see `zero1.shard_optimizer` and `amp.fleet_decorates`.
+    AMP do not use fleet's settings: see `shard_optimizer` and `fleet_decorates`.
     """
     strategy = fleet.DistributedStrategy()
     strategy.without_graph_optimization = True

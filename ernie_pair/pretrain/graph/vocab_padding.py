@@ -22,23 +22,20 @@ def padded_size(vocab_size: int) -> int:
     return -(-vocab_size // MULTIPLE) * MULTIPLE
 
 
-def pad_rows(array: np.ndarray, rows: int, value: float = 0.0) -> np.ndarray:
-    """Return ``array`` with rows of ``value`` at its end, ``rows`` in all; the dtype stays."""
-    added = np.full((rows - len(array), *array.shape[1:]), value, array.dtype)
-    return np.concatenate([array, added])
-
-
 def pad_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
     """Pad the arrays of a file to those of the program.
 
     Names are structured, or end in a slot: `NAME/moment1_0`.
     """
-    return {
-        name: pad_rows(array, padded_size(vocab_size), NEVER_LOGIT if _is_bias(name) else 0.0)
-        if _has_a_row_per_token(name) and array.shape[:1] == (vocab_size,)
-        else array
-        for name, array in arrays.items()
-    }
+    padded = dict(arrays)
+    for name, array in arrays.items():
+        if _has_a_row_per_token(name) and array.shape[:1] == (vocab_size,):
+            parameter, _, slot = name.partition("/")
+            is_bias = parameter.endswith("bias") and "moment" not in slot  # or its float32 copy at O2
+            shape = padded_size(vocab_size) - vocab_size, *array.shape[1:]
+            added = np.full(shape, NEVER_LOGIT if is_bias else 0.0, array.dtype)
+            padded[name] = np.concatenate([array, added])
+    return padded
 
 
 def cut_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
@@ -48,12 +45,6 @@ def cut_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
         name: array[:vocab_size] if _has_a_row_per_token(name) and array.shape[:1] == (padded,) else array
         for name, array in arrays.items()
     }
-
-
-def _is_bias(name: str) -> bool:
-    """Return whether it is a bias, or its float32 copy beside a half-precision one."""
-    parameter, _, slot = name.partition("/")
-    return parameter.endswith("bias") and "moment" not in slot
 
 
 def _has_a_row_per_token(name: str) -> bool:

@@ -18,11 +18,10 @@ from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
 from ernie_pair.pair.audit.new_pairs import refuse_ending, write_new_pairs
 from ernie_pair.pair.config.ask_config import EvaluateConfig
-from ernie_pair.pair.config.target_flags import refuse_class_flags, refuse_query
+from ernie_pair.pair.config.pair_config import refuse_class_flags, refuse_query
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.robustness.perturb import Perturbing, parse_kinds, perturb
-from ernie_pair.pair.targets.metrics import describe_single_class
-from ernie_pair.pair.targets.target_metrics import OF_TARGET
+from ernie_pair.pair.targets.metrics import OF_TARGET, describe_single_class
 from ernie_pair.score.evaluation.calibration import fit_temperature, is_at_the_end
 from ernie_pair.score.evaluation.evaluation import (
     Answers,

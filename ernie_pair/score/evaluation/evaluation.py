@@ -14,27 +14,23 @@ from ernie_pair.models.temperature import Calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.robustness.perturb import is_negated
-from ernie_pair.pair.targets.bootstrap import bootstrap_intervals
 from ernie_pair.pair.targets.metrics import (
     METRICS,
+    RANKING_METRICS,
+    REGRESSION_METRICS,
+    CountedQueries,
+    CountedScores,
+    bootstrap_intervals,
     class_averages,
     class_table,
     cross_entropies,
+    error_bins,
     find_single_class,
     log_odds,
     measure,
-)
-from ernie_pair.pair.targets.ranking_metrics import (
-    RANKING_METRICS,
-    CountedQueries,
     measure_ranking,
-    refuse_nothing_to_rank,
-)
-from ernie_pair.pair.targets.regression_metrics import (
-    REGRESSION_METRICS,
-    CountedScores,
-    error_bins,
     measure_scores,
+    refuse_nothing_to_rank,
 )
 from ernie_pair.score.evaluation.calibration import (
     BINS,

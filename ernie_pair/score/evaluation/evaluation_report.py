@@ -17,8 +17,7 @@ from ernie_pair.inference.scores import are_names
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, REGRESSION
 from ernie_pair.models.model_card import changed_flags
 from ernie_pair.pair.config.ask_config import EvaluateConfig
-from ernie_pair.pair.targets.metrics import describe_single_class
-from ernie_pair.pair.targets.ranking_metrics import ranked_queries
+from ernie_pair.pair.targets.metrics import describe_single_class, ranked_queries
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, drawn_text, few_of
 from ernie_pair.report.page import (
     NOT_SAID,

@@ -18,7 +18,7 @@ from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.kernel_path import casting, choose_path, logits_of, take_threads
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import read_calibration
-from ernie_pair.pair.config.ask_config import AskConfig
+from ernie_pair.pair.config.ask_config import InferenceFlags
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World, launched_world
@@ -107,7 +107,7 @@ class InferenceModel(TrainedScorer):
     Raises InputError when the flags cannot be followed.
     """
 
-    def __init__(self, config: AskConfig):
+    def __init__(self, config: InferenceFlags):
         world = launched_world()
         start_console(world)
         super().__init__(

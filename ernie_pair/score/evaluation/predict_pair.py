@@ -15,7 +15,7 @@ from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.inference.scores import Decisions, are_names
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.config.target_flags import refuse_class_flags
+from ernie_pair.pair.config.pair_config import refuse_class_flags
 from ernie_pair.report.page import ESCAPES
 from ernie_pair.score.evaluation.scorer import (
     check_pairs,

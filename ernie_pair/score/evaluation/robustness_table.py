@@ -23,7 +23,7 @@ from ernie_pair.pair.robustness.perturb import (
     parse_kinds,
     perturb,
 )
-from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
+from ernie_pair.pair.targets.metrics import percentile_interval, resamples
 
 logger = logging.getLogger(__name__)
 

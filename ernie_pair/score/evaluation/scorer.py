@@ -17,7 +17,7 @@ from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.temperature import score_pairs
-from ernie_pair.pair.config.ask_config import AskConfig, refuse_flags_of_others
+from ernie_pair.pair.config.ask_config import InferenceFlags, refuse_flags_of_others
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import CheckedPairs, PairSource
@@ -41,7 +41,7 @@ def open_scorer(folder: str, device: str, threads: int) -> PairScorer:
     return TrainedScorer(folder, device, threads=threads)
 
 
-def scorer_of(config: AskConfig) -> PairScorer:
+def scorer_of(config: InferenceFlags) -> PairScorer:
     """Open the model that the flags of a command name, in every process of the run.
 
     Raises an ErniePairError for a folder without one, and when the flags do not fit it.

@@ -32,7 +32,7 @@ from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.models.source import copy_tokenizer, model_folder_of
 from ernie_pair.models.spec import CONFIG, find_config, read_config
 from ernie_pair.models.temperature import Calibration, describe_decision, read_calibration
-from ernie_pair.pair.config.target_flags import refuse_class_flags
+from ernie_pair.pair.config.pair_config import refuse_class_flags
 from ernie_pair.runtime.cpu import refuse_no_bf16
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device

@@ -16,7 +16,7 @@ from ernie_pair.models.labels import Labels
 from ernie_pair.pair.data.pair_file import has_labels
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.targets.regression_metrics import measure_scores
+from ernie_pair.pair.targets.metrics import measure_scores
 from ernie_pair.score.export.export_config import ExportFlags
 from ernie_pair.score.export.formats import random_texts
 

@@ -16,9 +16,9 @@ from tiny_targets import candidate_rows
 from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from ernie_pair import SearchParamsConfig, search_params
 from ernie_pair.__main__ import _run as run_here
-from ernie_pair.pair.train.trainer import TrainResult
 from ernie_pair.series import search_params as module
 from ernie_pair.series.study import Study, space_of
+from ernie_pair.train.task import TrainResult
 
 SEARCH = "learning_rate=1e-4..2e-2:log batch_size=16,32"
 FLAGS = {

@@ -12,12 +12,11 @@ from tiny_pair_job import STEPS, run, same, tiny_config, tiny_job, weights, writ
 from data_tools.files.errors import InputError, NumbersError
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pair.train.train_pair import PairJob, train_pair
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train.amp import LossScale, loss_scale_of
-from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.optimizer import LossScale, loss_scale_of
+from ernie_pair.train.process_group import ProcessGroup
 from ernie_pair.train.step_work import MOST_SKIPPED_IN_A_ROW
 from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.weight_files import read_weights
@@ -95,7 +94,7 @@ def test_a_resumed_run_restores_its_loss_scale(tmp_path, folder, cut):
     assert column(whole, "loss_scale") == [8, 8, 4, 4, 4, 4, 4, 4, 8]
     half = tiny_job(folder, **flags)
     run_poisoned(half, [2, 3, 6], cut)
-    checkpoints = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
+    checkpoints = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
     state = TrainState(cut, cut * 16, skipped_updates=half.job.skipped_updates)
     checkpoints.save(state, {}, half.job.state_files(), {})
     rest = tiny_job(folder, consumed=cut * 16, **flags)
@@ -205,7 +204,7 @@ def test_half_precision_learns_the_toy_task(tmp_path, folder, dtype, level):
     assert tiny.job.evaluate("valid")["accuracy"] > 0.9
     held = tiny.job.model.classifier.weight.dtype
     assert held == (paddle.float32 if level == "O1" else getattr(paddle, dtype))
-    checkpoints = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
+    checkpoints = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
     checkpoints.save(TrainState(STEPS, STEPS * 16), {}, tiny.job.state_files(), {})
     again = tiny_job(folder, device="gpu", use_amp=True, amp_dtype=dtype, amp_level=level)
     again.job.restore(checkpoints.newest())

@@ -21,15 +21,14 @@ from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pair.train.train_pair import PairJob, train_pair
 from ernie_pair.runtime.device import quiet_libraries
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.inference_model import InferenceModel
 from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.optimizer import new_optimizer, optimizer_arrays
-from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.process_group import ProcessGroup
 from ernie_pair.train.recompute import freeze, recompute_layers
 
 quiet_libraries()
@@ -197,7 +196,7 @@ def job(tmp_path):
         model = build_classifier(source, config.seed, config.dropout, config.pooling)
         freeze(model, config)
         recompute_layers(model, config.use_recompute)
-        made = PairJob(config, model, rows, 20, SingleProcess())
+        made = PairJob(config, model, rows, 20, ProcessGroup())
         return made, training_steps(rows, config.seed, config.batch_size, World(), consumed)
 
     return build
@@ -223,7 +222,7 @@ def test_a_resumed_frozen_job_has_bit_identical_weights(tmp_path, job, flags):
     run(whole, updates, 1, 5)
     half, updates = job(**flags)
     run(half, updates, 1, 2)
-    checkpoints = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
+    checkpoints = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
     checkpoints.save(TrainState(2, 32), {}, half.state_files(), {})
     rest, updates = job(consumed=32, **flags)
     rest.restore(checkpoints.newest())

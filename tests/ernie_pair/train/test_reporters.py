@@ -16,10 +16,10 @@ from data_tools.options.cli import parse_config
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.runtime.processes.world import World
 from ernie_pair.train import run as engine_run
-from ernie_pair.train.reporters import PACKAGES
 from ernie_pair.train.run_flags import REPORTERS
-from ernie_pair.train.run_log import RunLog
+from ernie_pair.train.run_log import PACKAGES, RunLog
 from ernie_pair.train.step_work import StepWork
 
 
@@ -184,11 +184,11 @@ def test_a_failing_tool_is_dropped_and_the_run_continues(tmp_path, tools, monkey
 @pytest.mark.parametrize("name", REPORTERS)
 def test_a_missing_library_of_a_tool_is_an_error(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, PACKAGES[name], None)
-    settings = SimpleNamespace(report_to=PairConfig("o", report_to=name).reporters)
+    settings = SimpleNamespace(flags=PairConfig("o", report_to=name), world=World())
     with pytest.raises(
         InputError, match=re.escape(f"{PACKAGES[name]} is not installed; {install_command(name)}")
     ):
-        engine_run.run_training(None, None, settings, None, None, None)
+        engine_run.run_training(None, None, settings, None, None)
 
 
 def test_report_to_is_parsed_for_pretraining_and_pair_training():
@@ -263,7 +263,6 @@ def test_report_to_is_passed_on_by_pair_training(tmp_path, tools):
 
 def test_report_to_is_passed_on_by_pretraining():
     from ernie_pair.pretrain.pretrain import _settings_of
-    from ernie_pair.runtime.processes.world import World
 
     words = ["--model_name_or_path=m", "--input_dir=d", "--output_dir=o", "--report_to=tensorboard,mlflow"]
     config = parse_config(PretrainConfig, words)
@@ -275,4 +274,4 @@ def test_report_to_is_passed_on_by_pretraining():
         samples_per_epoch=9.0,
         ngrams=None,
     )
-    assert _settings_of(config, World(), source, data, "plain").report_to == ("tensorboard", "mlflow")
+    assert _settings_of(config, World(), source, data, "plain").flags.reporters == ("tensorboard", "mlflow")

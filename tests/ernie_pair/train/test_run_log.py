@@ -15,7 +15,7 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train import run_log as runlog
-from ernie_pair.train.run_log import NullLog, RemainingTime, RunLog, open_log
+from ernie_pair.train.run_log import RemainingTime, RunLog, Silent, open_log
 from ernie_pair.train.step_work import StepWork
 
 
@@ -127,7 +127,7 @@ def test_invalid_probability_counts_are_not_drawn(tmp_path, counts):
 
 def test_only_the_first_rank_writes(tmp_path):
     log = open_log(tmp_path, World(1, 2), resumed=TrainState(), max_steps=1)
-    assert isinstance(log, NullLog)
+    assert isinstance(log, Silent)
     log.scalars("train", {"loss": 1.0}, TrainState())
     log.close()
     assert not list(tmp_path.iterdir())
@@ -226,4 +226,4 @@ def test_lines_stand_whole_above_the_bar_of_a_run(tmp_path, monkeypatch, hides):
     assert len(lines) == 2 and all(
         re.match(r"\d\d:\d\d:\d\d train step \d/9 .*remaining", line) for line in lines
     )
-    assert NullLog().tick(0.5, 0.1, StepWork()) is None and shown.getvalue() == written  # of another rank
+    assert Silent().tick(0.5, 0.1, StepWork()) is None and shown.getvalue() == written  # of another rank

@@ -5,7 +5,7 @@ import pytest
 from tiny_pair_job import tiny_config, tiny_job, write_files
 
 from data_tools.files.errors import InputError
-from ernie_pair.train.zero2 import cut_flat, lay_flat, places_of
+from ernie_pair.train.data_parallel import cut_flat, lay_flat, places_of
 
 STAGE2 = {"sharding": "stage2", "device": "gpu"}
 HALF = {"use_amp": True, "amp_level": "O2", "amp_dtype": "float16"}

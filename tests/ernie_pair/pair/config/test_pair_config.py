@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import fields
 
 import pytest
 from places import ROOT
@@ -10,9 +9,7 @@ from places import ROOT
 from data_tools.files.errors import InputError
 from data_tools.options.cli import parse_config
 from ernie_pair import PairConfig, PairTrainer
-from ernie_pair.pair.config.pair_config import EncoderFlags, TrainConfig
-from ernie_pair.pair.config.run_flags import StepFlags
-from ernie_pair.train.run_flags import LayerFlags
+from ernie_pair.pair.config.pair_config import TrainConfig
 
 REQUIRED = [
     "--output_dir=o",
@@ -76,12 +73,3 @@ def test_a_custom_best_metric_is_allowed_only_from_python():
     assert PairConfig("o", best_metric="cost").best_metric == "cost"
     with pytest.raises(InputError, match="^best_metric takes one of loss, accuracy"):
         parse_config(TrainConfig, [*REQUIRED, "--best_metric=cost"])
-
-
-@pytest.mark.parametrize(
-    "part, flags", [(LayerFlags, {"layer_decay": 0.5}), (EncoderFlags, {}), (StepFlags, {"fgm_epsilon": 1.0})]
-)
-def test_option_groups_validate_independently(part, flags):
-    """The checks of one class read no option of another."""
-    assert {item.name for item in fields(part())} < {item.name for item in fields(PairConfig)}
-    assert part(**flags)

@@ -13,7 +13,7 @@ from pandas import NA, DataFrame, NaT
 
 from data_tools.files.errors import InputError
 from ernie_pair.models.labels import UNLABELLED, Labels, labels_in, parse_label_map
-from ernie_pair.pair.data import named_set, pair_file
+from ernie_pair.pair.data import pair_file, pair_source
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_file import read_file, rows_of
 from ernie_pair.pair.data.pair_records import Columns, RowRules
@@ -265,7 +265,7 @@ def home(tmp_path, monkeypatch):
     from paddlenlp import datasets
 
     monkeypatch.setattr(datasets.dataset, "DATA_HOME", str(tmp_path / "home"))
-    named_set.open_set.cache_clear()
+    pair_source.open_set.cache_clear()
 
     def put(module, files):
         downloads = []
@@ -284,7 +284,7 @@ def home(tmp_path, monkeypatch):
         return downloads
 
     yield put
-    named_set.open_set.cache_clear()
+    pair_source.open_set.cache_clear()
 
 
 def source_of(name, split="train", labels=TWO, skips=False):
@@ -433,7 +433,7 @@ def test_the_flag_chooses_the_dataset_split(home):
 def test_a_changed_dataset_has_a_different_hash(home):
     home("lcqmc", {"lcqmc/lcqmc/train.tsv": "左\t右\t1\n"})
     first = source_of("lcqmc").sha256()
-    named_set.open_set.cache_clear()
+    pair_source.open_set.cache_clear()
     home("lcqmc", {"lcqmc/lcqmc/train.tsv": "左\t右\t0\n"})
     assert source_of("lcqmc").sha256() != first
 

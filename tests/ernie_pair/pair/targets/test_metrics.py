@@ -9,7 +9,6 @@ from sklearn import metrics as sk
 from data_tools.files.errors import InputError
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.pair.robustness.perturb import is_negated
-from ernie_pair.pair.targets.bootstrap import resamples
 from ernie_pair.pair.targets.metrics import (
     METRICS,
     cross_entropies,
@@ -18,6 +17,7 @@ from ernie_pair.pair.targets.metrics import (
     log_odds,
     measure,
     refuse_undefined,
+    resamples,
 )
 from ernie_pair.score.evaluation.calibration import (
     BINS,

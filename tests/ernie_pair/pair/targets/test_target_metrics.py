@@ -8,21 +8,22 @@ from sklearn.metrics import precision_recall_fscore_support as by_class
 
 from data_tools.files.errors import InputError
 from ernie_pair.models.labels import Labels
-from ernie_pair.pair.targets.bootstrap import resamples
-from ernie_pair.pair.targets.metrics import class_averages, class_table
-from ernie_pair.pair.targets.ranking_metrics import (
+from ernie_pair.pair.targets.metrics import (
     CountedQueries,
-    groups_of,
-    measure_ranking,
-    rows_without_positive,
-    training_groups,
-)
-from ernie_pair.pair.targets.regression_metrics import CountedScores, error_bins, measure_scores
-from ernie_pair.pair.targets.target_metrics import (
+    CountedScores,
     chosen_metric,
+    class_averages,
+    class_table,
+    error_bins,
+    groups_of,
     measure_of,
+    measure_ranking,
+    measure_scores,
     refuse_other_metric,
     refuse_unmeasurable,
+    resamples,
+    rows_without_positive,
+    training_groups,
 )
 
 RNG = np.random.default_rng(5)

@@ -9,8 +9,8 @@ from tiny_pair_job import run, same, tiny_config, tiny_job, weights, write_files
 from data_tools.files.errors import InputError
 from ernie_pair.models.networks.classifier import PairClassifier, build_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.pair.train import pair_job as compiled
-from ernie_pair.pair.train.pair_job import compile_forward, why_not_compiled
+from ernie_pair.pair.train import train_pair as compiled
+from ernie_pair.pair.train.train_pair import compile_forward, why_not_compiled
 from ernie_pair.runtime.paddle_version import why_programs_do_not_train
 from ernie_pair.train.recompute import freeze
 

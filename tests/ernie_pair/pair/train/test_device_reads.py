@@ -11,7 +11,7 @@ from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
-from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.process_group import ProcessGroup
 
 LOOKS = ("numpy", "item", "tolist", "__float__", "__bool__", "__int__", "__array__")
 WAYS = {
@@ -101,7 +101,7 @@ def test_a_run_with_deferred_reads_resumes_bit_identically(folder, tmp_path):
     )
     wanted = list(map(dict, steps(whole, 1, 6)))
     steps(half, 1, 3)
-    kept = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
+    kept = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
     kept.save(TrainState(3, 48), {}, half.job.state_files(), {})
     rest.job.restore(kept.newest())
     kept.close()

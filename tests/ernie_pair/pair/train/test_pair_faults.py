@@ -12,8 +12,7 @@ from tiny_pair import train_config
 
 from data_tools.files.errors import InputError, NumbersError, Stopped
 from ernie_pair.pair.train import loss as module
-from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pair.train.train_pair import PairJob, train_pair
 from ernie_pair.runtime.processes.stop_signals import SIGNAL_WEIGHTS
 from ernie_pair.weights.weight_files import from_safetensors
 

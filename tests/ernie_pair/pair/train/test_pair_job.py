@@ -12,11 +12,11 @@ from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.networks.kernel_path import logits_of
-from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import PairJob
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.optimizer import new_optimizer
-from ernie_pair.train.process_group import SingleProcess
+from ernie_pair.train.process_group import ProcessGroup
 
 # Rounding of float32, magnified by AdamW's division in the first updates.
 BOUND = 2e-6
@@ -35,7 +35,7 @@ def make(folder):
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    kept = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
+    kept = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
     yield kept
     kept.close()
 
@@ -163,7 +163,7 @@ def test_a_second_job_on_the_same_model_continues_the_first(make, checkpoints):
     run(tiny, 4)
     checkpoints.save(TrainState(4, 64), {}, tiny.job.state_files(), {})
     old = tiny.job
-    again = PairJob(old.config, old.model, old.splits["valid"], STEPS, SingleProcess())
+    again = PairJob(old.config, old.model, old.splits["valid"], STEPS, ProcessGroup())
     again.restore(checkpoints.newest())
     run(tiny._replace(job=again), 6, first=5)
     assert same(state(again), state(whole.job))
@@ -259,11 +259,16 @@ def test_no_update_has_a_learning_rate_of_zero(make):
 def test_a_distributed_evaluation_is_bit_identical(make, size):
     job, rows, _ = make()
 
-    class Share(SingleProcess):
+    class Share(ProcessGroup):
         def __init__(self, rank):
             self.rank, self.size = rank, size
 
-    alone = logits_of(job.model, rows, 7, SingleProcess())
+        def all_reduce(self, array):
+            return array
+
+        all_reduce_now = all_reduce
+
+    alone = logits_of(job.model, rows, 7, ProcessGroup())
     shares = [logits_of(job.model, rows, 7, Share(rank)) for rank in range(size)]
     assert np.array_equal(sum(shares), alone)
 

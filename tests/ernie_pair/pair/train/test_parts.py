@@ -12,7 +12,7 @@ from tiny_trainer import DEV, TRAIN, UNTRAINED
 from data_tools.files.errors import InputError, NumbersError
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.train.zero2 import Zero2
+from ernie_pair.train.data_parallel import Zero2
 from ernie_pair.weights.weight_files import read_weights
 
 SETTINGS = {**UNTRAINED, "epochs": 2, "dropout": 0.1, "logging_freq": 10}

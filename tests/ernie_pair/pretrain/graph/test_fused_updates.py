@@ -4,8 +4,8 @@ import paddle
 import pytest
 from paddle import nn
 
-from ernie_pair.pretrain.graph import optimizers as fused_updates
-from ernie_pair.pretrain.graph.optimizers import OPERATOR, fuse_updates
+from ernie_pair.pretrain.graph import strategy as fused_updates
+from ernie_pair.pretrain.graph.strategy import OPERATOR, fuse_updates
 
 
 def program_of(attributes=None, clip=0.5, **settings):
