@@ -20,7 +20,7 @@ from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,11 @@ class CutDocumentsConfig(Options):
 
     EXAMPLE = "--corpus_dir corpus --input_file laws.jsonl --output_dir laws"
 
-    corpus_dir: str = option(
-        help="folder of the general corpus and the documents.jsonl it was made from", group="data"
-    )
-    input_file: str = option(help="the documents of the domain, JSON lines with text", group="data")
-    output_dir: str = option(help="the files go here", group="data")
-    split: str = option(
-        "949,50,1", help="shares of the documents for training, validation, test", group="data"
-    )
-    overwrite: bool = option(False, help="replace existing files", group="data")
+    corpus_dir: str = data_option(help="folder of the general corpus and the documents.jsonl it was made from")
+    input_file: str = data_option(help="the documents of the domain, JSON lines with text")
+    output_dir: str = data_option(help="the files go here")
+    split: str = data_option("949,50,1", help="shares of the documents for training, validation, test")
+    overwrite: bool = overwrite_option(help="replace existing files")
 
     def __post_init__(self):
         super().__post_init__()
