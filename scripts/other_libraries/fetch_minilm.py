@@ -35,13 +35,9 @@ def fetch(folder: Path) -> str:
     return ""
 
 
-def main() -> int:
-    folder = Path(sys.argv[1])
-    why = "" if (folder / WEIGHTS).is_file() else fetch(folder)
-    if why:
-        print(f"note: nothing is compared with all-MiniLM-L6-v2: {why}", file=sys.stderr)
-    return 3 if why else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    folder = Path(sys.argv[1])
+    fault = "" if (folder / WEIGHTS).is_file() else fetch(folder)
+    if fault:
+        print(f"note: nothing is compared with all-MiniLM-L6-v2: {fault}", file=sys.stderr)
+    sys.exit(3 if fault else 0)

@@ -29,7 +29,7 @@ class CutDocumentsConfig(Options):
 
     EXAMPLE = "--corpus_dir corpus --input_file laws.jsonl --output_dir laws"
 
-    corpus_dir: str = data_option(help="folder of the general corpus and the documents.jsonl it was made from")
+    corpus_dir: str = data_option(help="folder of the general corpus and its documents.jsonl")
     input_file: str = data_option(help="the documents of the domain, JSON lines with text")
     output_dir: str = data_option(help="the files go here")
     split: str = data_option("949,50,1", help="shares of the documents for training, validation, test")

@@ -2,21 +2,18 @@
 
 import json
 import os
-import subprocess
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
-from data_tools.files.errors import InputError
-from side_by_side.peer.python import THREADS
+from other_libraries.client import THREADS, LineProcess
 
-LAST_WORDS = 300
 PEER_DEFAULTS = "peer defaults"
 ALIKE = {"int8": "bf16"}  # the peer has no int8
 BASES = ("plain fp32", "1 process")  # what our other lanes are compared with
+PATIENCE = 30.0  # seconds that a lane has to end
 
 
 class Work(NamedTuple):
@@ -74,7 +71,7 @@ class Measured:
     @property
     def data_wait_share(self) -> Optional[float]:
         """Return the share of the time that the lane waited for data, from its log; None: it has no log."""
-        if self.lane.events is None or not self.lane.events.exists():
+        if not self.lane.work or self.lane.events is None or not self.lane.events.exists():
             return None
         events = map(json.loads, self.lane.events.read_text(encoding="utf-8").splitlines())
         shares = [event["data_wait_share"] for event in events if "data_wait_share" in event]
@@ -102,77 +99,42 @@ class TurnPlan:
 
 
 def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> List[Measured]:
-    """Start every lane, let them take turns, and end them. Raises InputError if one of them fails."""
+    """Start every lane, let them take turns, and end them. Raises InputError if one of them fails.
+
+    All are on the first ``threads`` cores that this process may use.
+    """
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    of_threads = dict.fromkeys(THREADS, str(threads))
     with ExitStack() as stack:
-        running = [stack.enter_context(_RunningLane(lane, threads)) for lane in lanes]
+        running = [
+            stack.enter_context(
+                LineProcess(
+                    f"the lane {lane.name}", lane.command, {**lane.environment, **of_threads}, cores, PATIENCE
+                )
+            )
+            for lane in lanes
+        ]
         for each in running:
             each.read()  # until it has loaded everything
         for each in running:
-            each.take_turn(plan.warmup)
+            _take_turn(each, plan.warmup)
         measured = [Measured(lane) for lane in lanes]
         for number in range(plan.rounds):
             for place in range(len(lanes)):
                 chosen = (number + place) % len(lanes)  # so that no lane always follows the same one
-                measured[chosen].turns.append(running[chosen].take_turn(plan.steps))
+                measured[chosen].turns.append(_take_turn(running[chosen], plan.steps))
     return measured
 
 
-class _RunningLane:
-    """The process of a lane, on the first ``threads`` cores that this one may use."""
-
-    def __init__(self, lane: Lane, threads: int):
-        self.lane = lane
-        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - see __exit__
-        cores = sorted(os.sched_getaffinity(0))[:threads]
-        self.process = subprocess.Popen(
-            list(lane.command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            env={**os.environ, **lane.environment, **dict.fromkeys(THREADS, str(threads))},
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )
-
-    def __enter__(self) -> "_RunningLane":
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
-        self.errors.close()
-
-    def take_turn(self, steps: int) -> Turn:
-        """Let the lane run ``steps`` steps, and return what they took."""
-        try:
-            self.process.stdin.write(f"{steps}\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            self._fail()
-        answer = self.read()
-        taken = answer["steps"]
-        names = taken[0].keys() - {"seconds", "cpu_seconds"}
-        counts = {name: median(step[name] for step in taken) for name in names}
-        seconds, processor = (sum(step[n] for step in taken) / steps for n in ("seconds", "cpu_seconds"))
-        return Turn(seconds, processor, answer["memory_gb"], counts)
-
-    def read(self) -> Dict[str, Any]:
-        """Return the next answer of the lane."""
-        line = self.process.stdout.readline()
-        if not line:
-            self._fail()
-        return json.loads(line)
-
-    def _fail(self) -> None:
-        code = self.process.wait()
-        self.errors.seek(0)
-        last = (self.errors.read().strip().splitlines() or ["no message"])[-1]
-        raise InputError(f"the lane {self.lane.name} ended with code {code}: {last[-LAST_WORDS:]}")
+def _take_turn(lane: LineProcess, steps: int) -> Turn:
+    """Let the lane run ``steps`` steps, and return what they took."""
+    lane.send(str(steps))
+    answer = lane.read()
+    taken = answer["steps"]
+    names = taken[0].keys() - {"seconds", "cpu_seconds"}
+    counts = {name: median(step[name] for step in taken) for name in names}
+    seconds, processor = (sum(step[name] for step in taken) / steps for name in ("seconds", "cpu_seconds"))
+    return Turn(seconds, processor, answer["memory_gb"], counts)
 
 
 def case_figures(name: str, unit: str, measured: Sequence[Measured]) -> Dict[str, Any]:
@@ -183,20 +145,19 @@ def case_figures(name: str, unit: str, measured: Sequence[Measured]) -> Dict[str
     one thread, whatever else the machine does. product_share: of the best rate of matrix products that was
     measured in the same rounds.
     """
+    products = [each for each in measured if each.lane.side == "product"]
+    working = [each for each in measured if each.lane.side != "product"]
     rates = {
         each.lane.precision: max(turn.counts["flops_per_cpu_second"] for turn in each.turns)
-        for each in measured
-        if each.lane.side == "product"
+        for each in products
     }
-    working = [each for each in measured if each.lane.side != "product"]
+    turns = {each.lane.name: {"seconds": each.seconds, "cpu_seconds": each.cpu_seconds} for each in measured}
     return {
         "name": name,
         "unit": unit,
         "lanes": [_lane_figures(each, rates.get(each.lane.precision)) for each in working],
         "ratios": list(_ratios(working)),
-        "turns": {
-            each.lane.name: {"seconds": each.seconds, "cpu_seconds": each.cpu_seconds} for each in measured
-        },
+        "turns": turns,
     }
 
 
@@ -217,7 +178,7 @@ def _lane_figures(measured: Measured, rate: Optional[float]) -> Dict[str, Any]:
         "flops_per_second": _median_speed(flops, seconds),
         "flops_per_cpu_second": by_processor,
         "product_share": by_processor / rate if rate and by_processor else None,
-        "data_wait_share": measured.data_wait_share if lane.work else None,
+        "data_wait_share": measured.data_wait_share,
     }
 
 
@@ -228,10 +189,14 @@ def _median_speed(counts: Sequence[float], seconds: Sequence[float]) -> Optional
 
 
 def _ratios(measured: Sequence[Measured]) -> Iterator[Dict[str, Any]]:
-    """Yield the ratio of every other lane to each of ours that it is compared with."""
+    """Yield the ratios to each lane of ours: of the plain one, the peer's best alike, its defaults."""
     for ours in measured:
-        for other in measured:
-            if _are_compared(ours.lane, other.lane):
+        for other in measured if ours.lane.side == "ours" else ():
+            alike = other.lane.precision == ALIKE.get(ours.lane.precision, ours.lane.precision)
+            is_compared = other is not ours and other.lane.name in BASES
+            if other.lane.side == "peer":
+                is_compared = alike or other.lane.name == PEER_DEFAULTS
+            if is_compared:
                 yield {
                     "ours": ours.lane.name,
                     "other": other.lane.name,
@@ -249,12 +214,3 @@ def ratio_of(slower: Sequence[float], faster: Sequence[float]) -> Optional[Dict[
         return None
     paired = [a / b for a, b in zip(slower, faster)]
     return {"ratio": median(slower) / median(faster), "low": min(paired), "high": max(paired)}
-
-
-def _are_compared(ours: Lane, other: Lane) -> bool:
-    """Return whether ``other`` is compared with ``ours``: plain lane, the peer's best alike, its defaults."""
-    if ours.side != "ours" or ours is other:
-        return False
-    if other.side == "peer":
-        return other.precision == ALIKE.get(ours.precision, ours.precision) or other.name == PEER_DEFAULTS
-    return other.name in BASES

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Iterator
 
+from other_libraries.client import SCRIPTS
 from side_by_side.cases import Shape, pair_settings, silence, train_events, write_model
-from side_by_side.peer.python import SCRIPTS
 
 from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
@@ -53,13 +53,13 @@ def measured(config, folder: Path) -> Iterator[Row]:
 
 def _first_batch(config, folder: Path, settings: dict) -> Iterator[Row]:
     run = TrainConfig(**settings, output_dir=str(folder / "first"))
-    start = open_initial_model(run, run.model_name_or_path)
+    source = open_initial_model(run, run.model_name_or_path).source
     cold, warm = [], []
     with silence():
         for _ in range(config.runs):
             shutil.rmtree(folder / "cache", ignore_errors=True)
             for seconds in (cold, warm):
-                taken = seconds_of(lambda: next(open_pair_data(run, start.source, World()).updates(0)))
+                taken = seconds_of(lambda: next(open_pair_data(run, source, World()).updates(0)))
                 seconds.append(taken.clock)
     yield Row("to the first batch, nothing cached: s", f"{median(cold):.2f}")
     yield Row("to the first batch, from a warm cache: s", f"{median(warm):.2f}", "3 at most")
@@ -70,8 +70,7 @@ def _training(config, folder: Path, settings: dict) -> Iterator[Row]:
     speeds, padding = {way: [] for way in WAYS}, {}
     for _ in range(config.runs):
         for way, flags in WAYS.items():
-            run = {**settings, "output_dir": str(folder / "run"), **flags}
-            events = train_events("train_pair.py", run)
+            events = train_events("train_pair.py", {**settings, "output_dir": str(folder / "run"), **flags})
             speeds[way].append(median(event["samples_per_second"] for event in events))
             padding[way] = sum(event["padding_share"] for event in events) / len(events)
     plain, no_buckets, free = map(median, speeds.values())
@@ -92,16 +91,11 @@ def deterministic_row(unit: str, device: str, deterministic: float, free: float)
 def _prediction(config, folder: Path) -> Row:
     """Measure prediction by the model of the last training run, including start and files."""
     (model,) = (folder / "run").glob("best-*")
-    ask = PredictConfig(
-        model_path=str(model),
-        input_file=str(folder / "train.tsv"),
-        output_file=str(folder / "predictions.tsv"),
-        batch_size=config.batch_size,
-        device=config.device,
-        overwrite=True,
-    )
+    files = {"input_file": str(folder / "train.tsv"), "output_file": str(folder / "predictions.tsv")}
+    sizes = {"batch_size": config.batch_size, "device": config.device}
+    predict = PredictConfig(model_path=str(model), overwrite=True, **files, **sizes)
     with silence():
-        seconds = median(seconds_of(lambda: predict_pair(ask)).clock for _ in range(config.runs))
+        seconds = median(seconds_of(lambda: predict_pair(predict)).clock for _ in range(config.runs))
     return Row("prediction: pairs/s", f"{config.rows / seconds:,.0f}")
 
 

@@ -12,14 +12,11 @@ from typing import Iterator
 
 import numpy as np
 from side_by_side.cases import NO_END, Shape, silence, train_events, write_corpus, write_model
+from side_by_side.our_lane import open_pretraining
 
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.pretrain import build_job
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import Hooks, Schedule
@@ -40,21 +37,11 @@ def measured(config, folder: Path) -> Iterator[Row]:
         write_model(folder / "model", config.vocab_file, "ernie", shape)
         write_corpus(folder, config.vocab_file)
     settings = {
-        "model_name_or_path": str(folder / "model"),
-        "from_scratch": True,
-        "input_dir": str(folder / "data"),
-        "split": "90,5,5",
-        "max_seq_len": config.max_seq_len,
-        "micro_batch_size": config.batch_size,
-        "max_steps": config.steps,
-        "logging_freq": STEPS_PER_LINE,
-        "checkpoint_steps": NO_END,
-        "save_steps": NO_END,
-        "eval_freq": NO_END,
-        "eval_iters": 1,
-        "device": config.device,
-        "num_workers": 2,
-    }
+        "model_name_or_path": str(folder / "model"), "from_scratch": True, "input_dir": str(folder / "data"),
+        "split": "90,5,5", "max_seq_len": config.max_seq_len, "micro_batch_size": config.batch_size,
+        "max_steps": config.steps, "logging_freq": STEPS_PER_LINE, "checkpoint_steps": NO_END,
+        "save_steps": NO_END, "eval_freq": NO_END, "eval_iters": 1, "device": config.device, "num_workers": 2,
+    }  # fmt: skip
     yield from _whole_runs(config, folder, settings)
     yield from _in_this_process(config, folder, settings)
 
@@ -99,11 +86,9 @@ def _whole_runs(config, folder: Path, settings: dict) -> Iterator[Row]:
 def _in_this_process(config, folder: Path, settings: dict) -> Iterator[Row]:
     run = PretrainConfig(**{**settings, "output_dir": str(folder / "loop"), "num_workers": 0})
     start_device(run.device, World())
-    alone, source = World(), open_model(run.model_name_or_path, model_type="ernie", from_scratch=True)
-    data = open_pretrain_data(run, alone, WordPiece.from_file(source.vocab_file), source.spec)
-    job, all_reduce = build_job(run, alone, alone, source, data)
+    job, data, all_reduce = open_pretraining(run)
     updates = list(islice(data.updates(0), config.steps))
-    checkpoints = Checkpoints(Path(run.output_dir), alone, all_reduce)
+    checkpoints = Checkpoints(Path(run.output_dir), World(), all_reduce)
     try:
         bare, whole = [], []
         for number in range(config.runs):

@@ -15,14 +15,13 @@ import write_results
 from fake_peer import write_fake_peer
 from package_command import command
 from places import ROOT
-from proof.experiments import TITLES, Scale, runs_of, words_of
+from proof.experiments import TITLES, Places, Run, Scale, runs_of, words_of
 from proof.figures import MOST_POINTS, best_of, overlap_figures, read_curve, seconds_in, seen_figures
-from proof.page import read_results, render_page, summary_of
-from proof.runner import RESULTS, Places, Run, Runner, status_lines
 from readme_block import PAGES, between, is_chinese
-from run import RunConfig, run_group
+from run import RESULTS, RunConfig, Runner, run_group, status_lines
 from test_cut_documents import texts_of
 from tiny_sentence import write_sentence
+from write_results import read_results, render_page, summary_of
 
 from data_tools.corpus.format import document_ranges
 from data_tools.files.errors import InputError

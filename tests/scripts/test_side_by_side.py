@@ -14,12 +14,12 @@ import pytest
 import readme_block
 import side_by_side_table
 from bench_side_by_side import BenchConfig, compare
+from other_libraries.client import PATH_OF_PEER
 from places import ROOT
+from readme_block import render_rows
 from side_by_side import cases, turns
 from side_by_side.cases import CASES, Case, Shape, pair_work, train_events
 from side_by_side.lanes import Lane, Measured, Turn, TurnPlan, Work, case_figures, measure_lanes, ratio_of
-from side_by_side.peer.python import path_of_peer
-from side_by_side.report import render_rows
 from tables import serve
 from tiny_pair import VOCAB, write_pairs
 from tiny_pair import write_model as write_tiny_model
@@ -72,7 +72,7 @@ else:
 
 def lane(name, path, ending=0, **settings):
     command = [sys.executable, "-c", LANE, name, str(path), str(ending)]
-    return Lane(name, "ours", "fp32", command, environment=path_of_peer(), **settings)
+    return Lane(name, "ours", "fp32", command, environment=PATH_OF_PEER, **settings)
 
 
 def test_lanes_take_turns_in_alternating_order(tmp_path):
@@ -147,7 +147,12 @@ def test_work_counts_the_pairs_tokens_and_flops_of_a_turn(tmp_path):
 
 
 def test_three_result_files_are_written_and_not_overwritten(tmp_path, capsys, monkeypatch):
-    case = Case("a {layers}", "a batch", Shape(3), lambda *_: [measured("plain fp32", "ours", "fp32", [2.0])])
+    case = Case(
+        "a {num_hidden_layers}",
+        "a batch",
+        Shape(3),
+        lambda *_: [measured("plain fp32", "ours", "fp32", [2.0])],
+    )
     monkeypatch.setattr(bench_side_by_side, "CASES", {"one": case, "two": case})
     config = BenchConfig("p", "v", output=str(tmp_path / "out.json"), device="cpu")
     compare(config)
@@ -269,7 +274,7 @@ def test_too_few_responses_for_a_latency_are_an_error():
         service = await asyncio.start_server(answer, "127.0.0.1", 0)
         async with service:
             port = service.sockets[0].getsockname()[1]
-            await serve.latency_of(port, [b"{}"], 1, 0.1)
+            await serve.milliseconds_of(port, [b"{}"], 1, 0.1)
 
     with pytest.raises(InputError, match=r"^[01] requests were answered in 0\.1 s; pass more seconds$"):
         asyncio.run(measure())

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import train_peer
 from fake_peer import write_fake_peer
+from other_libraries.client import OF_PADDLE, environment_of_peer
 from places import ROOT
 from proof.experiments import TABLE, Scale, runs_of
 from proof.figures import pairs_in, read_curve, seconds_in
 from side_by_side.peer import trainer
-from side_by_side.peer.python import OF_PADDLE, environment_of_peer
 from tiny_pair import write_model, write_pairs
 from waiting import until
 
