@@ -98,7 +98,6 @@ class BenchConfig(Part):
 
 
 def bench(config: BenchConfig) -> None:
-    """Print a line as soon as its figure is known."""
     usual = USUAL.get(config.part, {})
     config = replace(config, **{name: size for name, size in usual.items() if not getattr(config, name)})
     table = import_module(f"tables.{config.part}")

@@ -85,7 +85,6 @@ class BenchConfig(Options):
 
     @property
     def plan(self) -> TurnPlan:
-        """Return how often the lanes take turns."""
         return TurnPlan(self.warmup, self.steps, self.rounds)
 
     def chosen_cases(self) -> List[str]:
@@ -95,7 +94,6 @@ class BenchConfig(Options):
         return names or list(CASES)
 
     def shape_of(self, case: str) -> Shape:
-        """Return the shape of a case, with the sizes that were given."""
         sizes = {item.name: getattr(self, item.name, 0) for item in fields(Shape)}
         return replace(CASES[case].shape, **{name: size for name, size in sizes.items() if size})
 
@@ -142,7 +140,6 @@ def machine_facts(config: BenchConfig) -> Figures:
 
 
 def render(cases: Sequence[Figures], facts: Figures) -> str:
-    """Return the tables of all cases, in Markdown."""
     parts = [", ".join(f"{name} {value}" for name, value in facts.items() if value)]
     for case in cases:
         parts.append(f"### {case['name']}\n\nA step is {case['unit']}.")

@@ -58,7 +58,6 @@ def compare_families(config: CompareFamiliesConfig) -> None:
 
 
 def render_families(rows: List[Dict[str, Any]], page: str) -> str:
-    """Return the table of the figures in PUBLISHED, in the language of a page."""
     shown = [[in_words(FAMILIES, cell, page) for cell in cells(row, page)] for row in rows]
     return render_rows(head_of(FAMILIES, page), shown)
 

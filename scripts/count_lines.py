@@ -26,7 +26,6 @@ def files_in(*folders: str) -> List[Path]:
 
 
 def counts() -> Dict[str, int]:
-    """Return how much there is of each of LIMITS."""
     from ernie_pair.__main__ import COMMANDS
 
     parts = [files_in("data_tools", "ernie_pair"), files_in("scripts"), files_in("tests")]

@@ -26,12 +26,10 @@ def publish(folders: List[Path]) -> None:
 
 
 def render_printed(runs: List[Results]) -> str:
-    """Return the output of the first run, as a block of text."""
     return f"```\n{render_table(runs[0], 'output/quickstart')}\n```"
 
 
 def render_seeds(runs: List[Results], page: str) -> str:
-    """Return the table of results with a row for each seed."""
     form = "{:.3f}（{:.3f} 到 {:.3f}）" if is_chinese(page) else "{:.3f} ({:.3f} to {:.3f})"
     rows = []
     for results in runs:

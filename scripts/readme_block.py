@@ -20,12 +20,10 @@ WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding
 
 
 def all_pages() -> List[str]:
-    """Return the READMEs and every page of docs, by their paths from the root."""
     return [*PAGES, *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 
 
 def is_chinese(page: str) -> bool:
-    """Return whether a page is in Chinese."""
     return page == "README_cn.md" or page.startswith("docs/zh/")
 
 
@@ -35,7 +33,6 @@ def between(mark: str) -> "re.Pattern[str]":
 
 
 def pages_with(mark: str) -> List[str]:
-    """Return the pages that have the marks."""
     return [page for page in all_pages() if f"<!-- {mark} -->" in (ROOT / page).read_text(encoding="utf-8")]
 
 

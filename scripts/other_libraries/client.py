@@ -48,7 +48,6 @@ def environment_of_peer(threads: int) -> Dict[str, str]:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of what a process printed: that of its error."""
     return (text.strip().splitlines() or ["no message"])[-1][-300:]
 
 
@@ -115,7 +114,6 @@ class LineProcess:
         return json.loads(line)
 
     def close(self) -> None:
-        """End the process."""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
@@ -165,7 +163,6 @@ class Peer(LineProcess):
         return folder
 
     def make_sentence(self, folder: Path, encoder: Path, modules: Any, **settings: Any) -> Path:
-        """Write a tiny folder of sentence-transformers, and return it; see `other_libraries.tiny_models`."""
         self.ask("make_sentence", folder=folder, encoder=encoder, modules=modules, **settings)
         return folder
 
@@ -175,6 +172,5 @@ class Peer(LineProcess):
         return np.split(arrays["ids"], np.cumsum(arrays["lengths"])[:-1])
 
     def close(self) -> None:
-        """End the process at once: leaving torch in order takes seconds."""
         super().close()
         self._files.cleanup()

@@ -130,7 +130,6 @@ def classifier_here(folder: Path, rows: EncodedPairs) -> Dict[str, np.ndarray]:
 
 
 def scores_there(peer: Peer, folder: Path, texts: Texts, pairs: Texts, max_length: int) -> np.ndarray:
-    """Return the scores float32 [B, 1] of CrossEncoder(folder)."""
     both = [list(pair) for pair in zip(texts, pairs)]
     _, arrays = peer.ask("scores", folder=folder, pairs=both, settings={"max_length": max_length})
     return arrays["scores"].reshape(-1, 1)

@@ -113,7 +113,6 @@ REQUESTS.update(make=tiny_models.make_model, make_sentence=tiny_models.make_sent
 
 
 def serve(requests, answers):
-    """Answer each line of ``requests`` by a line of ``answers``."""
     import torch
     import transformers
 

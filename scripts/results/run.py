@@ -176,11 +176,9 @@ class Runner:
         return float(spent.get("seconds", 0)) if spent.get("recipe") == run.recipe else 0.0
 
     def missing_for(self, run: Run) -> List[str]:
-        """Return what a run needs and does not exist yet."""
         return [need for need in run.needs if not self.places.path(need).exists()]
 
     def path_of(self, run: Run) -> Path:
-        """Return where the JSON of a run is kept."""
         return self.results / self.group / f"{run.name}.json"
 
     def _folder(self, run: Run) -> Path:

@@ -147,7 +147,6 @@ def summary_of(results: Dict[str, Results], in_chinese: bool) -> str:
 
 
 def _render(template: str, **values: object) -> str:
-    """Return a page whose paragraphs are one empty line apart."""
     loader = FileSystemLoader(Path(__file__).with_name("proof"))
     environment = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(shown=shown_difference, mean_of=mean_of)
@@ -200,13 +199,11 @@ def _model_row(model: Result) -> Result:
 
 
 def models_of(result: Result) -> List[Result]:
-    """Return a row for each model of a comparison."""
     models = result["figures"]["models"].items()
     return [{"name": name, "interval": model["interval"], **_model_row(model)} for name, model in models]
 
 
 def seeds_of(results: Sequence[Result]) -> Iterator[Result]:
-    """Yield a row for each training of each side."""
     for result in results:
         figures, name = result["figures"], result["name"]
         timed = zip(figures["training_seconds"], figures["pairs_per_second"])
@@ -252,7 +249,6 @@ def difference_of(result: Result, one: str, other: str) -> Optional[Result]:
 
 
 def shown_difference(difference: Result, metric: str) -> str:
-    """Return a difference with its interval."""
     low, high = difference["interval"][metric]
     return f"{difference['mean'][metric]:+.4f} ({low:+.4f} to {high:+.4f})"
 

@@ -19,6 +19,7 @@ from other_libraries.client import PATH_OF_PEER, SCRIPTS, last_line
 
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.files.errors import InputError, counted
+from data_tools.files.json_file import read_json_object
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import WordPiece
 from data_tools.trans_to_json import TransConfig, trans_to_json
@@ -41,13 +42,7 @@ from ernie_pair.runtime.gpu.cards import count_cards
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.export_pair import export_pair
-from ernie_pair.train.step_work import (
-    FORWARD_PASSES_OF_TRAINING,
-    EncoderSize,
-    count_classifier,
-    count_encoder,
-    count_pretraining,
-)
+from ernie_pair.train import step_work
 from side_by_side.lanes import Lane, Measured, Turn, Work, measure_lanes
 
 # For the peer: precision, and whether it has its best settings.
@@ -65,6 +60,7 @@ EXPORTED_ON_GPU = {
 }
 PRODUCTS = {"fp32": "float32", "bf16": "bfloat16"}
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+SIZES += ("max_position_embeddings", "hidden_act", "type_vocab_size")
 DEV_ROWS, DOCUMENTS = 8, 20_000
 PEER_LENGTH = 128  # the peer's example scripts pad every pair to it
 GRAD_CLIP, NO_LABEL_OF_PEER = 1.0, -100
@@ -108,23 +104,15 @@ def write_model(
     folder: Path, vocab_file: str, model_type: str, shape: Shape, hidden_act: str = "auto"
 ) -> ModelSpec:
     """Write a model of random weights: heads of 64 or 26 numbers, layers four times as wide inside."""
-    new_model(
-        NewModelConfig(
-            vocab_file=vocab_file,
-            output_dir=str(folder),
-            model_type=model_type,
-            hidden_size=shape.hidden_size,
-            num_hidden_layers=shape.num_hidden_layers,
-            num_attention_heads=shape.hidden_size // (26 if shape.hidden_size % 64 else 64),
-            intermediate_size=4 * shape.hidden_size,
-            hidden_act=hidden_act,
-        )
-    )
+    sizes = {"hidden_size": shape.hidden_size, "num_hidden_layers": shape.num_hidden_layers}
+    sizes["num_attention_heads"] = shape.hidden_size // (26 if shape.hidden_size % 64 else 64)
+    sizes["intermediate_size"] = 4 * shape.hidden_size
+    kind = {"model_type": model_type, "hidden_act": hidden_act}
+    new_model(NewModelConfig(vocab_file=vocab_file, output_dir=str(folder), **kind, **sizes))
     return open_model(str(folder), model_type="", from_scratch=True).spec
 
 
 def read_rows(pair_file: str, count: int) -> List[Tuple[str, str]]:
-    """Return the texts of the first ``count`` pairs of a file."""
     source = PairSource("pair_file", pair_file, "train", None, Columns("", "", ""))
     return [(pair.left, pair.right) for pair in islice(source.rows(), count)]
 
@@ -164,23 +152,14 @@ def write_pairs(folder: Path, pair_file: str, shape: Shape, steps: int) -> None:
 def pair_settings(folder: Path, shape: Shape, device: str, steps: int, steps_per_line: int) -> Dict[str, Any]:
     """Return the flags of a run on the model and the pairs in ``folder``, all but --output_dir."""
     return {
-        "model_name_or_path": str(folder / "model"),
-        "from_scratch": True,
-        "train_file": str(folder / "train.tsv"),
-        "dev_file": str(folder / "dev.tsv"),
-        "cache_dir": str(folder / "cache"),
-        "batch_size": shape.batch_size,
-        "max_seq_len": shape.max_seq_len,
-        "max_steps": steps,
-        "logging_freq": steps_per_line,
-        "eval_freq": NO_END,
-        "checkpoint_steps": NO_END,
-        "device": device,
-    }
+        "model_name_or_path": str(folder / "model"), "from_scratch": True, "cache_dir": str(folder / "cache"),
+        "train_file": str(folder / "train.tsv"), "dev_file": str(folder / "dev.tsv"), "device": device,
+        "batch_size": shape.batch_size, "max_seq_len": shape.max_seq_len, "max_steps": steps,
+        "logging_freq": steps_per_line, "eval_freq": NO_END, "checkpoint_steps": NO_END,
+    }  # fmt: skip
 
 
 def pair_lanes(bench: Bench) -> List[Lane]:
-    """Return the lanes that train a pair classifier on the same batches of pairs."""
     flags, shape, folder = bench
     plan, model = flags.plan, folder / "model"
     spec = write_model(model, flags.vocab_file, "ernie_gram", shape)
@@ -203,12 +182,13 @@ def pair_work(spec: ModelSpec, ids: np.ndarray, padded_to: int = 0) -> Work:
     batch, length = len(ids), padded_to or ids.shape[1]
     forward = _forward_flops(spec, batch, length, 2)
     real = int(np.count_nonzero(ids != spec.pad_id))
-    return Work(batch, real, batch * length, FORWARD_PASSES_OF_TRAINING * forward)
+    return Work(batch, real, batch * length, step_work.FORWARD_PASSES_OF_TRAINING * forward)
 
 
 def _forward_flops(spec: ModelSpec, batch: int, length: int, labels: int) -> int:
-    size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
-    return count_encoder(size, batch, length, rows_read=batch) + count_classifier(size, batch, labels)
+    size = step_work.EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
+    classifier = step_work.count_classifier(size, batch, labels)
+    return step_work.count_encoder(size, batch, length, rows_read=batch) + classifier
 
 
 def write_corpus(folder: Path, vocab_file: str) -> None:
@@ -222,25 +202,16 @@ def write_corpus(folder: Path, vocab_file: str) -> None:
 
 
 def pretrain_lanes(bench: Bench) -> List[Lane]:
-    """Return the lanes that pretrain on the same masked samples."""
     flags, shape, folder = bench
     plan, model = flags.plan, folder / "model"
     spec = write_model(model, flags.vocab_file, "ernie", shape, hidden_act="gelu")
     write_corpus(folder, flags.vocab_file)
     settings = {
-        "model_name_or_path": str(model),
-        "from_scratch": True,
-        "input_dir": str(folder / "data"),
-        "split": "98,1,1",
-        "max_seq_len": shape.max_seq_len,
-        "short_seq_prob": 0.0,
-        "micro_batch_size": shape.batch_size,
-        "max_steps": plan.total + 1,
-        "logging_freq": flags.steps,
-        "grad_clip": GRAD_CLIP,
-        "device": flags.device,
-        "num_workers": 0,
-    }
+        "model_name_or_path": str(model), "from_scratch": True, "input_dir": str(folder / "data"),
+        "split": "98,1,1", "max_seq_len": shape.max_seq_len, "short_seq_prob": 0.0, "num_workers": 0,
+        "micro_batch_size": shape.batch_size, "max_steps": plan.total + 1, "logging_freq": flags.steps,
+        "grad_clip": GRAD_CLIP, "device": flags.device,
+    }  # fmt: skip
     config = PretrainConfig(output_dir=str(folder / "batches"), **settings)
     data = open_pretrain_data(config, World(), WordPiece.from_file(flags.vocab_file), spec)
     batches = [batch for (batch,) in islice(data.updates(0), plan.total)]
@@ -256,11 +227,11 @@ def pretrain_lanes(bench: Bench) -> List[Lane]:
 
 
 def pretrain_work(spec: ModelSpec, batch: Mapping[str, np.ndarray]) -> Work:
-    """Return the work of a step of pretraining."""
-    size, ids = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size), batch["input_ids"]
-    forward = count_pretraining(size, *ids.shape, len(batch["masked_positions"]), spec.vocab_size)
+    size = step_work.EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
+    ids = batch["input_ids"]
+    forward = step_work.count_pretraining(size, *ids.shape, len(batch["masked_positions"]), spec.vocab_size)
     real = int(np.count_nonzero(ids != spec.pad_id))
-    return Work(len(ids), real, ids.size, FORWARD_PASSES_OF_TRAINING * forward)
+    return Work(len(ids), real, ids.size, step_work.FORWARD_PASSES_OF_TRAINING * forward)
 
 
 def ask_lanes(bench: Bench) -> List[Lane]:
@@ -295,7 +266,6 @@ def ask_lanes(bench: Bench) -> List[Lane]:
 
 
 def _ask_work(spec: ModelSpec, rows: Sequence[Tuple[str, str]], model: Path, shape: Shape) -> Work:
-    """Return the work of predicting all ``rows``."""
     tokenizer = open_tokenizer(model / VOCAB, spec, shape.max_seq_len)
     encoded = encode_texts(*map(list, zip(*rows)), None, tokenizer, shape.max_seq_len)
     padded = flops = 0
@@ -307,7 +277,6 @@ def _ask_work(spec: ModelSpec, rows: Sequence[Tuple[str, str]], model: Path, sha
 
 
 def encode_lanes(bench: Bench) -> List[Lane]:
-    """Return the lanes that tokenize pairs: with the tokenizer of this package and that of the peer."""
     flags, shape, folder = bench
     rows = read_rows(flags.pair_file, shape.pairs)
     texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
@@ -323,7 +292,6 @@ def encode_lanes(bench: Bench) -> List[Lane]:
 def our_lanes(
     bench: Bench, config_class: type, task: str, settings: Mapping[str, Any], work: Sequence[Work]
 ) -> List[Lane]:
-    """Return a lane for each way in which this machine can run a command."""
     lanes = []
     for name, (precision, way) in ways_of(config_class, bench.flags.device).items():
         output = {"output_dir": str(bench.folder / name.replace(" ", "_"))}
@@ -401,13 +369,9 @@ def _written(folder: Path, name: str, task: Mapping[str, Any]) -> str:
 
 
 def _sizes_for_peer(model: Path) -> Dict[str, Any]:
-    """Return the sizes of a model as arguments of transformers' BertConfig."""
-    config = json.loads((model / CONFIG).read_text(encoding="utf-8"))
-    sizes = {name: config[name] for name in (*SIZES, "max_position_embeddings")}
-    usual = {"hidden_act": "gelu", "type_vocab_size": 2}
+    config = {"hidden_act": "gelu", "type_vocab_size": 2, **read_json_object(model / CONFIG, "make it again")}
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    others = {name: config.get(name, value) for name, value in usual.items()}
-    return {**sizes, **others, **dropout, "num_labels": 2}
+    return {**{name: config[name] for name in SIZES}, **dropout, "num_labels": 2}
 
 
 def save_batches(path: Path, batches: Sequence[Mapping[str, np.ndarray]]) -> None:

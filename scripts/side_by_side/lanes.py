@@ -88,7 +88,6 @@ class TurnPlan:
 
     @property
     def total(self) -> int:
-        """Return the steps of one lane in all."""
         return self.warmup + self.steps * self.rounds
 
     def work_of(self, steps: Sequence[Work]) -> List[Work]:
@@ -106,14 +105,11 @@ def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> List[M
     cores = sorted(os.sched_getaffinity(0))[:threads]
     of_threads = dict.fromkeys(THREADS, str(threads))
     with ExitStack() as stack:
-        running = [
-            stack.enter_context(
-                LineProcess(
-                    f"the lane {lane.name}", lane.command, {**lane.environment, **of_threads}, cores, PATIENCE
-                )
-            )
-            for lane in lanes
-        ]
+        running = []
+        for lane in lanes:
+            name, environment = f"the lane {lane.name}", {**lane.environment, **of_threads}
+            process = LineProcess(name, lane.command, environment, cores, PATIENCE)
+            running.append(stack.enter_context(process))
         for each in running:
             each.read()  # until it has loaded everything
         for each in running:
@@ -127,7 +123,6 @@ def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> List[M
 
 
 def _take_turn(lane: LineProcess, steps: int) -> Turn:
-    """Let the lane run ``steps`` steps, and return what they took."""
     lane.send(str(steps))
     answer = lane.read()
     taken = answer["steps"]
@@ -151,14 +146,9 @@ def case_figures(name: str, unit: str, measured: Sequence[Measured]) -> Dict[str
         each.lane.precision: max(turn.counts["flops_per_cpu_second"] for turn in each.turns)
         for each in products
     }
+    lanes = [_lane_figures(each, rates.get(each.lane.precision)) for each in working]
     turns = {each.lane.name: {"seconds": each.seconds, "cpu_seconds": each.cpu_seconds} for each in measured}
-    return {
-        "name": name,
-        "unit": unit,
-        "lanes": [_lane_figures(each, rates.get(each.lane.precision)) for each in working],
-        "ratios": list(_ratios(working)),
-        "turns": turns,
-    }
+    return {"name": name, "unit": unit, "lanes": lanes, "ratios": list(_ratios(working)), "turns": turns}
 
 
 def _lane_figures(measured: Measured, rate: Optional[float]) -> Dict[str, Any]:
@@ -166,20 +156,16 @@ def _lane_figures(measured: Measured, rate: Optional[float]) -> Dict[str, Any]:
     pairs, real, padded, flops = zip(*lane.work) if lane.work else ((), (), (), ())
     by_processor = _median_speed(flops, processor)
     return {
-        "name": lane.name,
-        "side": lane.side,
-        "precision": lane.precision,
-        "step_seconds": median(seconds),
+        "name": lane.name, "side": lane.side, "precision": lane.precision, "step_seconds": median(seconds),
         "step_cpu_seconds": median(processor) if processor else None,
         "memory_gb": max(turn.memory_gb for turn in measured.turns),
         "pairs_per_second": _median_speed(pairs, seconds),
         "real_tokens_per_second": _median_speed(real, seconds),
         "tokens_per_second": _median_speed(padded, seconds),
-        "flops_per_second": _median_speed(flops, seconds),
-        "flops_per_cpu_second": by_processor,
+        "flops_per_second": _median_speed(flops, seconds), "flops_per_cpu_second": by_processor,
         "product_share": by_processor / rate if rate and by_processor else None,
         "data_wait_share": measured.data_wait_share,
-    }
+    }  # fmt: skip
 
 
 def _median_speed(counts: Sequence[float], seconds: Sequence[float]) -> Optional[float]:
@@ -197,12 +183,11 @@ def _ratios(measured: Sequence[Measured]) -> Iterator[Dict[str, Any]]:
             if other.lane.side == "peer":
                 is_compared = alike or other.lane.name == PEER_DEFAULTS
             if is_compared:
-                yield {
-                    "ours": ours.lane.name,
-                    "other": other.lane.name,
-                    "cpu": ratio_of(other.cpu_seconds, ours.cpu_seconds),
-                    "wall": ratio_of(other.seconds, ours.seconds),
-                }
+                cpu, wall = (
+                    ratio_of(other.cpu_seconds, ours.cpu_seconds),
+                    ratio_of(other.seconds, ours.seconds),
+                )
+                yield {"ours": ours.lane.name, "other": other.lane.name, "cpu": cpu, "wall": wall}
 
 
 def ratio_of(slower: Sequence[float], faster: Sequence[float]) -> Optional[Dict[str, float]]:

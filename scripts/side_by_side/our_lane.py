@@ -99,7 +99,6 @@ def ask_exported(spec, turns):
 
 
 def encode(spec, turns):
-    """Turn all texts into token ids, as the pairs of a file are before they are cached."""
     from data_tools.text.wordpiece import WordPiece
     from ernie_pair.inference.token_rows import encode_texts
 
@@ -113,7 +112,6 @@ def _rows_of(spec):
 
 
 def product(spec, turns):
-    """Measure the best rate of matrix products in every step."""
     from ernie_pair.kernels.product_rate import measure_product_rate
     from ernie_pair.runtime.cpu_env import cpu_threads
     from ernie_pair.runtime.device import start_device

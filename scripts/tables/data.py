@@ -36,7 +36,6 @@ POLL_SECONDS = 0.02
 
 
 def measured(config, folder: Path) -> Iterator[Row]:
-    """Yield the rows of the table."""
     yield Row("what", f"median of {config.runs}", "goal")
     source = config.text_path
     if not source:

@@ -33,7 +33,6 @@ WAYS = {"plain": {}, "no buckets": {"bucket": False}, "not deterministic": {"det
 
 
 def measured(config, folder: Path) -> Iterator[Row]:
-    """Yield the rows of the table."""
     yield Row(f"{config.rows} pairs", f"median of {config.runs}", "goal")
     with silence():  # whether something is wrong with the pairs does not matter here
         shape = Shape(config.num_hidden_layers, config.hidden_size, config.batch_size, config.max_seq_len)

@@ -30,7 +30,6 @@ STEPS_PER_CHECKPOINT, STEPS_PER_LINE, SAVES = 100, 20, 7
 
 
 def measured(config, folder: Path) -> Iterator[Row]:
-    """Yield the rows of the table."""
     yield Row("what", f"median of {config.runs}", "goal")
     with silence():
         shape = Shape(config.num_hidden_layers, config.hidden_size)

@@ -26,7 +26,6 @@ HEAD = "POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n"
 
 
 def measured(config, folder: Path) -> Iterator[Row]:
-    """Yield a row for each backend and number of clients."""
     pairs = read_pairs(Path(config.pair_file), None)
     texts = zip(pairs.left, pairs.right)
     bodies = [json.dumps({"pairs": [pair]}, ensure_ascii=False).encode() for pair in texts]

@@ -54,13 +54,11 @@ class Places:
     peer_python: str = ""
 
     def expand(self, text: str) -> str:
-        """Return ``text`` with the names replaced by paths."""
         for name, path in vars(self).items():
             text = text.replace(f"${name.upper()}", str(path))
         return text
 
     def path(self, text: str) -> Path:
-        """Return the path that ``text`` names."""
         return Path(self.expand(text))
 
 
@@ -94,7 +92,6 @@ class Run:
 
     @property
     def needs_peer(self) -> bool:
-        """Return whether a command runs the peer's Python."""
         return any(PEER_PYTHON in word for words in self.commands for word in words)
 
 
@@ -104,31 +101,18 @@ def sizes_of(scale: Scale) -> Dict[str, Any]:
     parts = f"choose{scale.choose}-rest{scale.rest}"
     plain_steps = -(-scale.large_rows * scale.epochs // PAIRS_OF_A_STEP)
     return {
-        **asdict(scale),
-        "micro_batch": batch // processes,
-        "half_micro": batch // 2 // processes,
-        "double_micro": 2 * batch // processes,
-        "half_batch": batch // 2,
-        "double_batch": 2 * batch,
-        "half_length": length // 2,
-        "double_length": 2 * length,
-        "join_tokens": 4 * length,
-        "half_rate": scale.rate / 2,
-        "double_rate": 2 * scale.rate,
-        "four_hidden": 4 * scale.hidden,
-        "half_steps": scale.steps // 2,
-        "double_ablation": 2 * scale.ablation_steps,
-        "quarter_rate": rate / 4,
-        "four_rate": 4 * rate,
-        "two_epochs": 2 * scale.epochs,
-        "four_epochs": 4 * scale.epochs,
+        **asdict(scale), "micro_batch": batch // processes, "half_micro": batch // 2 // processes,
+        "double_micro": 2 * batch // processes, "half_batch": batch // 2, "double_batch": 2 * batch,
+        "half_length": length // 2, "double_length": 2 * length, "join_tokens": 4 * length,
+        "half_rate": scale.rate / 2, "double_rate": 2 * scale.rate, "four_hidden": 4 * scale.hidden,
+        "half_steps": scale.steps // 2, "double_ablation": 2 * scale.ablation_steps, "quarter_rate": rate / 4,
+        "four_rate": 4 * rate, "two_epochs": 2 * scale.epochs, "four_epochs": 4 * scale.epochs,
         # Steps and evaluations of the training of `plain`, for those with a larger file.
-        "plain_steps": plain_steps,
-        "plain_evaluations": -(-plain_steps // scale.epochs),
+        "plain_steps": plain_steps, "plain_evaluations": -(-plain_steps // scale.epochs),
         # The folders of data sets that are cut, at these sizes, into parts without a common pair.
         "lcqmc": f"$WORK/pairs/lcqmc-{scale.small_rows}-{scale.large_rows}-{parts}",
         "afqmc": f"$WORK/pairs/afqmc-{parts}",
-    }
+    }  # fmt: skip
 
 
 def words_of(program: str, *words: str, **flags: object) -> Words:

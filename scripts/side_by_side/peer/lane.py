@@ -32,7 +32,6 @@ class Peer:
         self.device = "cuda" if spec["device"] == "gpu" else "cpu"
 
     def new_model(self, name):
-        """Return a model with random weights of the transformers class ``name``."""
         config = self.transformers.BertConfig(**self.spec["model"])
         config._attn_implementation = "sdpa"
         return getattr(self.transformers, name)(config).to(self.device)
@@ -50,18 +49,15 @@ class Peer:
         return [batches[number] for number in sorted(batches)]
 
     def casting(self):
-        """Return the context of a forward pass: autocast to bfloat16, or nothing."""
         if self.spec["precision"] == "fp32":
             return contextlib.nullcontext()
         return self.torch.autocast(self.device, dtype=self.torch.bfloat16)
 
     def mask(self, input_ids):
-        """Return the attention mask; None if nothing is padded."""
         mask = (input_ids != self.spec["pad_id"]).long()
         return None if self.spec["best"] and bool(mask.all()) else mask
 
     def tokenizer_and_texts(self):
-        """Return the tokenizer, and the left and the right texts."""
         tokenizer = self.transformers.BertTokenizerFast(self.spec["vocab_file"], do_lower_case=True)
         with open(self.spec["texts"], encoding="utf-8") as file:
             rows = [line.rstrip("\n").split("\t") for line in file]
@@ -93,7 +89,6 @@ class Peer:
 
 
 def train_pairs(peer):
-    """Fine-tune BertForSequenceClassification."""
     model = peer.new_model("BertForSequenceClassification")
 
     def loss_of(batch):
@@ -149,7 +144,6 @@ def ask(peer):
 
 
 def encode(peer):
-    """Tokenize all texts in every step, as a user's map over a data set does."""
     tokenizer, left, right = peer.tokenizer_and_texts()
     length = peer.spec["max_seq_len"]
     peer.turns.repeat(lambda: tokenizer(left, right, truncation=True, max_length=length))

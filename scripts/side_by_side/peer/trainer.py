@@ -140,7 +140,6 @@ def train(spec, output):
 
 
 def _encode(tokenizer, spec, path):
-    """Return the rows of a file in Trainer's format: input_ids, token_type_ids and label of each."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     texts = [row[0] for row in rows], [row[1] for row in rows]
     columns = tokenizer(*texts, truncation=True, max_length=spec["max_seq_len"])
@@ -149,7 +148,6 @@ def _encode(tokenizer, spec, path):
 
 
 def _trainer_class(transformers, spec):
-    """Return Trainer with the learning rates of this package, and with ``in_order`` the rows of the file."""
     from torch.optim.lr_scheduler import LambdaLR
     from torch.utils.data import SequentialSampler
 
