@@ -93,10 +93,6 @@ class BenchConfig(Options):
         refuse_unknown_names("cases", names, CASES, f" is not a case; use some of {', '.join(CASES)}")
         return names or list(CASES)
 
-    def shape_of(self, case: str) -> Shape:
-        sizes = {item.name: getattr(self, item.name, 0) for item in fields(Shape)}
-        return replace(CASES[case].shape, **{name: size for name, size in sizes.items() if size})
-
 
 def compare(config: BenchConfig) -> None:
     """Measure the cases, print their tables, and write them where --output says.
@@ -110,7 +106,9 @@ def compare(config: BenchConfig) -> None:
     facts = machine_facts(config)
     cases = []
     for name in names:
-        case, shape = CASES[name], config.shape_of(name)
+        case = CASES[name]
+        given = {item.name: getattr(config, item.name, 0) for item in fields(Shape)}
+        shape = replace(case.shape, **{size: number for size, number in given.items() if number})
         sizes = asdict(shape)
         with tempfile.TemporaryDirectory(prefix="side_by_side.") as folder:
             measured = case.measure(Bench(config, shape, Path(folder)))

@@ -24,7 +24,7 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, option, overwrite_option, refuse_empty
 from data_tools.text.wordpiece import WordPiece
 
 
@@ -34,12 +34,12 @@ class CompareVectorsConfig(Options):
 
     EXAMPLE = "--peer_python peer/bin/python --model_path minilm --data my_data --output_file vectors.json"
 
-    peer_python: str = option(help="a Python that has torch and sentence-transformers", group="other")
+    peer_python: str = option(help="a Python that has torch and sentence-transformers")
     model_path: str = option(help="a folder of sentence-transformers", group="model")
-    data: str = option(help="a folder of text/NAME.txt and pairs/SET/NAME.tsv", group="data")
-    output_file: str = option(help="the figures go here, as JSON", group="data")
-    count: int = option(1000, help="texts, fewer if there are not so many", group="data", at_least=2)
-    overwrite: bool = option(False, help="replace existing figures", group="data")
+    data: str = data_option(help="a folder of text/NAME.txt and pairs/SET/NAME.tsv")
+    output_file: str = data_option(help="the figures go here, as JSON")
+    count: int = data_option(1000, help="texts, fewer if there are not so many", at_least=2)
+    overwrite: bool = overwrite_option(help="replace existing figures")
 
     def __post_init__(self):
         super().__post_init__()
@@ -60,21 +60,20 @@ def compare_vectors(config: CompareVectorsConfig) -> None:
     embedder = open_embedder(config.model_path)
     here = embedder.embed(texts)
     with Peer(Path(config.peer_python)) as peer:
-        said, arrays = peer.ask("vectors", folder=config.model_path, texts=texts)
-        _, cut = peer.ask("token_ids", folder=config.model_path, texts=texts)
-        versions = peer.versions
-    there, lengths = arrays["vectors"], cut["lengths"]
+        result, arrays = peer.ask("vectors", folder=config.model_path, texts=texts)
+        rows, versions = peer.rows(Path(config.model_path), texts), peer.versions
+    there, most = arrays["vectors"], result["max_seq_length"]
     cosines = [(vectors[:-1] * vectors[1:]).sum(axis=1) for vectors in (here, there)]  # they are of norm 1
     # ERNIE's rule read every vocab.txt before folders were read with their own tokenizer.
     rule = WordPiece.from_file(Path(config.model_path) / "vocab.txt")
     by_rule = ([rule.cls_id, *rule.encode(text), rule.sep_id] for text in texts)
-    rows = np.split(cut["ids"], np.cumsum(lengths)[:-1])
+    symbols = list(map(symbols_in, texts))
     figures = {
         "texts": len(texts),
-        "beyond_ascii": sum(not symbols.isascii() for symbols in map(symbols_in, texts)),
-        "symbols": len(set(chain.from_iterable(map(symbols_in, texts)))),
-        "cut": [embedder.num_cut, int((lengths > said["max_seq_length"]).sum())],
-        "max_seq_len": [embedder.max_seq_len, said["max_seq_length"]],
+        "beyond_ascii": sum(not each.isascii() for each in symbols),
+        "symbols": len(set("".join(symbols))),
+        "cut": [embedder.num_cut, sum(len(row) > most for row in rows)],
+        "max_seq_len": [embedder.max_seq_len, most],
         "cut_otherwise_by_ernie": sum(one != other.tolist() for one, other in zip(by_rule, rows)),
         "vectors": float(np.abs(here - there).max()),
         "cosines": float(np.abs(cosines[0] - cosines[1]).max()),

@@ -6,7 +6,7 @@ python scripts/flags_table.py
 import re
 from dataclasses import MISSING, Field, fields
 from inspect import getsource
-from typing import Dict, List, Literal, Type, get_args, get_origin
+from typing import List, Literal, Type, get_args, get_origin
 
 from readme_block import FLAGS, head_of, is_chinese, replace_block
 
@@ -25,7 +25,8 @@ BASE = "train"
 
 def render_flags(page: str) -> str:
     """Return a heading and a table for each command; one with all flags of `train` shows only its own."""
-    configs = config_of_each()
+    # Commands as they are typed, without dashes.
+    configs = {name.replace("--", ""): config_class_of(entry) for name, entry in COMMANDS.items()}
     base = {item.name: _cells(item, configs[BASE]) for item in fields(configs[BASE])}
     parts = []
     for name, config in configs.items():
@@ -42,11 +43,6 @@ def render_flags(page: str) -> str:
         table = markdown_table(head_of(FLAGS, page), cells).replace("<", "&lt;")
         parts.append("\n".join([f"## {name}", "", *intro, table]))
     return "\n" + "\n\n".join(parts) + "\n"
-
-
-def config_of_each() -> Dict[str, Type[Options]]:
-    """Return {command as it is typed, without dashes: its class of flags}."""
-    return {name.replace("--", ""): config_class_of(entry) for name, entry in COMMANDS.items()}
 
 
 def _cells(item: Field, config: Type[Options]) -> List[str]:

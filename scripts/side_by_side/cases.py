@@ -43,7 +43,7 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.export_pair import export_pair
 from ernie_pair.train import step_work
-from side_by_side.lanes import Lane, Measured, Turn, Work, measure_lanes
+from side_by_side.lanes import Lane, Turn, Work, measure_lanes
 
 # For the peer: precision, and whether it has its best settings.
 PEER_WAYS = {"peer fp32": ("fp32", True), "peer bf16": ("bf16", True), "peer defaults": ("fp32", False)}
@@ -97,7 +97,7 @@ class Case(NamedTuple):
     name: str
     unit: str
     shape: Shape
-    measure: Callable[[Bench], List[Measured]]
+    measure: Callable[[Bench], List[Lane]]
 
 
 def write_model(
@@ -380,10 +380,10 @@ def save_batches(path: Path, batches: Sequence[Mapping[str, np.ndarray]]) -> Non
     np.savez(path, **{name: array for name, array in named if array is not None})
 
 
-def in_turn(lanes_of: Callable[[Bench], List[Lane]]) -> Callable[[Bench], List[Measured]]:
+def in_turn(lanes_of: Callable[[Bench], List[Lane]]) -> Callable[[Bench], List[Lane]]:
     """Return the measurement of lanes that take turns, and of the rate of matrix products beside them."""
 
-    def measure(bench: Bench) -> List[Measured]:
+    def measure(bench: Bench) -> List[Lane]:
         flags, folder = bench.flags, bench.folder
         with silence():
             lanes = {lane.name: lane for lane in lanes_of(bench)}
@@ -397,7 +397,8 @@ def in_turn(lanes_of: Callable[[Bench], List[Lane]]) -> Callable[[Bench], List[M
         ):
             task = {"task": "product", "dtype": dtype, "device": flags.device}
             chosen.append(_our_lane(folder, f"product {precision}", precision, task))
-        return measure_lanes(chosen, flags.plan, flags.threads)
+        measure_lanes(chosen, flags.plan, flags.threads)
+        return chosen
 
     return measure
 
@@ -413,7 +414,7 @@ def silence() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def measure_processes(bench: Bench) -> List[Measured]:
+def measure_processes(bench: Bench) -> List[Lane]:
     """Measure whole runs in turn: processes of one thread, and one process of as many threads."""
     flags, shape, folder = bench
     steps = STEPS_PER_LINE * LINES
@@ -421,16 +422,39 @@ def measure_processes(bench: Bench) -> List[Measured]:
         write_model(folder / "model", flags.vocab_file, "ernie_gram", shape)
         write_pairs(folder, flags.pair_file, shape, steps)
     settings = pair_settings(folder, shape, flags.device, steps, STEPS_PER_LINE)
-    settings["output_dir"] = str(folder / "run")
-    names = {1: "1 process", PROCESSES: f"{PROCESSES} processes"}
-    measured = {count: Measured(Lane(name, "ours", "fp32", ())) for count, name in names.items()}
-    for _ in range(flags.rounds):
-        for count, each in measured.items():
-            of_each = {**settings, "batch_size": shape.batch_size // count}
-            events = train_events("train_pair.py", of_each, count, PROCESSES // count)
+    ways = {
+        counted(count, "process", "processes"): (
+            count,
+            PROCESSES // count,
+            {"batch_size": shape.batch_size // count},
+        )
+        for count in (1, PROCESSES)
+    }
+    lanes = []
+    for name, runs in runs_in_turn("train_pair.py", folder, settings, ways, flags.rounds).items():
+        lanes.append(Lane(name, "ours", "fp32"))
+        for events in runs:
             speed = median(event["samples_per_second"] for event in events)
-            each.turns.append(Turn(shape.batch_size / speed, None, events[-1]["memory_gb"], {}))
-    return list(measured.values())
+            lanes[-1].turns.append(Turn(shape.batch_size / speed, None, events[-1]["memory_gb"], {}))
+    return lanes
+
+
+def runs_in_turn(
+    script: str, folder: Path, settings: Mapping[str, Any], ways: Mapping[str, Tuple], rounds: int
+) -> Dict[str, List[List[Dict[str, Any]]]]:
+    """Return {way: the events of each of its runs}; ``ways``: {way: (processes, threads, its own flags)}."""
+    runs = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, (processes, threads, flags) in ways.items():
+            run = {**settings, "output_dir": str(folder / way), **flags}
+            runs[way].append(train_events(script, run, processes, threads))
+    return runs
+
+
+def medians_of(runs: Mapping[str, List[List[Dict[str, Any]]]], figure: str) -> Dict[str, float]:
+    """Return {way: the median over its runs of the median of ``figure`` in each}."""
+    each = {way: [median(event[figure] for event in events) for events in of] for way, of in runs.items()}
+    return {way: median(values) for way, values in each.items()}
 
 
 def train_events(

@@ -34,28 +34,22 @@ class Turn(NamedTuple):
     counts: Dict[str, float]  # the medians of what else its steps counted
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lane:
     """A way of doing the work.
 
     ``side``: ours, peer or product, whose steps are only matrix products; ``precision``: fp32, bf16 or int8.
-    ``work``: one for each turn. ``events``: the metrics.jsonl of a lane that logs.
+    ``work``: one for each turn. ``events``: the metrics.jsonl of a lane that logs. ``turns``: those that it
+    has taken, without the warm-up.
     """
 
     name: str
     side: str
     precision: str
-    command: Sequence[str]
+    command: Sequence[str] = ()
     work: Sequence[Work] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     events: Optional[Path] = None
-
-
-@dataclass
-class Measured:
-    """The turns that a lane has taken, without the warm-up."""
-
-    lane: Lane
     turns: List[Turn] = field(default_factory=list)
 
     @property
@@ -71,9 +65,9 @@ class Measured:
     @property
     def data_wait_share(self) -> Optional[float]:
         """Return the share of the time that the lane waited for data, from its log; None: it has no log."""
-        if not self.lane.work or self.lane.events is None or not self.lane.events.exists():
+        if not self.work or self.events is None or not self.events.exists():
             return None
-        events = map(json.loads, self.lane.events.read_text(encoding="utf-8").splitlines())
+        events = map(json.loads, self.events.read_text(encoding="utf-8").splitlines())
         shares = [event["data_wait_share"] for event in events if "data_wait_share" in event]
         return median(shares) if shares else None
 
@@ -97,7 +91,7 @@ class TurnPlan:
         return [Work(*(sum(counts) / len(turn) for counts in zip(*turn))) for turn in turns]
 
 
-def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> List[Measured]:
+def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> None:
     """Start every lane, let them take turns, and end them. Raises InputError if one of them fails.
 
     All are on the first ``threads`` cores that this process may use.
@@ -114,17 +108,15 @@ def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> List[M
             each.read()  # until it has loaded everything
         for each in running:
             _take_turn(each, plan.warmup)
-        measured = [Measured(lane) for lane in lanes]
         for number in range(plan.rounds):
             for place in range(len(lanes)):
                 chosen = (number + place) % len(lanes)  # so that no lane always follows the same one
-                measured[chosen].turns.append(_take_turn(running[chosen], plan.steps))
-    return measured
+                lanes[chosen].turns.append(_take_turn(running[chosen], plan.steps))
 
 
-def _take_turn(lane: LineProcess, steps: int) -> Turn:
-    lane.send(str(steps))
-    answer = lane.read()
+def _take_turn(process: LineProcess, steps: int) -> Turn:
+    process.send(str(steps))
+    answer = process.read()
     taken = answer["steps"]
     names = taken[0].keys() - {"seconds", "cpu_seconds"}
     counts = {name: median(step[name] for step in taken) for name in names}
@@ -132,7 +124,7 @@ def _take_turn(lane: LineProcess, steps: int) -> Turn:
     return Turn(seconds, processor, answer["memory_gb"], counts)
 
 
-def case_figures(name: str, unit: str, measured: Sequence[Measured]) -> Dict[str, Any]:
+def case_figures(name: str, unit: str, lanes: Sequence[Lane]) -> Dict[str, Any]:
     """Return the figures of the lanes of one case, plain values: its lanes, ratios between them, every turn.
 
     unit: what a step is. Speeds are by the wall clock, and None if there is nothing to count.
@@ -140,31 +132,31 @@ def case_figures(name: str, unit: str, measured: Sequence[Measured]) -> Dict[str
     one thread, whatever else the machine does. product_share: of the best rate of matrix products that was
     measured in the same rounds.
     """
-    products = [each for each in measured if each.lane.side == "product"]
-    working = [each for each in measured if each.lane.side != "product"]
     rates = {
-        each.lane.precision: max(turn.counts["flops_per_cpu_second"] for turn in each.turns)
-        for each in products
+        lane.precision: max(turn.counts["flops_per_cpu_second"] for turn in lane.turns)
+        for lane in lanes
+        if lane.side == "product"
     }
-    lanes = [_lane_figures(each, rates.get(each.lane.precision)) for each in working]
-    turns = {each.lane.name: {"seconds": each.seconds, "cpu_seconds": each.cpu_seconds} for each in measured}
-    return {"name": name, "unit": unit, "lanes": lanes, "ratios": list(_ratios(working)), "turns": turns}
+    working = [lane for lane in lanes if lane.side != "product"]
+    figures = [_lane_figures(lane, rates.get(lane.precision)) for lane in working]
+    turns = {lane.name: {"seconds": lane.seconds, "cpu_seconds": lane.cpu_seconds} for lane in lanes}
+    return {"name": name, "unit": unit, "lanes": figures, "ratios": list(_ratios(working)), "turns": turns}
 
 
-def _lane_figures(measured: Measured, rate: Optional[float]) -> Dict[str, Any]:
-    lane, seconds, processor = measured.lane, measured.seconds, measured.cpu_seconds
+def _lane_figures(lane: Lane, rate: Optional[float]) -> Dict[str, Any]:
+    seconds, processor = lane.seconds, lane.cpu_seconds
     pairs, real, padded, flops = zip(*lane.work) if lane.work else ((), (), (), ())
     by_processor = _median_speed(flops, processor)
     return {
         "name": lane.name, "side": lane.side, "precision": lane.precision, "step_seconds": median(seconds),
         "step_cpu_seconds": median(processor) if processor else None,
-        "memory_gb": max(turn.memory_gb for turn in measured.turns),
+        "memory_gb": max(turn.memory_gb for turn in lane.turns),
         "pairs_per_second": _median_speed(pairs, seconds),
         "real_tokens_per_second": _median_speed(real, seconds),
         "tokens_per_second": _median_speed(padded, seconds),
         "flops_per_second": _median_speed(flops, seconds), "flops_per_cpu_second": by_processor,
         "product_share": by_processor / rate if rate and by_processor else None,
-        "data_wait_share": measured.data_wait_share,
+        "data_wait_share": lane.data_wait_share,
     }  # fmt: skip
 
 
@@ -174,20 +166,16 @@ def _median_speed(counts: Sequence[float], seconds: Sequence[float]) -> Optional
     return median(speeds) or None if speeds else None
 
 
-def _ratios(measured: Sequence[Measured]) -> Iterator[Dict[str, Any]]:
+def _ratios(lanes: Sequence[Lane]) -> Iterator[Dict[str, Any]]:
     """Yield the ratios to each lane of ours: of the plain one, the peer's best alike, its defaults."""
-    for ours in measured:
-        for other in measured if ours.lane.side == "ours" else ():
-            alike = other.lane.precision == ALIKE.get(ours.lane.precision, ours.lane.precision)
-            is_compared = other is not ours and other.lane.name in BASES
-            if other.lane.side == "peer":
-                is_compared = alike or other.lane.name == PEER_DEFAULTS
-            if is_compared:
-                cpu, wall = (
-                    ratio_of(other.cpu_seconds, ours.cpu_seconds),
-                    ratio_of(other.seconds, ours.seconds),
-                )
-                yield {"ours": ours.lane.name, "other": other.lane.name, "cpu": cpu, "wall": wall}
+    for ours, other in ((one, other) for one in lanes for other in lanes if one.side == "ours"):
+        is_compared = other is not ours and other.name in BASES
+        if other.side == "peer":
+            alike = other.precision == ALIKE.get(ours.precision, ours.precision)
+            is_compared = alike or other.name == PEER_DEFAULTS
+        if is_compared:
+            cpu, wall = ratio_of(other.cpu_seconds, ours.cpu_seconds), ratio_of(other.seconds, ours.seconds)
+            yield {"ours": ours.name, "other": other.name, "cpu": cpu, "wall": wall}
 
 
 def ratio_of(slower: Sequence[float], faster: Sequence[float]) -> Optional[Dict[str, float]]:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Iterator
 
 import numpy as np
-from side_by_side.cases import NO_END, Shape, silence, train_events, write_corpus, write_model
+from side_by_side.cases import NO_END, Shape, medians_of, runs_in_turn, silence, write_corpus, write_model
 from side_by_side.our_lane import open_pretraining
 
 from ernie_pair.checkpoint.checkpoints import Checkpoints
@@ -60,21 +60,18 @@ def _whole_runs(config, folder: Path, settings: dict) -> Iterator[Row]:
     }
     if not is_on_cpu:  # processes can share the cores of a CPU, but each would need its own GPU
         del ways["one"], ways["two"]
-    speeds, waits, memory = {way: [] for way in ways}, [], {}
-    for _ in range(config.runs):
-        for way, (processes, threads, flags) in ways.items():
-            run = {**settings, "output_dir": str(folder / way), **flags}
-            events = train_events("run_pretrain_static.py", run, processes, threads)
-            speeds[way].append(median(event["tokens_per_second"] for event in events))
-            memory[way] = events[-1]["memory_gb" if is_on_cpu else "gpu_memory_gb"]
-            if way in ("one", "two"):
-                waits.append(median(event["data_wait_share"] for event in events))
-    speed = {way: median(values) for way, values in speeds.items()}
+    runs = runs_in_turn("run_pretrain_static.py", folder, settings, ways, config.runs)
+    speed, waits = medians_of(runs, "tokens_per_second"), medians_of(runs, "data_wait_share")
+    memory = {way: each[-1][-1]["memory_gb" if is_on_cpu else "gpu_memory_gb"] for way, each in runs.items()}
     if is_on_cpu:
         times = f"{speed['two'] / speed['one']:.2f} times the line above"
         yield Row("1 process of 2 threads: tokens/s", f"{speed['one']:,.0f}")
         yield Row("2 processes of 1 thread: tokens/s", f"{speed['two']:,.0f}", times)
-        yield Row("waiting for data, 2 loader processes: share", f"{median(waits):.2%}", "2 % at most")
+        yield Row(
+            "waiting for data, 2 loader processes: share",
+            f"{(waits['one'] + waits['two']) / 2:.2%}",
+            "2 % at most",
+        )
     saved = f"{memory['plain'] - memory['recompute']:.2f}"
     what = f"recompute, batch of {4 * size}: peak memory saved, GB"
     yield Row(what, saved, f"of {memory['plain']:.2f}")
