@@ -41,15 +41,12 @@ class CompareVectorsConfig(Options):
     count: int = data_option(1000, help="texts, fewer if there are not so many", at_least=2)
     overwrite: bool = overwrite_option(help="replace existing figures")
 
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_file")
-
 
 def compare_vectors(config: CompareVectorsConfig) -> None:
     """Write the figures, unless they exist. Raises InputError for no such texts, or LibraryError."""
     from ernie_pair.embedding.open_embedder import open_embedder  # which loads Paddle
 
+    refuse_empty(config, "output_file")
     files = files_of(Path(config.data))
     inputs = {"model_path": content_of(config.model_path), "data": files}
     settings = settings_of(config, "peer_python", "model_path", "data", "output_file")

@@ -8,14 +8,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "README_cn.md")
-QUICKSTART, SEEDS, SIDE_BY_SIDE, FLAGS, RESULTS, FAMILIES = MARKS = (
-    "quickstart",
-    "quickstart seeds",
-    "side by side",
-    "flags of every command",
-    "results",
-    "families",
-)
+QUICKSTART, SEEDS, SIDE_BY_SIDE = "quickstart", "quickstart seeds", "side by side"
+FLAGS, RESULTS, FAMILIES = "flags of every command", "results", "families"
+MARKS = (QUICKSTART, SEEDS, SIDE_BY_SIDE, FLAGS, RESULTS, FAMILIES)
 WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
 
 

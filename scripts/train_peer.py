@@ -99,10 +99,6 @@ class TrainPeerConfig(Same, Places):
     )
     overwrite: bool = overwrite_option(help="replace existing predictions")
 
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "peer_python", "output_dir", "output_file")
-
 
 def train_peer(config: TrainPeerConfig) -> None:
     """Train and write the predictions, unless they exist; the peer's lines go into peer.log.
@@ -110,6 +106,7 @@ def train_peer(config: TrainPeerConfig) -> None:
     Raises InputError for what cannot be used, or the error that the peer ends with.
     """
     start_console(World())
+    refuse_empty(config, "peer_python", "output_dir", "output_file")
     if not Path(config.model_path).is_dir():
         raise InputError(
             f"--model_path {config.model_path} is not a folder; make one with ernie-pair convert --to hf"

@@ -88,15 +88,10 @@ class LineProcess:
         self.name, self._patience, allowed = name, patience, set(cores) or os.sched_getaffinity(0)
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            encoding="utf-8",
-            env={**os.environ, **environment},
+            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+            encoding="utf-8", env={**os.environ, **environment},
             preexec_fn=lambda: os.sched_setaffinity(0, allowed),
-        )
+        )  # fmt: skip
 
     def send(self, line: str) -> None:
         """Send a line; to one that has ended, nothing: `read` says so."""

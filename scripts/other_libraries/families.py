@@ -3,9 +3,9 @@
 The rows of models.json are the families of the convert pages, each with a tiny model.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from types import SimpleNamespace
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import paddle
@@ -29,25 +29,14 @@ MAX_LENGTH = 40  # some pairs are longer
 Texts = Sequence[str]
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the table: a kind of folder, how a tiny one is made, and which library makes it.
-
-    ``settings``: of `tiny_models.make_model`; ``without``: files that are removed from what it wrote.
-    ``library``: newest or pinned, for what the newest transformers no longer has.
-    """
-
-    name: str
-    family: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    without: Sequence[str] = ()
-    library: str = "newest"
+# The lines of the table: the name of a kind of folder, its family, the settings of `tiny_models.make_model`,
+# the files that are removed from what it wrote, and which library makes it: newest, or pinned for what the
+# newest transformers no longer has.
+USUAL = {"settings": {}, "without": (), "library": "newest"}
+ROWS = [SimpleNamespace(**{**USUAL, **row}) for row in MODELS["rows"]]
 
 
-ROWS = [Row(**row) for row in MODELS["rows"]]
-
-
-def measure(peer: Peer, row: Row, place: Path, texts: Texts = ()) -> Dict[str, Any]:
+def measure(peer: Peer, row: SimpleNamespace, place: Path, texts: Texts = ()) -> Dict[str, Any]:
     """Return what differs between this package and ``peer`` on the folders of a row, by COLUMNS.
 
     ids: how many of ``texts`` and of pairs have others, and of how many; then the largest differences. A

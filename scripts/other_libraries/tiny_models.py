@@ -90,15 +90,9 @@ def train_sentence_piece(file):
 
     with open(file, "wb") as model:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([*sentences(), *WITH_SYMBOLS]),
-            model_writer=model,
-            model_type="unigram",
-            vocab_size=400,
-            hard_vocab_limit=False,
-            character_coverage=1.0,
-            num_threads=1,
-            minloglevel=2,
-        )
+            sentence_iterator=iter([*sentences(), *WITH_SYMBOLS]), model_writer=model, model_type="unigram",
+            vocab_size=400, hard_vocab_limit=False, character_coverage=1.0, num_threads=1, minloglevel=2,
+        )  # fmt: skip
 
 
 def train_bytes(folder):

@@ -35,13 +35,10 @@ class CutDocumentsConfig(Options):
     split: str = data_option("949,50,1", help="shares of the documents for training, validation, test")
     overwrite: bool = overwrite_option(help="replace existing files")
 
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
-
 
 def cut_documents(config: CutDocumentsConfig) -> None:
     """Write the files, unless they exist. Raises InputError for a document that the corpus lacks."""
+    refuse_empty(config, "output_dir")
     general, domain = Path(config.corpus_dir) / "documents.jsonl", Path(config.input_file)
     paths = [Path(config.output_dir) / f"{name}.jsonl" for name in ("train", "held_out")]
     settings = settings_of(config, "corpus_dir", "input_file", "output_dir")

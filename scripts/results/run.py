@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Dict, List, Mapping, Tuple
 
-from proof.experiments import TITLES, Places, Run, Scale, Words, runs_of
+from proof.experiments import PEER_PYTHON, TITLES, Places, Run, Scale, Words, runs_of
 from proof.figures import read_curve
 
 from data_tools.files.arrays import sha256_of_file
@@ -124,7 +124,9 @@ def run_group(config: RunConfig) -> None:
     fault = f" is no run of {group}; use some of {', '.join(runs)}"
     refuse_unknown_names("only", wanted, runs, fault)
     chosen = [run for run in runs.values() if run.name in (wanted or runs)]
-    of_peer = [run.name for run in chosen if run.needs_peer and not runners[group].is_done(run)]
+    of_peer = [
+        run.name for run in chosen if PEER_PYTHON in str(run.commands) and not runners[group].is_done(run)
+    ]
     if of_peer and not config.peer_python:
         raise InputError(
             f"{', '.join(of_peer)} of {group} need --peer_python, a Python that has torch, transformers and "
@@ -201,18 +203,14 @@ class Runner:
         weights = [path for path in (places.path(need) / STATE for need in run.needs) if path.is_file()]
         packages = installed_versions(("paddlepaddle", "paddlenlp", "numpy"))
         result = {
-            "group": self.group,
-            "name": run.name,
-            "title": run.title,
-            **run.recipe,
+            "group": self.group, "name": run.name, "title": run.title, **run.recipe,
             "weights": {path.parent.name: sha256_of_file(path)[:8] for path in weights},
             "seeds": list(run.seeds),
             "versions": {"ernie-pair": __version__, "python": platform.python_version(), **packages},
-            "machine": machine(),
-            "wall_seconds": round(float(self._spent(run)["seconds"]), 1),
+            "machine": machine(), "wall_seconds": round(float(self._spent(run)["seconds"]), 1),
             "figures": run.read(places),
             "curve": read_curve(places.path(run.curve)) if run.curve else {},
-        }
+        }  # fmt: skip
         with published(self.path_of(run)) as (draft,):
             draft.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         logger.info("wrote %s", self.path_of(run))

@@ -48,13 +48,10 @@ class WriteConfig(Options):
         "project goes into its READMEs too",
     )
 
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output")
-
 
 def write_results(config: WriteConfig) -> None:
     """Write the page and its pictures. Raises InputError where there is no result."""
+    refuse_empty(config, "output")
     results = read_results(Path(config.results))
     if not results:
         raise InputError(f"--results {config.results}: no run is there; make some with run.py")

@@ -61,6 +61,7 @@ EXPORTED_ON_GPU = {
 PRODUCTS = {"fp32": "float32", "bf16": "bfloat16"}
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 SIZES += ("max_position_embeddings", "hidden_act", "type_vocab_size")
+USUAL = {"hidden_act": "gelu", "type_vocab_size": 2}
 DEV_ROWS, DOCUMENTS = 8, 20_000
 PEER_LENGTH = 128  # the peer's example scripts pad every pair to it
 GRAD_CLIP, NO_LABEL_OF_PEER = 1.0, -100
@@ -347,7 +348,10 @@ def peer_lanes(
     if not flags.peer_python:
         return []
     if model:
-        task = {**task, "model": _sizes_for_peer(model), "pad_id": spec.pad_id}
+        config = {**USUAL, **read_json_object(model / CONFIG, "make it again")}
+        dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+        sizes = {name: config[name] for name in SIZES}  # arguments of transformers' BertConfig
+        task = {**task, "model": {**sizes, **dropout, "num_labels": 2}, "pad_id": spec.pad_id}
     if batches:
         task = {**task, "batches": str(folder / "batches.npz")}
         save_batches(folder / "batches.npz", batches)
@@ -366,12 +370,6 @@ def _written(folder: Path, name: str, task: Mapping[str, Any]) -> str:
     path = folder / f"{name.replace(' ', '_')}.json"
     path.write_text(json.dumps(task), encoding="utf-8")
     return str(path)
-
-
-def _sizes_for_peer(model: Path) -> Dict[str, Any]:
-    config = {"hidden_act": "gelu", "type_vocab_size": 2, **read_json_object(model / CONFIG, "make it again")}
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    return {**{name: config[name] for name in SIZES}, **dropout, "num_labels": 2}
 
 
 def save_batches(path: Path, batches: Sequence[Mapping[str, np.ndarray]]) -> None:
@@ -422,14 +420,9 @@ def measure_processes(bench: Bench) -> List[Lane]:
         write_model(folder / "model", flags.vocab_file, "ernie_gram", shape)
         write_pairs(folder, flags.pair_file, shape, steps)
     settings = pair_settings(folder, shape, flags.device, steps, STEPS_PER_LINE)
-    ways = {
-        counted(count, "process", "processes"): (
-            count,
-            PROCESSES // count,
-            {"batch_size": shape.batch_size // count},
-        )
-        for count in (1, PROCESSES)
-    }
+    sizes = {count: {"batch_size": shape.batch_size // count} for count in (1, PROCESSES)}
+    names = {count: counted(count, "process", "processes") for count in sizes}
+    ways = {names[count]: (count, PROCESSES // count, size) for count, size in sizes.items()}
     lanes = []
     for name, runs in runs_in_turn("train_pair.py", folder, settings, ways, flags.rounds).items():
         lanes.append(Lane(name, "ours", "fp32"))

@@ -29,11 +29,7 @@ from tables import Row, seconds_of
 DEV_ROWS, STREAMED_COPIES, STEPS_PER_LINE = 1000, 20, 10
 # In a separate process, whose peak memory is that of the stream.
 STREAM = "import sys; sys.path.insert(0, sys.argv[1]); from tables import pair; pair.stream(*sys.argv[2:])"
-WAYS = {
-    "plain": (0, 0, {}),
-    "no buckets": (0, 0, {"bucket": False}),
-    "free": (0, 0, {"deterministic": False}),
-}
+WAYS = {"plain": {}, "no buckets": {"bucket": False}, "free": {"deterministic": False}}
 
 
 def measured(config, folder: Path) -> Iterator[Row]:

@@ -67,11 +67,8 @@ def _whole_runs(config, folder: Path, settings: dict) -> Iterator[Row]:
         times = f"{speed['two'] / speed['one']:.2f} times the line above"
         yield Row("1 process of 2 threads: tokens/s", f"{speed['one']:,.0f}")
         yield Row("2 processes of 1 thread: tokens/s", f"{speed['two']:,.0f}", times)
-        yield Row(
-            "waiting for data, 2 loader processes: share",
-            f"{(waits['one'] + waits['two']) / 2:.2%}",
-            "2 % at most",
-        )
+        waited = f"{median([waits['one'], waits['two']]):.2%}"
+        yield Row("waiting for data, 2 loader processes: share", waited, "2 % at most")
     saved = f"{memory['plain'] - memory['recompute']:.2f}"
     what = f"recompute, batch of {4 * size}: peak memory saved, GB"
     yield Row(what, saved, f"of {memory['plain']:.2f}")

@@ -16,7 +16,6 @@ import side_by_side_table
 from bench_side_by_side import BenchConfig, compare
 from other_libraries.client import PATH_OF_PEER
 from places import ROOT
-from readme_block import render_rows
 from side_by_side import cases, turns
 from side_by_side.cases import CASES, Case, Shape, pair_work, train_events
 from side_by_side.lanes import Lane, Turn, TurnPlan, Work, case_figures, measure_lanes, ratio_of
@@ -127,11 +126,6 @@ def test_figures_count_work_and_compare_like_with_like():
         ("fused bf16", "peer bf16"): 4.0,
         ("fused bf16", "peer defaults"): 8.0,
     }
-
-
-def test_a_table_has_columns_of_one_width():
-    lines = render_rows(("lane", "ms"), [["a", "1"], ["a long name", "1,000"]]).splitlines()
-    assert len(set(map(len, lines))) == 1 and lines[3] == "| a long name | 1,000 |"
 
 
 def test_work_counts_the_pairs_tokens_and_flops_of_a_turn(tmp_path):

@@ -90,10 +90,6 @@ class Run:
         """Return what determines the figures: a run whose recipe has changed is made again."""
         return {"commands": [list(words) for words in self.commands], "files": dict(self.files)}
 
-    @property
-    def needs_peer(self) -> bool:
-        return any(PEER_PYTHON in word for words in self.commands for word in words)
-
 
 def sizes_of(scale: Scale) -> Dict[str, Any]:
     """Return what the table calls by name: the flags, and what follows from them."""
@@ -149,16 +145,12 @@ def _run_of(name: str, row: Dict[str, Any], sizes: Values) -> Run:
     function, arguments = row["read"]
     files = {path: fill(flags, values).items() for path, flags in row.get("files", {}).items()}
     return Run(
-        name,
-        fill(row["title"], values),
-        tuple(_commands(row["commands"], values)),
-        partial(getattr(figures, function), **fill(arguments, values)),
-        seeds,
+        name, fill(row["title"], values), tuple(_commands(row["commands"], values)),
+        partial(getattr(figures, function), **fill(arguments, values)), seeds,
         {path: "".join(f"{key}: {_shown(each)}\n" for key, each in flags) for path, flags in files.items()},
-        tuple(fill(row.get("needs", []), values)),
-        fill(row.get("curve", ""), values),
+        tuple(fill(row.get("needs", []), values)), fill(row.get("curve", ""), values),
         fill(row.get("links", {}), values),
-    )
+    )  # fmt: skip
 
 
 def _commands(entries: List[Any], values: Values) -> Iterator[Words]:

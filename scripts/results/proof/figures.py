@@ -19,6 +19,7 @@ from ernie_pair.score.evaluation.evaluation import overlap
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series.comparison_report import compare
 
+DIFFERENCE = ("one", "other", "mean", "interval")
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss
 DIGITS, LOSS_DIGITS, CURVE_DIGITS = 6, 8, 5
 MOST_POINTS = 60  # of a curve
@@ -145,13 +146,8 @@ def _figures_of(comparison: Dict[str, Any], files: Mapping[str, List[Path]], lab
             "interval": chosen(comparison["interval"][name]),
         }
     differences = [
-        {
-            "one": each["one"],
-            "other": each["other"],
-            "mean": chosen(each["mean"]),
-            "interval": chosen(each["interval"]),
-        }
-        for each in comparison["differences"]
+        {**each, "mean": chosen(each["mean"]), "interval": chosen(each["interval"])}
+        for each in ({name: of[name] for name in DIFFERENCE} for of in comparison["differences"])
     ]
     majority = round(comparison["chance"]["accuracy"], DIGITS)
     return {"rows": comparison["rows"], "majority": majority, "models": models, "differences": differences}

@@ -123,14 +123,11 @@ def train(spec, output):
         return {"accuracy": float(hits.mean())}
 
     trainer = _trainer_class(transformers, spec)(
-        model,
-        _arguments(transformers, spec, output),
+        model, _arguments(transformers, spec, output), compute_metrics=accuracy,
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
-        train_dataset=rows["train"],
-        eval_dataset=rows["dev"],
-        compute_metrics=accuracy,
+        train_dataset=rows["train"], eval_dataset=rows["dev"],
         callbacks=[logging_callback(transformers, clock, output / "metrics.jsonl")],
-    )
+    )  # fmt: skip
     trainer.train(resume_from_checkpoint=checkpoint or None)
     for name, value in _sampling(transformers, by_length=False).items():
         setattr(trainer.args, name, value)  # by length it would shuffle the test rows as well
