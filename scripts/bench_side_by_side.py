@@ -107,8 +107,8 @@ def compare(config: BenchConfig) -> None:
     cases = []
     for name in names:
         case = CASES[name]
-        given = {item.name: getattr(config, item.name, 0) for item in fields(Shape)}
-        shape = replace(case.shape, **{size: number for size, number in given.items() if number})
+        of_flags = {item.name: getattr(config, item.name, 0) for item in fields(Shape)}
+        shape = replace(case.shape, **{size: number for size, number in of_flags.items() if number})
         sizes = asdict(shape)
         with tempfile.TemporaryDirectory(prefix="side_by_side.") as folder:
             measured = case.measure(Bench(config, shape, Path(folder)))

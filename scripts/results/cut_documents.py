@@ -68,10 +68,10 @@ def _trained_texts(config: CutDocumentsConfig, general: Path) -> Dict[str, bool]
     if len(texts) != documents:
         raise InputError(f"{general} has {len(texts)} documents and its corpus {documents}; make it again")
     trained = document_ranges(config.split, documents)["train"]
-    found: Dict[str, bool] = {}
+    is_trained: Dict[str, bool] = {}
     for number, text in enumerate(texts):
-        found[text] = found.get(text, False) or number in trained
-    return found
+        is_trained[text] = is_trained.get(text, False) or number in trained
+    return is_trained
 
 
 def _texts_of(path: Path) -> List[str]:

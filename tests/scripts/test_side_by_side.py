@@ -14,10 +14,11 @@ import pytest
 import readme_block
 import side_by_side_table
 from bench_side_by_side import BenchConfig, compare
+from fake_peer import write_fake_peer
 from other_libraries.client import PATH_OF_PEER
 from places import ROOT
 from side_by_side import cases, turns
-from side_by_side.cases import CASES, Case, Shape, pair_work, train_events
+from side_by_side.cases import CASES, Bench, Case, Shape, pair_work, train_events
 from side_by_side.lanes import Lane, Turn, TurnPlan, Work, case_figures, measure_lanes, ratio_of
 from tables import serve
 from tiny_pair import VOCAB, write_pairs
@@ -160,18 +161,9 @@ def test_three_result_files_are_written_and_not_overwritten(tmp_path, capsys, mo
 
 
 @pytest.fixture
-def peer(tmp_path):
-    """A Python without torch that responds as if it had it."""
-    (tmp_path / "peer.py").write_text(PEER)
-    path = tmp_path / "peer_python"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/peer.py "$@"\n')
-    path.chmod(0o755)
-    return str(path)
-
-
-@pytest.fixture
-def lanes_of(tmp_path, peer, monkeypatch):
-    """A function that measures a case beside the peer, in small, and returns its lanes by name."""
+def lanes_of(tmp_path, monkeypatch):
+    """A function that measures a case beside a peer without torch, in small; returns its lanes by name."""
+    peer = write_fake_peer(tmp_path, PEER)
     make_sample(SampleConfig(output_dir=str(tmp_path / "sample"), documents=200))
     characters = sorted(set((tmp_path / "sample" / "corpus.txt").read_text(encoding="utf-8")) - {"\n", " "})
     tokens = dict.fromkeys([*VOCAB, *characters, *(f"##{character}" for character in characters)])
@@ -318,6 +310,27 @@ def test_missing_gpus_are_an_error_before_the_run(run_flags, monkeypatch):
     monkeypatch.setattr(cases, "count_cards", lambda: 1)
     with pytest.raises(InputError, match="^2 processes need 2 GPUs, and 1 are visible$"):
         train_events("program.py", {**run_flags, "device": "gpu"}, processes=2)
+
+
+def test_whole_runs_take_turns(tmp_path, monkeypatch):
+    calls = []
+
+    def events(script, flags, processes, threads):
+        calls.append((processes, threads, flags["batch_size"]))
+        return [
+            {"samples_per_second": speed, "memory_gb": 1.0} for speed in (8 * processes, 8 * processes, 1)
+        ]
+
+    for name in ("write_model", "write_pairs"):
+        monkeypatch.setattr(cases, name, lambda *arguments: None)
+    monkeypatch.setattr(cases, "train_events", events)
+    config = BenchConfig("p", "v", rounds=2, device="cpu")
+    lanes = CASES["processes"].measure(Bench(config, Shape(batch_size=4), tmp_path))
+    assert calls == 2 * [(1, 2, 4), (2, 1, 2)]
+    seconds = {lane.name: lane.seconds for lane in lanes}
+    assert seconds == {"1 process": [0.5, 0.5], "2 processes": [0.25, 0.25]}
+    runs = {"one": [events("", {"batch_size": 4}, 1, 2), [{"samples_per_second": 2.0}]]}
+    assert cases.medians_of(runs, "samples_per_second") == {"one": 5.0}
 
 
 def test_lanes_use_the_allocator_settings_of_this_package():
