@@ -19,18 +19,15 @@ class AddHeadConfig(Options):
 
     EXAMPLE = "--peer_python peer/bin/python --model_path minilm --output_dir start"
 
-    peer_python: str = option(help="a Python that has torch and transformers", group="other")
+    peer_python: str = option(help="a Python that has torch and transformers")
     model_path: str = option(help="a folder of transformers or sentence-transformers", group="model")
     output_dir: str = option(help="the folder to make", group="model")
-    seed: int = option(1234, help="seed of the head", group="other", at_least=0)
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
+    seed: int = option(1234, help="seed of the head", at_least=0)
 
 
 def add_head(config: AddHeadConfig) -> None:
     """Write the folder, unless it exists. Raises LibraryError with what the library says."""
+    refuse_empty(config, "output_dir")
     folder = Path(config.output_dir)
     if folder.is_dir():
         return

@@ -12,14 +12,15 @@ otherwise idle machine. Steps are compared with those of transformers by bench_s
 
 import re
 import tempfile
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option, option
 from ernie_pair.runtime.device import default_device
 
 MODEL = "hidden_size num_hidden_layers max_seq_len batch_size steps runs device"
@@ -34,6 +35,7 @@ USUAL = {  # sizes that are not given
     "pair": {"max_seq_len": 64, "batch_size": 64, "steps": 60},
 }
 LEAST_STEPS = 40
+measured_option = partial(option, group="evaluation")
 
 
 @dataclass(frozen=True)
@@ -49,37 +51,32 @@ class BenchConfig(Part):
 
     EXAMPLE = "data --vocab_file ernie/vocab.txt"
 
-    vocab_file: str = option("", help="the vocab.txt of the model", group="data")
-    pair_file: str = option("", help="labelled pairs: text TAB text TAB label", group="data")
-    text_path: str = option(
-        "", help="text, an empty line between documents; empty: the built-in sample", group="data"
-    )
+    vocab_file: str = data_option("", help="the vocab.txt of the model")
+    pair_file: str = data_option("", help="labelled pairs: text TAB text TAB label")
+    text_path: str = data_option("", help="text, an empty line between documents; empty: the built-in sample")
     model: str = option("", help="serve: the folder that ernie-pair export made", group="model")
-    speed_megabytes: int = option(10, help="MB of text for the speed", group="data", unit="MB", at_least=1)
-    megabytes: int = option(
-        20, help="MB of text for the memory, repeated; 0: leave it out", group="data", unit="MB", at_least=0
+    speed_megabytes: int = data_option(10, help="MB of text for the speed", unit="MB", at_least=1)
+    megabytes: int = data_option(
+        20, help="MB of text for the memory, repeated; 0: leave it out", unit="MB", at_least=0
     )
     workers: int = option(2, help="processes for the memory measurement", group="devices", at_least=1)
-    million_tokens: int = option(100, help="million tokens of the opened corpus", group="data", at_least=1)
-    rows: int = option(20_000, help="pairs to train on and to predict", group="data", at_least=2000)
+    million_tokens: int = data_option(100, help="million tokens of the opened corpus", at_least=1)
+    rows: int = data_option(20_000, help="pairs to train on and to predict", at_least=2000)
     hidden_size: int = option(312, help="width of the model", group="model", at_least=1)
     num_hidden_layers: int = option(4, help="its layers", group="model", unit="layers", at_least=1)
-    max_seq_len: int = option(0, help="tokens of a pair or sample; 0: 64 or 128", group="data", at_least=0)
-    batch_size: int = option(0, help="pairs or samples of a step; 0: 64 or 8", group="data", at_least=0)
-    steps: int = option(
-        0,
-        help="steps of one measurement, at least 40; 0: 60 of pairs, 100 of samples",
-        group="evaluation",
-        at_least=0,
+    max_seq_len: int = data_option(0, help="tokens of a pair or sample; 0: 64 or 128", at_least=0)
+    batch_size: int = data_option(0, help="pairs or samples of a step; 0: 64 or 8", at_least=0)
+    steps: int = measured_option(
+        0, help="steps of one measurement, at least 40; 0: 60 of pairs, 100 of samples", at_least=0
     )
-    runs: int = option(
-        3, help="runs, of which the median is shown; memory is measured once", group="evaluation", at_least=1
+    runs: int = measured_option(
+        3, help="runs, of which the median is shown; memory is measured once", at_least=1
     )
     backends: str = option(
         "onnx", help="backends with spaces between, :bf16 behind one for its precision", group="devices"
     )
     clients: str = option("1 4 16", help="numbers of concurrent clients", group="devices")
-    seconds: float = option(5.0, help="time of one measurement", group="evaluation", unit="seconds", above=0)
+    seconds: float = measured_option(5.0, help="time of one measurement", unit="seconds", above=0)
     threads: int = option(0, help="threads of one forward pass; 0: one per core", group="devices", at_least=0)
     max_wait_ms: float = option(5.0, help="as in ernie-pair serve", group="devices", unit="ms", at_least=0)
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
@@ -87,9 +84,8 @@ class BenchConfig(Part):
     def __post_init__(self):
         super().__post_init__()
         required, names = READ_BY[self.part][0], READ_BY[self.part][1].split()
-        for item in fields(self):
-            is_given = item.default is not MISSING and getattr(self, item.name) != item.default
-            if is_given and item.name not in names:
+        for item in fields(self)[1:]:
+            if getattr(self, item.name) != item.default and item.name not in names:
                 raise InputError(f"--{item.name} is not read by {self.part}; leave it out")
         for name in names[:required]:
             if not getattr(self, name):
@@ -102,7 +98,6 @@ class BenchConfig(Part):
 
 
 def bench(config: BenchConfig) -> None:
-    """Print a line as soon as its figure is known."""
     usual = USUAL.get(config.part, {})
     config = replace(config, **{name: size for name, size in usual.items() if not getattr(config, name)})
     table = import_module(f"tables.{config.part}")

@@ -8,30 +8,44 @@ about an hour and a half; --cases selects some, --rounds measures less, and the 
 batch replace the sizes of the cases. The weights are random: the speed is the same.
 """
 
+import platform
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import List, Literal
+from typing import Any, Dict, List, Literal, Sequence
 
-from side_by_side.cases import CASES, Shape
+from other_libraries.client import open_peer
+from readme_block import render_rows
+from side_by_side.cases import CASES, Bench, Shape
 from side_by_side.lanes import TurnPlan, case_figures
-from side_by_side.peer.python import open_peer
-from side_by_side.report import machine_facts, publish, render
 
+from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError
+from data_tools.files.json_file import write_json
 from data_tools.files.results import refuse_existing
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, names_in, option, refuse_unknown_names
+from data_tools.options.options import Options, data_option, names_in, option, refuse_unknown_names
+from ernie_pair.checkpoint.run_config import machine
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.world import World
 
-SIZES = {  # flag: field of Shape
-    "num_hidden_layers": "layers",
-    "hidden_size": "hidden",
-    "batch_size": "batch_size",
-    "max_seq_len": "max_seq_len",
-    "pairs": "pairs",
+OURS, PEERS = "#1f77b4", "#999999"
+RATIO_HEAD = ("ours", "against", "CPU", "from", "to", "by the clock", "from", "to")
+COLUMNS = {  # head: a figure of a lane, and how it is shown
+    "lane": ("name", "{}", 1),
+    "ms of CPU a step": ("step_cpu_seconds", "{:,.1f}", 1e3),
+    "ms a step": ("step_seconds", "{:,.1f}", 1e3),
+    "pairs/s": ("pairs_per_second", "{:,.0f}", 1),
+    "tokens/s": ("real_tokens_per_second", "{:,.0f}", 1),
+    "with padding": ("tokens_per_second", "{:,.0f}", 1),
+    "GFLOP/s": ("flops_per_second", "{:,.0f}", 1e-9),
+    "of the product rate": ("product_share", "{:.1%}", 1),
+    "waits for data": ("data_wait_share", "{:.1%}", 1),
+    "GB": ("memory_gb", "{:.2f}", 1),
 }
+Figures = Dict[str, Any]
+measured_option = partial(option, group="evaluation")
 
 
 @dataclass(frozen=True)
@@ -43,47 +57,34 @@ class BenchConfig(Options):
         "--output side_by_side.json"
     )
 
-    pair_file: str = option(help="pairs: text TAB text TAB label", group="data")
-    vocab_file: str = option(help="the vocab.txt of the models", group="data")
-    cases: str = option("", help=f"some of {', '.join(CASES)}, with commas; empty: all", group="evaluation")
+    pair_file: str = data_option(help="pairs: text TAB text TAB label")
+    vocab_file: str = data_option(help="the vocab.txt of the models")
+    cases: str = measured_option("", help=f"some of {', '.join(CASES)}, with commas; empty: all")
     peer_python: str = option(
-        "", help="a Python that has torch and transformers, to compare with; empty: none", group="other"
+        "", help="a Python that has torch and transformers, to compare with; empty: none"
     )
-    output: str = option(
-        "", help="the figures go here: FILE.json, and its table and picture beside it", group="evaluation"
+    output: str = measured_option(
+        "", help="the figures go here: FILE.json, and its table and picture beside it"
     )
-    overwrite: bool = option(False, help="replace earlier figures", group="evaluation")
-    lanes: str = option(
-        "",
-        help="names of lanes, with commas, if not all of them fit into memory; empty: all",
-        group="evaluation",
+    overwrite: bool = measured_option(False, help="replace earlier figures")
+    lanes: str = measured_option(
+        "", help="names of lanes, with commas, if not all of them fit into memory; empty: all"
     )
     num_hidden_layers: int = option(0, help="layers; 0: those of the case", group="model", at_least=0)
     hidden_size: int = option(0, help="width of the model; 0: that of the case", group="model", at_least=0)
-    batch_size: int = option(
-        0, help="pairs or samples of a step of training; 0: those of the case", group="data", at_least=0
-    )
-    max_seq_len: int = option(0, help="tokens of each; 0: those of the case", group="data", at_least=0)
-    pairs: int = option(0, help="pairs predicted in a step; 0: those of the case", group="data", at_least=0)
+    batch_size: int = data_option(0, help="pairs or samples of a step; 0: those of the case", at_least=0)
+    max_seq_len: int = data_option(0, help="tokens of each; 0: those of the case", at_least=0)
+    pairs: int = data_option(0, help="pairs predicted in a step; 0: those of the case", at_least=0)
     threads: int = option(1, help="threads of every lane", group="devices", unit="threads", at_least=1)
-    rounds: int = option(
-        7, help="turns of every lane, of which the median is shown", group="evaluation", at_least=1
+    rounds: int = measured_option(7, help="turns of every lane, of which the median is shown", at_least=1)
+    steps: int = measured_option(
+        5, help="steps of a turn; a step of prediction is one pass over all pairs", unit="steps", at_least=1
     )
-    steps: int = option(
-        5,
-        help="steps of a turn; a step of prediction is one pass over all pairs",
-        group="evaluation",
-        unit="steps",
-        at_least=1,
-    )
-    warmup: int = option(
-        2, help="steps of a lane that are not counted", group="evaluation", unit="steps", at_least=1
-    )
+    warmup: int = measured_option(2, help="steps of a lane not counted", unit="steps", at_least=1)
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
     @property
     def plan(self) -> TurnPlan:
-        """Return how often the lanes take turns."""
         return TurnPlan(self.warmup, self.steps, self.rounds)
 
     def chosen_cases(self) -> List[str]:
@@ -91,11 +92,6 @@ class BenchConfig(Options):
         names = names_in(self.cases)
         refuse_unknown_names("cases", names, CASES, f" is not a case; use some of {', '.join(CASES)}")
         return names or list(CASES)
-
-    def shape_of(self, case: str) -> Shape:
-        """Return the shape of a case, with the sizes that were given."""
-        sizes = {name: getattr(self, flag) for flag, name in SIZES.items() if getattr(self, flag)}
-        return replace(CASES[case].shape, **sizes)
 
 
 def compare(config: BenchConfig) -> None:
@@ -107,30 +103,85 @@ def compare(config: BenchConfig) -> None:
     endings = (".json", ".md", ".png") if config.output else ()
     outputs = [Path(config.output).with_suffix(ending) for ending in endings]
     refuse_existing(outputs, config.overwrite)
-    facts = machine_facts(config.threads, _peer_versions(config))
+    facts = machine_facts(config)
     cases = []
     for name in names:
-        case, shape = CASES[name], config.shape_of(name)
+        case = CASES[name]
+        of_flags = {item.name: getattr(config, item.name, 0) for item in fields(Shape)}
+        shape = replace(case.shape, **{size: number for size, number in of_flags.items() if number})
         sizes = asdict(shape)
         with tempfile.TemporaryDirectory(prefix="side_by_side.") as folder:
-            measured = case.measure(config, shape, Path(folder))
+            measured = case.measure(Bench(config, shape, Path(folder)))
             cases.append(case_figures(case.name.format(**sizes), case.unit.format(**sizes), measured))
         print(render(cases[-1:], facts), flush=True)
         if outputs:  # after every case, so that a long benchmark that is cut short has something to show
-            publish(outputs, cases, facts)
+            with published(*outputs) as (figures, markdown, picture):
+                write_json(figures, {"machine": facts, "cases": cases})
+                markdown.write_text(render(cases, facts), encoding="utf-8")
+                draw(picture, cases)
 
 
-def _peer_versions(config: BenchConfig) -> str:
-    """Return the versions of the peer's libraries, in words; empty without a peer."""
+def machine_facts(config: BenchConfig) -> Figures:
+    """Return the facts on which the figures depend: the machine, and the versions; no peer is ''."""
     start_device(config.device, World())  # refuses where there is no GPU
-    if not config.peer_python:
-        return ""
-    peer = open_peer(config.peer_python)
-    if config.device == "gpu" and not peer.sees_gpu:
-        raise InputError(
-            f"--device gpu, but the torch of {config.peer_python} sees no GPU; leave one of them out"
-        )
-    return peer.describe()
+    import paddle
+
+    peer = ""
+    if config.peer_python:
+        peer, sees_gpu = open_peer(config.peer_python)
+        if config.device == "gpu" and not sees_gpu:
+            raise InputError(
+                f"--device gpu, but the torch of {config.peer_python} sees no GPU; leave one of them out"
+            )
+    versions = {"python": platform.python_version(), "paddle": paddle.__version__, "peer": peer}
+    return {**machine(), "threads": config.threads, **versions}
+
+
+def render(cases: Sequence[Figures], facts: Figures) -> str:
+    parts = [", ".join(f"{name} {value}" for name, value in facts.items() if value)]
+    for case in cases:
+        parts.append(f"### {case['name']}\n\nA step is {case['unit']}.")
+        lanes = [[_cell(lane[name], *way) for name, *way in COLUMNS.values()] for lane in case["lanes"]]
+        parts.append(render_rows(tuple(COLUMNS), lanes))
+        if case["ratios"]:
+            parts.append(render_rows(RATIO_HEAD, list(map(_ratio_cells, case["ratios"]))))
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(value: Any, form: str, scale: float) -> str:
+    return "" if value is None else form.format(value * scale)
+
+
+def _ratio_cells(ratio: Figures) -> List[str]:
+    cells = [ratio["ours"], ratio["other"]]
+    for clock in ("cpu", "wall"):
+        cells += [f"{ratio[clock][name]:.2f}" if ratio[clock] else "" for name in ("ratio", "low", "high")]
+    return cells
+
+
+def draw(path: Path, cases: Sequence[Figures]) -> None:
+    """Draw every ratio as a bar, with a whisker from the minimum to the maximum of the rounds.
+
+    It is by CPU time, if that is known, otherwise by the wall clock.
+    """
+    from matplotlib.figure import Figure
+
+    bars = [(case["name"], ratio) for case in cases for ratio in case["ratios"]]
+    figure = Figure(figsize=(10, 1.5 + 0.3 * len(bars)), layout="constrained")
+    axes = figure.add_subplot()
+    for place, (_, ratio) in enumerate(bars):
+        times = ratio["cpu"] or ratio["wall"]
+        # The ratio of medians may lie outside the ratios of single rounds.
+        errors = [[max(0.0, times["ratio"] - times["low"])], [max(0.0, times["high"] - times["ratio"])]]
+        colour = OURS if ratio["other"].startswith("peer") else PEERS
+        axes.barh(place, times["ratio"], xerr=errors, color=colour, capsize=2)
+        axes.text(times["ratio"], place, f" {times['ratio']:.2f}", va="bottom", fontsize=7)
+    names = [f"{name}: {ratio['ours']} against {ratio['other']}" for name, ratio in bars]
+    axes.set_yticks(range(len(bars)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("times as fast")
+    figure.savefig(path, format="png", dpi=150)
 
 
 if __name__ == "__main__":

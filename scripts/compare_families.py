@@ -17,8 +17,7 @@ from typing import Any, Dict, List
 from other_libraries.client import PYTHON, Peer, newest_python
 from other_libraries.families import COLUMNS, ROWS, measure
 from other_libraries.texts import assigned_characters, random_strings
-from readme_block import FAMILIES, ROOT, is_chinese, replace_block
-from side_by_side.report import render_rows
+from readme_block import FAMILIES, ROOT, head_of, in_words, is_chinese, render_rows, replace_block
 
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
@@ -26,19 +25,6 @@ from data_tools.options.cli import run_command
 from data_tools.options.options import Options, option
 
 PUBLISHED = ROOT / "scripts" / "results" / "families.json"
-HEAD = ("family", "transformers", *COLUMNS)
-CHINESE_HEAD = ("模型族", "transformers", "加载", "词元编号", "隐藏状态", "池化向量", "输出层")
-CHINESE = (
-    ("yes", "可以"),
-    ("refused", "拒绝"),
-    (" by byte-level BPE", "，字节级 BPE"),
-    (" by word pieces", "，WordPiece"),
-    (" by ", "，用 "),
-    (", epsilon ", "，epsilon "),
-    (" with task ids", "，带任务编号"),
-    (", one output", "，单输出"),
-    (", ", "、"),
-)
 
 
 @dataclass(frozen=True)
@@ -47,9 +33,7 @@ class CompareFamiliesConfig(Options):
 
     EXAMPLE = "--peer_python .venv/newest-peer/bin/python"
 
-    peer_python: str = option(
-        "", help="a Python with the newest libraries; empty: that of scripts/test_peer.sh", group="other"
-    )
+    peer_python: str = option("", help="a Python with the newest libraries; empty: of scripts/test_peer.sh")
 
 
 def compare_families(config: CompareFamiliesConfig) -> None:
@@ -66,41 +50,29 @@ def compare_families(config: CompareFamiliesConfig) -> None:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for number, row in enumerate(ROWS):
             peer = libraries[row.library]
-            found = measure(peer, row, place / str(number), texts)
-            rows.append({"family": row.name, "transformers": peer.versions["transformers"], **found})
-            print(render_rows(HEAD, [cells(rows[-1])]).splitlines()[-1], flush=True)
+            figures = measure(peer, row, place / str(number), texts)
+            rows.append({"family": row.name, "transformers": peer.versions["transformers"], **figures})
+            print(render_families(rows[-1:], "").splitlines()[-1], flush=True)
     write_json(PUBLISHED, rows)
     replace_block(FAMILIES, lambda page: render_families(rows, page))
 
 
 def render_families(rows: List[Dict[str, Any]], page: str) -> str:
-    """Return the table of the figures in PUBLISHED, in the language of a page."""
-    if not is_chinese(page):
-        return render_rows(HEAD, list(map(cells, rows)))
-    return render_rows(CHINESE_HEAD, [list(map(in_chinese, cells(row))) for row in rows])
+    shown = [[in_words(FAMILIES, cell, page) for cell in cells(row, page)] for row in rows]
+    return render_rows(head_of(FAMILIES, page), shown)
 
 
-def cells(row: Dict[str, Any]) -> List[str]:
+def cells(row: Dict[str, Any], page: str = "") -> List[str]:
     """Return a row in words: differences with two digits, and nothing where nothing was measured."""
-    found = [row["family"], row["transformers"]]
-    for name in COLUMNS:
-        value = row[name]
+    shown = [row["family"], row["transformers"]]
+    for value in (row[name] for name in COLUMNS):
         if isinstance(value, list):
-            found.append("{:,} of {:,}".format(*value))
+            shown.append(("{1:,} 中 {0:,}" if is_chinese(page) else "{:,} of {:,}").format(*value))
         elif isinstance(value, float) and math.isfinite(value):
-            found.append(f"{value:.1e}")
+            shown.append(f"{value:.1e}")
         else:
-            found.append(value if value in ("", "yes") else "" if value is None else "refused")
-    return found
-
-
-def in_chinese(cell: str) -> str:
-    """Return the content of a cell in Chinese."""
-    if " of " in cell:
-        return "{1} 中 {0}".format(*cell.split(" of "))
-    for english, chinese in CHINESE:
-        cell = cell.replace(english, chinese)
-    return cell
+            shown.append("" if value is None else value if value in ("", "yes") else "refused")
+    return shown
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, option, overwrite_option, refuse_empty
 from data_tools.text.wordpiece import WordPiece
 
 
@@ -34,22 +34,19 @@ class CompareVectorsConfig(Options):
 
     EXAMPLE = "--peer_python peer/bin/python --model_path minilm --data my_data --output_file vectors.json"
 
-    peer_python: str = option(help="a Python that has torch and sentence-transformers", group="other")
+    peer_python: str = option(help="a Python that has torch and sentence-transformers")
     model_path: str = option(help="a folder of sentence-transformers", group="model")
-    data: str = option(help="a folder of text/NAME.txt and pairs/SET/NAME.tsv", group="data")
-    output_file: str = option(help="the figures go here, as JSON", group="data")
-    count: int = option(1000, help="texts, fewer if there are not so many", group="data", at_least=2)
-    overwrite: bool = option(False, help="replace existing figures", group="data")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_file")
+    data: str = data_option(help="a folder of text/NAME.txt and pairs/SET/NAME.tsv")
+    output_file: str = data_option(help="the figures go here, as JSON")
+    count: int = data_option(1000, help="texts, fewer if there are not so many", at_least=2)
+    overwrite: bool = overwrite_option(help="replace existing figures")
 
 
 def compare_vectors(config: CompareVectorsConfig) -> None:
     """Write the figures, unless they exist. Raises InputError for no such texts, or LibraryError."""
     from ernie_pair.embedding.open_embedder import open_embedder  # which loads Paddle
 
+    refuse_empty(config, "output_file")
     files = files_of(Path(config.data))
     inputs = {"model_path": content_of(config.model_path), "data": files}
     settings = settings_of(config, "peer_python", "model_path", "data", "output_file")
@@ -60,21 +57,20 @@ def compare_vectors(config: CompareVectorsConfig) -> None:
     embedder = open_embedder(config.model_path)
     here = embedder.embed(texts)
     with Peer(Path(config.peer_python)) as peer:
-        said, arrays = peer.ask("vectors", folder=config.model_path, texts=texts)
-        _, cut = peer.ask("token_ids", folder=config.model_path, texts=texts)
-        versions = peer.versions
-    there, lengths = arrays["vectors"], cut["lengths"]
+        result, arrays = peer.ask("vectors", folder=config.model_path, texts=texts)
+        rows, versions = peer.rows(Path(config.model_path), texts), peer.versions
+    there, most = arrays["vectors"], result["max_seq_length"]
     cosines = [(vectors[:-1] * vectors[1:]).sum(axis=1) for vectors in (here, there)]  # they are of norm 1
     # ERNIE's rule read every vocab.txt before folders were read with their own tokenizer.
     rule = WordPiece.from_file(Path(config.model_path) / "vocab.txt")
     by_rule = ([rule.cls_id, *rule.encode(text), rule.sep_id] for text in texts)
-    rows = np.split(cut["ids"], np.cumsum(lengths)[:-1])
+    symbols = list(map(symbols_in, texts))
     figures = {
         "texts": len(texts),
-        "beyond_ascii": sum(not symbols.isascii() for symbols in map(symbols_in, texts)),
-        "symbols": len(set(chain.from_iterable(map(symbols_in, texts)))),
-        "cut": [embedder.num_cut, int((lengths > said["max_seq_length"]).sum())],
-        "max_seq_len": [embedder.max_seq_len, said["max_seq_length"]],
+        "beyond_ascii": sum(not each.isascii() for each in symbols),
+        "symbols": len(set("".join(symbols))),
+        "cut": [embedder.num_cut, sum(len(row) > most for row in rows)],
+        "max_seq_len": [embedder.max_seq_len, most],
         "cut_otherwise_by_ernie": sum(one != other.tolist() for one, other in zip(by_rule, rows)),
         "vectors": float(np.abs(here - there).max()),
         "cosines": float(np.abs(cosines[0] - cosines[1]).max()),
@@ -87,10 +83,10 @@ def compare_vectors(config: CompareVectorsConfig) -> None:
 
 def files_of(data: Path) -> List[Path]:
     """Return the files of texts and of pairs. Raises InputError where there is none."""
-    found = sorted([*data.glob("text/*.txt"), *data.glob("pairs/*/*.tsv"), *data.glob("pairs/*/*.json")])
-    if not found:
+    files = sorted([*data.glob("text/*.txt"), *data.glob("pairs/*/*.tsv"), *data.glob("pairs/*/*.json")])
+    if not files:
         raise InputError(f"--data {data}: no text/NAME.txt and no pairs/SET/NAME.tsv are there")
-    return found
+    return files
 
 
 def chosen_texts(files: List[Path], count: int) -> List[str]:
@@ -102,8 +98,8 @@ def chosen_texts(files: List[Path], count: int) -> List[str]:
     def digest(text: str) -> str:
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
-    found = [sorted(filter(symbols_in, texts_of(path)), key=digest) for path in files]
-    in_turn = chain.from_iterable(zip_longest(*found))
+    of_files = [sorted(filter(symbols_in, texts_of(path)), key=digest) for path in files]
+    in_turn = chain.from_iterable(zip_longest(*of_files))
     chosen = list(islice(dict.fromkeys(filter(None, in_turn)), count))
     if len(chosen) < 2:
         raise InputError(f"{files[0].parent}: {len(chosen)} texts have a symbol; give other files by --data")

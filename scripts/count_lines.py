@@ -26,7 +26,6 @@ def files_in(*folders: str) -> List[Path]:
 
 
 def counts() -> Dict[str, int]:
-    """Return how much there is of each of LIMITS."""
     from ernie_pair.__main__ import COMMANDS
 
     parts = [files_in("data_tools", "ernie_pair"), files_in("scripts"), files_in("tests")]
@@ -36,8 +35,8 @@ def counts() -> Dict[str, int]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    found = counts()
+    now = counts()
     print(f"{'what':<36}{'now':>8}{'at most':>10}{'aim':>8}")
     for name, (most, aim) in LIMITS.items():
-        print(f"{name:<36}{found[name]:>8,}{most:>10,}{aim:>8,}{'   too many' if found[name] > most else ''}")
-    sys.exit(any(found[name] > most for name, (most, _) in LIMITS.items()))
+        print(f"{name:<36}{now[name]:>8,}{most:>10,}{aim:>8,}{'   too many' if now[name] > most else ''}")
+    sys.exit(any(now[name] > most for name, (most, _) in LIMITS.items()))

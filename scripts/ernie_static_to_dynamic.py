@@ -1,8 +1,4 @@
-"""Convert static ERNIE weights into a dynamic model folder, with the proof that both agree.
-
-python scripts/ernie_static_to_dynamic.py --static_model_path output/model_last/static_vars \
-    --output_dir ernie_checkpoint
-"""
+"""Convert static ERNIE weights into a dynamic model folder: `ernie-pair convert` as a file."""
 
 from ernie_pair.__main__ import run_named
 

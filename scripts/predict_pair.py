@@ -1,8 +1,4 @@
-r"""Predict the class of every pair of a file.
-
-python scripts/predict_pair.py --model_path output/best-accuracy-0.8962 \
-    --input_file test.tsv --output_file predictions.tsv
-"""
+"""Predict the class of every pair of a file: `ernie-pair predict` as a file."""
 
 from ernie_pair.__main__ import run_named
 

@@ -1,28 +1,24 @@
-"""Replace the text between two marks of the pages, in both languages, with what a command generates."""
+"""Tables of the pages in both languages, and the text between two marks, which a command generates."""
 
 import re
 from pathlib import Path
-from typing import Callable, List
+from typing import Callable, List, Sequence
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "README_cn.md")
-QUICKSTART, SEEDS, SIDE_BY_SIDE, FLAGS, RESULTS, FAMILIES = MARKS = (
-    "quickstart",
-    "quickstart seeds",
-    "side by side",
-    "flags of every command",
-    "results",
-    "families",
-)
+QUICKSTART, SEEDS, SIDE_BY_SIDE = "quickstart", "quickstart seeds", "side by side"
+FLAGS, RESULTS, FAMILIES = "flags of every command", "results", "families"
+MARKS = (QUICKSTART, SEEDS, SIDE_BY_SIDE, FLAGS, RESULTS, FAMILIES)
+WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
 
 
 def all_pages() -> List[str]:
-    """Return the READMEs and every page of docs, by their paths from the root."""
     return [*PAGES, *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 
 
 def is_chinese(page: str) -> bool:
-    """Return whether a page is in Chinese."""
     return page == "README_cn.md" or page.startswith("docs/zh/")
 
 
@@ -32,7 +28,6 @@ def between(mark: str) -> "re.Pattern[str]":
 
 
 def pages_with(mark: str) -> List[str]:
-    """Return the pages that have the marks."""
     return [page for page in all_pages() if f"<!-- {mark} -->" in (ROOT / page).read_text(encoding="utf-8")]
 
 
@@ -42,3 +37,23 @@ def replace_block(mark: str, render: Callable[[str], str]) -> None:
         path = ROOT / page
         before, _, after = between(mark).split(path.read_text(encoding="utf-8"))
         path.write_text(f"{before}{render(page)}{after}", encoding="utf-8")
+
+
+def head_of(table: str, page: str = "") -> List[str]:
+    """Return the head of a table of words.yaml in the language of a page."""
+    return [names[is_chinese(page)] for names in WORDS[table]["head"]]
+
+
+def in_words(table: str, text: str, page: str) -> str:
+    """Return a recorded text as the page says it, by the words of a table of words.yaml."""
+    for recorded, *shown in WORDS[table]["words"]:
+        text = text.replace(recorded, shown[is_chinese(page)])
+    return text
+
+
+def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table that reads well in a terminal too: its columns are padded."""
+    widths = [max(3, *map(len, column)) for column in zip(head, *rows)]
+    lines = [head, ["-" * width for width in widths], *rows]
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths)] for line in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)

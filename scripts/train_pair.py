@@ -1,9 +1,4 @@
-r"""Fine-tune ErnieGram, ERNIE, BERT or another encoder on sentence pairs; start it again to resume.
-
-python scripts/train_pair.py --model_name_or_path ernie-gram-zh --output_dir output \
-    --train_file train.tsv --dev_file dev.tsv
-python -m ernie_pair.launcher --gpus 0,1 scripts/train_pair.py ...        (on CPU: --nproc_per_node 2)
-"""
+"""Fine-tune an encoder on sentence pairs; start it again to resume: `ernie-pair train` as a file."""
 
 from ernie_pair.__main__ import run_named
 

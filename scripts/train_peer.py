@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, Literal
 
 import numpy as np
-from side_by_side.peer.python import OF_TRAINER, environment_of_peer, open_peer
+from other_libraries.client import OF_TRAINER, environment_of_peer, open_peer
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import make_folder, published
@@ -26,7 +26,7 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, option, overwrite_option, refuse_empty
 from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -46,8 +46,6 @@ NOT_COMPARED = ("model", "threads")  # of a spec: the model is identified by its
 FILES = ("model_path", *(f"{part}_file" for part in PARTS))
 # The flags that do not affect the weights: paths.
 PLACES = ("peer_python", "output_dir", "output_file", *FILES)
-
-
 # Flags of `ernie-pair train`; omitted they mean the same on both sides.
 SAME = ("max_seq_len", "bucket", "dropout", "epochs", "max_steps", "batch_size", "learning_rate")
 SAME += ("weight_decay", "logging_freq", "seed")
@@ -57,22 +55,19 @@ SAME += ("weight_decay", "logging_freq", "seed")
 class Places(Options):
     """The files and folders."""
 
-    peer_python: str = option(help="a Python that has torch, transformers and accelerate", group="other")
+    peer_python: str = option(help="a Python that has torch, transformers and accelerate")
     model_path: str = option(help="a folder of transformers; ernie-pair convert --to hf", group="model")
-    train_file: str = option(help="labelled pairs", group="data")
-    dev_file: str = option(help="labelled pairs by which the best epoch is chosen", group="data")
-    test_file: str = option(help="pairs to predict", group="data")
+    train_file: str = data_option(help="labelled pairs")
+    dev_file: str = data_option(help="labelled pairs by which the best epoch is chosen")
+    test_file: str = data_option(help="pairs to predict")
     output_dir: str = option(help="checkpoints and logs go here", group="checkpoints")
-    output_file: str = option(help="the probabilities of the test pairs go here", group="data")
+    output_file: str = data_option(help="the probabilities of the test pairs go here")
 
 
+OF_TRAIN = {item.name: item for item in fields(TrainConfig) if item.name in SAME}
 Same = make_dataclass(
     "Same",
-    [
-        (item.name, item.type, field(default=item.default, metadata=item.metadata))
-        for item in fields(TrainConfig)
-        if item.name in SAME
-    ],
+    [(name, of.type, field(default=of.default, metadata=of.metadata)) for name, of in OF_TRAIN.items()],
     bases=(Options,),
     frozen=True,
 )
@@ -87,15 +82,14 @@ class TrainPeerConfig(Same, Places):
         "--dev_file dev.tsv --test_file test.tsv --output_dir output/peer --output_file predictions.tsv"
     )
 
-    in_order: bool = option(
+    in_order: bool = data_option(
         False,
         help="train on the pairs in the order of the file, as train does with --streaming true "
         "--shuffle_buffer 1 --bucket false",
-        group="data",
     )
     warmup_rate: float = option(
         TrainConfig.USUAL_RATE,
-        help="share of the steps spent on warm-up",
+        help="share of warm-up steps",
         group="optimisation",
         at_least=0,
         below=1,
@@ -103,36 +97,33 @@ class TrainPeerConfig(Same, Places):
     precision: Literal["fp32", "bf16"] = option(
         "fp32", help="bf16: autocast, what Trainer calls bf16", group="precision"
     )
-    overwrite: bool = option(False, help="replace existing predictions", group="data")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "peer_python", "output_dir", "output_file")
+    overwrite: bool = overwrite_option(help="replace existing predictions")
 
 
 def train_peer(config: TrainPeerConfig) -> None:
-    """Train and write the predictions, unless they exist.
+    """Train and write the predictions, unless they exist; the peer's lines go into peer.log.
 
     Raises InputError for what cannot be used, or the error that the peer ends with.
     """
     start_console(World())
+    refuse_empty(config, "peer_python", "output_dir", "output_file")
     if not Path(config.model_path).is_dir():
         raise InputError(
             f"--model_path {config.model_path} is not a folder; make one with ernie-pair convert --to hf"
         )
-    results = Results(
-        command="train-peer",
-        outputs=[Path(config.output_file)],
-        inputs={flag: content_of(getattr(config, flag)) for flag in FILES},
-        settings=settings_of(config, *PLACES),
-        overwrite=config.overwrite,
-    )
+    inputs = {flag: content_of(getattr(config, flag)) for flag in FILES}
+    settings = settings_of(config, *PLACES)
+    results = Results("train-peer", [config.output_file], inputs, settings, config.overwrite)
     if results.are_done():
         return
     open_peer(config.peer_python, OF_TRAINER)
     spec = _write_spec(config)
-    _train(config, spec)
-    decisions = decide(np.load(Path(config.output_dir) / LOGITS))
+    program, environment = ("-m", "side_by_side.peer.trainer"), environment_of_peer(cpu_threads())
+    python = os.path.abspath(config.peer_python) if os.sep in config.peer_python else config.peer_python
+    words, log = [str(spec)], spec.with_name(LOG)
+    with StopSignals(), ChildCommand(words, "the peer's Trainer", log, environment, program, python) as child:
+        child.finish()
+    decisions = decide(np.load(spec.with_name(LOGITS)))
     with results.published() as (draft,):
         lines = prediction_lines([decisions], LABELS.names, True, deque())
         draft.write_text("".join(lines), encoding="utf-8")
@@ -146,20 +137,16 @@ def _write_spec(config: TrainPeerConfig) -> Path:
     sources = {
         part: PairSource(f"{part}_file", file, part, LABELS, Columns()) for part, file in files.items()
     }
-    spec: Dict[str, Any] = {name: value for name, value in asdict(config).items() if name not in PLACES}
-    del spec["overwrite"]
+    left_out = (*PLACES, "overwrite")
+    spec: Dict[str, Any] = {name: value for name, value in asdict(config).items() if name not in left_out}
     spec["model"], spec["threads"] = str(Path(config.model_path).resolve()), cpu_threads()
     spec.update({f"sha256_of_{part}": source.sha256() for part, source in sources.items()})
     spec["sha256_of_model"] = " ".join(map(sha256_of_file, content_of(config.model_path)))
-    path = folder / SPEC
-    before = (
-        read_json_object(path, "give another --output_dir, or remove the file") if path.exists() else spec
-    )
+    path, cure = folder / SPEC, "give another --output_dir"
+    before = read_json_object(path, f"{cure}, or remove the file") if path.exists() else spec
     for name, value in spec.items():
         if name not in NOT_COMPARED and before.get(name) != value:
-            raise InputError(
-                f"{path}: {name} was {before.get(name)} and is now {value}; give another --output_dir"
-            )
+            raise InputError(f"{path}: {name} was {before.get(name)} and is now {value}; {cure}")
     make_folder(folder / "rows")
     for part, source in sources.items():
         with published(folder / "rows" / f"{part}.jsonl") as (draft,):
@@ -169,17 +156,6 @@ def _write_spec(config: TrainPeerConfig) -> Path:
     with published(path) as (draft,):
         write_json(draft, spec)
     return path
-
-
-def _train(config: TrainPeerConfig, spec: Path) -> None:
-    """Let the peer's Python train; its lines go into peer.log."""
-    log = spec.with_name(LOG)
-    program = ("-m", "side_by_side.peer.trainer")
-    environment = environment_of_peer(cpu_threads())
-    python = os.path.abspath(config.peer_python) if os.sep in config.peer_python else config.peer_python
-    words, name = [str(spec)], "the peer's Trainer"
-    with StopSignals(), ChildCommand(words, name, log, environment, program, python) as child:
-        child.finish()
 
 
 if __name__ == "__main__":

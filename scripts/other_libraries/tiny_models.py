@@ -25,35 +25,28 @@ def make_model(folder, family, kind="Model", seed=0, lower_case=True, keep=(), t
     that this version does not write and an earlier one did, vocab.txt or sentencepiece.bpe.model.
     ``tokenizer``: WORD_PIECES, UNIGRAM or BYTES, if not the usual one. ``settings``: of its config.
     """
+    import torch
     import transformers
 
     folder = Path(folder)
     usual = UNIGRAM if family == "xlm-roberta" else WORD_PIECES
     size = make_tokenizer(folder, tokenizer or usual, lower_case, keep)
-    made = getattr(transformers, f"{MODELS['classes'][family]}{kind}")
+    model_class = getattr(transformers, f"{MODELS['classes'][family]}{kind}")
     saved = transformers.AutoTokenizer.from_pretrained(folder)
     ids = {"pad_token_id": saved.pad_token_id}
     if family in ("roberta", "xlm-roberta"):
         ids.update(bos_token_id=saved.cls_token_id, eos_token_id=saved.sep_token_id)
-    of_family = MODELS["of_family"].get(family, {})
-    shape = {**MODELS["sizes"], **of_family, "vocab_size": size, **ids, **settings}
+    shape = {**MODELS["sizes"], **MODELS["of_family"].get(family, {}), "vocab_size": size, **ids, **settings}
     without = MODELS["without"].get(family, ())
     shape = {key: value for key, value in shape.items() if key not in without}
     if "num_labels" not in shape:
         shape["id2label"] = {0: "other", 1: "same", 2: "unsure"}
-    random_model(made, made.config_class(**shape), seed).save_pretrained(folder)
-
-
-def random_model(made, config, seed):
-    """Return a model in evaluation mode whose biases and norms differ clearly from 0 and 1."""
-    import torch
-
     torch.manual_seed(seed)
-    model = made(config).eval()
+    model = model_class(model_class.config_class(**shape)).eval()
     for parameter in model.parameters():
         if parameter.ndim == 1:
             torch.nn.init.normal_(parameter, 0.5, 0.3)
-    return model
+    model.save_pretrained(folder)
 
 
 def make_tokenizer(folder, kind, lower_case=True, keep=()):
@@ -82,19 +75,12 @@ def make_tokenizer(folder, kind, lower_case=True, keep=()):
 
 def write_word_pieces(file, lower_case):
     """Write a vocabulary: the signs of `texts`, each with its ## twin as in Chinese BERTs, words."""
-    texts = [*sentences(), *WITH_SYMBOLS]
-    texts = [text.lower() for text in texts] if lower_case else texts
-    signs = sorted(
-        {sign for text in texts for sign in unicodedata.normalize("NFD", text) if not sign.isspace()}
-    )
-    words = sorted({word for text in texts for word in re.findall("[a-z]{2,}", text)})
-    tokens = [
-        *SPECIALS,
-        *signs,
-        *(f"##{sign}" for sign in signs),
-        *words[::2],
-        *(f"##{word}" for word in words[::3]),
-    ]
+    text = "\n".join([*sentences(), *WITH_SYMBOLS])
+    text = text.lower() if lower_case else text
+    signs = sorted(set("".join(unicodedata.normalize("NFD", text).split())))
+    words = sorted(set(re.findall("[a-z]{2,}", text)))
+    tokens = [*SPECIALS, *signs, *(f"##{sign}" for sign in signs)]
+    tokens += [*words[::2], *(f"##{word}" for word in words[::3])]
     file.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
 
 
@@ -104,15 +90,9 @@ def train_sentence_piece(file):
 
     with open(file, "wb") as model:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([*sentences(), *WITH_SYMBOLS]),
-            model_writer=model,
-            model_type="unigram",
-            vocab_size=400,
-            hard_vocab_limit=False,
-            character_coverage=1.0,
-            num_threads=1,
-            minloglevel=2,
-        )
+            sentence_iterator=iter([*sentences(), *WITH_SYMBOLS]), model_writer=model, model_type="unigram",
+            vocab_size=400, hard_vocab_limit=False, character_coverage=1.0, num_threads=1, minloglevel=2,
+        )  # fmt: skip
 
 
 def train_bytes(folder):

@@ -20,7 +20,7 @@ from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,16 @@ class CutDocumentsConfig(Options):
 
     EXAMPLE = "--corpus_dir corpus --input_file laws.jsonl --output_dir laws"
 
-    corpus_dir: str = option(
-        help="folder of the general corpus and the documents.jsonl it was made from", group="data"
-    )
-    input_file: str = option(help="the documents of the domain, JSON lines with text", group="data")
-    output_dir: str = option(help="the files go here", group="data")
-    split: str = option(
-        "949,50,1", help="shares of the documents for training, validation, test", group="data"
-    )
-    overwrite: bool = option(False, help="replace existing files", group="data")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
+    corpus_dir: str = data_option(help="folder of the general corpus and its documents.jsonl")
+    input_file: str = data_option(help="the documents of the domain, JSON lines with text")
+    output_dir: str = data_option(help="the files go here")
+    split: str = data_option("949,50,1", help="shares of the documents for training, validation, test")
+    overwrite: bool = overwrite_option(help="replace existing files")
 
 
 def cut_documents(config: CutDocumentsConfig) -> None:
     """Write the files, unless they exist. Raises InputError for a document that the corpus lacks."""
+    refuse_empty(config, "output_dir")
     general, domain = Path(config.corpus_dir) / "documents.jsonl", Path(config.input_file)
     paths = [Path(config.output_dir) / f"{name}.jsonl" for name in ("train", "held_out")]
     settings = settings_of(config, "corpus_dir", "input_file", "output_dir")
@@ -75,10 +68,10 @@ def _trained_texts(config: CutDocumentsConfig, general: Path) -> Dict[str, bool]
     if len(texts) != documents:
         raise InputError(f"{general} has {len(texts)} documents and its corpus {documents}; make it again")
     trained = document_ranges(config.split, documents)["train"]
-    found: Dict[str, bool] = {}
+    is_trained: Dict[str, bool] = {}
     for number, text in enumerate(texts):
-        found[text] = found.get(text, False) or number in trained
-    return found
+        is_trained[text] = is_trained.get(text, False) or number in trained
+    return is_trained
 
 
 def _texts_of(path: Path) -> List[str]:

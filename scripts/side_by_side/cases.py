@@ -9,15 +9,17 @@ import subprocess
 import sys
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from other_libraries.client import PATH_OF_PEER, SCRIPTS, last_line
 
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.files.errors import InputError, counted
+from data_tools.files.json_file import read_json_object
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import WordPiece
 from data_tools.trans_to_json import TransConfig, trans_to_json
@@ -40,15 +42,8 @@ from ernie_pair.runtime.gpu.cards import count_cards
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.export_pair import export_pair
-from ernie_pair.train.step_work import (
-    FORWARD_PASSES_OF_TRAINING,
-    EncoderSize,
-    count_classifier,
-    count_encoder,
-    count_pretraining,
-)
-from side_by_side.lanes import Lane, Measured, Turn, Work, measure_lanes
-from side_by_side.peer.python import SCRIPTS, path_of_peer
+from ernie_pair.train import step_work
+from side_by_side.lanes import Lane, Turn, Work, measure_lanes
 
 # For the peer: precision, and whether it has its best settings.
 PEER_WAYS = {"peer fp32": ("fp32", True), "peer bf16": ("bf16", True), "peer defaults": ("fp32", False)}
@@ -64,6 +59,9 @@ EXPORTED_ON_GPU = {
     for name in ("fp32", "bf16", "fp16")
 }
 PRODUCTS = {"fp32": "float32", "bf16": "bfloat16"}
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+SIZES += ("max_position_embeddings", "hidden_act", "type_vocab_size")
+USUAL = {"hidden_act": "gelu", "type_vocab_size": 2}
 DEV_ROWS, DOCUMENTS = 8, 20_000
 PEER_LENGTH = 128  # the peer's example scripts pad every pair to it
 GRAD_CLIP, NO_LABEL_OF_PEER = 1.0, -100
@@ -73,52 +71,49 @@ NO_END = 10**6  # steps
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a case: the model's layers and width, pairs or samples per batch, and tokens of each.
+    """The sizes of a case: the model's, pairs or samples per batch, and tokens of each.
 
     pairs: of a step of prediction. is_full: texts are joined until they fill all tokens.
     """
 
-    layers: int = 4
-    hidden: int = 312
+    num_hidden_layers: int = 4
+    hidden_size: int = 312
     batch_size: int = 64
     max_seq_len: int = 128
     pairs: int = 512
     is_full: bool = False
 
 
-class Case(NamedTuple):
-    """A case: its name and what a step is, in terms of its shape, and a function that measures it.
+class Bench(NamedTuple):
+    """What a case is measured with: the flags of bench_side_by_side.py, its shape, a folder of its own."""
 
-    ``measure`` takes the flags, the shape and a folder of its own.
-    """
+    flags: Any
+    shape: Shape
+    folder: Path
+
+
+class Case(NamedTuple):
+    """A case: its name and what a step is, in terms of its shape, and a function that measures it."""
 
     name: str
     unit: str
     shape: Shape
-    measure: Callable[[Any, Shape, Path], List[Measured]]
+    measure: Callable[[Bench], List[Lane]]
 
 
 def write_model(
     folder: Path, vocab_file: str, model_type: str, shape: Shape, hidden_act: str = "auto"
 ) -> ModelSpec:
     """Write a model of random weights: heads of 64 or 26 numbers, layers four times as wide inside."""
-    new_model(
-        NewModelConfig(
-            vocab_file=vocab_file,
-            output_dir=str(folder),
-            model_type=model_type,
-            hidden_size=shape.hidden,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.hidden // (26 if shape.hidden % 64 else 64),
-            intermediate_size=4 * shape.hidden,
-            hidden_act=hidden_act,
-        )
-    )
+    sizes = {"hidden_size": shape.hidden_size, "num_hidden_layers": shape.num_hidden_layers}
+    sizes["num_attention_heads"] = shape.hidden_size // (26 if shape.hidden_size % 64 else 64)
+    sizes["intermediate_size"] = 4 * shape.hidden_size
+    kind = {"model_type": model_type, "hidden_act": hidden_act}
+    new_model(NewModelConfig(vocab_file=vocab_file, output_dir=str(folder), **kind, **sizes))
     return open_model(str(folder), model_type="", from_scratch=True).spec
 
 
 def read_rows(pair_file: str, count: int) -> List[Tuple[str, str]]:
-    """Return the texts of the first ``count`` pairs of a file."""
     source = PairSource("pair_file", pair_file, "train", None, Columns("", "", ""))
     return [(pair.left, pair.right) for pair in islice(source.rows(), count)]
 
@@ -134,77 +129,67 @@ def write_rows(path: Path, rows: Sequence[Tuple[str, str]], is_labelled: bool = 
 def write_pairs(folder: Path, pair_file: str, shape: Shape, steps: int) -> None:
     """Write the pairs of ``steps`` batches as training pairs, and a few as dev pairs.
 
-    If they are to fill all tokens, texts are joined until they do. Raises InputError for too few.
+    If they are to fill all tokens, texts are joined until they do: with any vocabulary that takes no more
+    characters. Raises InputError for too few.
     """
     count = steps * shape.batch_size + DEV_ROWS
     rows = read_rows(pair_file, count)
     if shape.is_full:
-        rows = list(_joined([text for row in rows for text in row], shape.max_seq_len, count))
+        texts = cycle([text for row in rows for text in row])
+
+        def joined() -> str:
+            text = ""
+            while len(text) < 2 * shape.max_seq_len:
+                text += next(texts)
+            return text
+
+        rows = [(joined(), joined()) for _ in range(count)]
     elif len(rows) < count:
         raise InputError(f"{pair_file} has {len(rows)} rows, and {count} are needed; lower --rounds")
     write_rows(folder / "train.tsv", rows[:-DEV_ROWS])
     write_rows(folder / "dev.tsv", rows[-DEV_ROWS:])
 
 
-def _joined(texts: Sequence[str], length: int, rows: int) -> Iterator[Tuple[str, str]]:
-    """Yield pairs of texts of at least ``length`` characters each: with any vocabulary they fill a pair."""
-    place = 0
-    for _ in range(rows):
-        pair = []
-        for _ in "ab":
-            text = ""
-            while len(text) < 2 * length:
-                text, place = text + texts[place % len(texts)], place + 1
-            pair.append(text)
-        yield pair[0], pair[1]
-
-
 def pair_settings(folder: Path, shape: Shape, device: str, steps: int, steps_per_line: int) -> Dict[str, Any]:
     """Return the flags of a run on the model and the pairs in ``folder``, all but --output_dir."""
     return {
-        "model_name_or_path": str(folder / "model"),
-        "from_scratch": True,
-        "train_file": str(folder / "train.tsv"),
-        "dev_file": str(folder / "dev.tsv"),
-        "cache_dir": str(folder / "cache"),
-        "batch_size": shape.batch_size,
-        "max_seq_len": shape.max_seq_len,
-        "max_steps": steps,
-        "logging_freq": steps_per_line,
-        "eval_freq": NO_END,
-        "checkpoint_steps": NO_END,
-        "device": device,
-    }
+        "model_name_or_path": str(folder / "model"), "from_scratch": True, "cache_dir": str(folder / "cache"),
+        "train_file": str(folder / "train.tsv"), "dev_file": str(folder / "dev.tsv"), "device": device,
+        "batch_size": shape.batch_size, "max_seq_len": shape.max_seq_len, "max_steps": steps,
+        "logging_freq": steps_per_line, "eval_freq": NO_END, "checkpoint_steps": NO_END,
+    }  # fmt: skip
 
 
-def pair_lanes(flags, shape: Shape, folder: Path) -> List[Lane]:
-    """Return the lanes that train a pair classifier on the same batches of pairs."""
-    plan = flags.plan
-    spec = write_model(folder / "model", flags.vocab_file, "ernie_gram", shape)
+def pair_lanes(bench: Bench) -> List[Lane]:
+    flags, shape, folder = bench
+    plan, model = flags.plan, folder / "model"
+    spec = write_model(model, flags.vocab_file, "ernie_gram", shape)
     write_pairs(folder, flags.pair_file, shape, plan.total)
     settings = pair_settings(folder, shape, flags.device, plan.total + 1, flags.steps)
     config = TrainConfig(output_dir=str(folder / "batches"), **settings)
-    source = open_model(config.model_name_or_path, model_type="", from_scratch=True)
+    source = open_model(str(model), model_type="", from_scratch=True)
     batches = [batch for (batch,) in islice(open_pair_data(config, source, World()).updates(0), plan.total)]
     ids = [batch.input_ids for batch in batches]
-    best = plan.work_of([pair_work(spec, each) for each in ids])
-    lanes = _our_lanes(flags, folder, TrainConfig, "train_pairs", settings, best)
-    if flags.peer_python:
-        save_batches(folder / "batches.npz", [batch._asdict() for batch in batches])
-        longest = max(PEER_LENGTH, *(each.shape[1] for each in ids))
-        padded = plan.work_of([pair_work(spec, each, longest) for each in ids])
-        task = {"task": "train_pairs", "padded_to": longest, "grad_clip": 0, "pad_id": spec.pad_id}
-        lanes += _peer_lanes(flags, folder, {**task, **_of_model(folder / "model", folder)}, best, padded)
-    return lanes
+    longest = max(PEER_LENGTH, *(each.shape[1] for each in ids))
+    best, padded = (plan.work_of([pair_work(spec, each, length) for each in ids]) for length in (0, longest))
+    task = {"task": "train_pairs", "padded_to": longest, "grad_clip": 0}
+    theirs = [batch._asdict() for batch in batches]
+    lanes = our_lanes(bench, TrainConfig, "train_pairs", settings, best)
+    return [*lanes, *peer_lanes(bench, task, best, padded, model, spec, theirs)]
 
 
 def pair_work(spec: ModelSpec, ids: np.ndarray, padded_to: int = 0) -> Work:
     """Return the work of a step of training on a batch of pairs, int [B, S]."""
-    size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
     batch, length = len(ids), padded_to or ids.shape[1]
-    forward = count_encoder(size, batch, length, rows_read=batch) + count_classifier(size, batch, 2)
+    forward = _forward_flops(spec, batch, length, 2)
     real = int(np.count_nonzero(ids != spec.pad_id))
-    return Work(batch, real, batch * length, FORWARD_PASSES_OF_TRAINING * forward)
+    return Work(batch, real, batch * length, step_work.FORWARD_PASSES_OF_TRAINING * forward)
+
+
+def _forward_flops(spec: ModelSpec, batch: int, length: int, labels: int) -> int:
+    size = step_work.EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
+    classifier = step_work.count_classifier(size, batch, labels)
+    return step_work.count_encoder(size, batch, length, rows_read=batch) + classifier
 
 
 def write_corpus(folder: Path, vocab_file: str) -> None:
@@ -217,100 +202,83 @@ def write_corpus(folder: Path, vocab_file: str) -> None:
     create_pretraining_data(CreateConfig(**places, vocab_file=vocab_file, **words))
 
 
-def pretrain_lanes(flags, shape: Shape, folder: Path) -> List[Lane]:
-    """Return the lanes that pretrain on the same masked samples."""
-    plan = flags.plan
-    spec = write_model(folder / "model", flags.vocab_file, "ernie", shape, hidden_act="gelu")
+def pretrain_lanes(bench: Bench) -> List[Lane]:
+    flags, shape, folder = bench
+    plan, model = flags.plan, folder / "model"
+    spec = write_model(model, flags.vocab_file, "ernie", shape, hidden_act="gelu")
     write_corpus(folder, flags.vocab_file)
     settings = {
-        "model_name_or_path": str(folder / "model"),
-        "from_scratch": True,
-        "input_dir": str(folder / "data"),
-        "split": "98,1,1",
-        "max_seq_len": shape.max_seq_len,
-        "short_seq_prob": 0.0,
-        "micro_batch_size": shape.batch_size,
-        "max_steps": plan.total + 1,
-        "logging_freq": flags.steps,
-        "grad_clip": GRAD_CLIP,
-        "device": flags.device,
-        "num_workers": 0,
-    }
+        "model_name_or_path": str(model), "from_scratch": True, "input_dir": str(folder / "data"),
+        "split": "98,1,1", "max_seq_len": shape.max_seq_len, "short_seq_prob": 0.0, "num_workers": 0,
+        "micro_batch_size": shape.batch_size, "max_steps": plan.total + 1, "logging_freq": flags.steps,
+        "grad_clip": GRAD_CLIP, "device": flags.device,
+    }  # fmt: skip
     config = PretrainConfig(output_dir=str(folder / "batches"), **settings)
     data = open_pretrain_data(config, World(), WordPiece.from_file(flags.vocab_file), spec)
     batches = [batch for (batch,) in islice(data.updates(0), plan.total)]
     work = plan.work_of([pretrain_work(spec, batch) for batch in batches])
-    lanes = _our_lanes(flags, folder, PretrainConfig, "pretrain", settings, work)
-    if flags.peer_python:
-        labels = ("masked_lm_labels", "next_sentence_labels")  # as torch marks those that are none
-        theirs = [
-            {**each, **{key: np.where(each[key] < 0, NO_LABEL_OF_PEER, each[key]) for key in labels}}
-            for each in batches
-        ]
-        save_batches(folder / "batches.npz", theirs)
-        task = {"task": "pretrain", "grad_clip": GRAD_CLIP, "pad_id": spec.pad_id}
-        lanes += _peer_lanes(flags, folder, {**task, **_of_model(folder / "model", folder)}, work, work)
-    return lanes
+    labels = ("masked_lm_labels", "next_sentence_labels")  # as torch marks those that are none
+    theirs = [
+        {**each, **{key: np.where(each[key] < 0, NO_LABEL_OF_PEER, each[key]) for key in labels}}
+        for each in batches
+    ]
+    task = {"task": "pretrain", "grad_clip": GRAD_CLIP}
+    lanes = our_lanes(bench, PretrainConfig, "pretrain", settings, work)
+    return [*lanes, *peer_lanes(bench, task, work, work, model, spec, theirs)]
 
 
 def pretrain_work(spec: ModelSpec, batch: Mapping[str, np.ndarray]) -> Work:
-    """Return the work of a step of pretraining."""
-    size, ids = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size), batch["input_ids"]
-    forward = count_pretraining(size, *ids.shape, len(batch["masked_positions"]), spec.vocab_size)
+    size = step_work.EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
+    ids = batch["input_ids"]
+    forward = step_work.count_pretraining(size, *ids.shape, len(batch["masked_positions"]), spec.vocab_size)
     real = int(np.count_nonzero(ids != spec.pad_id))
-    return Work(len(ids), real, ids.size, FORWARD_PASSES_OF_TRAINING * forward)
+    return Work(len(ids), real, ids.size, step_work.FORWARD_PASSES_OF_TRAINING * forward)
 
 
-def ask_lanes(flags, shape: Shape, folder: Path) -> List[Lane]:
+def ask_lanes(bench: Bench) -> List[Lane]:
     """Return the lanes that predict, from texts to logits, with a classifier of random weights.
 
     It costs what a trained one does. Its export is measured too.
     """
+    flags, shape, folder = bench
     rows = read_rows(flags.pair_file, shape.pairs)
     texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
     write_model(folder / "start", flags.vocab_file, "ernie_gram", shape)
-    sizes = {"from_scratch": True, "device": flags.device, "max_seq_len": shape.max_seq_len}
-    model = folder / "trained"
-    PairTrainer(str(folder / "start"), PairConfig(str(folder / "trainer"), **sizes)).save_model(model)
+    sizes = {"max_seq_len": shape.max_seq_len, "batch_size": shape.batch_size}
+    model, ship, on_cpu = folder / "trained", str(folder / "ship"), flags.device == "cpu"
+    start = PairConfig(str(folder / "trainer"), from_scratch=True, device=flags.device, **sizes)
+    PairTrainer(str(folder / "start"), start).save_model(model)
     spec = open_model(str(model), model_type="").spec
     work = [_ask_work(spec, rows, model, shape)] * flags.rounds
     places = {"model_path": str(model), "input_file": texts, "output_file": str(folder / "out.tsv")}
-    asked = {**places, "batch_size": shape.batch_size, "device": flags.device}
-    lanes = _our_lanes(flags, folder, PredictConfig, "ask_trained", asked, work)
+    settings = {**places, "batch_size": shape.batch_size, "device": flags.device}
+    lanes = our_lanes(bench, PredictConfig, "ask_trained", settings, work)
     judged = {"quantize": "int8", "quantize_file": write_rows(folder / "train.tsv", rows), "format": "both"}
-    on_cpu, ship = flags.device == "cpu", str(folder / "ship")
     no_limit = {"max_accuracy_drop": 1.0}  # random weights have no accuracy to lose
     export_pair(
         ExportConfig(model_path=str(model), output_dir=ship, **no_limit, **(judged if on_cpu else {}))
     )
     for name, (precision, way) in (EXPORTED if on_cpu else EXPORTED_ON_GPU).items():
         if precision != "bf16" or not on_cpu or open_kernels().has_bf16:
-            settings = {**way, "threads": flags.threads}
-            task = {"task": "ask_exported", "folder": ship, "texts": texts, "settings": settings}
-            lanes.append(_our_lane(folder, name, precision, task, work))
-    if flags.peer_python:
-        task = {"task": "ask", "texts": texts, "vocab_file": str(model / VOCAB), "pad_id": spec.pad_id}
-        task.update(max_seq_len=shape.max_seq_len, batch_size=shape.batch_size)
-        lanes += _peer_lanes(flags, folder, {**task, **_of_model(model, folder)}, work, work)
-    return lanes
+            task = {"folder": ship, "texts": texts, "settings": {**way, "threads": flags.threads}}
+            lanes.append(_our_lane(folder, name, precision, {"task": "ask_exported", **task}, work))
+    task = {"task": "ask", "texts": texts, "vocab_file": str(model / VOCAB), **sizes}
+    return [*lanes, *peer_lanes(bench, task, work, work, model, spec)]
 
 
 def _ask_work(spec: ModelSpec, rows: Sequence[Tuple[str, str]], model: Path, shape: Shape) -> Work:
-    """Return the work of predicting all ``rows``."""
     tokenizer = open_tokenizer(model / VOCAB, spec, shape.max_seq_len)
     encoded = encode_texts(*map(list, zip(*rows)), None, tokenizer, shape.max_seq_len)
-    size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
     padded = flops = 0
     for picked in evaluation_batches(encoded.lengths, shape.batch_size):
         length = int(encoded.lengths[picked].max())
         padded += len(picked) * length
-        flops += count_encoder(size, len(picked), length, rows_read=len(picked))
-        flops += count_classifier(size, len(picked), spec.num_labels)
+        flops += _forward_flops(spec, len(picked), length, spec.num_labels)
     return Work(len(encoded), int(np.sum(encoded.lengths)), padded, flops)
 
 
-def encode_lanes(flags, shape: Shape, folder: Path) -> List[Lane]:
-    """Return the lanes that tokenize pairs: with the tokenizer of this package and that of the peer."""
+def encode_lanes(bench: Bench) -> List[Lane]:
+    flags, shape, folder = bench
     rows = read_rows(flags.pair_file, shape.pairs)
     texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
     tokenizer = WordPiece.from_file(Path(flags.vocab_file))
@@ -319,21 +287,17 @@ def encode_lanes(flags, shape: Shape, folder: Path) -> List[Lane]:
     work = [Work(len(rows), tokens, tokens, 0)] * flags.rounds
     task = {"task": "encode", "texts": texts, "vocab_file": flags.vocab_file}
     task["max_seq_len"] = shape.max_seq_len
-    lanes = [_our_lane(folder, "encode", "fp32", task, work)]
-    if flags.peer_python:
-        lanes += _peer_lanes(flags, folder, task, work, work, ("peer fp32",))
-    return lanes
+    return [_our_lane(folder, "encode", "fp32", task, work), *peer_lanes(bench, task, work, work)]
 
 
-def _our_lanes(
-    flags, folder: Path, config_class: type, task: str, settings: Mapping[str, Any], work: Sequence[Work]
+def our_lanes(
+    bench: Bench, config_class: type, task: str, settings: Mapping[str, Any], work: Sequence[Work]
 ) -> List[Lane]:
-    """Return a lane for each way in which this machine can run a command."""
-    lanes, trains = [], config_class is not PredictConfig
-    for name, (precision, way) in ways_of(config_class, flags.device).items():
-        output = {"output_dir": str(folder / name.replace(" ", "_"))} if trains else {}
-        task_of_lane = {"task": task, "flags": {**settings, **way, **output}}
-        lanes.append(_our_lane(folder, name, precision, task_of_lane, work))
+    lanes = []
+    for name, (precision, way) in ways_of(config_class, bench.flags.device).items():
+        output = {"output_dir": str(bench.folder / name.replace(" ", "_"))}
+        flags = {**settings, **way, **(output if config_class is not PredictConfig else {})}
+        lanes.append(_our_lane(bench.folder, name, precision, {"task": task, "flags": flags}, work))
     return lanes
 
 
@@ -366,28 +330,39 @@ def _our_lane(
     return Lane(name, side, precision, command, work, {"PYTHONPATH": os.pathsep.join(paths)}, events)
 
 
-def peer_ways(device: str) -> List[str]:
-    """Return the ways in which the peer is measured: not in bf16 if the CPU would only emulate it."""
-    emulates = device == "cpu" and not has_bf16(cpu_level())
-    return [name for name, (precision, _) in PEER_WAYS.items() if not (emulates and precision == "bf16")]
-
-
-def _peer_lanes(
-    flags,
-    folder: Path,
+def peer_lanes(
+    bench: Bench,
     task: Mapping[str, Any],
     work: Sequence[Work],
     of_defaults: Sequence[Work],
-    ways: Sequence[str] = (),
+    model: Optional[Path] = None,
+    spec: Optional[ModelSpec] = None,
+    batches: Sequence[Mapping[str, np.ndarray]] = (),
 ) -> List[Lane]:
-    """Return a lane for each way of the peer; ``of_defaults``: the work with its default settings."""
+    """Return a lane for each way of the peer, if there is one; ``of_defaults``: the work with its defaults.
+
+    ``model``: the folder of the model whose sizes it has; what needs none is only run in float32. In bf16 it
+    is not measured on a CPU that would only emulate that. ``batches``: what it trains on.
+    """
+    flags, folder = bench.flags, bench.folder
+    if not flags.peer_python:
+        return []
+    if model:
+        config = {**USUAL, **read_json_object(model / CONFIG, "make it again")}
+        dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+        sizes = {name: config[name] for name in SIZES}  # arguments of transformers' BertConfig
+        task = {**task, "model": {**sizes, **dropout, "num_labels": 2}, "pad_id": spec.pad_id}
+    if batches:
+        task = {**task, "batches": str(folder / "batches.npz")}
+        save_batches(folder / "batches.npz", batches)
+    emulates = flags.device == "cpu" and not has_bf16(cpu_level())
     lanes = []
-    for name in ways or peer_ways(flags.device):
-        precision, best = PEER_WAYS[name]
-        way = {"precision": precision, "best": best, "threads": flags.threads, "device": flags.device}
-        spec = _written(folder, name, {**task, **way})
-        command = [flags.peer_python, "-m", "side_by_side.peer.lane", spec]
-        lanes.append(Lane(name, "peer", precision, command, work if best else of_defaults, path_of_peer()))
+    for name, (precision, best) in PEER_WAYS.items():
+        if (model or name == "peer fp32") and not (emulates and precision == "bf16"):
+            way = {"precision": precision, "best": best, "threads": flags.threads, "device": flags.device}
+            words = ["-m", "side_by_side.peer.lane", _written(folder, name, {**task, **way})]
+            its_work = work if best else of_defaults
+            lanes.append(Lane(name, "peer", precision, [flags.peer_python, *words], its_work, PATH_OF_PEER))
     return lanes
 
 
@@ -397,40 +372,31 @@ def _written(folder: Path, name: str, task: Mapping[str, Any]) -> str:
     return str(path)
 
 
-def _of_model(model: Path, folder: Path) -> Dict[str, Any]:
-    """Return the sizes of a model as arguments of transformers' BertConfig, and the file of batches."""
-    config = json.loads((model / CONFIG).read_text(encoding="utf-8"))
-    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    sizes = {name: config[name] for name in (*names, "max_position_embeddings")}
-    sizes.update(
-        hidden_act=config.get("hidden_act", "gelu"), type_vocab_size=config.get("type_vocab_size", 2)
-    )
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    return {"model": {**sizes, **dropout, "num_labels": 2}, "batches": str(folder / "batches.npz")}
-
-
-def save_batches(path: Path, batches: List[Dict[str, np.ndarray]]) -> None:
+def save_batches(path: Path, batches: Sequence[Mapping[str, np.ndarray]]) -> None:
     """Write batches for the peer: the array ``key`` of batch i as key.i, but for what is None."""
     named = ((f"{key}.{i}", array) for i, batch in enumerate(batches) for key, array in batch.items())
     np.savez(path, **{name: array for name, array in named if array is not None})
 
 
-def in_turn(lanes_of: Callable[[Any, Shape, Path], List[Lane]]) -> Callable[..., List[Measured]]:
+def in_turn(lanes_of: Callable[[Bench], List[Lane]]) -> Callable[[Bench], List[Lane]]:
     """Return the measurement of lanes that take turns, and of the rate of matrix products beside them."""
 
-    def measure(flags, shape: Shape, folder: Path) -> List[Measured]:
+    def measure(bench: Bench) -> List[Lane]:
+        flags, folder = bench.flags, bench.folder
         with silence():
-            lanes = lanes_of(flags, shape, folder)
+            lanes = {lane.name: lane for lane in lanes_of(bench)}
         wanted = [name.strip() for name in flags.lanes.split(",") if name.strip()]
-        known = [lane.name for lane in lanes]
         for name in wanted:
-            if name not in known:
-                raise InputError(f"--lanes {name} is not a lane of this case; use some of {', '.join(known)}")
-        lanes = [lane for lane in lanes if lane.name in (wanted or known)]
-        for precision, dtype in PRODUCTS.items() if any(w.flops for lane in lanes for w in lane.work) else ():
+            if name not in lanes:
+                raise InputError(f"--lanes {name} is not a lane of this case; use some of {', '.join(lanes)}")
+        chosen = [lane for name, lane in lanes.items() if name in (wanted or lanes)]
+        for precision, dtype in (
+            PRODUCTS.items() if any(w.flops for lane in chosen for w in lane.work) else ()
+        ):
             task = {"task": "product", "dtype": dtype, "device": flags.device}
-            lanes.append(_our_lane(folder, f"product {precision}", precision, task))
-        return measure_lanes(lanes, flags.plan, flags.threads)
+            chosen.append(_our_lane(folder, f"product {precision}", precision, task))
+        measure_lanes(chosen, flags.plan, flags.threads)
+        return chosen
 
     return measure
 
@@ -446,23 +412,42 @@ def silence() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def measure_processes(flags, shape: Shape, folder: Path) -> List[Measured]:
+def measure_processes(bench: Bench) -> List[Lane]:
     """Measure whole runs in turn: processes of one thread, and one process of as many threads."""
+    flags, shape, folder = bench
     steps = STEPS_PER_LINE * LINES
     with silence():
         write_model(folder / "model", flags.vocab_file, "ernie_gram", shape)
         write_pairs(folder, flags.pair_file, shape, steps)
     settings = pair_settings(folder, shape, flags.device, steps, STEPS_PER_LINE)
-    settings["output_dir"] = str(folder / "run")
-    names = {1: "1 process", PROCESSES: f"{PROCESSES} processes"}
-    measured = {count: Measured(Lane(name, "ours", "fp32", ())) for count, name in names.items()}
-    for _ in range(flags.rounds):
-        for count, each in measured.items():
-            of_each = {**settings, "batch_size": shape.batch_size // count}
-            events = train_events("train_pair.py", of_each, count, PROCESSES // count)
+    sizes = {count: {"batch_size": shape.batch_size // count} for count in (1, PROCESSES)}
+    names = {count: counted(count, "process", "processes") for count in sizes}
+    ways = {names[count]: (count, PROCESSES // count, size) for count, size in sizes.items()}
+    lanes = []
+    for name, runs in runs_in_turn("train_pair.py", folder, settings, ways, flags.rounds).items():
+        lanes.append(Lane(name, "ours", "fp32"))
+        for events in runs:
             speed = median(event["samples_per_second"] for event in events)
-            each.turns.append(Turn(shape.batch_size / speed, None, events[-1]["memory_gb"], {}))
-    return list(measured.values())
+            lanes[-1].turns.append(Turn(shape.batch_size / speed, None, events[-1]["memory_gb"], {}))
+    return lanes
+
+
+def runs_in_turn(
+    script: str, folder: Path, settings: Mapping[str, Any], ways: Mapping[str, Tuple], rounds: int
+) -> Dict[str, List[List[Dict[str, Any]]]]:
+    """Return {way: the events of each of its runs}; ``ways``: {way: (processes, threads, its own flags)}."""
+    runs = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, (processes, threads, flags) in ways.items():
+            run = {**settings, "output_dir": str(folder / way), **flags}
+            runs[way].append(train_events(script, run, processes, threads))
+    return runs
+
+
+def medians_of(runs: Mapping[str, List[List[Dict[str, Any]]]], figure: str) -> Dict[str, float]:
+    """Return {way: the median over its runs of the median of ``figure`` in each}."""
+    each = {way: [median(event[figure] for event in events) for events in of] for way, of in runs.items()}
+    return {way: median(values) for way, values in each.items()}
 
 
 def train_events(
@@ -488,38 +473,28 @@ def train_events(
         text=True,
     )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         of = f" of {counted(processes, 'process', 'processes')}" if processes else ""
-        raise InputError(f"a run{of} ended with code {done.returncode}: {last}")
+        raise InputError(f"a run{of} ended with code {done.returncode}: {last_line(done.stderr)}")
     lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [event for event in map(json.loads, lines) if event["split"] == "train"][1:]
 
 
 PAIRS, SAMPLES = "one batch of {batch_size} pairs", "one batch of {batch_size} samples"
-TRAIN = "train pairs {layers} x {hidden}, batch {batch_size}"
-ASK, ASKED = "ask {layers} x {hidden}, {pairs} pairs", "the prediction of {pairs} pairs"
-BASE = {"layers": 12, "hidden": 768}
+MODEL = "{num_hidden_layers} x {hidden_size}"
+TRAIN = f"train pairs {MODEL}, batch {{batch_size}}"
+PRETRAIN = f"pretrain {MODEL}, batch {{batch_size}} x {{max_seq_len}}"
+ASK, ASKED = f"ask {MODEL}, {{pairs}} pairs", "the prediction of {pairs} pairs"
+ENCODED, WHOLE_RUNS = "the token ids of {pairs} pairs", "{batch_size} pairs, by the wall clock of whole runs"
+BESIDE = f"{PROCESSES} processes of 1 thread, 1 process of {PROCESSES}: {TRAIN}"
+BASE = {"num_hidden_layers": 12, "hidden_size": 768}
+FULL = Shape(**BASE, batch_size=8, is_full=True)
 CASES = {
     "pair-small": Case(TRAIN, PAIRS, Shape(), in_turn(pair_lanes)),
     "pair-base": Case(TRAIN, PAIRS, Shape(**BASE), in_turn(pair_lanes)),
-    "pair-base-full": Case(
-        f"{TRAIN} x {{max_seq_len}}", PAIRS, Shape(**BASE, batch_size=8, is_full=True), in_turn(pair_lanes)
-    ),
-    "pretrain-base": Case(
-        "pretrain {layers} x {hidden}, batch {batch_size} x {max_seq_len}",
-        SAMPLES,
-        Shape(**BASE, batch_size=8),
-        in_turn(pretrain_lanes),
-    ),
+    "pair-base-full": Case(f"{TRAIN} x {{max_seq_len}}", PAIRS, FULL, in_turn(pair_lanes)),
+    "pretrain-base": Case(PRETRAIN, SAMPLES, Shape(**BASE, batch_size=8), in_turn(pretrain_lanes)),
     "ask-small": Case(ASK, ASKED, Shape(), in_turn(ask_lanes)),
     "ask-base": Case(ASK, ASKED, Shape(**BASE, pairs=128), in_turn(ask_lanes)),
-    "encode": Case(
-        "encode {pairs} pairs", "the token ids of {pairs} pairs", Shape(pairs=20_000), in_turn(encode_lanes)
-    ),
-    "processes": Case(
-        f"{PROCESSES} processes of 1 thread, 1 process of {PROCESSES}: {TRAIN}",
-        "{batch_size} pairs, by the wall clock of whole runs",
-        Shape(),
-        measure_processes,
-    ),
+    "encode": Case("encode {pairs} pairs", ENCODED, Shape(pairs=20_000), in_turn(encode_lanes)),
+    "processes": Case(BESIDE, WHOLE_RUNS, Shape(), measure_processes),
 }

@@ -2,21 +2,18 @@
 
 import json
 import os
-import subprocess
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
-from data_tools.files.errors import InputError
-from side_by_side.peer.python import THREADS
+from other_libraries.client import THREADS, LineProcess
 
-LAST_WORDS = 300
 PEER_DEFAULTS = "peer defaults"
 ALIKE = {"int8": "bf16"}  # the peer has no int8
 BASES = ("plain fp32", "1 process")  # what our other lanes are compared with
+PATIENCE = 30.0  # seconds that a lane has to end
 
 
 class Work(NamedTuple):
@@ -37,28 +34,22 @@ class Turn(NamedTuple):
     counts: Dict[str, float]  # the medians of what else its steps counted
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lane:
     """A way of doing the work.
 
     ``side``: ours, peer or product, whose steps are only matrix products; ``precision``: fp32, bf16 or int8.
-    ``work``: one for each turn. ``events``: the metrics.jsonl of a lane that logs.
+    ``work``: one for each turn. ``events``: the metrics.jsonl of a lane that logs. ``turns``: those that it
+    has taken, without the warm-up.
     """
 
     name: str
     side: str
     precision: str
-    command: Sequence[str]
+    command: Sequence[str] = ()
     work: Sequence[Work] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     events: Optional[Path] = None
-
-
-@dataclass
-class Measured:
-    """The turns that a lane has taken, without the warm-up."""
-
-    lane: Lane
     turns: List[Turn] = field(default_factory=list)
 
     @property
@@ -74,9 +65,9 @@ class Measured:
     @property
     def data_wait_share(self) -> Optional[float]:
         """Return the share of the time that the lane waited for data, from its log; None: it has no log."""
-        if self.lane.events is None or not self.lane.events.exists():
+        if not self.work or self.events is None or not self.events.exists():
             return None
-        events = map(json.loads, self.lane.events.read_text(encoding="utf-8").splitlines())
+        events = map(json.loads, self.events.read_text(encoding="utf-8").splitlines())
         shares = [event["data_wait_share"] for event in events if "data_wait_share" in event]
         return median(shares) if shares else None
 
@@ -91,7 +82,6 @@ class TurnPlan:
 
     @property
     def total(self) -> int:
-        """Return the steps of one lane in all."""
         return self.warmup + self.steps * self.rounds
 
     def work_of(self, steps: Sequence[Work]) -> List[Work]:
@@ -101,81 +91,40 @@ class TurnPlan:
         return [Work(*(sum(counts) / len(turn) for counts in zip(*turn))) for turn in turns]
 
 
-def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> List[Measured]:
-    """Start every lane, let them take turns, and end them. Raises InputError if one of them fails."""
+def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> None:
+    """Start every lane, let them take turns, and end them. Raises InputError if one of them fails.
+
+    All are on the first ``threads`` cores that this process may use.
+    """
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    of_threads = dict.fromkeys(THREADS, str(threads))
     with ExitStack() as stack:
-        running = [stack.enter_context(_RunningLane(lane, threads)) for lane in lanes]
+        running = []
+        for lane in lanes:
+            name, environment = f"the lane {lane.name}", {**lane.environment, **of_threads}
+            process = LineProcess(name, lane.command, environment, cores, PATIENCE)
+            running.append(stack.enter_context(process))
         for each in running:
             each.read()  # until it has loaded everything
         for each in running:
-            each.take_turn(plan.warmup)
-        measured = [Measured(lane) for lane in lanes]
+            _take_turn(each, plan.warmup)
         for number in range(plan.rounds):
             for place in range(len(lanes)):
                 chosen = (number + place) % len(lanes)  # so that no lane always follows the same one
-                measured[chosen].turns.append(running[chosen].take_turn(plan.steps))
-    return measured
+                lanes[chosen].turns.append(_take_turn(running[chosen], plan.steps))
 
 
-class _RunningLane:
-    """The process of a lane, on the first ``threads`` cores that this one may use."""
-
-    def __init__(self, lane: Lane, threads: int):
-        self.lane = lane
-        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - see __exit__
-        cores = sorted(os.sched_getaffinity(0))[:threads]
-        self.process = subprocess.Popen(
-            list(lane.command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            env={**os.environ, **lane.environment, **dict.fromkeys(THREADS, str(threads))},
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )
-
-    def __enter__(self) -> "_RunningLane":
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
-        self.errors.close()
-
-    def take_turn(self, steps: int) -> Turn:
-        """Let the lane run ``steps`` steps, and return what they took."""
-        try:
-            self.process.stdin.write(f"{steps}\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            self._fail()
-        answer = self.read()
-        taken = answer["steps"]
-        names = taken[0].keys() - {"seconds", "cpu_seconds"}
-        counts = {name: median(step[name] for step in taken) for name in names}
-        seconds, processor = (sum(step[n] for step in taken) / steps for n in ("seconds", "cpu_seconds"))
-        return Turn(seconds, processor, answer["memory_gb"], counts)
-
-    def read(self) -> Dict[str, Any]:
-        """Return the next answer of the lane."""
-        line = self.process.stdout.readline()
-        if not line:
-            self._fail()
-        return json.loads(line)
-
-    def _fail(self) -> None:
-        code = self.process.wait()
-        self.errors.seek(0)
-        last = (self.errors.read().strip().splitlines() or ["no message"])[-1]
-        raise InputError(f"the lane {self.lane.name} ended with code {code}: {last[-LAST_WORDS:]}")
+def _take_turn(process: LineProcess, steps: int) -> Turn:
+    process.send(str(steps))
+    answer = process.read()
+    taken = answer["steps"]
+    names = taken[0].keys() - {"seconds", "cpu_seconds"}
+    counts = {name: median(step[name] for step in taken) for name in names}
+    seconds, processor = (sum(step[name] for step in taken) / steps for name in ("seconds", "cpu_seconds"))
+    return Turn(seconds, processor, answer["memory_gb"], counts)
 
 
-def case_figures(name: str, unit: str, measured: Sequence[Measured]) -> Dict[str, Any]:
+def case_figures(name: str, unit: str, lanes: Sequence[Lane]) -> Dict[str, Any]:
     """Return the figures of the lanes of one case, plain values: its lanes, ratios between them, every turn.
 
     unit: what a step is. Speeds are by the wall clock, and None if there is nothing to count.
@@ -184,41 +133,31 @@ def case_figures(name: str, unit: str, measured: Sequence[Measured]) -> Dict[str
     measured in the same rounds.
     """
     rates = {
-        each.lane.precision: max(turn.counts["flops_per_cpu_second"] for turn in each.turns)
-        for each in measured
-        if each.lane.side == "product"
+        lane.precision: max(turn.counts["flops_per_cpu_second"] for turn in lane.turns)
+        for lane in lanes
+        if lane.side == "product"
     }
-    working = [each for each in measured if each.lane.side != "product"]
-    return {
-        "name": name,
-        "unit": unit,
-        "lanes": [_lane_figures(each, rates.get(each.lane.precision)) for each in working],
-        "ratios": list(_ratios(working)),
-        "turns": {
-            each.lane.name: {"seconds": each.seconds, "cpu_seconds": each.cpu_seconds} for each in measured
-        },
-    }
+    working = [lane for lane in lanes if lane.side != "product"]
+    figures = [_lane_figures(lane, rates.get(lane.precision)) for lane in working]
+    turns = {lane.name: {"seconds": lane.seconds, "cpu_seconds": lane.cpu_seconds} for lane in lanes}
+    return {"name": name, "unit": unit, "lanes": figures, "ratios": list(_ratios(working)), "turns": turns}
 
 
-def _lane_figures(measured: Measured, rate: Optional[float]) -> Dict[str, Any]:
-    lane, seconds, processor = measured.lane, measured.seconds, measured.cpu_seconds
+def _lane_figures(lane: Lane, rate: Optional[float]) -> Dict[str, Any]:
+    seconds, processor = lane.seconds, lane.cpu_seconds
     pairs, real, padded, flops = zip(*lane.work) if lane.work else ((), (), (), ())
     by_processor = _median_speed(flops, processor)
     return {
-        "name": lane.name,
-        "side": lane.side,
-        "precision": lane.precision,
-        "step_seconds": median(seconds),
+        "name": lane.name, "side": lane.side, "precision": lane.precision, "step_seconds": median(seconds),
         "step_cpu_seconds": median(processor) if processor else None,
-        "memory_gb": max(turn.memory_gb for turn in measured.turns),
+        "memory_gb": max(turn.memory_gb for turn in lane.turns),
         "pairs_per_second": _median_speed(pairs, seconds),
         "real_tokens_per_second": _median_speed(real, seconds),
         "tokens_per_second": _median_speed(padded, seconds),
-        "flops_per_second": _median_speed(flops, seconds),
-        "flops_per_cpu_second": by_processor,
+        "flops_per_second": _median_speed(flops, seconds), "flops_per_cpu_second": by_processor,
         "product_share": by_processor / rate if rate and by_processor else None,
-        "data_wait_share": measured.data_wait_share if lane.work else None,
-    }
+        "data_wait_share": lane.data_wait_share,
+    }  # fmt: skip
 
 
 def _median_speed(counts: Sequence[float], seconds: Sequence[float]) -> Optional[float]:
@@ -227,17 +166,16 @@ def _median_speed(counts: Sequence[float], seconds: Sequence[float]) -> Optional
     return median(speeds) or None if speeds else None
 
 
-def _ratios(measured: Sequence[Measured]) -> Iterator[Dict[str, Any]]:
-    """Yield the ratio of every other lane to each of ours that it is compared with."""
-    for ours in measured:
-        for other in measured:
-            if _are_compared(ours.lane, other.lane):
-                yield {
-                    "ours": ours.lane.name,
-                    "other": other.lane.name,
-                    "cpu": ratio_of(other.cpu_seconds, ours.cpu_seconds),
-                    "wall": ratio_of(other.seconds, ours.seconds),
-                }
+def _ratios(lanes: Sequence[Lane]) -> Iterator[Dict[str, Any]]:
+    """Yield the ratios to each lane of ours: of the plain one, the peer's best alike, its defaults."""
+    for ours, other in ((one, other) for one in lanes for other in lanes if one.side == "ours"):
+        is_compared = other is not ours and other.name in BASES
+        if other.side == "peer":
+            alike = other.precision == ALIKE.get(ours.precision, ours.precision)
+            is_compared = alike or other.name == PEER_DEFAULTS
+        if is_compared:
+            cpu, wall = ratio_of(other.cpu_seconds, ours.cpu_seconds), ratio_of(other.seconds, ours.seconds)
+            yield {"ours": ours.name, "other": other.name, "cpu": cpu, "wall": wall}
 
 
 def ratio_of(slower: Sequence[float], faster: Sequence[float]) -> Optional[Dict[str, float]]:
@@ -249,12 +187,3 @@ def ratio_of(slower: Sequence[float], faster: Sequence[float]) -> Optional[Dict[
         return None
     paired = [a / b for a, b in zip(slower, faster)]
     return {"ratio": median(slower) / median(faster), "low": min(paired), "high": max(paired)}
-
-
-def _are_compared(ours: Lane, other: Lane) -> bool:
-    """Return whether ``other`` is compared with ``ours``: plain lane, the peer's best alike, its defaults."""
-    if ours.side != "ours" or ours is other:
-        return False
-    if other.side == "peer":
-        return other.precision == ALIKE.get(ours.precision, ours.precision) or other.name == PEER_DEFAULTS
-    return other.name in BASES

@@ -7,18 +7,15 @@ SPEC.json names the task and the flags that its command would be given.
 
 import json
 import sys
-from itertools import repeat
 from pathlib import Path
 
 from side_by_side.turns import Turns
 
 
-def train_pairs(spec):
+def train_pairs(spec, turns):
     """Train with PairTrainer; the turns begin after the initial evaluation."""
     from ernie_pair import PairCallback, PairConfig, PairTrainer
     from ernie_pair.runtime.cpu import keep_freed_memory
-
-    turns = Turns()
 
     class InTurn(PairCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -36,14 +33,24 @@ def train_pairs(spec):
     trainer.train()
 
 
-def pretrain(spec):
-    """Train with the static graph's job, its data and the engine's loop."""
+def open_pretraining(config):
+    """Return the job of the static graph alone on this machine, its data, and what adds up over processes."""
     from data_tools.text.wordpiece import WordPiece
-    from ernie_pair.checkpoint.manifest import TrainState
     from ernie_pair.models.source import open_model
-    from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.data import open_pretrain_data
     from ernie_pair.pretrain.pretrain import build_job
+    from ernie_pair.runtime.processes.world import World
+
+    alone, source = World(), open_model(config.model_name_or_path, model_type="ernie", from_scratch=True)
+    data = open_pretrain_data(config, alone, WordPiece.from_file(source.vocab_file), source.spec)
+    job, all_reduce = build_job(config, alone, alone, source, data)
+    return job, data, all_reduce
+
+
+def pretrain(spec, turns):
+    """Train with the static graph's job, its data and the engine's loop."""
+    from ernie_pair.checkpoint.manifest import TrainState
+    from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.runtime.cpu import keep_freed_memory
     from ernie_pair.runtime.device import start_training_device
     from ernie_pair.runtime.processes.world import World
@@ -51,11 +58,9 @@ def pretrain(spec):
     from ernie_pair.train.loop import train
     from ernie_pair.train.run_log import RunLog
 
-    turns, config, alone = Turns(), PretrainConfig(**spec["flags"]), World()
-    start_training_device(config, alone)
-    source = open_model(config.model_name_or_path, model_type="ernie", from_scratch=True)
-    data = open_pretrain_data(config, alone, WordPiece.from_file(source.vocab_file), source.spec)
-    job, _ = build_job(config, alone, alone, source, data)
+    config = PretrainConfig(**spec["flags"])
+    start_training_device(config, World())
+    job, data, _ = open_pretraining(config)
     if job.program.kernels.is_fused:  # as the command does
         keep_freed_memory()
 
@@ -63,78 +68,57 @@ def pretrain(spec):
         def on_step_end(self, state):
             turns.end_step()
 
-    schedule = Schedule(
-        config.max_steps,
-        config.samples_per_step,
-        config.logging_freq,
-        10**9,
-        10**9,
-        has_validation=False,
-        sync_freq=config.sync_freq_on(config.device),
-    )
-    log = RunLog(Path(config.output_dir), TrainState(), config.max_steps)
+    last, never = config.max_steps, 10**9
+    sizes = (last, config.samples_per_step, config.logging_freq, never, never)
+    schedule = Schedule(*sizes, has_validation=False, sync_freq=config.sync_freq_on(config.device))
+    log = RunLog(Path(config.output_dir), TrainState(), last)
     turns.begin()
     train(job, data.updates(0), TrainState(), schedule, log, InTurn())
 
 
-def ask_trained(spec):
+def ask_trained(spec, turns):
     """Predict with a trained model, as the command does: from texts to logits."""
     from ernie_pair.pair.config.ask_config import PredictConfig
     from ernie_pair.pair.data.pair_records import Columns
     from ernie_pair.pair.data.pair_source import PairSource
     from ernie_pair.score.evaluation.inference_model import InferenceModel
 
-    turns = Turns()
     model = InferenceModel(PredictConfig(**spec["flags"]))
     columns = Columns("", "", "")
     pairs = PairSource("input_file", spec["flags"]["input_file"], "test", None, columns).read()
-    turns.begin()
-    for _ in repeat(None):
-        model.logits(pairs, "none")
-        turns.end_step()
+    turns.repeat(lambda: model.logits(pairs, "none"))
 
 
-def ask_exported(spec):
+def ask_exported(spec, turns):
     """Predict with an exported model, as `run` and `serve` do: from texts to logits."""
     from ernie_pair.inference.predictor import PairPredictor
 
-    turns = Turns()
     predictor = PairPredictor(spec["folder"], symmetric="none", **spec["settings"])
-    rows = Path(spec["texts"]).read_text(encoding="utf-8").splitlines()
-    pairs = [tuple(row.split("\t")[:2]) for row in rows]
-    turns.begin()
-    for _ in repeat(None):
-        predictor.logits(pairs)
-        turns.end_step()
+    pairs = list(map(tuple, _rows_of(spec)))
+    turns.repeat(lambda: predictor.logits(pairs))
 
 
-def encode(spec):
-    """Turn all texts into token ids, as the pairs of a file are before they are cached."""
+def encode(spec, turns):
     from data_tools.text.wordpiece import WordPiece
     from ernie_pair.inference.token_rows import encode_texts
 
     tokenizer = WordPiece.from_file(spec["vocab_file"])
-    rows = [row.split("\t") for row in Path(spec["texts"]).read_text(encoding="utf-8").splitlines()]
-    left, right = [row[0] for row in rows], [row[1] for row in rows]
-    turns = Turns()
-    turns.begin()
-    for _ in repeat(None):
-        encode_texts(left, right, None, tokenizer, spec["max_seq_len"])
-        turns.end_step()
+    left, right = map(list, zip(*_rows_of(spec)))
+    turns.repeat(lambda: encode_texts(left, right, None, tokenizer, spec["max_seq_len"]))
 
 
-def product(spec):
-    """Measure the best rate of matrix products in every step."""
+def _rows_of(spec):
+    return [row.split("\t")[:2] for row in Path(spec["texts"]).read_text(encoding="utf-8").splitlines()]
+
+
+def product(spec, turns):
     from ernie_pair.kernels.product_rate import measure_product_rate
     from ernie_pair.runtime.cpu_env import cpu_threads
     from ernie_pair.runtime.device import start_device
     from ernie_pair.runtime.processes.world import World
 
     start_device(spec["device"], World())
-    turns = Turns()
-    turns.begin()
-    for _ in repeat(None):
-        turns.end_step(**measure_product_rate(spec["dtype"], spec["device"], cpu_threads())._asdict())
+    turns.repeat(lambda: measure_product_rate(spec["dtype"], spec["device"], cpu_threads())._asdict())
 
 
 TASKS = {task.__name__: task for task in (train_pairs, pretrain, ask_trained, ask_exported, encode, product)}
@@ -142,4 +126,4 @@ TASKS = {task.__name__: task for task in (train_pairs, pretrain, ask_trained, as
 
 if __name__ == "__main__":
     lane = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    TASKS[lane["task"]](lane)
+    TASKS[lane["task"]](lane, Turns())

@@ -18,36 +18,36 @@ class Turns:
     """The turns of this process. What libraries print goes to stderr, so that stdout has only the answers."""
 
     def __init__(self):
-        self._answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        self._answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
         os.dup2(2, 1)
         sys.stdout.reconfigure(line_buffering=True)  # keeps the output in order
-        self._left, self._taken = 0, []
-        self._clock = self._processor = 0.0
 
     def begin(self):
         """Report that everything is loaded, and wait for the first turn."""
         self._answer({"ready": True})
-        self._wait()
 
     def end_step(self, **counts):
         """Note that a step has ended; at the end of a turn, answer and wait for the next one."""
         seconds, processor = time.perf_counter() - self._clock, time.process_time() - self._processor
         self._taken.append({"seconds": seconds, "cpu_seconds": processor, **counts})
-        self._left -= 1
-        if not self._left:
+        if len(self._taken) == self._steps:
             self._answer({"steps": self._taken, "memory_gb": peak_memory_gb()})
-            self._wait()
         self._clock, self._processor = time.perf_counter(), time.process_time()
 
-    def _answer(self, message):
-        self._answers.write(json.dumps(message) + "\n")
-        self._answers.flush()
+    def repeat(self, step):
+        """Take all turns with ``step``; a dictionary that it returns has further counts."""
+        self.begin()
+        while True:
+            counts = step()
+            self.end_step(**(counts if isinstance(counts, dict) else {}))
 
-    def _wait(self):
+    def _answer(self, message):
+        """Answer, and wait for the next turn."""
+        self._answers.write(json.dumps(message) + "\n")
         line = sys.stdin.readline()
         if not line.strip():
             os._exit(0)  # the benchmark has its figures: no orderly end, the folder is deleted too
-        self._left, self._taken = int(line), []
+        self._steps, self._taken = int(line), []
         self._clock, self._processor = time.perf_counter(), time.process_time()
 
 
@@ -60,6 +60,5 @@ def peak_memory_gb():
 def tune_malloc():
     """Tune glibc's allocator as this package does for itself; call it before a framework is loaded."""
     library = ctypes.CDLL(None)
-    for name, value in MALLOC_SETTINGS.items():
-        if hasattr(library, "mallopt"):
-            library.mallopt(name, value)
+    for name, value in MALLOC_SETTINGS.items() if hasattr(library, "mallopt") else ():
+        library.mallopt(name, value)

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Iterator
 
-from side_by_side.cases import Shape, pair_settings, silence, train_events, write_model
-from side_by_side.peer.python import SCRIPTS
+from other_libraries.client import SCRIPTS
+from side_by_side.cases import Shape, medians_of, pair_settings, runs_in_turn, silence, write_model
 
 from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
@@ -29,11 +29,10 @@ from tables import Row, seconds_of
 DEV_ROWS, STREAMED_COPIES, STEPS_PER_LINE = 1000, 20, 10
 # In a separate process, whose peak memory is that of the stream.
 STREAM = "import sys; sys.path.insert(0, sys.argv[1]); from tables import pair; pair.stream(*sys.argv[2:])"
-WAYS = {"plain": {}, "no buckets": {"bucket": False}, "not deterministic": {"deterministic": False}}
+WAYS = {"plain": {}, "no buckets": {"bucket": False}, "free": {"deterministic": False}}
 
 
 def measured(config, folder: Path) -> Iterator[Row]:
-    """Yield the rows of the table."""
     yield Row(f"{config.rows} pairs", f"median of {config.runs}", "goal")
     with silence():  # whether something is wrong with the pairs does not matter here
         shape = Shape(config.num_hidden_layers, config.hidden_size, config.batch_size, config.max_seq_len)
@@ -53,13 +52,13 @@ def measured(config, folder: Path) -> Iterator[Row]:
 
 def _first_batch(config, folder: Path, settings: dict) -> Iterator[Row]:
     run = TrainConfig(**settings, output_dir=str(folder / "first"))
-    start = open_initial_model(run, run.model_name_or_path)
+    source = open_initial_model(run, run.model_name_or_path).source
     cold, warm = [], []
     with silence():
         for _ in range(config.runs):
             shutil.rmtree(folder / "cache", ignore_errors=True)
             for seconds in (cold, warm):
-                taken = seconds_of(lambda: next(open_pair_data(run, start.source, World()).updates(0)))
+                taken = seconds_of(lambda: next(open_pair_data(run, source, World()).updates(0)))
                 seconds.append(taken.clock)
     yield Row("to the first batch, nothing cached: s", f"{median(cold):.2f}")
     yield Row("to the first batch, from a warm cache: s", f"{median(warm):.2f}", "3 at most")
@@ -67,19 +66,15 @@ def _first_batch(config, folder: Path, settings: dict) -> Iterator[Row]:
 
 def _training(config, folder: Path, settings: dict) -> Iterator[Row]:
     """Measure whole runs in turn, with and without buckets, and without deterministic kernels."""
-    speeds, padding = {way: [] for way in WAYS}, {}
-    for _ in range(config.runs):
-        for way, flags in WAYS.items():
-            run = {**settings, "output_dir": str(folder / "run"), **flags}
-            events = train_events("train_pair.py", run)
-            speeds[way].append(median(event["samples_per_second"] for event in events))
-            padding[way] = sum(event["padding_share"] for event in events) / len(events)
-    plain, no_buckets, free = map(median, speeds.values())
-    yield Row("training: pairs/s", f"{plain:,.0f}")
-    yield Row("the same without buckets of similar length", f"{no_buckets:,.0f}")
+    ways = {way: (0, 0, flags) for way, flags in WAYS.items()}
+    runs = runs_in_turn("train_pair.py", folder, settings, ways, config.runs)
+    speeds = medians_of(runs, "samples_per_second")
+    padding = {way: mean(event["padding_share"] for event in each[-1]) for way, each in runs.items()}
+    yield Row("training: pairs/s", f"{speeds['plain']:,.0f}")
+    yield Row("the same without buckets of similar length", f"{speeds['no buckets']:,.0f}")
     yield Row("padding share", f"{padding['plain']:.1%}", "6 % at most")
     yield Row("the same without buckets", f"{padding['no buckets']:.1%}")
-    yield deterministic_row("pairs/s", config.device, plain, free)
+    yield deterministic_row("pairs/s", config.device, speeds["plain"], speeds["free"])
 
 
 def deterministic_row(unit: str, device: str, deterministic: float, free: float) -> Row:
@@ -91,17 +86,12 @@ def deterministic_row(unit: str, device: str, deterministic: float, free: float)
 
 def _prediction(config, folder: Path) -> Row:
     """Measure prediction by the model of the last training run, including start and files."""
-    (model,) = (folder / "run").glob("best-*")
-    ask = PredictConfig(
-        model_path=str(model),
-        input_file=str(folder / "train.tsv"),
-        output_file=str(folder / "predictions.tsv"),
-        batch_size=config.batch_size,
-        device=config.device,
-        overwrite=True,
-    )
+    (model,) = (folder / "free").glob("best-*")
+    files = {"input_file": str(folder / "train.tsv"), "output_file": str(folder / "predictions.tsv")}
+    sizes = {"batch_size": config.batch_size, "device": config.device}
+    predict = PredictConfig(model_path=str(model), overwrite=True, **files, **sizes)
     with silence():
-        seconds = median(seconds_of(lambda: predict_pair(ask)).clock for _ in range(config.runs))
+        seconds = median(seconds_of(lambda: predict_pair(predict)).clock for _ in range(config.runs))
     return Row("prediction: pairs/s", f"{config.rows / seconds:,.0f}")
 
 

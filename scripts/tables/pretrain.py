@@ -11,15 +11,12 @@ from statistics import median
 from typing import Iterator
 
 import numpy as np
-from side_by_side.cases import NO_END, Shape, silence, train_events, write_corpus, write_model
+from side_by_side.cases import NO_END, Shape, medians_of, runs_in_turn, silence, write_corpus, write_model
+from side_by_side.our_lane import open_pretraining
 
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.pretrain import build_job
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import Hooks, Schedule
@@ -33,28 +30,17 @@ STEPS_PER_CHECKPOINT, STEPS_PER_LINE, SAVES = 100, 20, 7
 
 
 def measured(config, folder: Path) -> Iterator[Row]:
-    """Yield the rows of the table."""
     yield Row("what", f"median of {config.runs}", "goal")
     with silence():
         shape = Shape(config.num_hidden_layers, config.hidden_size)
         write_model(folder / "model", config.vocab_file, "ernie", shape)
         write_corpus(folder, config.vocab_file)
     settings = {
-        "model_name_or_path": str(folder / "model"),
-        "from_scratch": True,
-        "input_dir": str(folder / "data"),
-        "split": "90,5,5",
-        "max_seq_len": config.max_seq_len,
-        "micro_batch_size": config.batch_size,
-        "max_steps": config.steps,
-        "logging_freq": STEPS_PER_LINE,
-        "checkpoint_steps": NO_END,
-        "save_steps": NO_END,
-        "eval_freq": NO_END,
-        "eval_iters": 1,
-        "device": config.device,
-        "num_workers": 2,
-    }
+        "model_name_or_path": str(folder / "model"), "from_scratch": True, "input_dir": str(folder / "data"),
+        "split": "90,5,5", "max_seq_len": config.max_seq_len, "micro_batch_size": config.batch_size,
+        "max_steps": config.steps, "logging_freq": STEPS_PER_LINE, "checkpoint_steps": NO_END,
+        "save_steps": NO_END, "eval_freq": NO_END, "eval_iters": 1, "device": config.device, "num_workers": 2,
+    }  # fmt: skip
     yield from _whole_runs(config, folder, settings)
     yield from _in_this_process(config, folder, settings)
 
@@ -74,21 +60,15 @@ def _whole_runs(config, folder: Path, settings: dict) -> Iterator[Row]:
     }
     if not is_on_cpu:  # processes can share the cores of a CPU, but each would need its own GPU
         del ways["one"], ways["two"]
-    speeds, waits, memory = {way: [] for way in ways}, [], {}
-    for _ in range(config.runs):
-        for way, (processes, threads, flags) in ways.items():
-            run = {**settings, "output_dir": str(folder / way), **flags}
-            events = train_events("run_pretrain_static.py", run, processes, threads)
-            speeds[way].append(median(event["tokens_per_second"] for event in events))
-            memory[way] = events[-1]["memory_gb" if is_on_cpu else "gpu_memory_gb"]
-            if way in ("one", "two"):
-                waits.append(median(event["data_wait_share"] for event in events))
-    speed = {way: median(values) for way, values in speeds.items()}
+    runs = runs_in_turn("run_pretrain_static.py", folder, settings, ways, config.runs)
+    speed, waits = medians_of(runs, "tokens_per_second"), medians_of(runs, "data_wait_share")
+    memory = {way: each[-1][-1]["memory_gb" if is_on_cpu else "gpu_memory_gb"] for way, each in runs.items()}
     if is_on_cpu:
         times = f"{speed['two'] / speed['one']:.2f} times the line above"
         yield Row("1 process of 2 threads: tokens/s", f"{speed['one']:,.0f}")
         yield Row("2 processes of 1 thread: tokens/s", f"{speed['two']:,.0f}", times)
-        yield Row("waiting for data, 2 loader processes: share", f"{median(waits):.2%}", "2 % at most")
+        waited = f"{median([waits['one'], waits['two']]):.2%}"
+        yield Row("waiting for data, 2 loader processes: share", waited, "2 % at most")
     saved = f"{memory['plain'] - memory['recompute']:.2f}"
     what = f"recompute, batch of {4 * size}: peak memory saved, GB"
     yield Row(what, saved, f"of {memory['plain']:.2f}")
@@ -99,11 +79,9 @@ def _whole_runs(config, folder: Path, settings: dict) -> Iterator[Row]:
 def _in_this_process(config, folder: Path, settings: dict) -> Iterator[Row]:
     run = PretrainConfig(**{**settings, "output_dir": str(folder / "loop"), "num_workers": 0})
     start_device(run.device, World())
-    alone, source = World(), open_model(run.model_name_or_path, model_type="ernie", from_scratch=True)
-    data = open_pretrain_data(run, alone, WordPiece.from_file(source.vocab_file), source.spec)
-    job, all_reduce = build_job(run, alone, alone, source, data)
+    job, data, all_reduce = open_pretraining(run)
     updates = list(islice(data.updates(0), config.steps))
-    checkpoints = Checkpoints(Path(run.output_dir), alone, all_reduce)
+    checkpoints = Checkpoints(Path(run.output_dir), World(), all_reduce)
     try:
         bare, whole = [], []
         for number in range(config.runs):

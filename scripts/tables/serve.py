@@ -14,9 +14,10 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import quantiles
-from typing import Iterator, List, NamedTuple
+from typing import Iterator, List
 
 from data_tools.files.errors import InputError
+from ernie_pair.checks.quickstart import words_of
 from ernie_pair.pair.data.pair_file import read_pairs
 from tables import Row
 
@@ -24,28 +25,18 @@ ADDRESS = re.compile(r"at http://127\.0\.0\.1:(\d+)")
 HEAD = "POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n"
 
 
-class Latency(NamedTuple):
-    """Milliseconds per request in one measurement, and requests answered per second."""
-
-    p50: float
-    p95: float
-    p99: float
-    per_second: float
-
-
 def measured(config, folder: Path) -> Iterator[Row]:
-    """Yield a row for each backend and number of clients."""
     pairs = read_pairs(Path(config.pair_file), None)
-    bodies = [
-        json.dumps({"pairs": [pair]}, ensure_ascii=False).encode() for pair in zip(pairs.left, pairs.right)
-    ]
+    texts = zip(pairs.left, pairs.right)
+    bodies = [json.dumps({"pairs": [pair]}, ensure_ascii=False).encode() for pair in texts]
     yield Row("backend, clients", "p50, p95, p99: ms", "requests/s")
     for backend in config.backends.split():
         with served(config, backend) as port:
             for clients in map(int, config.clients.split()):
-                latency = asyncio.run(latency_of(port, bodies, clients, config.seconds))
-                figures = ", ".join(f"{value:.1f}" for value in latency[:3])
-                yield Row(f"{backend}, {clients}", figures, f"{latency.per_second:.1f}")
+                taken = asyncio.run(milliseconds_of(port, bodies, clients, config.seconds))
+                shares = quantiles(taken, n=100)
+                figures = ", ".join(f"{shares[place]:.1f}" for place in (49, 94, 98))
+                yield Row(f"{backend}, {clients}", figures, f"{len(taken) / config.seconds:.1f}")
 
 
 @contextlib.contextmanager
@@ -55,24 +46,23 @@ def served(config, backend: str) -> Iterator[int]:
     flags = {"model": config.model, "port": 0, "backend": name, "threads": config.threads}
     flags.update(max_wait_ms=config.max_wait_ms, device=config.device)
     flags.update({"precision": precision} if precision else {})
-    words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
-    command = [sys.executable, "-m", "ernie_pair", "serve", *words]
+    command = [sys.executable, "-m", "ernie_pair", *words_of("serve", **flags)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
         try:
-            said = ""
-            for said in service.stderr:
-                found = ADDRESS.search(said)
-                if found is not None:
-                    yield int(found[1])
+            line = ""
+            for line in service.stderr:
+                address = ADDRESS.search(line)
+                if address is not None:
+                    yield int(address[1])
                     return
-            raise InputError(f"the service of {backend} does not start: {said.strip()}")
+            raise InputError(f"the service of {backend} does not start: {line.strip()}")
         finally:
             service.terminate()
             service.communicate()
 
 
-async def latency_of(port: int, bodies: List[bytes], clients: int, seconds: float) -> Latency:
-    """Ask for ``seconds`` with ``clients`` at a time, after a warm-up of a fifth of that.
+async def milliseconds_of(port: int, bodies: List[bytes], clients: int, seconds: float) -> List[float]:
+    """Return what each request took in ``seconds`` with ``clients``, after a warm-up of a fifth of that.
 
     Raises InputError for fewer than two answers, or for an error in one.
     """
@@ -86,7 +76,12 @@ async def latency_of(port: int, bodies: List[bytes], clients: int, seconds: floa
             started = time.perf_counter()
             if started >= until:
                 break
-            await _ask(reader, writer, body)
+            writer.write(HEAD.format(len(body)).encode() + body)
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            size = re.search(r"content-length: (\d+)", head, re.I)
+            answer = await reader.readexactly(int(size[1]) if size else 0)
+            if " 200 " not in head.splitlines()[0]:
+                raise InputError(f"the service answers {head.splitlines()[0]}: {answer.decode()[:200]}")
             if started >= warm_until:
                 taken.append(1000 * (time.perf_counter() - started))
         writer.close()
@@ -95,14 +90,4 @@ async def latency_of(port: int, bodies: List[bytes], clients: int, seconds: floa
     await asyncio.gather(*(ask_on(number * step) for number in range(clients)))
     if len(taken) < 2:
         raise InputError(f"{len(taken)} requests were answered in {seconds:g} s; pass more --seconds")
-    shares = quantiles(taken, n=100)
-    return Latency(shares[49], shares[94], shares[98], len(taken) / seconds)
-
-
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> None:
-    writer.write(HEAD.format(len(body)).encode() + body)
-    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    size = re.search(r"content-length: (\d+)", head, re.I)
-    answer = await reader.readexactly(int(size[1]) if size else 0)
-    if " 200 " not in head.splitlines()[0]:
-        raise InputError(f"the service answers {head.splitlines()[0]}: {answer.decode()[:200]}")
+    return taken

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from other_libraries.comparing import different_rows  # noqa: E402
+from other_libraries.families import different_rows  # noqa: E402
 from other_libraries.texts import WITH_SYMBOLS, assigned_characters, random_strings, sentences  # noqa: E402
 
 from ernie_pair.embedding.open_embedder import open_embedder  # noqa: E402

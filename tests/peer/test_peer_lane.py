@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
+from other_libraries.client import SCRIPTS
 from side_by_side.cases import save_batches
-from side_by_side.peer.python import SCRIPTS
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from other_libraries.comparing import classifier_here, rows_here, scores_there  # noqa: E402
+from other_libraries.families import classifier_here, rows_here, scores_there  # noqa: E402
 from other_libraries.texts import WITH_SYMBOLS, sentences  # noqa: E402
 
 from data_tools.files.errors import ErniePairError  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from other_libraries.comparing import different_rows, rows_here  # noqa: E402
+from other_libraries.families import different_rows, rows_here  # noqa: E402
 from other_libraries.texts import WITH_SYMBOLS, assigned_characters, random_strings, sentences  # noqa: E402
 from other_libraries.tiny_models import SENTENCE_PIECE  # noqa: E402
 

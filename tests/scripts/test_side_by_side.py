@@ -14,12 +14,12 @@ import pytest
 import readme_block
 import side_by_side_table
 from bench_side_by_side import BenchConfig, compare
+from fake_peer import write_fake_peer
+from other_libraries.client import PATH_OF_PEER
 from places import ROOT
 from side_by_side import cases, turns
-from side_by_side.cases import CASES, Case, Shape, pair_work, train_events
-from side_by_side.lanes import Lane, Measured, Turn, TurnPlan, Work, case_figures, measure_lanes, ratio_of
-from side_by_side.peer.python import path_of_peer
-from side_by_side.report import render_rows
+from side_by_side.cases import CASES, Bench, Case, Shape, pair_work, train_events
+from side_by_side.lanes import Lane, Turn, TurnPlan, Work, case_figures, measure_lanes, ratio_of
 from tables import serve
 from tiny_pair import VOCAB, write_pairs
 from tiny_pair import write_model as write_tiny_model
@@ -72,17 +72,18 @@ else:
 
 def lane(name, path, ending=0, **settings):
     command = [sys.executable, "-c", LANE, name, str(path), str(ending)]
-    return Lane(name, "ours", "fp32", command, environment=path_of_peer(), **settings)
+    return Lane(name, "ours", "fp32", command, environment=PATH_OF_PEER, **settings)
 
 
 def test_lanes_take_turns_in_alternating_order(tmp_path):
     told = tmp_path / "told"
     plan = TurnPlan(warmup=1, steps=2, rounds=3)
-    measured = measure_lanes([lane("a", told), lane("b", told)], plan, threads=1)
+    lanes = [lane("a", told), lane("b", told)]
+    measure_lanes(lanes, plan, threads=1)
     assert told.read_text() == "ab" + "aabb" + "bbaa" + "aabb"
-    assert [len(each.turns) for each in measured] == [3, 3]
-    assert [turn.counts["step"] for turn in measured[0].turns] == [2.5, 4.5, 6.5]
-    assert all(turn.seconds > 0 and turn.memory_gb > 0 for each in measured for turn in each.turns)
+    assert [len(each.turns) for each in lanes] == [3, 3]
+    assert [turn.counts["step"] for turn in lanes[0].turns] == [2.5, 4.5, 6.5]
+    assert all(turn.seconds > 0 and turn.memory_gb > 0 for each in lanes for turn in each.turns)
 
 
 @pytest.mark.parametrize("ending", [1, 3])
@@ -99,7 +100,7 @@ def test_a_ratio_is_of_medians_with_the_range_over_rounds():
 
 def measured(name, side, precision, seconds, work=(), **counts):
     turns = [Turn(each, each / 2, 1.5, counts) for each in seconds]
-    return Measured(Lane(name, side, precision, (), work), turns)
+    return Lane(name, side, precision, work=work, turns=turns)
 
 
 def test_figures_count_work_and_compare_like_with_like():
@@ -128,11 +129,6 @@ def test_figures_count_work_and_compare_like_with_like():
     }
 
 
-def test_a_table_has_columns_of_one_width():
-    lines = render_rows(("lane", "ms"), [["a", "1"], ["a long name", "1,000"]]).splitlines()
-    assert len(set(map(len, lines))) == 1 and lines[3] == "| a long name | 1,000 |"
-
-
 def test_work_counts_the_pairs_tokens_and_flops_of_a_turn(tmp_path):
     spec = open_model(str(write_tiny_model(tmp_path / "m")), model_type="", from_scratch=True).spec
     ids = np.array([[1, 5, 2, 6, 2, spec.pad_id], [1, 5, 2, 6, 7, 2]])
@@ -147,7 +143,12 @@ def test_work_counts_the_pairs_tokens_and_flops_of_a_turn(tmp_path):
 
 
 def test_three_result_files_are_written_and_not_overwritten(tmp_path, capsys, monkeypatch):
-    case = Case("a {layers}", "a batch", Shape(3), lambda *_: [measured("plain fp32", "ours", "fp32", [2.0])])
+    case = Case(
+        "a {num_hidden_layers}",
+        "a batch",
+        Shape(3),
+        lambda *_: [measured("plain fp32", "ours", "fp32", [2.0])],
+    )
     monkeypatch.setattr(bench_side_by_side, "CASES", {"one": case, "two": case})
     config = BenchConfig("p", "v", output=str(tmp_path / "out.json"), device="cpu")
     compare(config)
@@ -160,18 +161,9 @@ def test_three_result_files_are_written_and_not_overwritten(tmp_path, capsys, mo
 
 
 @pytest.fixture
-def peer(tmp_path):
-    """A Python without torch that responds as if it had it."""
-    (tmp_path / "peer.py").write_text(PEER)
-    path = tmp_path / "peer_python"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/peer.py "$@"\n')
-    path.chmod(0o755)
-    return str(path)
-
-
-@pytest.fixture
-def lanes_of(tmp_path, peer, monkeypatch):
-    """A function that measures a case beside the peer, in small, and returns its lanes by name."""
+def lanes_of(tmp_path, monkeypatch):
+    """A function that measures a case beside a peer without torch, in small; returns its lanes by name."""
+    peer = write_fake_peer(tmp_path, PEER)
     make_sample(SampleConfig(output_dir=str(tmp_path / "sample"), documents=200))
     characters = sorted(set((tmp_path / "sample" / "corpus.txt").read_text(encoding="utf-8")) - {"\n", " "})
     tokens = dict.fromkeys([*VOCAB, *characters, *(f"##{character}" for character in characters)])
@@ -269,7 +261,7 @@ def test_too_few_responses_for_a_latency_are_an_error():
         service = await asyncio.start_server(answer, "127.0.0.1", 0)
         async with service:
             port = service.sockets[0].getsockname()[1]
-            await serve.latency_of(port, [b"{}"], 1, 0.1)
+            await serve.milliseconds_of(port, [b"{}"], 1, 0.1)
 
     with pytest.raises(InputError, match=r"^[01] requests were answered in 0\.1 s; pass more seconds$"):
         asyncio.run(measure())
@@ -320,6 +312,27 @@ def test_missing_gpus_are_an_error_before_the_run(run_flags, monkeypatch):
         train_events("program.py", {**run_flags, "device": "gpu"}, processes=2)
 
 
+def test_whole_runs_take_turns(tmp_path, monkeypatch):
+    calls = []
+
+    def events(script, flags, processes, threads):
+        calls.append((processes, threads, flags["batch_size"]))
+        return [
+            {"samples_per_second": speed, "memory_gb": 1.0} for speed in (8 * processes, 8 * processes, 1)
+        ]
+
+    for name in ("write_model", "write_pairs"):
+        monkeypatch.setattr(cases, name, lambda *arguments: None)
+    monkeypatch.setattr(cases, "train_events", events)
+    config = BenchConfig("p", "v", rounds=2, device="cpu")
+    lanes = CASES["processes"].measure(Bench(config, Shape(batch_size=4), tmp_path))
+    assert calls == 2 * [(1, 2, 4), (2, 1, 2)]
+    seconds = {lane.name: lane.seconds for lane in lanes}
+    assert seconds == {"1 process": [0.5, 0.5], "2 processes": [0.25, 0.25]}
+    runs = {"one": [events("", {"batch_size": 4}, 1, 2), [{"samples_per_second": 2.0}]]}
+    assert cases.medians_of(runs, "samples_per_second") == {"one": 5.0}
+
+
 def test_lanes_use_the_allocator_settings_of_this_package():
     assert turns.MALLOC_SETTINGS == malloc.SETTINGS
 
@@ -343,24 +356,30 @@ def pages(tmp_path, monkeypatch) -> Path:
 
 
 def write_figures(path: Path, name: str, processor: str = "fast") -> Path:
-    """Write the figures of one case, whose only ratio is 2, and return their file."""
+    """Write the figures of one case, whose ratios are 2, and return their file."""
     ratio = {"ratio": 2.0, "low": 1.5, "high": 2.25}
-    ratios = [{"ours": "fused fp32", "other": "peer fp32", "cpu": ratio, "wall": None}]
+    others = ("peer fp32", "peer defaults", "plain fp32")
+    ratios = [{"ours": "fused fp32", "other": other, "cpu": ratio, "wall": None} for other in others]
     machine = {"processor": processor, "cores": 2, "peer": ""}
     path.write_text(json.dumps({"machine": machine, "cases": [{"name": name, "ratios": ratios}]}))
     return path
 
 
 def test_the_pages_show_the_ratios_of_comparisons(pages):
-    files = [write_figures(pages / f"{name}.json", name) for name in ("pairs", "words")]
-    side_by_side_table.publish(files)
+    """The READMEs show the main ones, docs all that are of interest, each in its language."""
+    names = ("pairs", "ask 4 x 312, 512 pairs")
+    side_by_side_table.publish([write_figures(pages / f"{len(name)}.json", name) for name in names])
     shown = (pages / "README.md").read_text().splitlines()
     assert shown[0] == "a" and shown[-1] == "b" and "old" not in shown
     assert shown[2] == "processor fast, cores 2"
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown[6:8]]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown[6:-2]]
     assert cells == [
-        [name, "fused fp32", "transformers fp32", "2.00 (1.50 to 2.25)", ""] for name in ("pairs", "words")
+        [name, "fused fp32", "transformers fp32", "2.00 (1.50 to 2.25)", ""]
+        for name in ("pairs", "predict 4 x 312, 512 pairs")
     ]
+    chinese, docs = (pages / "README_cn.md").read_text(), (pages / "docs" / "zh" / "speed.md").read_text()
+    assert "| 预测 4 × 312，512 对 | 融合算子 fp32 |" in chinese and "2.00（1.50 到 2.25）" in chinese
+    assert "transformers 默认设置" in docs and "Paddle 算子 fp32" in docs and "墙钟时间之比" in docs
 
 
 def test_figures_of_two_machines_are_not_combined(pages):
@@ -368,24 +387,6 @@ def test_figures_of_two_machines_are_not_combined(pages):
     with pytest.raises(InputError, match="another machine"):
         side_by_side_table.publish(files)
     assert "old" in (pages / "README.md").read_text()
-
-
-def test_the_readmes_show_the_main_ratios_and_docs_show_all(pages):
-    figures = write_figures(pages / "figures.json", "pairs")
-    found = json.loads(figures.read_text())
-    found["cases"][0]["ratios"].append({**found["cases"][0]["ratios"][0], "other": "peer defaults"})
-    figures.write_text(json.dumps(found))
-    side_by_side_table.publish([figures])
-    assert "transformers defaults" not in (pages / "README.md").read_text()
-    chinese = (pages / "docs" / "zh" / "speed.md").read_text()
-    assert "transformers 默认设置" in chinese and "墙钟时间之比" in chinese
-
-
-def test_the_chinese_tables_are_in_chinese(pages):
-    side_by_side_table.publish([write_figures(pages / "figures.json", "ask 4 x 312, 512 pairs")])
-    chinese = (pages / "README_cn.md").read_text()
-    assert "| 预测 4 × 312，512 对 | 融合算子 fp32 |" in chinese and "2.00（1.50 到 2.25）" in chinese
-    assert "| predict 4 x 312, 512 pairs | fused fp32 |" in (pages / "README.md").read_text()
 
 
 def test_the_readmes_and_a_page_of_docs_show_the_comparison():

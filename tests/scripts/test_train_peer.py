@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import train_peer
 from fake_peer import write_fake_peer
+from other_libraries.client import OF_PADDLE, environment_of_peer
 from places import ROOT
 from proof.experiments import TABLE, Scale, runs_of
 from proof.figures import pairs_in, read_curve, seconds_in
 from side_by_side.peer import trainer
-from side_by_side.peer.python import OF_PADDLE, environment_of_peer
 from tiny_pair import write_model, write_pairs
 from waiting import until
 
@@ -151,42 +151,55 @@ def test_learning_rates_of_the_peer_match_ours():
             assert trainer.rate_share(step, total, warmup) == pytest.approx(expected)
 
 
+def callback_of(tmp_path, clock):
+    return trainer.logging_callback(
+        SimpleNamespace(TrainerCallback=object), clock, tmp_path / "metrics.jsonl"
+    )
+
+
 def test_the_log_excludes_evaluation_time(tmp_path, monkeypatch):
-    clock = iter([0.0, 2.0, 4.0, 100.0, 101.0, 105.0])
+    """Epochs of two batches; a logged loss every third step, and evaluations of a hundred seconds."""
+    clock = iter([0.0, 2.0, 4.0, 100.0, 101.0, 200.0, 204.0, 300.0])
     monkeypatch.setattr(trainer.time, "perf_counter", lambda: next(clock))
+    state = SimpleNamespace(global_step=0, log_history=[])
+    callback = callback_of(tmp_path, trainer.StepClock(num_rows=6, batch_size=4))
+
+    def log(**values):
+        state.log_history.append({"step": state.global_step, **values})
+        callback.on_log(None, state, None, logs=values)
+
+    callback.on_epoch_begin(None, state, None)
+    for state.global_step in (1, 2):
+        callback.on_step_end(None, state, None)
+    callback.on_epoch_end(None, state, None)
+    log(eval_loss=0.6, eval_accuracy=0.5)
+    callback.on_evaluate(None, state, None)
+    state.global_step = 3
+    callback.on_step_end(None, state, None)
+    log(loss=0.5, learning_rate=0.1)
+    callback.on_epoch_begin(None, state, None)
+    state.global_step = 4
+    callback.on_step_end(None, state, None)
+    callback.on_epoch_end(None, state, None)
+    log(train_runtime=9.0)
+    callback.on_save(None, state, None)
     path = tmp_path / "metrics.jsonl"
-    log = trainer.TrainingLog(path, num_rows=6, batch_size=4)
-    log.start_clock()
-    log.end_step(1)
-    log.tell_training(loss=0.5)
-    log.end_step(2)
-    log.tell_evaluation(accuracy=0.5, loss=0.6)
-    log.start_clock()
-    log.end_step(3)
-    log.end_step(4)
-    log.tell_training(loss=0.25)
-    log.tell_training()
     assert (pairs_in(path), seconds_in(path)) == (12, pytest.approx(2 + 2 + 1 + 4))
-    assert read_curve(path)["valid"] == [{"step": 2, "loss": 0.6, "accuracy": 0.5}]
-    assert [point["step"] for point in read_curve(path)["train"]] == [1, 4]
+    curve = read_curve(path)
+    assert curve["valid"] == [{"step": 2, "loss": 0.6, "accuracy": 0.5}]
+    assert curve["train"] == [{"step": 3, "loss": 0.5}]
 
 
-def test_the_log_continues_from_a_checkpoint(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    lines = [{"split": "train", "step": step, "consumed_samples": 3 * step} for step in (1, 2, 3)]
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"split": "tr')
-    log = trainer.TrainingLog(path, num_rows=6, batch_size=3, done=2)
-    log.start_clock()
-    log.end_step(3)
-    log.tell_training(loss=1.0)
-    events = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [event["step"] for event in events] == [1, 2, 3]
-    assert events[-1]["consumed_samples"] == 9 and events[-1]["samples_per_second"] > 0
+def test_a_resumed_clock_counts_from_its_checkpoint():
+    clock = trainer.StepClock(num_rows=6, batch_size=4, step=2)
+    assert clock.lap() == {} and [clock.consumed(step) for step in (1, 2, 3)] == [4, 6, 10]
+    clock.start()
+    clock.end_step(3)
+    assert clock.lap()["samples_per_second"] > 0 and clock.lap() == {}
 
 
 def test_the_best_model_is_found_after_a_move(tmp_path):
-    library = SimpleNamespace(TrainerCallback=object)
-    callback = trainer._logging_callback(library, trainer.TrainingLog(tmp_path / "metrics.jsonl", 6, 3))
+    callback = callback_of(tmp_path, trainer.StepClock(6, 3))
     for before, after in (("/before/checkpoint-2", str(tmp_path / "checkpoint-2")), (None, None)):
         state = SimpleNamespace(best_model_checkpoint=before)
         callback.on_train_begin(SimpleNamespace(output_dir=str(tmp_path)), state, None)

@@ -2,68 +2,34 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, make_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 import yaml
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import Options, option
 from proof import figures
-from proof.runner import Run, Words
 
 TABLE = yaml.safe_load(Path(__file__).with_name("experiments.yaml").read_text(encoding="utf-8"))
 TITLES: Dict[str, str] = {group: content["title"] for group, content in TABLE["groups"].items()}
 FIRST_SEED, PAIRS_OF_A_STEP = 1234, TABLE["flags"]["of_training"]["batch_size"]
+PEER_PYTHON = "$PEER_PYTHON"
 Values = Mapping[str, Any]
+Words = Tuple[str, ...]
+Sizes = make_dataclass(
+    "Sizes",
+    [(name, type(size["default"]), option(**size)) for name, size in TABLE["sizes"].items()],
+    bases=(Options,),
+    frozen=True,
+)
 
 
 @dataclass(frozen=True)
-class Scale(Options):
-    """The shape of the model, the lengths of the trainings and the sizes of the data.
-
-    The defaults take two cores of AVX2 about half a day for all groups.
-    """
-
-    layers: int = option(4, help="encoder layers", group="model", unit="layers", at_least=1)
-    hidden: int = option(192, help="width of the hidden states", group="model", at_least=1)
-    heads: int = option(3, help="heads of each layer", group="model", at_least=1)
-    length: int = option(64, help="tokens per sample and per pair", group="data", unit="tokens", at_least=8)
-    batch: int = option(128, help="samples per step of pretraining", group="optimisation", at_least=1)
-    steps: int = option(2000, help="pretraining steps", group="optimisation", unit="steps", at_least=2)
-    ablation_steps: int = option(300, help="steps of a row of the ablation", group="optimisation", at_least=1)
-    further_steps: int = option(300, help="steps on one domain", group="optimisation", at_least=1)
-    task_steps: int = option(
-        1000,
-        help="steps of continued pretraining on the texts of pairs, at half the length and twice the batch",
-        group="optimisation",
-        at_least=1,
-    )
-    rate: float = option(1e-3, help="highest learning rate of pretraining", group="optimisation", above=0)
-    processes: int = option(2, help="processes of pretraining", group="devices", at_least=1)
-    precision: str = option(
-        "fp32", help="precision of pretraining", group="precision", choices=("bf16", "fp32")
-    )
-    samples: int = option(4000, help="held-out samples with masked words", group="evaluation", at_least=1)
-    domain: str = option(
-        "laws", help="the domain to continue on: the name of a file in DATA/text, without .txt", group="data"
-    )
-    other: str = option("stories", help="another domain, to measure what a model has forgotten", group="data")
-    small_rows: int = option(5000, help="training pairs of the small cut of LCQMC", group="data", at_least=1)
-    large_rows: int = option(20000, help="training pairs of the large cut of LCQMC", group="data", at_least=1)
-    choose: int = option(
-        2000, help="held-out training pairs that select the best checkpoint", group="data", at_least=2
-    )
-    rest: int = option(
-        40000, help="pairs whose labels are not used, for distillation", group="data", at_least=1
-    )
-    epochs: int = option(3, help="epochs of training on pairs", group="optimisation", at_least=1)
-    learning_rate: float = option(3e-4, help="highest rate on pairs", group="optimisation", above=0)
-    trials: int = option(8, help="trials of each search of flags", group="optimisation", at_least=1)
-    seeds: int = option(3, help="runs of each row of pairs", group="optimisation", unit="runs", at_least=1)
-    bootstrap: int = option(1000, help="bootstrap resamples of each interval", group="evaluation", at_least=1)
+class Scale(Sizes):
+    """The shape of the model, the lengths of the trainings and the sizes of the data."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -74,44 +40,82 @@ class Scale(Options):
             )
 
 
+@dataclass(frozen=True)
+class Places:
+    """The folders: runs write to ``work`` and read ``data``, and ``run`` is that of one run.
+
+    ``peer_python`` has transformers on torch; empty: not needed. Commands name them $WORK, $DATA, $RUN
+    and $PEER_PYTHON, so that no path of a machine is published.
+    """
+
+    work: Path
+    data: Path
+    run: Path
+    peer_python: str = ""
+
+    def expand(self, text: str) -> str:
+        for name, path in vars(self).items():
+            text = text.replace(f"${name.upper()}", str(path))
+        return text
+
+    def path(self, text: str) -> Path:
+        return Path(self.expand(text))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row of the results.
+
+    commands  the words of each, first `ernie-pair` or a script: they resume where they were killed
+    read      returns the figures once all commands have ended
+    seeds     what differs between repetitions within it
+    files     {path: text}, written before the commands, such as the flags of a training
+    needs     outputs of other runs: without them this one is left out
+    curve     a metrics.jsonl whose points are kept, thinned
+    links     {link: its target}, made once all commands have ended
+    """
+
+    name: str
+    title: str
+    commands: Tuple[Words, ...]
+    read: Callable[[Places], figures.Figures]
+    seeds: Tuple[int, ...] = (1234,)
+    files: Mapping[str, str] = field(default_factory=dict)
+    needs: Tuple[str, ...] = ()
+    curve: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> Dict[str, Any]:
+        """Return what determines the figures: a run whose recipe has changed is made again."""
+        return {"commands": [list(words) for words in self.commands], "files": dict(self.files)}
+
+
 def sizes_of(scale: Scale) -> Dict[str, Any]:
     """Return what the table calls by name: the flags, and what follows from them."""
     batch, length, processes, rate = scale.batch, scale.length, scale.processes, scale.learning_rate
     parts = f"choose{scale.choose}-rest{scale.rest}"
     plain_steps = -(-scale.large_rows * scale.epochs // PAIRS_OF_A_STEP)
     return {
-        **asdict(scale),
-        "micro_batch": batch // processes,
-        "half_micro": batch // 2 // processes,
-        "double_micro": 2 * batch // processes,
-        "half_batch": batch // 2,
-        "double_batch": 2 * batch,
-        "half_length": length // 2,
-        "double_length": 2 * length,
-        "join_tokens": 4 * length,
-        "half_rate": scale.rate / 2,
-        "double_rate": 2 * scale.rate,
-        "four_hidden": 4 * scale.hidden,
-        "half_steps": scale.steps // 2,
-        "double_ablation": 2 * scale.ablation_steps,
-        "quarter_rate": rate / 4,
-        "four_rate": 4 * rate,
-        "two_epochs": 2 * scale.epochs,
-        "four_epochs": 4 * scale.epochs,
+        **asdict(scale), "micro_batch": batch // processes, "half_micro": batch // 2 // processes,
+        "double_micro": 2 * batch // processes, "half_batch": batch // 2, "double_batch": 2 * batch,
+        "half_length": length // 2, "double_length": 2 * length, "join_tokens": 4 * length,
+        "half_rate": scale.rate / 2, "double_rate": 2 * scale.rate, "four_hidden": 4 * scale.hidden,
+        "half_steps": scale.steps // 2, "double_ablation": 2 * scale.ablation_steps, "quarter_rate": rate / 4,
+        "four_rate": 4 * rate, "two_epochs": 2 * scale.epochs, "four_epochs": 4 * scale.epochs,
         # Steps and evaluations of the training of `plain`, for those with a larger file.
-        "plain_steps": plain_steps,
-        "plain_evaluations": -(-plain_steps // scale.epochs),
+        "plain_steps": plain_steps, "plain_evaluations": -(-plain_steps // scale.epochs),
         # The folders of data sets that are cut, at these sizes, into parts without a common pair.
         "lcqmc": f"$WORK/pairs/lcqmc-{scale.small_rows}-{scale.large_rows}-{parts}",
         "afqmc": f"$WORK/pairs/afqmc-{parts}",
-    }
+    }  # fmt: skip
 
 
 def words_of(program: str, *words: str, **flags: object) -> Words:
     """Return the words of a script, or of a command of ernie-pair; a flag whose value is None is left out."""
     first = (program,) if program.startswith("scripts/") else ("ernie-pair", program)
-    named = {name: value for name, value in flags.items() if value is not None}
-    return (*first, *words, *(f"--{name}={_shown(value)}" for name, value in named.items()))
+    named = (f"--{name}={_shown(value)}" for name, value in flags.items() if value is not None)
+    return (*first, *words, *named)
 
 
 def _shown(value: object) -> str:
@@ -135,23 +139,18 @@ def _run_of(name: str, row: Dict[str, Any], sizes: Values) -> Run:
     values["seed_list"] = seeds = tuple(range(FIRST_SEED, FIRST_SEED + values["number_of_seeds"]))
     if "train" in row:
         values["train"] = fill(row["train"], values)
-        judged = json.dumps(
-            [values["train"], values.get("test"), len(seeds), values["bootstrap"]], sort_keys=True
-        )
-        values["settings"] = hashlib.sha256(judged.encode()).hexdigest()[:8]  # of all but the starts
+        settings = [values["train"], values.get("test"), len(seeds), values["bootstrap"]]  # but the starts
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+        values["settings"] = digest.hexdigest()[:8]
     function, arguments = row["read"]
     files = {path: fill(flags, values).items() for path, flags in row.get("files", {}).items()}
     return Run(
-        name,
-        fill(row["title"], values),
-        tuple(_commands(row["commands"], values)),
-        partial(getattr(figures, function), **fill(arguments, values)),
-        seeds,
+        name, fill(row["title"], values), tuple(_commands(row["commands"], values)),
+        partial(getattr(figures, function), **fill(arguments, values)), seeds,
         {path: "".join(f"{key}: {_shown(each)}\n" for key, each in flags) for path, flags in files.items()},
-        tuple(fill(row.get("needs", []), values)),
-        fill(row.get("curve", ""), values),
+        tuple(fill(row.get("needs", []), values)), fill(row.get("curve", ""), values),
         fill(row.get("links", {}), values),
-    )
+    )  # fmt: skip
 
 
 def _commands(entries: List[Any], values: Values) -> Iterator[Words]:

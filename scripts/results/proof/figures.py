@@ -1,12 +1,14 @@
 """Read the figures of finished runs; what is published is small and names no path of the machine."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 import numpy as np
 
 from data_tools.files.errors import CheckpointError
+from data_tools.files.json_file import read_json_object
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns
@@ -17,12 +19,15 @@ from ernie_pair.score.evaluation.evaluation import overlap
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series.comparison_report import compare
 
+DIFFERENCE = ("one", "other", "mean", "interval")
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss
 DIGITS, LOSS_DIGITS, CURVE_DIGITS = 6, 8, 5
 MOST_POINTS = 60  # of a curve
 IN_CURVES = ("lm_loss", "sop_accuracy", "loss", "accuracy")
+CURE = "remove it and run the same group again"
 
 Figures = Dict[str, Any]
+read_json = partial(read_json_object, cure=CURE, kind=CheckpointError)  # what a run has written
 
 
 def compared_figures(places, folder: str, train: str, test: str, metric: str) -> Figures:
@@ -34,19 +39,19 @@ def compared_figures(places, folder: str, train: str, test: str, metric: str) ->
     """
     comparison = read_json(places.path(folder) / "compare.json")
     trained, tested = places.path(train), places.path(test)
-    files = {
-        start: [places.path(f"{folder}/{start}-seed-{seed}/predictions.tsv") for seed in comparison["seeds"]]
+    runs = {
+        start: [places.path(f"{folder}/{start}-seed-{seed}") for seed in comparison["seeds"]]
         for start in comparison["runs"]
     }
+    predictions = {start: [run / "predictions.tsv" for run in each] for start, each in runs.items()}
     shares = overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric)
     return {
-        **_figures_of(comparison, files, read_pairs(tested).known_labels),
+        **_figures_of(comparison, predictions, read_pairs(tested).known_labels),
         "overlap": _rounded(shares),
         "seen": _rounded(seen_figures(trained.with_name("train_all.jsonl"), tested)),
         "chosen_by": metric,
         "chosen": {
-            start: [best_of(file.parent / "metrics.jsonl", metric) for file in predictions]
-            for start, predictions in files.items()
+            start: [best_of(run / "metrics.jsonl", metric) for run in each] for start, each in runs.items()
         },
     }
 
@@ -86,12 +91,8 @@ def loss_figures(places, folders: Dict[str, str]) -> Figures:
     """
     losses = {}
     for side, folder in folders.items():
-        events = _events_in(places.path(folder) / "metrics.jsonl")
-        of_step = {
-            event["step"]: event["loss"]
-            for event in events
-            if event.get("split") == "train" and "loss" in event
-        }
+        events = [each for each in _events_in(places.path(folder) / "metrics.jsonl") if "loss" in each]
+        of_step = {event["step"]: event["loss"] for event in events if event.get("split") == "train"}
         losses[side] = [round(of_step[step], LOSS_DIGITS) for step in sorted(of_step)]
     one, other = map(np.array, losses.values())
     versions = _versions_in(places.path(list(folders.values())[1]))
@@ -133,26 +134,23 @@ def figures_in(places, file: str) -> Figures:
 
 def _figures_of(comparison: Dict[str, Any], files: Mapping[str, List[Path]], labels: np.ndarray) -> Figures:
     """Return what the page shows of a comparison; ``files``: {name: the predictions of each seed}."""
+
+    def chosen(values: Mapping[str, Any]) -> Dict[str, Any]:
+        return _rounded({name: values[name] for name in METRICS})
+
     models = {}
     for name, runs in comparison["runs"].items():
         errors = [_calibration_error(path, labels) for path in files[name]]
         models[name] = {
-            "runs": [{**_chosen(run), "calibration_error": error} for run, error in zip(runs, errors)],
-            "interval": _chosen(comparison["interval"][name]),
+            "runs": [{**chosen(run), "calibration_error": error} for run, error in zip(runs, errors)],
+            "interval": chosen(comparison["interval"][name]),
         }
     differences = [
-        {
-            **{key: each[key] for key in ("one", "other")},
-            **{key: _chosen(each[key]) for key in ("mean", "interval")},
-        }
-        for each in comparison["differences"]
+        {**each, "mean": chosen(each["mean"]), "interval": chosen(each["interval"])}
+        for each in ({name: of[name] for name in DIFFERENCE} for of in comparison["differences"])
     ]
     majority = round(comparison["chance"]["accuracy"], DIGITS)
     return {"rows": comparison["rows"], "majority": majority, "models": models, "differences": differences}
-
-
-def _chosen(values: Dict[str, Any]) -> Dict[str, Any]:
-    return _rounded({name: values[name] for name in METRICS})
 
 
 def _rounded(values: Mapping[str, Any]) -> Dict[str, Any]:
@@ -169,20 +167,12 @@ def _log_probabilities(path: Path) -> np.ndarray:
     try:
         return read_log_probabilities(path, 2)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: {error}; remove it and run the same group again") from None
+        raise CheckpointError(f"{path}: {error}; {CURE}") from None
 
 
 def _versions_in(folder: Path) -> Dict[str, str]:
     versions = folder / "versions.json"
     return read_json(versions) if versions.is_file() else {}
-
-
-def read_json(path: Path) -> Dict[str, Any]:
-    """Return the object in a file that a run has written. Raises CheckpointError for none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: {error}; remove it and run the same group again") from None
 
 
 def _events_in(metrics: Path) -> Iterable[Dict[str, Any]]:
@@ -193,19 +183,16 @@ def read_curve(metrics: Path) -> Dict[str, List[Dict[str, Any]]]:
     """Return {split: points} of a metrics.jsonl, at most MOST_POINTS for each; {} where there is none."""
     splits: Dict[str, Dict[int, Dict[str, Any]]] = {}
     for event in _events_in(metrics) if metrics.is_file() else ():
+        numbers = {name: event[name] for name in IN_CURVES if isinstance(event.get(name), (int, float))}
         if "step" in event and any(name in event for name in IN_CURVES):  # a resumed run repeats steps
-            splits.setdefault(event.get("split", "train"), {})[event["step"]] = event
+            point = {name: round(value, CURVE_DIGITS) for name, value in numbers.items()}
+            splits.setdefault(event.get("split", "train"), {})[event["step"]] = point
     curve = {}
     for split, points in splits.items():
         steps = sorted(points)
         places = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_POINTS)).round().astype(int))
-        curve[split] = [_point_of(points[steps[place]]) for place in places]
+        curve[split] = [{"step": steps[place], **points[steps[place]]} for place in places]
     return curve
-
-
-def _point_of(event: Dict[str, Any]) -> Dict[str, Any]:
-    numbers = {name: event[name] for name in IN_CURVES if isinstance(event.get(name), (int, float))}
-    return {"step": event["step"], **{name: round(value, CURVE_DIGITS) for name, value in numbers.items()}}
 
 
 def best_of(metrics: Path, metric: str) -> float:
@@ -233,9 +220,10 @@ def _timed(metrics: Path) -> List[Dict[str, Any]]:
     return [event for event in events if event.get("split") == "train" and event.get("samples_per_second")]
 
 
-def read_pairs(path: Path) -> Pairs:
+def read_pairs(path: Path, flag: str = "test_file") -> Pairs:
     """Return the labelled pairs of a file, whose classes are 0 and 1."""
-    return PairSource("test_file", str(path), "test", parse_label_map("0=0,1=1"), Columns()).read()
+    split = flag[: -len("_file")]
+    return PairSource(flag, str(path), split, parse_label_map("0=0,1=1"), Columns()).read()
 
 
 def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[str, float]:

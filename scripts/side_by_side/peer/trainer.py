@@ -21,62 +21,56 @@ from pathlib import Path
 
 from side_by_side.turns import tune_malloc
 
-BETAS, EPSILON = (0.9, 0.999), 1e-8
 STATE = "trainer_state.json"  # the last file of a checkpoint that Trainer writes
 
 
-class TrainingLog:
-    """A metrics.jsonl of training and evaluation; the time of evaluating and saving is not counted.
+class StepClock:
+    """The seconds of training steps, without those of evaluating and saving.
 
-    ``num_rows`` in batches of ``batch_size`` make an epoch, the last batch is smaller. Lines of later steps
-    than ``done``, from which the training resumes, are dropped.
+    ``num_rows`` in batches of ``batch_size`` make an epoch, whose last batch is smaller; ``step``: of the
+    checkpoint from which the training resumes.
     """
 
-    def __init__(self, path, num_rows, batch_size, done=0):
-        self._path, self._num_rows, self._batch_size = Path(path), num_rows, batch_size
-        self._step, self._before = done, self._consumed(done)
-        self._seconds = self._clock = 0.0
-        kept = [line for line in self._lines() if json.loads(line)["step"] <= done]
-        draft = self._path.with_suffix(".draft")
-        draft.write_text("".join(kept), encoding="utf-8")
-        os.replace(draft, self._path)
+    def __init__(self, num_rows, batch_size, step=0):
+        self._num_rows, self._batch_size = num_rows, batch_size
+        self._step, self._before = step, self.consumed(step)
+        self._seconds = self._started = 0.0
 
-    def _lines(self):
-        if not self._path.is_file():
-            return []
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [line for line in lines if line.endswith("\n")]  # a killed run may have written half of one
-
-    def start_clock(self):
-        """Start the clock, after something other than training."""
-        self._clock = time.perf_counter()
+    def start(self):
+        """Go on, after something other than training."""
+        self._started = time.perf_counter()
 
     def end_step(self, step):
         """Count a step, and the time since the last one."""
         now = time.perf_counter()
-        self._seconds, self._clock, self._step = self._seconds + now - self._clock, now, step
+        self._seconds, self._started, self._step = self._seconds + now - self._started, now, step
 
-    def tell_training(self, **values):
-        """Write a line on the steps since the last such line, if there were any."""
-        consumed = self._consumed(self._step)
-        samples = consumed - self._before
-        if samples and self._seconds:
-            self._write("train", samples_per_second=samples / self._seconds, **values)
-            self._before, self._seconds = consumed, 0.0
+    def lap(self):
+        """Return the speed since the last lap; {} if there were no steps."""
+        samples, seconds = self.consumed(self._step) - self._before, self._seconds
+        self._before, self._seconds = self.consumed(self._step), 0.0
+        return {"samples_per_second": samples / seconds} if samples and seconds else {}
 
-    def tell_evaluation(self, **values):
-        """Write a line on an evaluation of the dev rows."""
-        self._write("valid", **values)
-
-    def _write(self, split, **values):
-        event = {"split": split, "step": self._step, "consumed_samples": self._consumed(self._step), **values}
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(event) + "\n")
-
-    def _consumed(self, step):
-        per_epoch = -(-self._num_rows // self._batch_size)
-        epochs, steps = divmod(step, per_epoch)
+    def consumed(self, step):
+        """Return the rows of the first ``step`` batches."""
+        epochs, steps = divmod(step, -(-self._num_rows // self._batch_size))
         return epochs * self._num_rows + steps * self._batch_size
+
+
+def write_log(path, history, consumed):
+    """Write what Trainer has logged, with the laps of the clock, as a metrics.jsonl of this package."""
+    lines = []
+    for entry in history:
+        event = {"step": entry["step"], "consumed_samples": consumed(entry["step"])}
+        if "samples_per_second" in entry:
+            names = ("loss", "learning_rate", "samples_per_second")
+            event.update(split="train", **{name: entry[name] for name in names if name in entry})
+        elif "eval_loss" in entry:
+            event.update(split="valid", loss=entry["eval_loss"], accuracy=entry["eval_accuracy"])
+        lines += [json.dumps(event) + "\n"] if "split" in event else []
+    draft = path.with_suffix(".draft")
+    draft.write_text("".join(lines), encoding="utf-8")
+    os.replace(draft, path)
 
 
 def newest_checkpoint(folder):
@@ -90,12 +84,6 @@ def newest_checkpoint(folder):
             continue
     step, path = max(complete, default=(0, ""))
     return path, step
-
-
-def read_rows(path):
-    """Return the rows of a file: [[text, text, label]]."""
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
 
 
 def rate_share(step, total, warmup):
@@ -127,22 +115,19 @@ def train(spec, output):
     versions = {library.__name__: library.__version__ for library in (torch, transformers, accelerate)}
     versions.update(model=type(model).__name__, attention=model.config._attn_implementation)
     (output / "versions.json").write_text(json.dumps(versions), encoding="utf-8")
-    checkpoint, done = newest_checkpoint(output)
-    log = TrainingLog(output / "metrics.jsonl", len(rows["train"]), spec["batch_size"], done)
+    checkpoint, step = newest_checkpoint(output)
+    clock = StepClock(len(rows["train"]), spec["batch_size"], step)
 
     def accuracy(predicted):
         hits = predicted.predictions.argmax(axis=-1) == predicted.label_ids
         return {"accuracy": float(hits.mean())}
 
     trainer = _trainer_class(transformers, spec)(
-        model,
-        _arguments(transformers, spec, output),
+        model, _arguments(transformers, spec, output), compute_metrics=accuracy,
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
-        train_dataset=rows["train"],
-        eval_dataset=rows["dev"],
-        compute_metrics=accuracy,
-        callbacks=[_logging_callback(transformers, log)],
-    )
+        train_dataset=rows["train"], eval_dataset=rows["dev"],
+        callbacks=[logging_callback(transformers, clock, output / "metrics.jsonl")],
+    )  # fmt: skip
     trainer.train(resume_from_checkpoint=checkpoint or None)
     for name, value in _sampling(transformers, by_length=False).items():
         setattr(trainer.args, name, value)  # by length it would shuffle the test rows as well
@@ -152,18 +137,14 @@ def train(spec, output):
 
 
 def _encode(tokenizer, spec, path):
-    """Return the rows of a file in Trainer's format: input_ids, token_type_ids and label of each."""
-    rows = read_rows(path)
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     texts = [row[0] for row in rows], [row[1] for row in rows]
-    encoded = tokenizer(*texts, truncation=True, max_length=spec["max_seq_len"])
-    return [
-        {**{name: encoded[name][place] for name in encoded}, "label": int(row[2])}
-        for place, row in enumerate(rows)
-    ]
+    columns = tokenizer(*texts, truncation=True, max_length=spec["max_seq_len"])
+    encoded = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    return [{**each, "label": int(row[2])} for each, row in zip(encoded, rows)]
 
 
 def _trainer_class(transformers, spec):
-    """Return Trainer with the learning rates of this package, and with ``in_order`` the rows of the file."""
     from torch.optim.lr_scheduler import LambdaLR
     from torch.utils.data import SequentialSampler
 
@@ -175,9 +156,9 @@ def _trainer_class(transformers, spec):
             )
             return self.lr_scheduler
 
-        def _get_train_sampler(self, *given):
+        def _get_train_sampler(self, *arguments):
             rows = self.train_dataset
-            return SequentialSampler(rows) if spec["in_order"] else super()._get_train_sampler(*given)
+            return SequentialSampler(rows) if spec["in_order"] else super()._get_train_sampler(*arguments)
 
     return SameRates
 
@@ -190,36 +171,21 @@ def _sampling(transformers, by_length):
 
 
 def _arguments(transformers, spec, output):
+    batch_size = spec["batch_size"]
     return transformers.TrainingArguments(
-        output_dir=str(output),
-        num_train_epochs=spec["epochs"],
-        max_steps=spec["max_steps"] or -1,
-        per_device_train_batch_size=spec["batch_size"],
-        per_device_eval_batch_size=spec["batch_size"],
-        learning_rate=spec["learning_rate"],
-        weight_decay=spec["weight_decay"],
-        adam_beta1=BETAS[0],
-        adam_beta2=BETAS[1],
-        adam_epsilon=EPSILON,
-        max_grad_norm=0.0,
-        bf16=spec["precision"] == "bf16",
-        seed=spec["seed"],
-        logging_steps=spec["logging_freq"],
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        save_total_limit=2,
-        load_best_model_at_end=True,
-        metric_for_best_model="accuracy",
-        use_cpu=True,
-        dataloader_pin_memory=False,
-        report_to=[],
-        disable_tqdm=True,
+        output_dir=str(output), num_train_epochs=spec["epochs"], max_steps=spec["max_steps"] or -1,
+        per_device_train_batch_size=batch_size, per_device_eval_batch_size=batch_size,
+        learning_rate=spec["learning_rate"], weight_decay=spec["weight_decay"], max_grad_norm=0.0,
+        adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, bf16=spec["precision"] == "bf16",
+        seed=spec["seed"], logging_steps=spec["logging_freq"], report_to=[], disable_tqdm=True,
+        eval_strategy="epoch", save_strategy="epoch", save_total_limit=2, load_best_model_at_end=True,
+        metric_for_best_model="accuracy", use_cpu=True, dataloader_pin_memory=False,
         **_sampling(transformers, spec["bucket"]),
-    )
+    )  # fmt: skip
 
 
-def _logging_callback(transformers, log):
-    """Return the callback that writes what Trainer reports into ``log``, and finds the best model again."""
+def logging_callback(transformers, clock, path):
+    """Return the callback that times the steps, writes the log, and finds the best model again."""
 
     class Callback(transformers.TrainerCallback):
         def on_train_begin(self, args, state, control, **others):
@@ -228,26 +194,27 @@ def _logging_callback(transformers, log):
                 state.best_model_checkpoint = os.path.join(args.output_dir, best)
 
         def on_epoch_begin(self, args, state, control, **others):
-            log.start_clock()
+            clock.start()
+
+        on_evaluate = on_epoch_begin
 
         def on_step_end(self, args, state, control, **others):
-            log.end_step(state.global_step)
-
-        def on_evaluate(self, args, state, control, **others):
-            log.start_clock()
-
-        def on_save(self, args, state, control, **others):
-            log.start_clock()
+            clock.end_step(state.global_step)
 
         def on_log(self, args, state, control, logs=None, **others):
-            told = logs or {}
-            if "loss" in told:
-                log.tell_training(loss=told["loss"], learning_rate=told["learning_rate"])
-            elif "eval_loss" in told:
-                log.tell_evaluation(loss=told["eval_loss"], accuracy=told["eval_accuracy"])
+            if "loss" in (logs or {}):  # what is in the history is in the checkpoints
+                state.log_history[-1].update(clock.lap())
+
+        def on_epoch_end(self, args, state, control, **others):
+            lap = clock.lap()  # of the steps since the last line
+            state.log_history += [{"step": state.global_step, **lap}] if lap else []
+
+        def on_save(self, args, state, control, **others):
+            write_log(path, state.log_history, clock.consumed)
+            clock.start()
 
         def on_train_end(self, args, state, control, **others):
-            log.tell_training()
+            write_log(path, state.log_history, clock.consumed)
 
     return Callback()
 
