@@ -16,8 +16,7 @@ from typing import Dict, Iterator, List, Literal, Sequence
 import numpy as np
 
 from data_tools.corpus.create_flags import VOCABULARY_HELP
-from data_tools.corpus.format import Corpus
-from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.format import Corpus, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.files.errors import InputError
 from data_tools.files.process_pool import ordered_map

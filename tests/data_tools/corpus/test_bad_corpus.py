@@ -26,9 +26,7 @@ from tiny_pretrain import events, flags, write_corpus, write_model
 from tiny_pretrain_data import opened
 
 from data_tools.corpus import format as corpus_module
-from data_tools.corpus.format import Corpus, corpus_paths, document_ranges
-from data_tools.corpus.integrity import open_verified
-from data_tools.corpus.megatron import open_corpus
+from data_tools.corpus.format import Corpus, corpus_paths, document_ranges, open_corpus, open_verified
 from data_tools.corpus.mixture import Blend
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError

@@ -6,8 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from data_tools.corpus.format import Corpus
-from data_tools.corpus.megatron import MegatronCorpus, find_corpus, open_corpus
+from data_tools.corpus.format import Corpus, MegatronCorpus, find_corpus, open_corpus
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_tools.corpus.megatron import open_corpus
+from data_tools.corpus.format import open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of, with_paddlenlps_twins, with_twins
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_tools.files.errors import InputError
-from data_tools.text.lexicon import Lexicon, LexiconEntry
-from data_tools.text.words import word_begins
+from data_tools.text.words import Lexicon, LexiconEntry, word_begins
 
 
 def lexicon(*words, **kinds):
