@@ -302,7 +302,14 @@ def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
     Returns {name of NAMES: its documents}. Raises InputError when ``split`` is not three weights, or when a
     part with a weight above zero gets no document; a weight of 0 gives an empty range.
     """
-    weights = _weights_of(split)
+    try:
+        weights = [float(part) for part in split.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != 3 or not np.isfinite(sum(weights)) or min(weights) < 0 or not weights[0]:
+        raise InputError(
+            f"--split {split} is not three weights for train,valid,test; write for example 949,50,1"
+        )
     ends = np.rint(np.cumsum(weights) / sum(weights) * num_documents).astype(int)
     starts = np.concatenate([[0], ends[:-1]])
     ranges = {name: range(start, end) for name, start, end in zip(NAMES, starts.tolist(), ends.tolist())}
@@ -315,19 +322,6 @@ def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
                 f"for example --split {example}"
             )
     return ranges
-
-
-def _weights_of(split: str) -> list:
-    try:
-        weights = [float(part) for part in split.split(",")]
-    except ValueError:
-        weights = []
-    sound = len(weights) == 3 and np.isfinite(sum(weights)) and min(weights) >= 0 and weights[0] > 0
-    if not sound:
-        raise InputError(
-            f"--split {split} is not three weights for train,valid,test; write for example 949,50,1"
-        )
-    return weights
 
 
 # Of the two layouts of PaddleNLP's tools: the one that this package writes, and the later one.
@@ -361,20 +355,16 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
             f"{flag} {given} must hold one corpus PREFIX{INDEX_ENDS[0]}, found {found}; give the PREFIX of "
             "one of them, or make it with ernie-pair create-corpus --output_prefix"
         )
-    prefix = given if beside else _prefix_of(in_folder[0] if in_folder else given)
+    name = (in_folder[0] if in_folder else given).name
+    ends = (*INDEX_ENDS, "_ids.npy", "_marks.npy", ".manifest.json", ".bin")
+    end = next((end for end in ends if name.endswith(end) and name != end), "")
+    prefix = given if beside else (in_folder or [given])[0].with_name(name[: -len(end)]) if end else None
     if prefix is None or not (beside or in_folder or given.is_file()):
         raise InputError(
             f"{flag} {given} is not a folder with a corpus, nor a file or the PREFIX of one; give the folder "
             f"that holds PREFIX{INDEX_ENDS[0]}, or make it with ernie-pair create-corpus --output_prefix"
         )
     return prefix
-
-
-def _prefix_of(path: Path) -> Optional[Path]:
-    for end in (*INDEX_ENDS, "_ids.npy", "_marks.npy", ".manifest.json", ".bin"):
-        if path.name.endswith(end) and path.name != end:
-            return path.with_name(path.name[: -len(end)])
-    return None
 
 
 def open_corpus(prefix: Union[str, Path], verify: str = "quick") -> Corpus:
@@ -476,7 +466,8 @@ def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
 
     def compare() -> Corpus:
         stamps = _stamps(corpus)
-        logger.info("comparing %s with its manifest, %.1f GB, once", prefix, _gigabytes(stamps))
+        gigabytes = sum(size for _, _, size, *_ in stamps.values()) / 1e9
+        logger.info("comparing %s with its manifest, %.1f GB, once", prefix, gigabytes)
         compared = open_corpus(prefix, verify="full")
         if keeps():
             with published(note) as (draft,):
@@ -491,16 +482,7 @@ def _stamps(corpus: Corpus) -> Dict[str, List[int]]:
     stamps = {}
     for path in (*corpus.paths, marks_path(corpus.prefix)):
         if path.exists():
-            found = path.stat()
-            stamps[path.name] = [
-                found.st_dev,
-                found.st_ino,
-                found.st_size,
-                found.st_mtime_ns,
-                found.st_ctime_ns,
-            ]
+            status = path.stat()
+            inode, times = [status.st_dev, status.st_ino], [status.st_mtime_ns, status.st_ctime_ns]
+            stamps[path.name] = [*inode, status.st_size, *times]
     return stamps
-
-
-def _gigabytes(stamps: Dict[str, List[int]]) -> float:
-    return sum(stamp[2] for stamp in stamps.values()) / 1e9

@@ -123,15 +123,6 @@ def uncut_windows(continues: np.ndarray, length: int) -> np.ndarray:
     return ~continues[:windows] & ~cut_after
 
 
-def ids_of_key(key: int, length: int, vocab_size: int) -> tuple:
-    """Return the ids that ``key`` was made of."""
-    ids = []
-    for _ in range(length):
-        key, last = divmod(key, vocab_size)
-        ids.append(last)
-    return tuple(reversed(ids))
-
-
 Counts = Tuple[np.ndarray, np.ndarray]  # keys ascending and how often each occurs, int64 [K] each
 
 
@@ -189,7 +180,16 @@ class NgramCounts:
             self._parts = [_added(self._parts)]
             self._held = len(self._parts[0][0])
             if self._held > self.most // 2:  # merging no longer frees much
-                self._runs.append(self._on_disk(self._parts.pop()))
+                size = self._held
+                with tempfile.TemporaryFile() as file:  # without a name: it vanishes with the arrays
+                    for array in self._parts.pop():
+                        file.write(np.ascontiguousarray(array, np.int64).data)
+                    file.flush()
+                    keys, times = (
+                        np.memmap(file, np.int64, "r", offset=8 * size * half, shape=(size,))
+                        for half in range(2)
+                    )
+                self._runs.append((keys, times))
                 self._held = 0
 
     def blocks(self) -> Iterator[Counts]:
@@ -206,18 +206,6 @@ class NgramCounts:
                 parts.append((np.array(keys[begin:end]), np.array(counts[begin:end])))
                 begins[place] = max(begin, end)
             yield _added(parts)
-
-    def _on_disk(self, counts: Counts) -> Counts:
-        """Return ``counts`` mapped from a file without a name, which vanishes with the arrays."""
-        size = len(counts[0])
-        with tempfile.TemporaryFile() as file:
-            for array in counts:
-                file.write(np.ascontiguousarray(array, np.int64).data)
-            file.flush()
-            keys, times = (
-                np.memmap(file, np.int64, "r", offset=8 * size * half, shape=(size,)) for half in range(2)
-            )
-        return keys, times
 
 
 def _added(parts: List[Counts]) -> Counts:
@@ -292,7 +280,10 @@ def lexicon_lines(best: Sequence[Scored], tokenizer: AnyTokenizer, about: Dict[s
     yield f"{HEAD}{json.dumps(head, sort_keys=True)}\n"
     for length, scored in enumerate(best, start=SHORTEST):
         for key, score, count in zip(*(part.tolist() for part in scored)):
-            ids = ids_of_key(key, length, tokenizer.vocab_size)
+            ids: List[int] = []
+            for _ in range(length):
+                key, last = divmod(key, tokenizer.vocab_size)
+                ids.insert(0, last)
             yield f"{' '.join(tokenizer.tokens[index] for index in ids)}\t{score:.6g}\t{count}\n"
 
 

@@ -388,10 +388,6 @@ class LeftOut:
         self.first = self.first or reason
 
 
-class BadLineError(ValueError):
-    """A line without a text; the message is the reason."""
-
-
 def is_text_file(name: str) -> bool:
     """Return whether ``name`` is that of a file of plain texts, not of pairs."""
     return name.endswith(PLAIN)
@@ -427,18 +423,13 @@ def read_texts(
     kind = format_of(path)
     for number, line in enumerate(read_lines(path, advance), start=1):
         try:
-            text = decoded(str(path), number, line, rules)
-            name = str(number - 1)
-            if kind == "tsv":
-                name, text = _cells_of(text)
-            elif kind == "jsonl":
-                name, text = _values_of(text, name)
+            name, text = _id_and_text(decoded(str(path), number, line, rules), kind, str(number - 1))
             if number == 1 and name in HEADER[0] and text in HEADER[1]:
                 continue
             for value, what in ((text, "text"), (name, "id")):
                 if not value.strip():
-                    raise BadLineError(f"an empty {what}")
-        except (BadLineError, InputError) as error:
+                    raise ValueError(f"an empty {what}")
+        except ValueError as error:
             reason = error.message if isinstance(error, InputError) else f"{path}:{number}: {error}; {cure}"
             if left_out is None:
                 raise InputError(reason) from None
@@ -462,24 +453,24 @@ def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> No
         raise InputError(f"{path}:{second}: repeats the id of line {first}; give every text an id of its own")
 
 
-def _cells_of(line: str) -> Tuple[str, str]:
-    cells = line.split("\t")
-    if len(cells) != 2:
-        raise BadLineError(f"{counted(len(cells), 'column')} instead of id TAB text")
-    return cells[0], cells[1]
+def _id_and_text(line: str, kind: str, number: str) -> Tuple[str, str]:
+    """Return the id and the text of a line; its ``number`` for a missing id.
 
-
-def _values_of(line: str, number: str) -> Tuple[str, str]:
-    """Return the id, or else the ``number``, and the text of a JSON object."""
-    try:
-        row: Dict[str, object] = parse_json_object(line)
-    except JsonError as error:
-        raise BadLineError(str(error)) from None
+    Raises ValueError with the reason if there is no text.
+    """
+    if kind == "text":
+        return number, line
+    if kind == "tsv":
+        cells = line.split("\t")
+        if len(cells) != 2:
+            raise ValueError(f"{counted(len(cells), 'column')} instead of id TAB text")
+        return cells[0], cells[1]
+    row: Dict[str, object] = parse_json_object(line)
     name, text = row.get("id", number), row.get("text")
     if not isinstance(text, str):
-        raise BadLineError('no "text" that is a string')
+        raise ValueError('no "text" that is a string')
     if isinstance(name, bool) or not isinstance(name, (str, int)):
-        raise BadLineError('an "id" that is neither a string nor a whole number')
+        raise ValueError('an "id" that is neither a string nor a whole number')
     if not is_utf8([name, text]):
-        raise BadLineError("half of a character")
+        raise ValueError("half of a character")
     return str(name), text

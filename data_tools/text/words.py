@@ -60,6 +60,7 @@ def mark_words(
     return np.where(inside & (twins >= 0), twins, ids)
 
 
+@cache
 def segmenter(name: str) -> Segmenter:
     """Return the segmenter ``name`` (rjieba, jieba, lac): text -> its words, whose concatenation is the text.
 
@@ -68,7 +69,9 @@ def segmenter(name: str) -> Segmenter:
     if name not in SEGMENTERS:
         raise InputError(f"--cn_seg_func {name} is not known; choose one of {', '.join(SEGMENTERS)}")
     try:
-        return _open_segmenter(name)
+        if name == "lac":
+            return lac_segmenter()
+        library = import_module(name)
     except ImportError as error:
         # LAC requires the CPU build of Paddle, which must not be installed beside the present one.
         package = "--no-deps lac" if name == "lac" else name
@@ -76,12 +79,6 @@ def segmenter(name: str) -> Segmenter:
             f"{name} is not installed ({error}); pip install {package}, or choose another --cn_seg_func"
         ) from None
 
-
-@cache
-def _open_segmenter(name: str) -> Segmenter:
-    if name == "lac":
-        return lac_segmenter()
-    library = import_module(name)
     if name == "rjieba":
         return library.cut
     library.setLogLevel(logging.WARNING)
@@ -200,9 +197,13 @@ class Lexicon:
             lengths.setdefault(word[:2], set()).add(len(word))
         self._lengths = {begin: sorted(known, reverse=True) for begin, known in lengths.items()}
         self._shift = 32 - min(26, max(16, (16 * len(self.entries)).bit_length()))
-        self._may_begin = {
-            length: self._table_of(length) for length in {min(len(word), _BEGIN) for word in self.entries}
-        }
+        # {length: bool, by code: whether words of that length (_BEGIN: or of more) begin with it}.
+        self._may_begin = {}
+        for length in {min(len(word), _BEGIN) for word in self.entries}:
+            begins = {w[:length] for w in self.entries if len(w) == length or len(w) > length == _BEGIN}
+            points = np.array([code_points(begin) for begin in begins])
+            table = self._may_begin[length] = np.zeros(1 << (32 - self._shift), dtype=bool)
+            table[_codes(list(points.T)) >> self._shift] = True
 
     @classmethod
     def from_file(cls, path: Union[str, Path]) -> "Lexicon":
@@ -273,14 +274,6 @@ class Lexicon:
         """Return ``self.marks`` as `CorpusWriter` takes them: {"kind", "weight"} of each."""
         return [entry._asdict() for entry in self.marks]
 
-    def _table_of(self, length: int) -> np.ndarray:
-        """Return bool, by code: whether words of ``length`` characters (_BEGIN: or of more) begin with it."""
-        begins = (w[:length] for w in self.entries if len(w) == length or len(w) > length == _BEGIN)
-        points = np.array([code_points(begin) for begin in begins])
-        table = np.zeros(1 << (32 - self._shift), dtype=bool)
-        table[_codes(list(points.T)) >> self._shift] = True
-        return table
-
     def _candidates(self, folded: str) -> np.ndarray:
         """Return where a word may begin, ascending; some are false, because words share codes."""
         points = code_points(folded)
@@ -314,19 +307,15 @@ def _parsed(text: str, where: str) -> Tuple[str, LexiconEntry]:
     kind = rest[0] if rest and rest[0] else LexiconEntry().kind
     if kind not in LEVELS:
         raise InputError(f"{where}: the kind '{kind[:60]}' is not known; write {', '.join(LEVELS)}")
-    return _folded(word), LexiconEntry(
-        kind, _weight(rest[1], where) if len(rest) == 2 else LexiconEntry().weight
-    )
-
-
-def _weight(text: str, where: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = math.nan
-    if not 0 <= weight < math.inf:
-        raise InputError(f"{where}: the weight '{text[:60]}' is not a number of 0 or more; fix it")
-    return weight
+    weight = LexiconEntry().weight
+    if len(rest) == 2:
+        try:
+            weight = float(rest[1])
+        except ValueError:
+            weight = math.nan
+        if not 0 <= weight < math.inf:
+            raise InputError(f"{where}: the weight '{rest[1][:60]}' is not a number of 0 or more; fix it")
+    return _folded(word), LexiconEntry(kind, weight)
 
 
 def _folded(text: str) -> str:

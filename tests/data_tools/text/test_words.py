@@ -115,9 +115,9 @@ def fake_lac(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "LAC", None)
     monkeypatch.delitem(sys.modules, "LAC")
     monkeypatch.setenv("GLOG_minloglevel", "0")
-    chinese_words._open_segmenter.cache_clear()
+    chinese_words.segmenter.cache_clear()
     yield core
-    chinese_words._open_segmenter.cache_clear()
+    chinese_words.segmenter.cache_clear()
 
 
 def test_lac_segments_each_line_separately(fake_lac):
@@ -150,7 +150,7 @@ def test_lac_output_that_alters_the_text_is_an_error(fake_lac):
 )
 def test_a_missing_segmenter_error_says_how_to_install_it(fake_lac, monkeypatch, name, module, package):
     monkeypatch.setitem(sys.modules, module, None)
-    chinese_words._open_segmenter.cache_clear()
+    chinese_words.segmenter.cache_clear()
     with pytest.raises(
         InputError, match=rf"{name} is not installed \(.*{module}.*\); pip install {package}, or"
     ):
