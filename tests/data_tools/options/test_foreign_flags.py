@@ -146,13 +146,8 @@ def test_a_flags_file_recognises_foreign_names_too(tmp_path):
 
 
 def test_path_options_are_recognised_by_name():
-    for name, word in {
-        "train_file": "FILE",
-        "output_dir": "FOLDER",
-        "model_path": "PATH",
-        "seed": "",
-    }.items():
-        assert place_word(name) == word
+    places = {name: place_word(name) for name in ("train_file", "output_dir", "model_path", "seed")}
+    assert places == {"train_file": "FILE", "output_dir": "FOLDER", "model_path": "PATH", "seed": ""}
     for one in CONFIGS:  # a number or a boolean is not a path
         for item in fields(one):
             assert not place_word(item.name) or hints_of(one)[item.name] not in (int, float, bool), item.name
