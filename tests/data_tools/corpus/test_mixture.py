@@ -119,3 +119,23 @@ def test_malformed_blends_are_refused_in_one_line(text, message):
 def test_unwieldy_weights_are_refused_suggesting_rounder_ones():
     with pytest.raises(InputError, match="76469134 samples.* round them, for example to 68 932"):
         Blend([Fraction(5234567), Fraction(71234567)])
+
+
+@pytest.mark.parametrize("count", [256, 300])
+def test_256_or_more_corpora_are_blended_exactly(count):
+    mixed = Blend([Fraction(1 + number % 7) for number in range(count)])
+    corpora, own = mixed.locate(np.arange(mixed.period))
+    assert np.array_equal(np.bincount(corpora), mixed.parts) and corpora.max() == count - 1
+    assert own[corpora == count - 1].tolist() == list(range(mixed.parts[-1]))
+
+
+def test_more_than_65536_corpora_are_refused():
+    with pytest.raises(InputError, match="65537 corpora, more than 65536; join some"):
+        Blend([Fraction(1)] * 65_537)
+
+
+@pytest.mark.parametrize(("one", "other"), [("1e308", "1e-307"), ("1e-300", "1"), ("1.00000001", "1")])
+def test_weights_far_apart_are_refused_with_a_short_message(one, other):
+    with pytest.raises(InputError, match="round them, for example to") as caught:
+        Blend([Fraction(one), Fraction(other)])
+    assert len(str(caught.value)) < 300
