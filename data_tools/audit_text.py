@@ -248,10 +248,5 @@ def _changed(what: str) -> InputError:
     return InputError(f"{what} changed while it was read; run again when it is complete")
 
 
-def main() -> None:
-    """Run the command ``ernie-pair audit text``."""
-    run_command(audit_text, AuditConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(audit_text, AuditConfig)

@@ -160,10 +160,5 @@ def _texts_of(corpus: Corpus) -> Iterator[ngrams.Text]:
         begin = end
 
 
-def main() -> None:
-    """Run the command ``python -m data_tools.build_ngrams``."""
-    run_command(build_ngrams, NgramsConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(build_ngrams, NgramsConfig)

@@ -182,12 +182,12 @@ def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
 def _is_manifest(manifest: Dict[str, Any]) -> bool:
     """Return whether ``manifest`` has the fields of `CorpusWriter` that are read."""
     marks = manifest.get("lexicon_marks", [])
-    if not (isinstance(marks, list) and len(marks) <= MOST_MARKS):
+    are_marks = isinstance(marks, list) and all(
+        isinstance(mark, dict) and mark.get("kind") in LEVELS and is_number(mark.get("weight"), 0)
+        for mark in marks
+    )
+    if not are_marks or len(marks) > MOST_MARKS:
         return False
-    for mark in marks:
-        is_known = isinstance(mark, dict) and mark.get("kind") in LEVELS
-        if not (is_known and is_number(mark.get("weight"), 0)):
-            return False
     files = {"ids", "index", "marks"} if marks else {"ids", "index"}
     hashes, sizes = manifest.get("sha256"), manifest.get("bytes")
     return (

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -9,8 +10,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # not in its stubs
 from multiprocessing.reduction import ForkingPickler
-from queue import LifoQueue
-from typing import Any, Callable, Iterable, Iterator, List, Tuple, TypeVar
+from typing import Any, Callable, Iterable, Iterator, Tuple, TypeVar
 
 from data_tools.files.errors import InputError, MachineError
 
@@ -65,26 +65,19 @@ def in_order(
 
 
 def _parallel_map(function, items, workers: int) -> Iterator:
+    own = threading.local()  # each thread has a process of its own
+
+    def ask(item):
+        if not hasattr(own, "worker"):
+            own.worker = stack.enter_context(_Worker(function))
+        return own.worker.ask(item)
+
     with ExitStack() as stack:
-        idle: LifoQueue = LifoQueue()
-        started: List[_Worker] = []
-
-        def ask(item):
-            worker = idle.get()
-            try:
-                return worker.ask(item)
-            finally:
-                idle.put(worker)
-
-        def submit(item) -> Future:
-            if len(started) < workers:
-                started.append(stack.enter_context(_Worker(function)))
-                idle.put(started[-1])
-            return threads.submit(ask, item)
-
         threads = ThreadPoolExecutor(workers)
         try:
-            yield from in_order(submit, Future.result, items, workers * IN_FLIGHT_PER_WORKER)
+            yield from in_order(
+                lambda item: threads.submit(ask, item), Future.result, items, workers * IN_FLIGHT_PER_WORKER
+            )
         finally:
             threads.shutdown(wait=True, cancel_futures=True)
 

@@ -22,7 +22,7 @@ from data_tools.files.errors import (
     printable,
 )
 from data_tools.files.installation import missing_of_training
-from data_tools.options.flag_words import flag_names, flags_of_several, given_by, split_words
+from data_tools.options.flag_words import given_by, split_words
 from data_tools.options.options import (
     GROUPS,
     Given,
@@ -152,7 +152,7 @@ def parse_config(
     unknown or missing flag, a value of the wrong type, or whatever the dataclass itself refuses.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    split = split_words(words, flag_names(config_class), flags_of_several(config_class))
+    split = split_words(words, config_class)
     path, spec = sys.argv[0], getattr(sys.modules["__main__"], "__spec__", None)
     started = f"python {path}" if path.endswith(".py") else Path(path).name
     if spec is not None and spec.origin == path:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import groupby
 from typing import Any, NamedTuple, Optional, get_args, get_origin
@@ -131,23 +131,17 @@ def flag_names(config_class: type[Options]) -> list[str]:
     return [item.name for item in fields(config_class) if not item.metadata["positional"]] + ["config"]
 
 
-def flags_of_several(config_class: type[Options]) -> dict[str, int]:
-    """Return {flag: its number of words} for the flags that take more than one."""
-    return {i.name: i.metadata["values"] for i in fields(config_class) if i.metadata["values"] > 1}
-
-
 def split_words(
-    words: Sequence[str],
-    names: Iterable[str],
-    several: Optional[dict[str, int]] = None,
-    refuse_unknown: bool = True,
+    words: Sequence[str], *config_classes: type[Options], refuse_unknown: bool = True
 ) -> SplitWords:
-    """Split a command line at its flags; ``several``: how many words some of them take.
+    """Split a command line at the flags of classes of options.
 
     --no-merge and --no_merge are the same flag; after a bare -- nothing is a flag. Raises InputError for a
-    flag with too few words, and for one that is not among ``names``, unless it is not yet known which may be.
+    flag with too few words, and for one that no class has, unless it is not yet known which may have it.
     """
-    names, several = list(dict.fromkeys(names)), several or {}
+    names = list(dict.fromkeys(name for one in config_classes for name in flag_names(one)))
+    of_several = {item.name: item.metadata["values"] for one in config_classes for item in fields(one)}
+    several = {name: count for name, count in of_several.items() if count > 1}
     known = {"-h": "help", "--help": "help", **{f"--{name}": name for name in names}}
     end = words.index("--") if "--" in words else len(words)
     taken: dict[str, list[list[str]]] = {}  # the words of each flag, as often as it occurs

@@ -206,20 +206,10 @@ def test_any_even_number_of_pairs_gives_three_balanced_splits(tmp_path, pairs):
     assert all(2 * sum(label for *_, label in rows) == len(rows) > 0 for rows in splits.values())
 
 
-@pytest.mark.parametrize(
-    "flags, hint",
-    [
-        ({"output_dir": " "}, "name the file or folder"),
-        ({"seed": -1}, "use 0 or more"),
-        ({"documents": 0}, "documents"),
-        ({"documents": 10**9}, "documents"),
-        ({"pairs": 16}, "use 18 or more"),
-        ({"pairs": 3601}, "use 3602"),
-    ],
-)
-def test_invalid_flags_are_refused_with_a_hint(flags, hint):
-    with pytest.raises(InputError, match=hint):
-        SampleConfig(**{"output_dir": "sample", **flags})
+def test_invalid_flags_are_refused_with_a_hint():
+    for flags, hint in (({"output_dir": " "}, "name the file or folder"), ({"pairs": 3601}, "use 3602")):
+        with pytest.raises(InputError, match=hint):
+            SampleConfig(**{"output_dir": "sample", **flags})
 
 
 def test_too_many_pairs_are_refused_with_the_maximum(tmp_path):

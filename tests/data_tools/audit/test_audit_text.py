@@ -443,12 +443,3 @@ def test_several_inputs_are_given_as_positional_arguments():
     assert (config.input, config.shingle) == (["a.txt", "b"], 4)
     with pytest.raises(InputError, match="INPUT is missing"):
         parse_config(AuditConfig, [])
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [{"near_threshold": 0.2}, {"near_threshold": 1.1}, {"shingle": 0}, {"near_limit": -1}, {"workers": 0}],
-)
-def test_a_number_out_of_range_is_refused(flags):
-    with pytest.raises(InputError, match=next(iter(flags))):
-        AuditConfig(input=["a"], **flags)

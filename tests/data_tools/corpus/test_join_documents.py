@@ -4,18 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_corpus import hashes, lines_of, make, write_vocab
+from tiny_corpus import lines_of, make, stop_after
 
 from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.writer import Joining, join_documents
 from data_tools.create_pretraining_data import CreateConfig
 from data_tools.files.errors import InputError
-
-
-@pytest.fixture
-def vocab_file(tmp_path):
-    return write_vocab(tmp_path)
 
 
 def joined(which, max_tokens, *documents):
@@ -91,35 +86,9 @@ def test_documents_of_two_files_or_two_shards_are_not_joined(tmp_path, vocab_fil
     ]
 
 
-def test_joined_output_ignores_workers_and_interruption(tmp_path, vocab_file, monkeypatch):
-    monkeypatch.setattr(shards, "SHARD_BYTES", 300)
-    content = lines_of(*("我爱北京" * (number % 4 + 1) for number in range(60)))
-    flags = {"join_documents": "short", "join_tokens": 40}
-    make(tmp_path, content, **flags)
-    whole = hashes(tmp_path)
-    assert 10 < Corpus(tmp_path / "out").num_documents < 40
-    for name in whole:
-        (tmp_path / name).unlink()
-
-    def stop_after_three(function, items, workers):
-        for number, item in enumerate(items):
-            if number == 3:
-                raise KeyboardInterrupt
-            yield function(item)
-
-    with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, content, run_map=stop_after_three, **flags)
-    make(tmp_path, content, workers=2, **flags)
-    assert hashes(tmp_path) == whole
-
-
 def test_shards_made_with_other_joining_flags_are_not_used(tmp_path, vocab_file):
-    def stop(function, items, workers):
-        yield from [function(item) for item in items]
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, lines_of("我", "爱"), run_map=stop, join_documents="short")
+        make(tmp_path, lines_of("我", "爱"), run_map=stop_after(1), join_documents="short")
     assert make(tmp_path, lines_of("我", "爱")) == [["我"], ["爱"]]
 
 

@@ -11,9 +11,11 @@ import pytest
 from command_configs import CONFIGS
 from places import ROOT
 
+from data_tools.audit_text import AuditConfig
 from data_tools.build_vocab import VocabConfig
 from data_tools.create_pretraining_data import CreateConfig
 from data_tools.files.errors import InputError
+from data_tools.make_sample import SampleConfig
 from data_tools.options.cli import parse_config
 from data_tools.trans_to_json import TransConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -91,11 +93,28 @@ attention_probs_dropout_prob -0.5, adam_beta1 1, adam_epsilon 0, weight_decay -1
 seed 9223372036854775808"""
 
 
-@pytest.mark.parametrize("words", UNWORKABLE.replace("\n", " ").split(", "))
-def test_unworkable_pretraining_flags_are_refused(words):
+UNWORKABLE_OF = {
+    PretrainConfig: UNWORKABLE.replace("\n", " "),
+    AuditConfig: "near_threshold 0.2, near_threshold 1.1, shingle 0, near_limit -1, workers 0",
+    TransConfig: "workers 0, min_doc_length -1, seed -1",
+    VocabConfig: "vocab_size 5, min_count 0, workers 0",
+    CreateConfig: "max_sentence_length 0, workers 0, log_interval -1, max_bad_lines -1",
+    SampleConfig: "seed -1, documents 0, documents 1000000000, pairs 16",
+}
+
+
+@pytest.mark.parametrize(
+    "config_class, words",
+    [
+        pytest.param(config_class, words, id=f"{config_class.__name__}-{words}")
+        for config_class, table in UNWORKABLE_OF.items()
+        for words in table.split(", ")
+    ],
+)
+def test_unworkable_numbers_are_refused(config_class, words):
     flag, value = words.split()
     with pytest.raises(InputError, match=rf"^{flag}=\S+ is [^\n]*\Z"):
-        parse(PretrainConfig, f"--{flag}", value)
+        parse(config_class, f"--{flag}", value)
 
 
 def test_decay_steps_default_to_max_steps_and_exceed_warm_up():

@@ -29,7 +29,7 @@ def test_each_suggested_flag_exists_and_takes_its_value(foreign):
         name, _, value = target.partition(" ")
         assert name in OURS and not OURS[name][1].metadata["positional"], target
         if value:
-            split = split_words([f"--{name}", value], [name])
+            split = split_words([f"--{name}", value], OURS[name][0])
             given = flags_given(split, OURS[name][0])[name]
             assert read_given(given, hints_of(OURS[name][0])[name]) in (value, True), target
 

@@ -428,16 +428,7 @@ def test_a_wrong_number_of_rows_is_not_valid(monkeypatch):
 
 def test_too_many_samples_are_refused_before_they_are_made():
     with pytest.raises(InputError, match="asks for 2147483648 samples, more than 2147483647; use fewer"):
-        build_sample_map(
-            DOCS,
-            LENS,
-            range(3),
-            num_samples=2**31,
-            target_length=20,
-            short_seq_prob=0,
-            seed=1,
-            min_sentences=2,
-        )
+        build(DOCS, LENS, 2**31)
 
 
 # The data of a run

@@ -67,11 +67,8 @@ def test_lengthening_lower_case_does_not_shift_later_words():
 
 def test_case_matching_does_not_depend_on_the_context():
     words = lexicon("ΑΣ")
-    assert [[text[start:end] for start, end, _ in words.find(text)] for text in ("ΑΣ", "İ ας", "ασ。İ")] == [
-        ["ΑΣ"],
-        ["ας"],
-        ["ασ"],
-    ]
+    for text, found in (("ΑΣ", "ΑΣ"), ("İ ας", "ας"), ("ασ。İ", "ασ")):
+        assert [text[start:end] for start, end, _ in words.find(text)] == [found]
 
 
 def test_each_piece_carries_the_mark_of_its_lexicon_entry():
@@ -87,16 +84,8 @@ def test_each_piece_carries_the_mark_of_its_lexicon_entry():
 
 def test_a_latin_word_is_not_found_inside_a_longer_one():
     words = lexicon("ok", "5g网络")
-    assert cut(words, "book", " ", "ok", "3", " ok", "北5g网络") == [
-        "book",
-        " ",
-        "ok",
-        "3",
-        " ",
-        "ok",
-        "北",
-        "5g网络",
-    ]
+    expected = ["book", " ", "ok", "3", " ", "ok", "北", "5g网络"]
+    assert cut(words, "book", " ", "ok", "3", " ok", "北5g网络") == expected
     assert words.find("15g网络") == []
 
 
