@@ -54,9 +54,8 @@ def build_datasets(
     when documents are too few for a split.
     """
     rule = masking_rule(tokenizer, **settings.rule)
-    masking_fn = load_masking_fn(settings.masking_fn)
-    masking: Dict[str, Any] = {"masking_fn": masking_fn, "ngrams": settings.ngrams}
-    open_part = partial(ErnieDataset, rule=rule, binary_head=settings.binary_head, **masking)
+    masking: Dict[str, Any] = {"masking_fn": load_masking_fn(settings.masking_fn)}
+    masking.update(binary_head=settings.binary_head, ngrams=settings.ngrams)
     datasets: Datasets = {}
     for split in num_samples:
         number = SPLIT_NUMBER[split]
@@ -66,7 +65,7 @@ def build_datasets(
             # Corpora have different seeds as well: equal texts in two of them get different masks.
             seed = mix_all(settings.seed, number, place)
             rows = _sample_map(corpora[place], documents[place], count, seed, settings)
-            parts.append(open_part(corpora[place], rows, seed=seed))
+            parts.append(ErnieDataset(corpora[place], rows, rule, seed=seed, **masking))
         datasets[split] = BlendedDataset(parts, blend) if len(parts) > 1 else parts[0] if parts else None
     return datasets
 
