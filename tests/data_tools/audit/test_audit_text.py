@@ -172,28 +172,16 @@ def test_a_missing_library_is_reported_with_install_command(tmp_path, monkeypatc
         audit_text(AuditConfig(input=[str(write(tmp_path / "a.txt", "甲"))]))
 
 
+ODD = {
+    "control": "\x01\x85", "private use": "\ue000", "unassigned": "\u0378", "U+FFFD": "\ufffd",
+    "zero-width": "\u200b\u00ad", "bidi mark": "\u202e\u200f", "byte-order mark": "\ufeff",
+    "other format": "\ufff9", "half-width kana": "ｱ", "compatibility ideograph": "\uf900",
+    "radical": "\u2f00", "variation selector": "\ufe0f", "odd space": "\u00a0\u2028", "emoji": "😀",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "kind, character",
-    [
-        ("control", "\x01"),
-        ("control", "\x85"),
-        ("private use", "\ue000"),
-        ("unassigned", "\u0378"),
-        ("U+FFFD", "\ufffd"),
-        ("zero-width", "\u200b"),
-        ("zero-width", "\u00ad"),
-        ("bidi mark", "\u202e"),
-        ("bidi mark", "\u200f"),
-        ("byte-order mark", "\ufeff"),
-        ("other format", "\ufff9"),
-        ("half-width kana", "ｱ"),
-        ("compatibility ideograph", "\uf900"),
-        ("radical", "\u2f00"),
-        ("variation selector", "\ufe0f"),
-        ("odd space", "\u00a0"),
-        ("odd space", "\u2028"),
-        ("emoji", "😀"),
-    ],
+    "kind, character", [(kind, character) for kind, characters in ODD.items() for character in characters]
 )
 def test_an_odd_character_is_reported_with_its_line(tmp_path, kind, character):
     found = audit_lines(tmp_path, "前", f"前面{character}{character}后面", "", f"尾{character}")["odd"]

@@ -19,20 +19,17 @@ def joined(which, max_tokens, *documents):
     return join_documents(sizes, lens, Joining(which, max_tokens)).tolist()
 
 
-def test_without_joining_each_document_stays_separate():
-    assert joined("none", 99, (1,), (1,), (2, 2)) == [1, 1, 2]
-
-
-def test_one_sentence_mode_joins_only_one_sentence_documents():
-    assert joined("one_sentence", 9, (3,), (3,), (3,), (3,), (1, 1), (2,), (2,)) == [3, 1, 2, 2]
-
-
-def test_short_documents_are_joined_with_any_that_fit():
-    assert joined("short", 9, (3,), (3, 3), (3,), (1, 1), (2,), (10,), (9,), (1,)) == [3, 4, 1, 1, 1]
-
-
-def test_joining_no_documents_gives_no_documents():
-    assert joined("short", 9) == []
+@pytest.mark.parametrize(
+    "which, documents, sizes",
+    [
+        ("none", [(1,), (1,), (2, 2)], [1, 1, 2]),
+        ("one_sentence", [(3,), (3,), (3,), (3,), (1, 1), (2,), (2,)], [3, 1, 2, 2]),
+        ("short", [(3,), (3, 3), (3,), (1, 1), (2,), (10,), (9,), (1,)], [3, 4, 1, 1, 1]),
+        ("short", [], []),
+    ],
+)
+def test_documents_are_joined_while_they_fit(which, documents, sizes):
+    assert joined(which, 9, *documents) == sizes
 
 
 @given(
