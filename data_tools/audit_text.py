@@ -209,7 +209,10 @@ def _compare(
     """Read the texts of a sample of the distinct paragraphs again, and group near duplicates."""
     rules = config.near_rules
     candidates = firsts[table.compared[firsts] >= rules.shortest]
-    sample = duplicates.near_sample(table, candidates, rules.limit)
+    sample = candidates
+    if len(sample) > rules.limit:  # their texts alone decide which
+        smallest = np.argpartition(table.fingerprints[candidates], rules.limit - 1)[: rules.limit]
+        sample = candidates[np.sort(smallest)]
     bands = [np.empty((0, rules.shape[0]), np.uint64)]
     texts: List[bytes] = []
     jobs = _near_jobs(inputs, config, table, sample, progress)

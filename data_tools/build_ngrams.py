@@ -140,11 +140,12 @@ def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -
             progress.advance(counted.size)
     best = []
     for most, (length, counts) in zip(mosts, of_lengths.items()):
-        scorer, chosen = ngrams.Scorer(config.score, token_counts, length, counts.total), ngrams.NOTHING
+        chosen = ngrams.NOTHING
         for keys, times in counts.blocks():
             often = times >= config.min_count
             keys, times = keys[often], times[often]
-            chosen = ngrams.better_of(chosen, ngrams.Scored(keys, scorer.score(keys, times), times), most)
+            scores = ngrams.score_ngrams(config.score, token_counts, length, counts.total, keys, times)
+            chosen = ngrams.better_of(chosen, ngrams.Scored(keys, scores, times), most)
         best.append(chosen)
     return best
 

@@ -233,14 +233,6 @@ def listed_firsts(times: np.ndarray) -> List[int]:
     return ranked[times[ranked] > 1].tolist()
 
 
-def near_sample(table: Table, candidates: np.ndarray, limit: int) -> np.ndarray:
-    """Return at most ``limit`` rows of ``candidates``, int64, in order; their texts alone decide which."""
-    if len(candidates) <= limit:
-        return candidates
-    smallest = np.argpartition(table.fingerprints[candidates], limit - 1)[:limit]
-    return candidates[np.sort(smallest)]
-
-
 def exact_repeats(
     table: Table, firsts: np.ndarray, times: np.ndarray, texts: Dict[TextPlace, str]
 ) -> ExactRepeats:

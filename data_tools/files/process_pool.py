@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # not in its stubs
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Callable, Iterable, Iterator, Tuple, TypeVar
+from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 from data_tools.files.errors import InputError, MachineError
 
@@ -127,20 +127,16 @@ def _answer(function: Callable, end: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            answer = (function(item), None)
+            answer: Tuple[Any, Any] = (function(item), None)
         except Exception as error:
             answer = (None, ExceptionWithTraceback(error, error.__traceback__))
         try:
-            end.send_bytes(_pickled(answer))
+            content = ForkingPickler.dumps(answer)
+        except Exception as reason:
+            result, failed = answer
+            what = f"the result of a worker, {type(result).__name__}," if failed is None else repr(failed.exc)
+            content = ForkingPickler.dumps((None, TypeError(f"{what} cannot be pickled: {reason!r}")))
+        try:
+            end.send_bytes(content)
         except (BrokenPipeError, ConnectionError):
             return
-
-
-def _pickled(answer: Tuple[Any, Any]) -> memoryview:
-    """Return (result, error) as it is sent; if it cannot be pickled, with a TypeError that says so."""
-    try:
-        return ForkingPickler.dumps(answer)
-    except Exception as reason:
-        result, error = answer
-        what = f"the result of a worker, {type(result).__name__}," if error is None else repr(error.exc)
-        return ForkingPickler.dumps((None, TypeError(f"{what} cannot be pickled: {reason!r}")))

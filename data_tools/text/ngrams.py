@@ -29,28 +29,25 @@ class Scored(NamedTuple):
 NOTHING = Scored(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
 
 
-class Scorer:
-    """Scores n-grams of ``length`` tokens, of which the text has ``windows`` in all.
+def score_ngrams(
+    kind: str, token_counts: np.ndarray, length: int, windows: int, keys: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Return the scores, ``kind`` t or pmi, of n-grams of ``length`` tokens: float64 [K].
 
-    ``token_counts``: int64 [V], how often each token is counted. ``kind``: "t" or "pmi".
+    ``token_counts``: int64 [V], how often each token is counted; ``windows``: of that length in the text;
+    ``keys``, ``counts``: the n-grams and how often each occurs, int64 [K].
     """
-
-    def __init__(self, kind: str, token_counts: np.ndarray, length: int, windows: int):
-        self.kind, self.length, self.windows = kind, length, windows
-        self._shares = token_counts / max(1, token_counts.sum())
-
-    def score(self, keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Return the scores of n-grams, int64 [K] and how often each occurs, int64 [K]: float64 [K]."""
-        by_chance, rest = np.ones(len(keys)), keys
-        for _ in range(self.length):
-            rest, last = np.divmod(rest, len(self._shares))
-            by_chance *= self._shares[last]
-        share = counts / self.windows
-        if self.kind == "pmi":
-            return np.log(share / by_chance)
-        deviation = np.sqrt(share * (1 - share) / self.windows)
-        # If the text is one n-gram only, its deviation is 0: then no score is higher.
-        return np.divide(share - by_chance, deviation, out=np.full(len(keys), np.inf), where=deviation > 0)
+    shares = token_counts / max(1, token_counts.sum())
+    by_chance, rest = np.ones(len(keys)), keys
+    for _ in range(length):
+        rest, last = np.divmod(rest, len(shares))
+        by_chance *= shares[last]
+    share = counts / windows
+    if kind == "pmi":
+        return np.log(share / by_chance)
+    deviation = np.sqrt(share * (1 - share) / windows)
+    # If the text is one n-gram only, its deviation is 0: then no score is higher.
+    return np.divide(share - by_chance, deviation, out=np.full(len(keys), np.inf), where=deviation > 0)
 
 
 def better_of(one: Scored, other: Scored, most: int) -> Scored:

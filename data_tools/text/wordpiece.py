@@ -167,7 +167,13 @@ class WordPiece:
         begins, ends = _spans_of_words(kinds)
         words = [text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist())]
         different = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        cuts = [self._remembered.get(word) or self._remember(word) for word in different]
+        cuts = []
+        for word in different:
+            if word not in self._remembered:
+                if len(self._remembered) >= _REMEMBERED_WORDS:
+                    self._remembered.clear()
+                self._remembered[word] = self._cut_word(word)
+            cuts.append(self._remembered[word])
         columns = [np.array(list(chain.from_iterable(column)), dtype=np.int32) for column in zip(*cuts)]
         number_of_word = np.fromiter(map(different.__getitem__, words), dtype=np.int64, count=len(words))
         sizes = np.array([len(ids) for ids, _, _ in cuts], dtype=np.int64)
@@ -176,12 +182,6 @@ class WordPiece:
         ids, starts, ends = (column[place] for column in columns or [np.zeros(0, np.int32)] * 3)
         begin_of_piece = np.repeat(begins.astype(np.int32), counts)
         return TokenizedText(ids, begin_of_piece + starts, begin_of_piece + ends)
-
-    def _remember(self, word: str) -> Tuple[List[int], List[int], List[int]]:
-        if len(self._remembered) >= _REMEMBERED_WORDS:
-            self._remembered.clear()
-        cut = self._remembered[word] = self._cut_word(word)
-        return cut
 
     def _cut_word(self, word: str) -> Tuple[List[int], List[int], List[int]]:
         """Return the ids of a word's pieces, and where in it each of them starts and ends."""
