@@ -127,7 +127,7 @@ def _answer(function: Callable, end: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            answer: Tuple[Any, Any] = (function(item), None)
+            answer: tuple[Any, Any] = (function(item), None)
         except Exception as error:
             answer = (None, ExceptionWithTraceback(error, error.__traceback__))
         try:

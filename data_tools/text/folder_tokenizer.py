@@ -81,6 +81,7 @@ class FolderTokenizer:
         self._tokenizer, self.where = tokenizer, where
         self.vocab = tokenizer.get_vocab(with_added_tokens=True)
         self.tokens = list(tokens) or [""] * (1 + max(self.vocab.values(), default=-1))
+        self.vocab_size = len(self.tokens)
         for token, index in self.vocab.items():
             self.tokens[index] = token
         self.is_word_piece = isinstance(tokenizer.model, WordCutter)
@@ -110,11 +111,6 @@ class FolderTokenizer:
         if self.pad_id < 0:
             raise InputError(f"{where}: no {names['pad'] or usual['pad']} for padding; {CURE}")
         self.sha256 = self._identity()
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the number of ids."""
-        return len(self.tokens)
 
     def encode(self, text: str) -> List[int]:
         """Encode ``text`` to its token ids, without special tokens around it."""

@@ -66,6 +66,7 @@ class WordPiece:
     """A WordPiece tokenizer: a vocabulary, and how to cut text with it.
 
     tokens            the token of every id; vocab the id of every token (the last, if it occurs twice)
+    vocab_size        the number of ids, one per line of the file
     continuation_ids  int32[vocab_size]: the id of '##X' for the id of a CJK character X, otherwise -1
     base_ids          int32[vocab_size]: the id of X for the id of '##X', any other id for itself
     is_continuation   bool[vocab_size]: the token begins with '##'
@@ -78,6 +79,7 @@ class WordPiece:
 
     def __init__(self, tokens: Sequence[str], lower_case: bool = True):
         self.tokens, self.lower_case = list(tokens), lower_case
+        self.vocab_size = len(self.tokens)
         self.vocab = {token: index for index, token in enumerate(self.tokens)}
         self.pad_id, self.cls_id, self.sep_id, self.mask_id, self.unk_id = map(
             self.vocab.__getitem__, CONTROL_TOKENS
@@ -113,11 +115,6 @@ class WordPiece:
                 "give the vocab.txt of an ERNIE model (one token per line, UTF-8 without BOM)"
             )
         return cls(tokens, lower_case)
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the number of ids, one per line of the file."""
-        return len(self.tokens)
 
     def without_control_tokens(self) -> "WordPiece":
         """Return itself, to which "[MASK]" and its like in a text are text."""
