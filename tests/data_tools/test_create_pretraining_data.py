@@ -24,9 +24,26 @@ WORDS = {"chinese": True, "cn_whole_word_segment": True}
 SPLIT = {**WORDS, "cn_splited": True}
 
 
-def test_each_line_of_a_text_is_a_sentence(tmp_path, vocab_file):
-    content = lines_of("我爱。北京\n天安门", "学习")
-    assert make(tmp_path, content) == [["我 爱 。 北 京", "天 安 门"], ["学 习"]]
+CHINESE, BOTH = {"chinese": True}, {"split_sentences": True}
+SLASH = {**SPLIT, "cn_split_dimer": "/"}
+TEXTS = [  # flags, a text, its sentences
+    ({}, "我爱。北京\n天安门", ["我 爱 。 北 京", "天 安 门"]),
+    (CHINESE, "我爱。北京！天", ["我 爱 。", "北 京 ！", "天"]),
+    (CHINESE, "“我爱。”北京！”天", ["“ 我 爱 。 ”", "北 京 ！ ”", "天"]),
+    (CHINESE, "我。。。爱", ["我 。 。 。", "爱"]),
+    (CHINESE, "我 1.2 爱\n\n北 ok? Hello", ["我 1 . 2 爱", "北 ok ? hello"]),
+    (BOTH, "ok? Hello world. 1.2 A. Hello ok.我", ["ok ?", "hello world .", "1 . 2 a . hello ok . 我"]),
+    ({**WORDS, "cn_seg_func": "rjieba"}, "我爱天安门。OK学习", ["我 爱 天 ##安 ##门 。", "ok 学 ##习"]),
+    ({**WORDS, "cn_seg_func": "jieba"}, "我爱天安门。OK学习", ["我 爱 天 ##安 ##门 。", "ok 学 ##习"]),
+    (SPLIT, "我 爱 北京 。\n天 安门 hello world 12", ["我 爱 北 ##京 。", "天 安 ##门 hello world 1 ##2"]),
+    (SLASH, "我/爱/北京。天/安门/hello/world/12", ["我 爱 北 ##京 。", "天 安 ##门 hello world 1 ##2"]),
+]
+
+
+@pytest.mark.parametrize(("flags", "text", "sentences"), TEXTS)
+def test_a_text_is_split_into_sentences_and_words(tmp_path, vocab_file, flags, text, sentences):
+    pytest.importorskip(flags.get("cn_seg_func", "rjieba"))
+    assert make(tmp_path, lines_of(text, "学"), **flags) == [sentences, ["学"]]
 
 
 def test_rejected_lines_of_a_corpus_are_not_read_as_input(tmp_path, vocab_file):
@@ -58,51 +75,12 @@ def test_a_corpus_of_standard_input_names_no_temporary_file(tmp_path, vocab_file
     assert json.loads(made[0][1])["arguments"]["input_path"] == "-"
 
 
-@pytest.mark.parametrize(
-    ("text", "sentences"),
-    [
-        ("我爱。北京！天", ["我 爱 。", "北 京 ！", "天"]),
-        ("“我爱。”北京！”天", ["“ 我 爱 。 ”", "北 京 ！ ”", "天"]),
-        ("我。。。爱", ["我 。 。 。", "爱"]),
-        ("我 1.2 爱\n\n北 ok? Hello", ["我 1 . 2 爱", "北 ok ? hello"]),
-    ],
-)
-def test_chinese_flag_splits_after_punctuation_and_quotes(tmp_path, vocab_file, text, sentences):
-    assert make(tmp_path, lines_of(text), chinese=True) == [sentences]
-
-
-def test_split_sentences_also_splits_after_latin_punctuation(tmp_path, vocab_file):
-    text = "ok? Hello world. 1.2 A. Hello ok.我。爱"
-    expected = ["ok ?", "hello world .", "1 . 2 a . hello ok . 我 。", "爱"]
-    assert make(tmp_path, lines_of(text), split_sentences=True) == [expected]
-
-
-@pytest.mark.parametrize("seg", ["rjieba", "jieba"])
-def test_whole_words_are_marked_with_continuation_pieces(tmp_path, vocab_file, seg):
-    pytest.importorskip(seg)
-    flags = {**WORDS, "cn_seg_func": seg}
-    expected = [["我 爱 北 ##京 天 ##安 ##门 。", "ok 学 ##习"]]
-    assert make(tmp_path, lines_of("我爱北京天安门。OK学习"), **flags) == expected
-
-
-def test_presplit_words_are_kept_and_latin_words_stay_apart(tmp_path, vocab_file):
-    flags = SPLIT
-    expected = [["我 爱 北 ##京 。", "天 安 ##门 hello world 12"]]
-    assert make(tmp_path, lines_of("我 爱 北京 。\n天 安门 hello world 12"), **flags) == [
-        ["我 爱 北 ##京 。", "天 安 ##门 hello world 1 ##2"]
-    ]
-    content = lines_of("我/爱/北京。天/安门/hello/world/12")
-    assert make(tmp_path, content, cn_split_dimer="/", overwrite=True, **flags) != expected
-    assert documents(tmp_path / "out")[0] == ["我 爱 北 ##京 。", "天 安 ##门 hello world 1 ##2"]
-
-
 def test_a_separator_that_occurs_nowhere_is_refused(tmp_path, vocab_file):
-    flags = SPLIT
     with pytest.raises(InputError, match="in.jsonl: (--)?cn_split_dimer '/' occurs nowhere, so every line"):
-        make(tmp_path, lines_of("我爱 北京", "学习"), cn_split_dimer="/", **flags)
+        make(tmp_path, lines_of("我爱 北京", "学习"), **SLASH)
     assert leftovers(tmp_path) == []
     tabs = lines_of("我爱\t北京", "学习")
-    assert make(tmp_path, tabs, cn_split_dimer="\t", **flags) == [["我 ##爱 北 ##京"], ["学 ##习"]]
+    assert make(tmp_path, tabs, cn_split_dimer="\t", **SPLIT) == [["我 ##爱 北 ##京"], ["学 ##习"]]
 
 
 @pytest.mark.parametrize("given", [{"cn_seg_func": "rjieba"}, {"cn_splited": True, "cn_split_dimer": "/"}])
