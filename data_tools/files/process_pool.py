@@ -5,7 +5,7 @@ import signal
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # not in its stubs
@@ -82,7 +82,7 @@ def _parallel_map(function, items, workers: int) -> Iterator:
             threads.shutdown(wait=True, cancel_futures=True)
 
 
-class _Worker:
+class _Worker(AbstractContextManager):
     """A process that answers one item at a time over a pipe.
 
     Unlike those of `concurrent.futures` it needs no named semaphores, which stay in /dev/shm when all
@@ -96,9 +96,6 @@ class _Worker:
         self._process = context.Process(target=_answer, args=(function, other), daemon=True)
         self._process.start()
         other.close()  # so that the death of the process is the end of the pipe
-
-    def __enter__(self) -> "_Worker":
-        return self
 
     def __exit__(self, *exception) -> None:
         self._end.close()
