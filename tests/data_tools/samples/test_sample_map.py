@@ -20,6 +20,7 @@ import pytest
 from places import ROOT
 from tiny_pretrain import events, flags, write_corpus, write_model
 from tiny_pretrain_data import opened
+from waiting import until
 
 from data_tools.corpus.format import corpus_paths
 from data_tools.files.errors import InputError
@@ -188,13 +189,6 @@ def test_two_concurrent_processes_build_only_once(tmp_path):
 
         assert [status_of(child) for child in [in_a_child(ask), in_a_child(ask)]] == [0, 0]
         assert (folder / "built").read_text() == "x"
-
-
-def until(happened):
-    end = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def test_a_waiter_builds_when_the_building_process_dies(tmp_path):

@@ -17,6 +17,7 @@ import pytest
 import zstandard
 from bad_json_lines import BAD
 from tiny_corpus import ROOT, TOKENS, finished, hashes, leftovers, lines_of, make, start
+from waiting import until
 
 from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.corpus.format import Corpus
@@ -444,9 +445,7 @@ def test_a_killed_conversion_leaves_no_output_and_can_be_rerun(tmp_path):
     whole = (tmp_path / "out.jsonl").read_bytes()
     (tmp_path / "out.jsonl").unlink()
     run = trans(tmp_path)
-    end = time.monotonic() + 60
-    while not list(tmp_path.glob(".out.jsonl.parts-*/0*")) and time.monotonic() < end:
-        time.sleep(0.005)
+    until(lambda: list(tmp_path.glob(".out.jsonl.parts-*/0*")))
     run.kill()
     run.communicate()
     assert not list(tmp_path.glob("out*")) and len(list(tmp_path.glob(".out.jsonl.parts-*"))) == 1
