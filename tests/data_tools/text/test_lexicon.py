@@ -38,7 +38,7 @@ KEPT = {  # words of the lexicon, of the text, and what it is cut into
     "one of one character": ("北/北京", "我北/北京北", "我/北/北京/北"),
     "case": ("GPT模型", "我/G/p/t/模/型/了", "我/Gpt模型/了"),
     "width": ("gpt模型", "我/Ｇ/ＰＴ模/型/了", "我/ＧＰＴ模型/了"),
-    "not inside a Latin word": ("ok/5g网络", "book/ /ok/3/ ok/北5g网络", "book/ /ok/3/ /ok/北/5g网络"),
+    "not inside a Latin word": ("ok/5g网络", "book/ /ok3/ ok/北5g网络", "book/ /ok3/ /ok/北/5g网络"),
     "with spaces": ("deep learning", "用/deep/ /learning/了", "用/deep learning/了"),
     "with symbols": ("c++", "和/C/++/写", "和/C++/写"),
     "after longer lower case": ("北京", "İ/北/京", "İ/北京"),
