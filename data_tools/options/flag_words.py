@@ -152,10 +152,11 @@ def split_words(
         name = name.replace("-", "_").replace("__", "--", 1) if re.match("--[A-Za-z]", word) else name
         name = "-h" if name.startswith("-h") else name
         if name in known:
-            taken.setdefault(known[name], []).append([value] if equals else [])
-            last, num_wanted = taken[known[name]][-1], 0 if equals else several.get(known[name], 1)
-        elif num_wanted and (not word.startswith("-") or word == "-" or " " in word or _is_value(word)):
-            last.append(word)
+            flag = known[name]
+            taken.setdefault(flag, []).append([value] if equals else [])
+            num_wanted = 0 if equals else several.get(flag, 1)
+        elif num_wanted and _is_value(word, flag in several):
+            taken[flag][-1].append(word)
             num_wanted -= 1
         else:
             others.append(f"{name}{equals}{value}")
@@ -175,10 +176,12 @@ def split_words(
     return SplitWords(flags, [*others, *words[end + 1 :]])
 
 
-def _is_value(word: str) -> bool:
-    """Return whether a word is a negative number, or consists of three dashes or more."""
+def _is_value(word: str, is_text: bool) -> bool:
+    """Return whether a word is no flag: also a negative number or ---, unless the flag takes several texts."""
+    if word[:1] != "-" or word == "-" or " " in word:
+        return True
     try:
-        return (len(word) > 2 and set(word) == {"-"}) or float(word) <= 0
+        return not is_text and ((len(word) > 2 and set(word) == {"-"}) or float(word) <= 0)
     except ValueError:
         return False
 

@@ -249,7 +249,8 @@ class Single(Options):
 def test_a_bare_flag_means_true_and_arguments_need_no_flag():
     assert parse_config(Shape, "a --output=out --exact".split()) == replace(SHAPE, exact=True)
     assert parse_config(Single, "--steps 4 data/a".split()) == Single("data/a", 4)
-    assert parse_config(Single, "data/a --pair -1 -".split()) == Single("data/a", pair=["-1", "-"])
+    assert parse_config(Single, "data/a --pair b -".split()) == Single("data/a", pair=["b", "-"])
+    assert parse_config(Shape, "a --output=out --cut 0 --rate .1 --size 9".split()).size == 9
 
 
 @pytest.mark.parametrize(
@@ -260,6 +261,7 @@ def test_a_bare_flag_means_true_and_arguments_need_no_flag():
         ("a --step 3", r"did you mean steps\?"),
         ("a --pair b", "^pair: expected 2 arguments; correct it, or put texts"),
         ("a --pair=b c", "^pair: expected 2 arguments"),
+        ("a --pair -5 -3", "^pair: expected 2 arguments"),
     ],
 )
 def test_missing_or_extra_words_are_reported(words, message):
