@@ -177,7 +177,7 @@ def split_words(
 
 
 def _is_value(word: str, is_text: bool) -> bool:
-    """Return whether a word is no flag: also a negative number or ---, unless the flag takes several texts."""
+    """Return whether a word is no flag: nor is a negative number or ---, except for a flag of several texts."""
     if word[:1] != "-" or word == "-" or " " in word:
         return True
     try:
