@@ -177,7 +177,7 @@ def split_words(
 
 
 def _is_value(word: str, is_text: bool) -> bool:
-    """Return whether a word is no flag: nor is a negative number or ---, except for a flag of several texts."""
+    """Return whether a word is a value, as a negative number or --- is, unless it should be a text."""
     if word[:1] != "-" or word == "-" or " " in word:
         return True
     try:
