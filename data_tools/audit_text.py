@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal, NamedTuple, Tuple
+from typing import Dict, Iterator, List, Literal, Tuple
 
 import numpy as np
 
@@ -124,46 +124,40 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
 
     Raises InputError for a line that cannot be read, and for inputs without any text.
     """
+    rules = create_flags.line_rules_of(config)
     with Progress(inputs * (2 if config.near_limit else 1), log_interval=0) as progress:
-        survey = _survey(inputs, config, progress)
-        is_empty = survey.is_empty
-        if is_empty.all():
+        table, kinds, hanzi, traditional = _survey(inputs, config, progress)
+        if table.is_empty.all():
             raise InputError(f"{', '.join(map(str, inputs[:3]))}: no text; give an input that contains some")
-        firsts = duplicates.firsts_of(survey.table)
-        near = _compare(inputs, config, survey.table, firsts, progress) if config.near_limit else None
-    exact, alike = _repeats(survey, firsts, near, config)
-    lengths = survey.table.lengths[~is_empty]
+        firsts, times = duplicates.firsts_of(table)
+        near = _compare(inputs, config, table, firsts, progress) if config.near_limit else None
+    listed = firsts[duplicates.listed_firsts(times)].tolist()
+    if near:
+        for head, members in near.listed.items():
+            listed += near.sample[[head, *members]].tolist()
+    texts = text_quality.quotes(map(table.place, listed), rules)
+    lengths = table.lengths[~table.is_empty]
     quantiles = np.percentile(lengths, _QUANTILES, method="lower").tolist()
-    top = sorted(survey.traditional.items(), key=lambda item: (-item[1], item[0]))[:TRADITIONAL]
+    top = sorted(traditional.items(), key=lambda item: (-item[1], item[0]))[:TRADITIONAL]
+    scripts, languages = (
+        dict(sorted(kinds[name].items(), key=lambda item: (-item[1].paragraphs, item[0])))
+        for name in ("scripts", "languages")
+    )
     return TextAudit(
         files=len(inputs),
         paragraphs=len(lengths),
-        empty=int(is_empty.sum()),
+        empty=int(table.is_empty.sum()),
         characters=int(lengths.sum()),
         quantiles=dict(zip(map(str, _QUANTILES), quantiles)),
         lengths=duplicates.doubling(lengths),
-        exact=exact,
-        near=alike,
-        odd={kind: survey.odd[kind] for kind in text_quality.ODD_KINDS if kind in survey.odd},
-        scripts=_by_size(survey.scripts),
-        hanzi=dict(survey.hanzi),
+        exact=duplicates.exact_repeats(table, firsts, times, texts),
+        near=duplicates.near_repeats(table, len(firsts), near, config.near_rules, texts) if near else None,
+        odd={kind: kinds["odd"][kind] for kind in text_quality.ODD_KINDS if kind in kinds["odd"]},
+        scripts=scripts,
+        hanzi=dict(hanzi),
         traditional=dict(top),
-        languages=_by_size(survey.languages),
+        languages=languages,
     )
-
-
-def _by_size(tallies: Dict[str, text_quality.Tally]) -> Dict[str, text_quality.Tally]:
-    return dict(sorted(tallies.items(), key=lambda item: (-item[1].paragraphs, item[0])))
-
-
-class _Survey(NamedTuple):
-    table: duplicates.Table
-    is_empty: np.ndarray
-    odd: Dict[str, text_quality.Tally]
-    scripts: Dict[str, text_quality.Tally]
-    hanzi: Dict[str, int]
-    traditional: Dict[str, int]
-    languages: Dict[str, text_quality.Tally]
 
 
 def _batches(inputs: List[Path], rules: LineRules, progress: Progress) -> Iterator[LineBatch]:
@@ -171,59 +165,54 @@ def _batches(inputs: List[Path], rules: LineRules, progress: Progress) -> Iterat
         yield from line_batches(path, progress.read, max_bytes=rules.max_bytes)
 
 
-def _survey(inputs: List[Path], config: AuditConfig, progress: Progress) -> _Survey:
+def _survey(
+    inputs: List[Path], config: AuditConfig, progress: Progress
+) -> Tuple[duplicates.Table, Dict[str, Dict[str, text_quality.Tally]], Counter, Counter]:
+    """Return (`Table`, {odd, scripts, languages: tallies}, Han characters, traditional characters)."""
     rules = create_flags.line_rules_of(config)
     jobs = ((rules, batch) for batch in _batches(inputs, rules, progress))
-    parts, is_empty, paths = [], [], []
-    odd: Dict[str, text_quality.Tally] = {}
-    scripts: Dict[str, text_quality.Tally] = {}
-    languages: Dict[str, text_quality.Tally] = {}
+    parts: List[List[np.ndarray]] = []
+    paths: List[str] = []
+    kinds: Dict[str, Dict[str, text_quality.Tally]] = {"odd": {}, "scripts": {}, "languages": {}}
     hanzi = Counter(dict.fromkeys(text_quality.HANZI, 0))
     traditional: Counter = Counter()
-    for path, columns, empty, odd_there, writing in ordered_map(_survey_batch, jobs, config.workers):
+    for path, columns, odd, writing in ordered_map(_survey_batch, jobs, config.workers):
         paths.append(path)
         parts.append(columns)
-        is_empty.append(empty)
-        for total, more in ((odd, odd_there), (scripts, writing.scripts), (languages, writing.languages)):
+        for total, more in zip(kinds.values(), (odd, writing.scripts, writing.languages)):
             text_quality.add_all(total, more)
         hanzi.update(writing.hanzi)
         traditional.update(writing.traditional)
-    begins = np.cumsum([0, *map(len, is_empty)], dtype=np.int64)
-    columns = [np.concatenate(column) for column in zip(*parts)] or [np.empty(0, np.uint32)] * 5
-    hashes, lengths, compared, lines, places = columns
-    table = duplicates.Table(hashes, lengths, compared, lines, places, paths, begins)
-    flags = np.concatenate([np.empty(0, bool), *is_empty])
-    return _Survey(table, flags, odd, scripts, hanzi, traditional, languages)
+    begins = np.cumsum([0, *(len(columns[0]) for columns in parts)], dtype=np.int64)
+    columns = [np.concatenate(column) for column in zip(*parts)] or [np.empty(0, bool)] * 6
+    hashes, lengths, compared, lines, places, is_empty = columns
+    table = duplicates.Table(hashes, lengths, compared, lines, places, is_empty, paths, begins)
+    return table, kinds, hanzi, traditional
 
 
 def _survey_batch(job: Tuple[LineRules, LineBatch]):
-    """Return (path, columns of `Table`, which paragraphs are empty, odd characters, writing) of a batch."""
+    """Return (path, columns of `Table`, odd characters, writing) of a batch."""
     rules, batch = job
     paragraphs = text_quality.read_paragraphs(batch, rules)
     texts = text_quality.normalised(paragraphs.texts)
     is_empty = np.array([not text.strip() for text in paragraphs.texts], dtype=bool)
     lengths, compared = [len(text) for text in paragraphs.texts], [len(text) for text in texts]
     numbers = (lengths, compared, paragraphs.lines, paragraphs.parts)
-    columns = (text_quality.fingerprints(texts), *(np.array(column, dtype=np.uint32) for column in numbers))
-    return (
-        batch.path,
-        columns,
-        is_empty,
-        text_quality.odd_characters(paragraphs),
-        text_quality.writing_of(paragraphs, is_empty),
-    )
+    columns = [text_quality.fingerprints(texts), *(np.array(column, np.uint32) for column in numbers)]
+    odd, writing = text_quality.odd_characters(paragraphs), text_quality.writing_of(paragraphs, is_empty)
+    return batch.path, [*columns, is_empty], odd, writing
 
 
 def _compare(
-    inputs, config: AuditConfig, table: duplicates.Table, firsts: duplicates.Firsts, progress: Progress
-):
-    """Read the texts of a sample of the distinct paragraphs again, and group near duplicates.
-
-    Returns (candidates, sample, groups), as `near_repeats` takes them.
-    """
+    inputs: List[Path], config: AuditConfig, table: duplicates.Table, firsts: np.ndarray, progress: Progress
+) -> duplicates.Comparison:
+    """Read the texts of a sample of the distinct paragraphs again, and group near duplicates."""
     rules = config.near_rules
-    candidates = duplicates.near_candidates(table, firsts, rules)
-    sample = duplicates.near_sample(table, candidates, rules.limit)
+    candidates = firsts[table.compared[firsts] >= rules.shortest]
+    sample = candidates
+    if len(sample) > rules.limit:  # their texts alone decide which
+        smallest = np.argpartition(table.fingerprints[candidates], rules.limit - 1)[: rules.limit]
+        sample = candidates[np.sort(smallest)]
     bands = [np.empty((0, rules.shape[0]), np.uint64)]
     texts: List[bytes] = []
     jobs = _near_jobs(inputs, config, table, sample, progress)
@@ -232,23 +221,21 @@ def _compare(
         texts += more_texts
     if len(texts) < len(sample):
         raise _changed("an input")
-    return candidates, sample, duplicates.near_groups(np.concatenate(bands), texts, rules)
+    groups = duplicates.near_groups(np.concatenate(bands), texts, rules)
+    return duplicates.Comparison(candidates, sample, groups)
 
 
-def _near_jobs(inputs, config: AuditConfig, table: duplicates.Table, sample: np.ndarray, progress: Progress):
+def _near_jobs(
+    inputs: List[Path], config: AuditConfig, table: duplicates.Table, sample: np.ndarray, progress: Progress
+) -> Iterator:
+    line_rules = create_flags.line_rules_of(config)
     is_chosen = np.zeros(len(table.lengths), dtype=bool)
     is_chosen[sample] = True
-    for number, batch in enumerate(_batches(inputs, create_flags.line_rules_of(config), progress)):
+    for number, batch in enumerate(_batches(inputs, line_rules, progress)):
         begin, end = table.begins[number : number + 2] if number < len(table.paths) else (0, 0)
         chosen = is_chosen[begin:end]
         if chosen.any():
-            yield (
-                create_flags.line_rules_of(config),
-                config.near_rules,
-                batch,
-                chosen,
-                table.fingerprints[begin:end][chosen],
-            )
+            yield line_rules, config.near_rules, batch, chosen, table.fingerprints[begin:end][chosen]
 
 
 def _near_batch(job) -> Tuple[np.ndarray, List[bytes]]:
@@ -264,25 +251,5 @@ def _changed(what: str) -> InputError:
     return InputError(f"{what} changed while it was read; run again when it is complete")
 
 
-def _repeats(survey: _Survey, firsts: duplicates.Firsts, near, config: AuditConfig):
-    """Return (exact repeats, near repeats or None)."""
-    table = survey.table
-    listed = firsts.rows[duplicates.listed_firsts(firsts)].tolist()
-    if near:
-        listed += [int(near[1][number]) for number in duplicates.listed_near(near[2])]
-    texts = text_quality.quotes(map(table.place, listed), create_flags.line_rules_of(config))
-    exact = duplicates.exact_repeats(table, survey.is_empty, firsts, texts)
-    if not near:
-        return exact, None
-    candidates, sample, groups = near
-    rules = config.near_rules
-    return exact, duplicates.near_repeats(table, len(firsts.rows), candidates, sample, groups, rules, texts)
-
-
-def main() -> None:
-    """Run the command ``ernie-pair audit text``."""
-    run_command(audit_text, AuditConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(audit_text, AuditConfig)

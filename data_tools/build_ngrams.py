@@ -16,8 +16,7 @@ from typing import Dict, Iterator, List, Literal, Sequence
 import numpy as np
 
 from data_tools.corpus.create_flags import VOCABULARY_HELP
-from data_tools.corpus.format import Corpus
-from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.format import Corpus, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.files.errors import InputError
 from data_tools.files.process_pool import ordered_map
@@ -141,11 +140,12 @@ def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -
             progress.advance(counted.size)
     best = []
     for most, (length, counts) in zip(mosts, of_lengths.items()):
-        scorer, chosen = ngrams.Scorer(config.score, token_counts, length, counts.total), ngrams.NOTHING
+        chosen = ngrams.NOTHING
         for keys, times in counts.blocks():
             often = times >= config.min_count
             keys, times = keys[often], times[often]
-            chosen = ngrams.better_of(chosen, ngrams.Scored(keys, scorer.score(keys, times), times), most)
+            scores = ngrams.score_ngrams(config.score, token_counts, length, counts.total, keys, times)
+            chosen = ngrams.better_of(chosen, ngrams.Scored(keys, scores, times), most)
         best.append(chosen)
     return best
 
@@ -161,10 +161,5 @@ def _texts_of(corpus: Corpus) -> Iterator[ngrams.Text]:
         begin = end
 
 
-def main() -> None:
-    """Run the command ``python -m data_tools.build_ngrams``."""
-    run_command(build_ngrams, NgramsConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(build_ngrams, NgramsConfig)

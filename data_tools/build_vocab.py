@@ -218,10 +218,5 @@ def _count_batch(job) -> Counter:
     return counts
 
 
-def main() -> None:
-    """Run the command ``python -m data_tools.build_vocab``."""
-    run_command(build_vocab, VocabConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(build_vocab, VocabConfig)

@@ -175,10 +175,7 @@ def shown_ids(labels: np.ndarray, rule: MaskingRule, kinds: np.ndarray, others: 
 
 def hide_words_fast(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int) -> MaskedTokens:
     """Hide words as ``hide_words`` does, compiled: the same arrays, twenty times faster."""
-    ids, vocabulary = (
-        np.ascontiguousarray(tokens, dtype=np.int64),
-        (rule.base_ids, rule.goes_on, rule.random_ids),
-    )
+    ids, vocabulary = np.ascontiguousarray(tokens, np.int64), (rule.base_ids, rule.goes_on, rule.random_ids)
     special, draw = (rule.cls_id, rule.sep_id, rule.mask_id), (draws.order, draws.uniform)
     hidden = compiled_hide_words(
         ids, *draw, *vocabulary, rule.ngram_borders, *special, rule.whole_word_mask, budget

@@ -77,10 +77,5 @@ def make_sample(config: SampleConfig) -> None:
     print(f"wrote {len(corpus)} documents to {folder}/corpus.txt, {counts} pairs to {folder}/pairs")
 
 
-def main() -> None:
-    """Run the command ``python data_tools/make_sample.py``."""
-    run_command(make_sample, SampleConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(make_sample, SampleConfig)

@@ -57,7 +57,9 @@ def _cells(item: Field, config: Type[Options]) -> List[str]:
     default = NAMED[item.default] if is_named else f"`{item.default}`"
     # Whether it depends on the machine is known from the source alone.
     owner = next(one for one in config.__mro__ if item.name in vars(one).get("__annotations__", {}))
-    if re.search(rf"^    {item.name}: .*= (device_option|\w*option\(\s*default_device)\(", getsource(owner), re.M):
+    if re.search(
+        rf"^    {item.name}: .*= (device_option|\w*option\(\s*default_device)\(", getsource(owner), re.M
+    ):
         default = OF_THE_MACHINE
     return [f"`{name}`", "required" if item.default is MISSING else default, what]
 

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from tiny_pair import write_model, write_pairs
 
-from data_tools.corpus.format import Corpus, corpus_paths
-from data_tools.corpus.integrity import open_verified
+from data_tools.corpus.format import Corpus, corpus_paths, open_verified
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import CheckpointError
 from data_tools.options.cli import exit_code_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -46,13 +46,6 @@ class NearRules(NamedTuple):
         return NUM_HASHES, 1
 
 
-class Member(NamedTuple):
-    """A paragraph of a group and its Jaccard similarity to the group's head."""
-
-    paragraph: int
-    similarity: float
-
-
 def bands_of(texts: Sequence[str], rules: NearRules) -> np.ndarray:
     """Compute the bands of normalised texts: uint64 [texts, bands].
 
@@ -61,7 +54,7 @@ def bands_of(texts: Sequence[str], rules: NearRules) -> np.ndarray:
     """
     bands, rows = rules.shape
     hashes = np.empty((len(texts), bands * rows), np.uint64)
-    start = _no_shingles()
+    start = import_optional("datasketch", "audit").MinHash(num_perm=NUM_HASHES)
     for number, text in enumerate(texts):
         points = code_points(text)
         num_shingles = len(points) - rules.shingle + 1
@@ -74,11 +67,6 @@ def bands_of(texts: Sequence[str], rules: NearRules) -> np.ndarray:
     return _mixed(np.moveaxis(hashes.reshape(len(texts), bands, rows), 2, 0))
 
 
-@lru_cache(maxsize=1)
-def _no_shingles():
-    return import_optional("datasketch", "audit").MinHash(num_perm=NUM_HASHES)
-
-
 def _mixed(columns) -> np.ndarray:
     """Mix the numbers at the same index of each of ``columns``, all of one shape, into one uint64."""
     state: np.ndarray = np.zeros((), np.uint64)
@@ -88,23 +76,33 @@ def _mixed(columns) -> np.ndarray:
     return state * _GOLDEN
 
 
-def near_groups(bands: np.ndarray, texts: Sequence[bytes], rules: NearRules) -> Dict[int, List[Member]]:
-    """Group near-duplicate texts: {head: its members}.
+def near_groups(bands: np.ndarray, texts: Sequence[bytes], rules: NearRules) -> Dict[int, Dict[int, float]]:
+    """Group near-duplicate texts: {head: {member: its Jaccard similarity to the head}}.
 
     ``texts``: normalised, UTF-8; ``bands``: uint64 [texts, bands], from `bands_of`.
     """
-    similarity = _similarity_in(texts, rules.shingle)
+
+    @lru_cache(maxsize=512)
+    def shingles(paragraph: int) -> FrozenSet[str]:
+        text, length = texts[paragraph].decode("utf-8"), rules.shingle
+        return frozenset(text[begin : begin + length] for begin in range(len(text) - length + 1))
+
     heads_of: Dict[int, List[int]] = {}
-    groups: Dict[int, List[Member]] = {}
+    groups: Dict[int, Dict[int, float]] = {}
     for paragraph, buckets in _meetings(bands):
-        head = _first_alike(paragraph, [heads_of.get(bucket, ()) for bucket in buckets], similarity, rules)
-        if head:
-            groups.setdefault(head.paragraph, []).append(Member(paragraph, head.similarity))
-            continue
-        for bucket in buckets:
-            heads = heads_of.setdefault(bucket, [])
-            if len(heads) < MOST_HEADS:
-                heads.append(paragraph)
+        common = Counter(head for bucket in buckets for head in heads_of.get(bucket, ()))
+        # First the head with the most bands in common, the earliest on a tie.
+        for head in sorted(common, key=lambda head: (-common[head], head))[:MOST_COMPARED]:
+            ours, theirs = shingles(head), shingles(paragraph)
+            similarity = len(ours & theirs) / len(ours | theirs)
+            if similarity >= rules.threshold:
+                groups.setdefault(head, {})[paragraph] = similarity
+                break
+        else:
+            for bucket in buckets:
+                heads = heads_of.setdefault(bucket, [])
+                if len(heads) < MOST_HEADS:
+                    heads.append(paragraph)
     return groups
 
 
@@ -124,31 +122,6 @@ def _meetings(bands: np.ndarray) -> Iterator[Tuple[int, List[int]]]:
         yield paragraph, [bucket for _, bucket in found]
 
 
-def _first_alike(paragraph: int, known, similarity, rules: NearRules) -> Optional[Member]:
-    """Return the head with the most bands in common that is similar enough, the earliest on a tie."""
-    common = Counter(head for heads in known for head in heads)
-    ranked = sorted(common, key=lambda head: (-common[head], head))
-    for head in ranked[:MOST_COMPARED]:
-        found = similarity(head, paragraph)
-        if found >= rules.threshold:
-            return Member(head, found)
-    return None
-
-
-def _similarity_in(texts: Sequence[bytes], shingle: int):
-    @lru_cache(maxsize=512)
-    def shingles(paragraph: int) -> FrozenSet[str]:
-        text = texts[paragraph].decode("utf-8")
-        return frozenset(text[begin : begin + shingle] for begin in range(len(text) - shingle + 1))
-
-    def similarity(one: int, other: int) -> float:
-        """Return the true Jaccard similarity."""
-        common = len(shingles(one) & shingles(other))
-        return common / (len(shingles(one)) + len(shingles(other)) - common)
-
-    return similarity
-
-
 GROUPS = 5  # listed in a report
 MEMBERS = 3  # shown of each listed group of near duplicates
 
@@ -158,7 +131,8 @@ class Table(NamedTuple):
 
     ``fingerprints`` uint64 of the normalised text, ``lengths`` uint32 in characters, ``compared``
     uint32: those left after normalisation; ``lines``, ``parts`` uint32: the place in the file.
-    ``paths`` and ``begins``, int64 [batches + 1]: the file of each batch of rows, and its first row.
+    ``is_empty`` bool. ``paths`` and ``begins``, int64 [batches + 1]: the file of each batch of rows, and
+    its first row.
     """
 
     fingerprints: np.ndarray
@@ -166,6 +140,7 @@ class Table(NamedTuple):
     compared: np.ndarray
     lines: np.ndarray
     parts: np.ndarray
+    is_empty: np.ndarray
     paths: List[str]
     begins: np.ndarray
 
@@ -241,89 +216,75 @@ class NearRepeats:
     largest: List[NearGroup]
 
 
-class Firsts(NamedTuple):
-    """The first row of each of n distinct paragraphs, in order, and how often each occurs in the text.
+def firsts_of(table: Table) -> Tuple[np.ndarray, np.ndarray]:
+    """Find the n distinct paragraphs of ``table`` that have characters to compare.
 
-    Both are int64 [n].
+    Returns the first row of each, in order, and how often it occurs in the text; both int64 [n].
     """
-
-    rows: np.ndarray
-    times: np.ndarray
-
-
-def firsts_of(table: Table) -> Firsts:
-    """Find the distinct paragraphs of ``table`` that have characters to compare."""
     rows = np.flatnonzero(table.compared)
     _, first, times = np.unique(table.fingerprints[rows], return_index=True, return_counts=True)
     order = np.argsort(first)
-    return Firsts(rows[first[order]], times[order])
+    return rows[first[order]], times[order]
 
 
-def listed_firsts(firsts: Firsts) -> np.ndarray:
-    """Return the indices in ``firsts`` of the most frequent ones, at most GROUPS, none that occurs once."""
-    ranked = np.argsort(-firsts.times, kind="stable")[:GROUPS]
-    return ranked[firsts.times[ranked] > 1]
-
-
-def near_candidates(table: Table, firsts: Firsts, rules: NearRules) -> np.ndarray:
-    """Return the rows of ``firsts`` that are long enough to compare, int64 [candidates]."""
-    return firsts.rows[table.compared[firsts.rows] >= rules.shortest]
-
-
-def near_sample(table: Table, candidates: np.ndarray, limit: int) -> np.ndarray:
-    """Return at most ``limit`` rows of ``candidates``, int64, in order; their texts alone decide which."""
-    if len(candidates) <= limit:
-        return candidates
-    smallest = np.argpartition(table.fingerprints[candidates], limit - 1)[:limit]
-    return candidates[np.sort(smallest)]
+def listed_firsts(times: np.ndarray) -> List[int]:
+    """Return which distinct paragraphs are the most frequent, at most GROUPS, none that occurs once."""
+    ranked = np.argsort(-times, kind="stable")[:GROUPS]
+    return ranked[times[ranked] > 1].tolist()
 
 
 def exact_repeats(
-    table: Table, is_empty: np.ndarray, firsts: Firsts, texts: Dict[TextPlace, str]
+    table: Table, firsts: np.ndarray, times: np.ndarray, texts: Dict[TextPlace, str]
 ) -> ExactRepeats:
     """Count the exact duplicates in ``table``.
 
-    ``is_empty``: bool [rows]; ``texts``: the quote at each listed place.
+    ``firsts``, ``times``: of `firsts_of`; ``texts``: the quote at each listed place.
     """
     has_text = table.compared > 0
-    repeated = firsts.times[firsts.times > 1]
+    repeated = times[times > 1]
+    listed = [(int(times[number]), table.place(firsts[number])) for number in listed_firsts(times)]
     return ExactRepeats(
-        paragraphs=int(has_text.sum()) - len(firsts.rows),
-        characters=int(table.lengths[has_text].sum() - table.lengths[firsts.rows].sum()),
+        paragraphs=int(has_text.sum()) - len(firsts),
+        characters=int(table.lengths[has_text].sum() - table.lengths[firsts].sum()),
         groups=len(repeated),
-        without_text=int((~has_text & ~is_empty).sum()),
+        without_text=int((~has_text & ~table.is_empty).sum()),
         sizes=doubling(repeated),
-        most_repeated=[
-            Repeated(int(firsts.times[number]), str(place), texts[place])
-            for number in listed_firsts(firsts).tolist()
-            for place in [table.place(firsts.rows[number])]
-        ],
+        most_repeated=[Repeated(count, str(place), texts[place]) for count, place in listed],
     )
 
 
-def near_repeats(
-    table: Table,
-    num_firsts: int,
-    candidates: np.ndarray,
-    sample: np.ndarray,
-    groups: Dict[int, List[Member]],
-    rules: NearRules,
-    texts: Dict[TextPlace, str],
-) -> NearRepeats:
-    """Count the near duplicates among the ``sample`` of the ``candidates``, both int64 rows of ``table``.
+class Comparison(NamedTuple):
+    """The near duplicates in a ``sample`` of the ``candidates``, both int64 rows of a `Table`.
 
-    ``groups``: {head: members}, indices into ``sample``, see `near_groups`; ``texts``: the
-    quote at each listed place; ``num_firsts``: the number of distinct paragraphs.
+    ``groups``: see `near_groups`; heads and members are indices into ``sample``.
     """
-    members = [member.paragraph for found in groups.values() for member in found]
+
+    candidates: np.ndarray
+    sample: np.ndarray
+    groups: Dict[int, Dict[int, float]]
+
+    @property
+    def listed(self) -> Dict[int, List[int]]:
+        """Return {head: the members that a report shows} of the largest groups, the largest first."""
+        heads = sorted(self.groups, key=lambda head: (-len(self.groups[head]), head))
+        return {head: list(self.groups[head])[:MEMBERS] for head in heads[:GROUPS]}
+
+
+def near_repeats(
+    table: Table, num_firsts: int, found: Comparison, rules: NearRules, texts: Dict[TextPlace, str]
+) -> NearRepeats:
+    """Count the near duplicates.
+
+    ``num_firsts``: the number of distinct paragraphs; ``texts``: the quote at each listed place.
+    """
+    candidates, sample, groups = found
+    members = [member for of_head in groups.values() for member in of_head]
     largest = []
-    for head in listed_heads(groups):
-        first, *others = (
-            table.place(sample[row]) for row in [head, *(m.paragraph for m in groups[head][:MEMBERS])]
-        )
+    for head, listed in found.listed.items():
+        first, *others = (table.place(sample[row]) for row in (head, *listed))
         examples = [
-            NearMember(str(place), round(member.similarity, 4), texts[place])
-            for place, member in zip(others, groups[head])
+            NearMember(str(place), round(groups[head][member], 4), texts[place])
+            for place, member in zip(others, listed)
         ]
         largest.append(NearGroup(1 + len(groups[head]), str(first), texts[first], examples))
     return NearRepeats(
@@ -336,21 +297,9 @@ def near_repeats(
         paragraphs=len(members),
         characters=int(table.lengths[sample[members]].sum()),
         groups=len(groups),
-        sizes=doubling([1 + len(found) for found in groups.values()]),
+        sizes=doubling([1 + len(of_head) for of_head in groups.values()]),
         largest=largest,
     )
-
-
-def listed_heads(groups: Dict[int, List[Member]]) -> List[int]:
-    """Return the heads of the largest groups, at most GROUPS, the largest first."""
-    return sorted(groups, key=lambda head: (-len(groups[head]), head))[:GROUPS]
-
-
-def listed_near(groups: Dict[int, List[Member]]) -> Iterator[int]:
-    """Yield the paragraphs of `near_groups` that the report shows."""
-    for head in listed_heads(groups):
-        yield head
-        yield from (member.paragraph for member in groups[head][:MEMBERS])
 
 
 def doubling(values: Union[np.ndarray, Sequence[int]]) -> Dict[int, int]:

@@ -63,7 +63,7 @@ def _lines(audit: TextAudit) -> Iterator[str]:
         where = f"{first.at}  {first.what}  {first.text}"
         yield f"  {kind:<23} {tally.characters:>7} in {tally.paragraphs:>6} paragraphs  {where}"
     yield from _script_lines(audit)
-    languages = _most_frequent(audit.languages)
+    languages = dict(list(audit.languages.items())[:LANGUAGES])
     yield "language       " + ", ".join(_named_shares(languages, audit.paragraphs)) + " of the paragraphs"
     for name, tally in languages.items():
         if 100 * tally.paragraphs < RARE * audit.paragraphs:
@@ -113,10 +113,6 @@ def _script_lines(audit: TextAudit) -> Iterator[str]:
         )
 
 
-def _most_frequent(languages: Dict[str, Tally]) -> Dict[str, Tally]:
-    return dict(list(languages.items())[:LANGUAGES])
-
-
 def _named_shares(tallies: Dict[str, Tally], total: int) -> Iterator[str]:
     return (f"{name} {_share(found.paragraphs, total)}" for name, found in tallies.items())
 
@@ -134,7 +130,7 @@ def draw(path: Path, audit: TextAudit) -> None:
     axes[0].bar([f"{low}.." for low in audit.lengths], list(audit.lengths.values()))
     axes[0].set(title="length", xlabel="characters of a paragraph", ylabel="paragraphs")
     axes[0].tick_params(axis="x", rotation=60)
-    names = list(_most_frequent(audit.languages))[::-1]
+    names = list(audit.languages)[:LANGUAGES][::-1]
     bars = axes[1].barh(names, [100 * audit.languages[n].paragraphs / audit.paragraphs for n in names])
     axes[1].bar_label(bars, fmt="%.2f")
     axes[1].margins(x=0.15)

@@ -202,28 +202,19 @@ def shown(text: str) -> str:
     return f"U+{ord(text):04X}"
 
 
-LANGUAGES = (
-    *("zh", "ja", "ko"),  # a paragraph may hold them among more Latin letters
-    *("en", "de", "fr", "es", "it", "pt", "nl", "pl", "sv", "tr", "vi", "id", "ms", "tl"),
-    *("ru", "uk", "kk", "mn", "ar", "fa", "ug", "hi", "th", "el", "he"),
-)
+# The first three may be in a paragraph among more Latin letters.
+LANGUAGES = "zh ja ko en de fr es it pt nl pl sv tr vi id ms tl ru uk kk mn ar fa ug hi th el he".split()
 SHORTEST = 20  # letters
 SCRIPTS = ("simplified", "traditional", "mixed", "either", "no Han")
 HANZI = ("traditional only", "simplified only", "both")
 _LONGEST = 1000  # characters that are enough to tell the language
 _NO_LETTERS, _SHORT = "no letters", "short"
-_NAMES = (_NO_LETTERS, _SHORT, *LANGUAGES)
+_NAMES = [_NO_LETTERS, _SHORT, *LANGUAGES]
 
 _NO_LETTER, _HAN, _KANA, _HANGUL, _LATIN, _OTHER = range(6)
 _WEIGHTS = np.array([0, 3, 3, 3, 1, 2])  # roughly its UTF-8 bytes: how much a letter says
-_BEGINNINGS = (
-    ("CJK", _HAN),
-    ("IDEOGRAPHIC", _HAN),
-    ("HIRAGANA", _KANA),
-    ("KATAKANA", _KANA),
-    ("HANGUL", _HANGUL),
-    ("LATIN", _LATIN),
-)
+_BEGINNINGS = {"CJK": _HAN, "IDEOGRAPHIC": _HAN, "HIRAGANA": _KANA, "KATAKANA": _KANA}
+_BEGINNINGS.update(HANGUL=_HANGUL, LATIN=_LATIN)
 _LETTERS_END = 0x33480  # no letters from here on
 
 
@@ -310,7 +301,8 @@ def _letters() -> np.ndarray:
     for point in range(_LETTERS_END):
         if unicodedata.category(chr(point))[0] == "L":
             name = unicodedata.name(chr(point), "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
-            letters[point] = next((kind for begin, kind in _BEGINNINGS if name.startswith(begin)), _OTHER)
+            kinds = (kind for begin, kind in _BEGINNINGS.items() if name.startswith(begin))
+            letters[point] = next(kinds, _OTHER)
     return letters
 
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import open_vocabulary
-from data_tools.text.lexicon import Lexicon
 from data_tools.text.wordpiece import code_points
-from data_tools.text.words import mark_words, presegmented, segmenter, word_begins
+from data_tools.text.words import Lexicon, mark_words, presegmented, segmenter, word_begins
 
 CHARACTERS_AT_ONCE = 1 << 15  # few enough that they, their words and ids stay in the CPU's cache
 LINE_END = "\n"
@@ -72,13 +71,12 @@ class DocumentEncoder:
         self._given_words_of = presegmented(rules.separator) if rules.separator else None
         self.lexicon = Lexicon.from_file(rules.lexicon) if rules.lexicon else None
         if (rules.segmenter or rules.separator) and (self.tokenizer.continuation_ids < 0).all():
-            add, give = (
-                "add them with build_vocab --add_twins_to",
-                "give the vocabulary of an ERNIE or a BERT",
-            )
+            cure = "give the vocabulary of an ERNIE or a BERT"
+            if self.tokenizer.is_word_piece:
+                cure = "add them with build_vocab --add_twins_to"
             raise InputError(
                 f"{rules.vocab_file} has no '##' twins of Chinese characters, which "
-                f"--cn_whole_word_segment needs; {add if self.tokenizer.is_word_piece else give}"
+                f"--cn_whole_word_segment needs; {cure}"
             )
 
     def encode(self, texts: Sequence[str]) -> Encoded:

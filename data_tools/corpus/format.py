@@ -11,21 +11,33 @@ Two documents, [[7 8] [9]] and [[5 6 7]], are stored as
 
     ids = [7 8 9 5 6 7]    lens = [2 1 3]    docs = [0 2 3]    sents = [0 2 3 6]
 
-The first two are the format of PaddleNLP's tools, so their corpora load as they are.
+The first two are the format of PaddleNLP's tools, so their corpora load as they are. Its later tools write
+Megatron's layout, which is read too:
+
+PREFIX.bin            the token ids of every sentence, end to end
+PREFIX.idx            'MMIDIDX\\0\\0', u64 version 1, u8 data type, u64 sentences, u64 entries of docs, then
+                      int32 tokens of each sentence, int64 the byte each begins at, int64 docs: the sentence
+                      each document starts at, and the number of sentences last; all little-endian
 """
 
 import hashlib
 import json
+import logging
+import mmap
+import socket
+import struct
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
 from data_tools.files.arrays import HEADER_BYTES, chunks, sha256_of_file
+from data_tools.files.atomic_files import keeps, published
 from data_tools.files.errors import InputError
-from data_tools.files.json_file import is_number, is_whole_number, read_json_object
+from data_tools.files.json_file import is_number, is_whole_number, read_json_object, read_note
+from data_tools.files.keyed_cache import build_once
 
 CORPUS_FORMAT = "ernie-pair corpus 1"
 LARGEST_ID = 2**31 - 1
@@ -170,12 +182,12 @@ def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
 def _is_manifest(manifest: Dict[str, Any]) -> bool:
     """Return whether ``manifest`` has the fields of `CorpusWriter` that are read."""
     marks = manifest.get("lexicon_marks", [])
-    if not (isinstance(marks, list) and len(marks) <= MOST_MARKS):
+    are_marks = isinstance(marks, list) and all(
+        isinstance(mark, dict) and mark.get("kind") in LEVELS and is_number(mark.get("weight"), 0)
+        for mark in marks
+    )
+    if not are_marks or len(marks) > MOST_MARKS:
         return False
-    for mark in marks:
-        is_known = isinstance(mark, dict) and mark.get("kind") in LEVELS
-        if not (is_known and is_number(mark.get("weight"), 0)):
-            return False
     files = {"ids", "index", "marks"} if marks else {"ids", "index"}
     hashes, sizes = manifest.get("sha256"), manifest.get("bytes")
     return (
@@ -290,7 +302,14 @@ def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
     Returns {name of NAMES: its documents}. Raises InputError when ``split`` is not three weights, or when a
     part with a weight above zero gets no document; a weight of 0 gives an empty range.
     """
-    weights = _weights_of(split)
+    try:
+        weights = [float(part) for part in split.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != 3 or not np.isfinite(sum(weights)) or min(weights) < 0 or not weights[0]:
+        raise InputError(
+            f"--split {split} is not three weights for train,valid,test; write for example 949,50,1"
+        )
     ends = np.rint(np.cumsum(weights) / sum(weights) * num_documents).astype(int)
     starts = np.concatenate([[0], ends[:-1]])
     ranges = {name: range(start, end) for name, start, end in zip(NAMES, starts.tolist(), ends.tolist())}
@@ -305,14 +324,165 @@ def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
     return ranges
 
 
-def _weights_of(split: str) -> list:
-    try:
-        weights = [float(part) for part in split.split(",")]
-    except ValueError:
-        weights = []
-    sound = len(weights) == 3 and np.isfinite(sum(weights)) and min(weights) >= 0 and weights[0] > 0
-    if not sound:
+# Of the two layouts of PaddleNLP's tools: the one that this package writes, and the later one.
+INDEX_ENDS = ("_idx.npz", ".idx")
+MAGIC = b"MMIDIDX\x00\x00"
+KINDS = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # 6 and 7 are not integers
+_HEADER = struct.Struct("<9sQBQQ")
+
+
+def megatron_paths(prefix: Union[str, Path]) -> CorpusPaths:
+    """Return the files of a corpus of Megatron's layout.
+
+    There is no manifest in this layout; the path of one is given for messages.
+    """
+    return CorpusPaths(*(Path(f"{prefix}{end}") for end in (".bin", ".idx", ".bin.manifest.json")))
+
+
+def find_corpus(given: Union[str, Path], flag: str) -> Path:
+    """Return the PREFIX of the corpus that is given by its folder, a file of it, or PREFIX itself.
+
+    ``flag``: that of ``given``. Raises InputError if it names no corpus, or more than one.
+    """
+    given = Path(given)
+    in_folder = [path for end in INDEX_ENDS for path in sorted(given.glob(f"*{end}")) if given.is_dir()]
+    # The possible files of a corpus in either layout; a manifest alone is not a corpus.
+    files = [*corpus_paths(given)[:2], marks_path(given), *megatron_paths(given)[:2]]
+    beside = [path for path in files if path.exists()]
+    if len(in_folder + beside[:1]) > 1 or (given.is_dir() and not in_folder + beside):
+        found = ", ".join(path.name for path in in_folder + beside) or "none"
         raise InputError(
-            f"--split {split} is not three weights for train,valid,test; write for example 949,50,1"
+            f"{flag} {given} must hold one corpus PREFIX{INDEX_ENDS[0]}, found {found}; give the PREFIX of "
+            "one of them, or make it with ernie-pair prepare --output_prefix"
         )
-    return weights
+    name = (in_folder[0] if in_folder else given).name
+    ends = (*INDEX_ENDS, "_ids.npy", "_marks.npy", ".manifest.json", ".bin")
+    end = next((end for end in ends if name.endswith(end) and name != end), "")
+    prefix = given if beside else (in_folder or [given])[0].with_name(name[: -len(end)]) if end else None
+    if prefix is None or not (beside or in_folder or given.is_file()):
+        raise InputError(
+            f"{flag} {given} is not a folder with a corpus, nor a file or the PREFIX of one; give the folder "
+            f"that holds PREFIX{INDEX_ENDS[0]}, or make it with ernie-pair prepare --output_prefix"
+        )
+    return prefix
+
+
+def open_corpus(prefix: Union[str, Path], verify: str = "quick") -> Corpus:
+    """Open the corpus of that prefix, in whichever of the two layouts it is.
+
+    Raises InputError when there is none, or both, or when it is damaged.
+    """
+    ours, theirs = (any(path.exists() for path in p(prefix)[:2]) for p in (corpus_paths, megatron_paths))
+    if ours and theirs:
+        raise InputError(
+            f"{prefix}_ids.npy and {prefix}.bin may be different corpora; move the unwanted one away"
+        )
+    return MegatronCorpus(prefix) if theirs else Corpus(prefix, verify)
+
+
+class MegatronCorpus(Corpus):
+    """A corpus of Megatron's layout, with the attributes of `Corpus`; ``ids`` have the dtype of the file.
+
+    Raises InputError for a file that is missing, truncated, inconsistent, or not of integers.
+    """
+
+    def __init__(self, prefix: Union[str, Path]):
+        self.prefix = str(prefix)
+        self.paths = megatron_paths(prefix)
+        self.manifest = {}
+        self.marks, self.lexicon_marks = None, []
+        dtype, self.lens, pointers, self.docs = _read_megatron_index(self.paths.idx)
+        content = _mapped(self.paths.ids)
+        if len(content) % dtype.itemsize:
+            raise InputError(
+                f"{self.paths.ids}: {len(content)} bytes do not divide into {dtype.name} ids; copy it again"
+            )
+        self.ids = np.frombuffer(content, dtype) if len(content) else np.zeros(0, dtype)
+        self.starts = np.concatenate([[0], np.cumsum(self.lens, dtype=np.int64)])
+        check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, None)
+        if not np.array_equal(pointers, self.starts[:-1] * dtype.itemsize):
+            raise InputError(
+                f"{self.paths.idx}: a sentence does not begin where the one before it ends; "
+                "make the corpus again"
+            )
+        self._fingerprint = self._max_id = None
+
+
+def _read_megatron_index(path: Path) -> Tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
+    """Return (type of the ids, lens, pointers, docs) of an index.
+
+    Its size must be exactly that of its header, so that no count can lead outside it.
+    """
+    content = _mapped(path)
+    header = content[: _HEADER.size]
+    if len(header) < _HEADER.size or not header.startswith(MAGIC):
+        raise InputError(f"{path}: not an index of Megatron's layout (MMIDIDX); make the corpus again")
+    _, version, kind, num_sentences, num_bounds = _HEADER.unpack(header)
+    if version != 1 or kind not in KINDS:
+        raise InputError(f"{path}: version {version} with data type {kind} cannot be read; write it again")
+    size = _HEADER.size + 12 * num_sentences + 8 * num_bounds
+    if len(content) != size:
+        raise InputError(
+            f"{path}: {len(content)} bytes, where {num_sentences} sentences and {num_bounds} entries of docs "
+            f"take {size}; damaged or cut short, copy it again"
+        )
+    place, arrays = _HEADER.size, []
+    for dtype, count in (("<i4", num_sentences), ("<i8", num_sentences), ("<i8", num_bounds)):
+        raw = np.frombuffer(content, dtype, count, place) if count else np.zeros(0, dtype)
+        arrays.append(np.array(raw))  # a copy, because the header leaves them unaligned
+        place += raw.nbytes
+    lens, pointers, docs = arrays
+    return np.dtype(KINDS[kind]), lens, pointers, docs
+
+
+def _mapped(path: Path):
+    """Map the bytes of a file read-only; the mapping stays valid when the file is replaced."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; a corpus of Megatron's layout is a .bin and an .idx")
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+
+
+LOCK_SECONDS = 3600
+
+logger = logging.getLogger(__name__)
+
+
+def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
+    """Open the corpus of ``prefix``, hashing its files unless this machine has verified them before.
+
+    The folder ``memory`` records that: a file is unchanged as long as its inode, size and times are. One
+    process hashes, others wait for it. Without a manifest there is nothing to compare with. Raises
+    InputError as `Corpus` does, MachineError if another process hashes for an hour.
+    """
+    corpus = open_corpus(prefix)
+    if not corpus.has_manifest:
+        return corpus
+    name = json.dumps([socket.gethostname(), str(Path(prefix).resolve())])
+    note = memory / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.verified.json"
+
+    def find() -> Optional[Corpus]:
+        return corpus if read_note(note) == _stamps(corpus) else None
+
+    def compare() -> Corpus:
+        stamps = _stamps(corpus)
+        gigabytes = sum(size for _, _, size, *_ in stamps.values()) / 1e9
+        logger.info("comparing %s with its manifest, %.1f GB, once", prefix, gigabytes)
+        compared = open_corpus(prefix, verify="full")
+        if keeps():
+            with published(note) as (draft,):
+                draft.write_text(json.dumps(stamps))
+        return compared
+
+    return build_once(note.with_suffix(".lock"), LOCK_SECONDS, find, compare)
+
+
+def _stamps(corpus: Corpus) -> Dict[str, List[int]]:
+    """Return what distinguishes a file from one that replaces it: device, inode, size, times."""
+    stamps = {}
+    for path in (*corpus.paths, marks_path(corpus.prefix)):
+        if path.exists():
+            status = path.stat()
+            inode, times = [status.st_dev, status.st_ino], [status.st_mtime_ns, status.st_ctime_ns]
+            stamps[path.name] = [*inode, status.st_size, *times]
+    return stamps

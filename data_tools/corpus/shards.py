@@ -37,19 +37,9 @@ from data_tools.text.text_files import (
 
 SHARD_BYTES = 1 << 20  # of lines; decides where a run resumes, never the content of the corpus
 COUNTED = (
-    "lines",
-    "blank_lines",
-    "rejected_lines",
-    "replaced_bytes",
-    "documents",
-    "empty_documents",
-    "joined_documents",
-    "one_sentence_documents",
-    "cut_sentences",
-    "lexicon_words",
-    "tokens",
-    "unknown_tokens",
-)
+    "lines blank_lines rejected_lines replaced_bytes documents empty_documents joined_documents"
+    " one_sentence_documents cut_sentences lexicon_words tokens unknown_tokens"
+).split()
 _ARRAYS = {"ids": "<i4", "lens": "<i4", "documents": "<i8", "marks": "|u1"}
 _LOCK, _MADE_FROM, _SHARD = "lock", "made_from.json", re.compile(r"\d{8}\.shard")
 
@@ -121,7 +111,11 @@ class ShardMaker:
             encoder = encoder_for(self.rules)
             shard = encode_lines(encoder, self.line_rules, batch, self.skip_bad_lines, self.joining)
             with published(path, forced=False) as (draft,):
-                draft.write_bytes(_packed(key, shard))
+                # The hash of the rest, line end, JSON, line end, the numbers.
+                arrays = [getattr(shard, name) for name in _ARRAYS]
+                about = [key, shard.file, [len(array) for array in arrays], shard.counts, shard.rejected]
+                rest = json.dumps(about).encode() + b"\n" + b"".join(array.tobytes() for array in arrays)
+                draft.write_bytes(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
         return path
 
 
@@ -186,14 +180,6 @@ def read_shard(path: Path) -> Shard:
     return shard
 
 
-def _packed(key: str, shard: Shard) -> bytes:
-    """Pack a shard: hash of the rest, line end, JSON, line end, the numbers."""
-    arrays = [getattr(shard, name) for name in _ARRAYS]
-    about = [key, shard.file, [len(array) for array in arrays], shard.counts, shard.rejected]
-    rest = json.dumps(about).encode() + b"\n" + b"".join(array.tobytes() for array in arrays)
-    return hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
-
-
 def _read(path: Path, wanted_key: Optional[str] = None) -> Optional[Shard]:
     """Read a shard; None when it is not there, damaged, or made from other lines."""
     if not path.exists():
@@ -234,7 +220,14 @@ def shard_folder(folder: Path, made_from: Dict[str, Any]) -> Iterator[str]:
     busy = f"{folder}: another run is making this corpus; let it end, then run again"
     with locked(folder / _LOCK, seconds=0, refusal=busy):
         try:
-            _prepare(folder, content)
+            note = folder / _MADE_FROM
+            before = note.read_text(encoding="utf-8", errors="replace") if note.exists() else ""
+            if before != content:
+                for path in folder.iterdir():
+                    if path.name != _LOCK:
+                        path.unlink()
+                with published(note) as (draft,):
+                    draft.write_text(content, encoding="utf-8", errors="surrogateescape")
             yield hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
             _remove(folder)
         except InputError:
@@ -253,14 +246,3 @@ def _remove(folder: Path) -> None:
             path.unlink()
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def _prepare(folder: Path, content: str) -> None:
-    note = folder / _MADE_FROM
-    before = note.read_text(encoding="utf-8", errors="replace") if note.exists() else ""
-    if before != content:
-        for path in folder.iterdir():
-            if path.name != _LOCK:
-                path.unlink()
-        with published(note) as (draft,):
-            draft.write_text(content, encoding="utf-8", errors="surrogateescape")

@@ -2,6 +2,7 @@
 
 import hashlib
 import zipfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, Optional
 
@@ -13,7 +14,7 @@ HEADER_BYTES = 128
 _CHUNK = 1 << 20
 
 
-class ArrayFile:
+class ArrayFile(AbstractContextManager):
     """A 1-D .npy that grows: the header is written when the length is known."""
 
     def __init__(self, path: Path, dtype: np.dtype):
@@ -21,9 +22,6 @@ class ArrayFile:
         self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
         self._file.write(bytes(HEADER_BYTES))
         self._hash = hashlib.sha256()
-
-    def __enter__(self) -> "ArrayFile":
-        return self
 
     def __exit__(self, *exception) -> None:
         self._file.close()

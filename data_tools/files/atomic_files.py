@@ -165,31 +165,26 @@ def _draft_of(final: Path) -> Iterator[Path]:
 
 
 def _clear_drafts(final: Path) -> None:
-    """Remove the drafts of ``final``, and what was spooled beside them, that killed runs left behind."""
+    """Remove the drafts of ``final``, and what was spooled beside them, that killed runs left behind.
+
+    A draft is locked meanwhile, so that no process publishes it.
+    """
     for entry in os.listdir(final.parent):
         match = _LEFT_BEHIND.fullmatch(entry)
-        if match and stem_of(match["name"]) == f".{shortened(final.name)}":
-            with _claimed(final.with_name(match["name"] + DRAFT)) as is_left:
-                if is_left:
-                    final.with_name(entry).unlink(missing_ok=True)
-
-
-@contextmanager
-def _claimed(draft: Path) -> Iterator[bool]:
-    """Yield whether no process that still runs is to publish ``draft``, which is then locked against one."""
-    try:
-        descriptor = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        yield isinstance(error, FileNotFoundError)
-        return
-    try:
-        is_left = try_lock(descriptor)
-    except OSError:
-        is_left = False
-    try:
-        yield is_left
-    finally:
-        os.close(descriptor)
+        if not match or stem_of(match["name"]) != f".{shortened(final.name)}":
+            continue
+        draft, descriptor = final.with_name(match["name"] + DRAFT), -1
+        try:
+            descriptor = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            is_left = try_lock(descriptor)
+        except OSError as error:
+            is_left = isinstance(error, FileNotFoundError)
+        try:
+            if is_left:
+                final.with_name(entry).unlink(missing_ok=True)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 @contextmanager

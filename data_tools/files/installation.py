@@ -6,6 +6,7 @@ No index is known to have the package, so its name alone installs nothing.
 import json
 import re
 import shlex
+from contextlib import suppress
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +44,13 @@ def install_command(extra: str) -> str:
     missing = " ".join(shlex.quote(requirement) for requirement in missing_requirements(extra))
     if 0 < len(missing) <= LONGEST_COMMAND:
         return f"pip install {missing}"
-    return f"pip install 'PATH/{_wheel_name()}[{extra}]', the wheel that this was installed from"
+    wheel = f"{NAME.replace('-', '_')}-*.whl"
+    with suppress(metadata.PackageNotFoundError):
+        package = metadata.distribution(NAME)
+        lines = (package.read_text("WHEEL") or "").splitlines()
+        tag = next((line[len("Tag: ") :] for line in lines if line.startswith("Tag: ")), "*")
+        wheel = f"{NAME.replace('-', '_')}-{package.version}-{tag}.whl"
+    return f"pip install 'PATH/{wheel}[{extra}]', the wheel that this was installed from"
 
 
 def missing_requirements(extra: str) -> List[str]:
@@ -130,16 +137,6 @@ def _recorded_origin(extra: str) -> str:
 def _folder(path: Path, extra: str, how: str = "") -> str:
     shown = "." if path == Path.cwd() else str(path)
     return f"{how}{shlex.quote(f'{shown}[{extra}]')}"
-
-
-def _wheel_name() -> str:
-    try:
-        found = metadata.distribution(NAME)
-    except metadata.PackageNotFoundError:
-        return f"{NAME.replace('-', '_')}-*.whl"
-    lines = (found.read_text("WHEEL") or "").splitlines()
-    tag = next((line[len("Tag: ") :] for line in lines if line.startswith("Tag: ")), "*")
-    return f"{NAME.replace('-', '_')}-{found.version}-{tag}.whl"
 
 
 # What [cpu] and [gpu] install, by the names under which the code imports it: an installation that only runs

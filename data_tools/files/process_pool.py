@@ -2,15 +2,15 @@
 
 import os
 import signal
+import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # not in its stubs
 from multiprocessing.reduction import ForkingPickler
-from queue import LifoQueue
-from typing import Any, Callable, Iterable, Iterator, List, Tuple, TypeVar
+from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 from data_tools.files.errors import InputError, MachineError
 
@@ -65,31 +65,24 @@ def in_order(
 
 
 def _parallel_map(function, items, workers: int) -> Iterator:
+    own = threading.local()  # each thread has a process of its own
+
+    def ask(item):
+        if not hasattr(own, "worker"):
+            own.worker = stack.enter_context(_Worker(function))
+        return own.worker.ask(item)
+
     with ExitStack() as stack:
-        idle: LifoQueue = LifoQueue()
-        started: List[_Worker] = []
-
-        def ask(item):
-            worker = idle.get()
-            try:
-                return worker.ask(item)
-            finally:
-                idle.put(worker)
-
-        def submit(item) -> Future:
-            if len(started) < workers:
-                started.append(stack.enter_context(_Worker(function)))
-                idle.put(started[-1])
-            return threads.submit(ask, item)
-
         threads = ThreadPoolExecutor(workers)
         try:
-            yield from in_order(submit, Future.result, items, workers * IN_FLIGHT_PER_WORKER)
+            yield from in_order(
+                lambda item: threads.submit(ask, item), Future.result, items, workers * IN_FLIGHT_PER_WORKER
+            )
         finally:
             threads.shutdown(wait=True, cancel_futures=True)
 
 
-class _Worker:
+class _Worker(AbstractContextManager):
     """A process that answers one item at a time over a pipe.
 
     Unlike those of `concurrent.futures` it needs no named semaphores, which stay in /dev/shm when all
@@ -103,9 +96,6 @@ class _Worker:
         self._process = context.Process(target=_answer, args=(function, other), daemon=True)
         self._process.start()
         other.close()  # so that the death of the process is the end of the pipe
-
-    def __enter__(self) -> "_Worker":
-        return self
 
     def __exit__(self, *exception) -> None:
         self._end.close()
@@ -134,20 +124,16 @@ def _answer(function: Callable, end: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            answer = (function(item), None)
+            answer: tuple[Any, Any] = (function(item), None)
         except Exception as error:
             answer = (None, ExceptionWithTraceback(error, error.__traceback__))
         try:
-            end.send_bytes(_pickled(answer))
+            content = ForkingPickler.dumps(answer)
+        except Exception as reason:
+            result, failed = answer
+            what = f"the result of a worker, {type(result).__name__}," if failed is None else repr(failed.exc)
+            content = ForkingPickler.dumps((None, TypeError(f"{what} cannot be pickled: {reason!r}")))
+        try:
+            end.send_bytes(content)
         except (BrokenPipeError, ConnectionError):
             return
-
-
-def _pickled(answer: Tuple[Any, Any]) -> memoryview:
-    """Return (result, error) as it is sent; if it cannot be pickled, with a TypeError that says so."""
-    try:
-        return ForkingPickler.dumps(answer)
-    except Exception as reason:
-        result, error = answer
-        what = f"the result of a worker, {type(result).__name__}," if error is None else repr(error.exc)
-        return ForkingPickler.dumps((None, TypeError(f"{what} cannot be pickled: {reason!r}")))

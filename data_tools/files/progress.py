@@ -6,6 +6,7 @@ A person watches a terminal or a notebook; TQDM_DISABLE=1 in the environment hid
 import os
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Sequence
 
@@ -22,13 +23,8 @@ def shows_bars() -> bool:
     return is_notebook or bool(getattr(sys.stderr, "isatty", lambda: False)())
 
 
-class _Bar:
-    """A bar of tqdm that is closed at the end of a block."""
-
+class _Bar(AbstractContextManager):
     _bar: tqdm
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exception) -> None:
         self._bar.close()

@@ -28,19 +28,15 @@ def require_ray(address: str = ""):
     os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # skips every line of its notices of lost workers
     ray = import_optional("ray", "ray")
     if address:
-        _knock(address)
+        # If nothing listens, Ray would wait for minutes, then end this process.
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+        except (OSError, OverflowError) as error:
+            raise MachineError(
+                f"no Ray cluster at --ray_address {address} ({error}); start it, or fix the address"
+            ) from None
     return ray
-
-
-def _knock(address: str) -> None:
-    """Raise MachineError if nothing listens: Ray would wait for minutes, then end this process."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
-    except (OSError, OverflowError) as error:
-        raise MachineError(
-            f"no Ray cluster at --ray_address {address} ({error}); start it, or fix the address"
-        ) from None
 
 
 def ray_map(
@@ -55,7 +51,15 @@ def ray_map(
     start, no cluster answers, or a task cannot be run.
     """
     ray = require_ray(address)
-    _start(ray, workers, address)
+    where: Dict[str, Any] = {"address": address}
+    if not address:  # "local": do not join a Ray that runs here already
+        where = {"address": "local", "num_cpus": most_processes(workers), "include_dashboard": False}
+    try:
+        ray.init(**where, log_to_driver=False, logging_level=logging.CRITICAL)
+    except Exception as error:  # of many types: each means that Ray cannot be used
+        why = " ".join(str(error).split())[:200]
+        what = f"the cluster at --ray_address {address}" if address else "a local Ray"
+        raise MachineError(f"{what} cannot be used ({why}); fix that, or pass --engine local") from None
     tasks = _Tasks(ray, function, workers)
     try:
         yield from in_order(tasks.submit, tasks.result_of, items, workers * IN_FLIGHT_PER_WORKER)
@@ -66,25 +70,13 @@ def ray_map(
             ray.shutdown()
 
 
-def _start(ray, workers: int, address: str) -> None:
-    where: Dict[str, Any] = {"address": address}
-    if not address:  # "local": do not join a Ray that runs here already
-        where = {"address": "local", "num_cpus": most_processes(workers), "include_dashboard": False}
-    try:
-        ray.init(**where, log_to_driver=False, logging_level=logging.CRITICAL)
-    except Exception as error:  # of many types: each means that Ray cannot be used
-        why = " ".join(str(error).split())[:200]
-        what = f"the cluster at --ray_address {address}" if address else "a local Ray"
-        raise MachineError(f"{what} cannot be used ({why}); fix that, or pass --engine local") from None
-
-
 class _Tasks:
     """Calls of ``function``, of which at most ``workers`` are unfinished."""
 
     def __init__(self, ray, function: Callable, workers: int):
         self._ray, self._workers = ray, workers
         self._function = ray.put(function)
-        self._task = ray.remote(max_retries=3)(_call)
+        self._task = ray.remote(max_retries=3)(lambda of_all, item: of_all(item))
         self._running: List = []
 
     def submit(self, item):

@@ -18,7 +18,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Sequence, Union
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import yaml
 
@@ -33,7 +33,7 @@ MAKER = "ernie-pair"
 LARGEST_RECORD, MOST_LINKS, CHUNK = 1 << 26, 40, 1 << 20
 _OPEN_FILE = re.compile(r"/proc/(\d+)/fd/(\d+)")
 CURE = "pass --overwrite true to replace it, or choose another name"
-_NOT_SAID = object()
+_NOT_RECORDED = object()
 _WITHOUT_EFFECT = "overwrite workers threads log_interval device kernels engine ray_address".split()
 _OF_AMP = ("amp_dtype", "amp_level")  # without effect if --use_amp is false
 # Flags that were added later, with what was done before they existed.
@@ -77,18 +77,9 @@ class Results:
 
         Raises InputError if one of them is an input, or exists and may not be replaced.
         """
-        self.refuse_inputs()
-        if self.overwrite:
-            return False
-        existing = self._existing()
+        existing, record = self._existing_of_command(from_any_inputs=False)
         if not existing:
             return False
-        record = self._read_record()
-        self._refuse_unknown(existing, record)
-        difference = self._difference(record)
-        if difference:
-            raise InputError(f"{existing[0]} exists; {CURE} ({difference})")
-        self._refuse_changed(existing, record)
         made, folder = record["outputs"], self._record.parent
         self._others = {name: sha256 for name, sha256 in made.items() if os.path.lexists(folder / name)}
         if len(self._others) < len(made):
@@ -102,27 +93,25 @@ class Results:
 
     def refuse_foreign(self) -> None:
         """Raise InputError as `are_done` does, unless this command made what exists, from any inputs."""
+        self._existing_of_command(from_any_inputs=True)
+
+    def _existing_of_command(self, from_any_inputs: bool) -> Tuple[List[Path], Dict[str, Any]]:
+        """Return (existing outputs to keep, their record). Raises InputError for those of others."""
         self.refuse_inputs()
-        existing = self._existing()
-        if existing and not self.overwrite:
-            record = self._read_record()
-            self._refuse_unknown(existing, record)
-            self._refuse_changed(existing, record)
-
-    def _existing(self) -> List[Path]:
-        return [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
-
-    def _refuse_unknown(self, existing: List[Path], record: Dict[str, Any]) -> None:
-        known = record.get("outputs", {})
-        strange = next((path for path in existing if self._name_of(path) not in known), None)
-        if strange is not None:
-            raise InputError(f"{strange} exists; {CURE}")
-
-    def _refuse_changed(self, existing: List[Path], record: Dict[str, Any]) -> None:
-        as_made = {path: record["outputs"][self._name_of(path)] for path in existing}
-        changed = next((path for path in existing if as_made[path] != sha256_of_file(path)), None)
-        if changed is not None:
-            raise InputError(f"{changed} exists; {CURE} (it was changed since it was made)")
+        existing = [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
+        if self.overwrite or not existing:
+            return [], {}
+        record = self._read_record()
+        for path in existing:
+            if self._name_of(path) not in record.get("outputs", {}):
+                raise InputError(f"{path} exists; {CURE}")
+        difference = "" if from_any_inputs else self._difference(record)
+        if difference:
+            raise InputError(f"{existing[0]} exists; {CURE} ({difference})")
+        for path in existing:
+            if record["outputs"][self._name_of(path)] != sha256_of_file(path):
+                raise InputError(f"{path} exists; {CURE} (it was changed since it was made)")
+        return existing, record
 
     def has_made(self, path: Path) -> bool:
         """Return whether ``path`` is an output that the same command has recorded, and not a user's file."""
@@ -135,8 +124,8 @@ class Results:
         given = [(self._shown_name(flag), path) for flag, paths in self.inputs.items() for path in paths]
         for number, output in enumerate(self.outputs):
             others = [("another output", path) for path in self.outputs[:number]]
-            for what, path in [*given, *others]:
-                if not is_stream(output) and _is_same(output, path):
+            for what, path in [*given, *others] if not is_stream(output) else ():
+                if output.exists() and path.exists() and output.samefile(path):
                     raise InputError(f"{output} would be written over {what}, {path}; choose another name")
 
     @contextmanager
@@ -157,9 +146,9 @@ class Results:
             for final in streams:
                 _write_through(drafts[final], final)
             if files:  # the record first: outputs that exist belong to this command, even if it is killed
-                said = self.about({self._name_of(final): drafts[final] for final in files})
-                said["outputs"] = {**self._others, **said["outputs"]}
-                note.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+                record = self.about({self._name_of(final): drafts[final] for final in files})
+                record["outputs"] = {**self._others, **record["outputs"]}
+                note.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
     def about_folder(self, draft: Path) -> Dict[str, object]:
         """Return the record of all files in a folder, those of its subfolders included.
@@ -206,7 +195,7 @@ class Results:
             for settings in ({**later, **before}, now)
         )
         for key in sorted({*before, *now}):
-            if before.get(key, _NOT_SAID) != now.get(key, _NOT_SAID):
+            if before.get(key, _NOT_RECORDED) != now.get(key, _NOT_RECORDED):
                 return self._difference_of(key, before, now, record)
         if self._inputs_grow:
             return ""
@@ -285,13 +274,6 @@ def followed(path: Path) -> Path:
             return path
         path = path.parent / os.readlink(path)
     raise InputError(f"{path}: its links form a loop; choose another name")
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
 
 
 def _write_through(draft: Path, final: Path) -> None:

@@ -22,7 +22,7 @@ from data_tools.files.errors import (
     printable,
 )
 from data_tools.files.installation import missing_of_training
-from data_tools.options.flag_words import flag_names, flags_of_several, given_by, split_words
+from data_tools.options.flag_words import given_by, split_words
 from data_tools.options.options import (
     GROUPS,
     Given,
@@ -45,10 +45,12 @@ def help_text(config_classes: Sequence[type[Options]], program: str) -> str:
     items = [(item, hints_of(one)[item.name]) for one in config_classes for item in fields(one)]
     width = max(40, min(shutil.get_terminal_size().columns, WIDEST) - 2)
     example, purpose = config_classes[0].EXAMPLE, config_classes[0].PURPOSE
+    # As continuation lines of a shell, broken before flags.
+    shown_example = " \\\n  ".join(_wrapped(re.split(r" (?=--)", f"{program} {example}"), width - 4))
     parser = ArgumentParser(
         usage=doubled_percent(_usage(program, items, width)),
         description="\n\n".join(fill(" ".join(part.split()), width) for part in purpose.split("\n\n")),
-        epilog=f"example:\n  {_in_lines(f'{program} {example}', width)}" if example else None,
+        epilog=f"example:\n  {shown_example}" if example else None,
         formatter_class=partial(RawDescriptionHelpFormatter, max_help_position=_BESIDE, width=width),
         add_help=False,
     )
@@ -72,29 +74,25 @@ def _usage(program: str, items: Sequence[tuple[Field, Any]], width: int) -> str:
     needed = [(item, hint) for item, hint in items if item.default is MISSING]
     words = [item.name.upper() for item, _ in needed if item.metadata["positional"]]
     words += [f"--{i.name} {metavar_of(i, hint)}" for i, hint in needed if not i.metadata["positional"]]
-    lines, indent = [f"{program}"], " " * len("usage: ")
-    for word in [*words, "[flags]"]:
-        if len(indent) + len(lines[-1]) + 1 + len(word) > width:
-            lines.append(" " * 4 + word)
+    indent = " " * len("usage: ")
+    return f"\n{indent}".join(_wrapped([program, *words, "[flags]"], width - len(indent)))
+
+
+def _wrapped(parts: Sequence[str], width: int) -> list[str]:
+    """Join parts, none of which is broken, to lines; all but the first are indented."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + 1 + len(part) > width:
+            lines.append(" " * 4 + part)
         else:
-            lines[-1] += f" {word}"
-    return f"\n{indent}".join(lines)
-
-
-def _in_lines(command: str, width: int) -> str:
-    """Return a command broken before flags into continuation lines of a shell."""
-    lines: list[str] = [""]
-    for part in re.split(r" (?=--)", command):
-        if lines[-1] and len(lines[-1]) + len(part) + 5 > width:
-            lines.append("    ")
-        lines[-1] += part if not lines[-1].strip() else f" {part}"
-    return " \\\n  ".join(lines)
+            lines[-1] += f" {part}"
+    return lines
 
 
 def _add(group, item: Field, hint) -> None:
     """Add the help of an option: what it means, the choices for which there is no room, its default."""
     text, choices, words = item.metadata["help"], choices_of(hint), item.metadata["values"]
-    if choices and not _is_short(choices) and not all(choice in text for choice in choices):
+    if len("|".join(choices)) > _LONGEST_CHOICES and not all(choice in text for choice in choices):
         text += f"; one of {', '.join(choices)}"
     if (item.metadata["stdin"] or item.metadata["stdout"]) and "-: " not in item.metadata["help"]:
         text += f"; -: standard {'input' if item.metadata['stdin'] else 'output'}"
@@ -110,16 +108,15 @@ def _default_of(item: Field) -> str:
     if item.default is MISSING:
         return f"required, or --{item.metadata['unless']}" if item.metadata["unless"] else "required"
     unit = f"{item.metadata['unit']}, " if item.metadata["unit"] else ""
-    named = {None: "none", "": "empty", True: "true", False: "false"}
-    is_named = item.default is None or isinstance(item.default, (str, bool))
-    return f"{unit}default: {named.get(item.default, item.default) if is_named else item.default}"
+    named = {"None": "none", "": "empty", "True": "true", "False": "false"}
+    return f"{unit}default: {named.get(str(item.default), item.default)}"
 
 
 def metavar_of(item: Field, hint) -> str:
     """Return the placeholder for the value of an option: N, FILE, or its choices if they are short."""
     kinds: list[Any] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     choices = choices_of(hint)
-    if choices and not _is_short(choices):
+    if len("|".join(choices)) > _LONGEST_CHOICES:
         return "NAME"
     numbers = [_METAVARS[kind] for kind in kinds if kind in _METAVARS and kind is not str]
     texts = [place_word(item.name) or _METAVARS[str]] if str in kinds else []
@@ -131,10 +128,6 @@ def choices_of(hint) -> list[str]:
     if get_origin(hint) is Literal:
         return [str(word) for word in get_args(hint)]
     return [word for kind in get_args(hint) for word in choices_of(kind)]
-
-
-def _is_short(choices: Sequence[str]) -> bool:
-    return len("|".join(choices)) <= _LONGEST_CHOICES
 
 
 def doubled_percent(text: str) -> str:
@@ -159,7 +152,7 @@ def parse_config(
     unknown or missing flag, a value of the wrong type, or whatever the dataclass itself refuses.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    split = split_words(words, flag_names(config_class), flags_of_several(config_class))
+    split = split_words(words, config_class)
     path, spec = sys.argv[0], getattr(sys.modules["__main__"], "__spec__", None)
     started = f"python {path}" if path.endswith(".py") else Path(path).name
     if spec is not None and spec.origin == path:

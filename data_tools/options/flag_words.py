@@ -2,11 +2,10 @@
 
 import re
 import sys
-from argparse import SUPPRESS, ArgumentParser
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import groupby
-from typing import Any, NamedTuple, NoReturn, Optional, get_args, get_origin
+from typing import Any, NamedTuple, Optional, get_args, get_origin
 
 import yaml
 
@@ -134,71 +133,62 @@ class SplitWords(NamedTuple):
     others: list[str]
 
 
-class _Splitter(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Raise InputError: only a flag that takes several words can fail here."""
-        fault = message.replace("argument ", "").replace("argument(s)", "words")
-        raise InputError(f"{fault}; correct it, or put texts that begin with - into a file for --input_file")
-
-
 def flag_names(config_class: type[Options]) -> list[str]:
     """Return the flags of a class and of its command, in the order of the class."""
     return [item.name for item in fields(config_class) if not item.metadata["positional"]] + ["config"]
 
 
-def flags_of_several(config_class: type[Options]) -> dict[str, int]:
-    """Return {flag: its number of words} for the flags that take more than one."""
-    return {i.name: i.metadata["values"] for i in fields(config_class) if i.metadata["values"] > 1}
-
-
 def split_words(
-    words: Sequence[str],
-    names: Iterable[str],
-    several: Optional[dict[str, int]] = None,
-    refuse_unknown: bool = True,
+    words: Sequence[str], *config_classes: type[Options], refuse_unknown: bool = True
 ) -> SplitWords:
-    """Split a command line at its flags; ``several``: how many words some of them take.
+    """Split a command line at the flags of classes of options.
 
     --no-merge and --no_merge are the same flag; after a bare -- nothing is a flag. Raises InputError for a
-    flag with too few words, and for one that is not among ``names``, unless it is not yet known which may be.
+    flag with too few words, and for one that no class has, unless it is not yet known which may have it.
     """
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(name for one in config_classes for name in flag_names(one)))
+    of_several = {item.name: item.metadata["values"] for one in config_classes for item in fields(one)}
+    several = {name: count for name, count in of_several.items() if count > 1}
+    known = {"-h": "help", "--help": "help", **{f"--{name}": name for name in names}}
     end = words.index("--") if "--" in words else len(words)
-    splitter = _Splitter(add_help=False, allow_abbrev=False)  # it only splits, and converts nothing
-    splitter.add_argument("-h", "--help", action="append", nargs="?", default=SUPPRESS)
-    for name in names:
-        nargs = (several or {}).get(name, "?")
-        splitter.add_argument(f"--{name}", action="append", nargs=nargs, default=SUPPRESS)
-    namespace, others = splitter.parse_known_args(_joined(words[:end]))
-    flags = vars(namespace)
+    taken: dict[str, list[list[str]]] = {}  # the words of each flag, as often as it occurs
+    others: list[str] = []
+    num_wanted = 0  # words that the last flag still takes
+    for word in words[:end]:
+        name, equals, value = word.partition("=")
+        name = name.replace("-", "_").replace("__", "--", 1) if re.match("--[A-Za-z]", word) else name
+        name = "-h" if name.startswith("-h") else name
+        if name in known:
+            flag = known[name]
+            taken.setdefault(flag, []).append([value] if equals else [])
+            num_wanted = 0 if equals else several.get(flag, 1)
+        elif num_wanted and _is_value(word, flag in several):
+            taken[flag][-1].append(word)
+            num_wanted -= 1
+        else:
+            others.append(f"{name}{equals}{value}")
+            num_wanted = 0
+    for name, count in several.items():
+        if any(len(texts) != count for texts in taken.get(name, ())):
+            cure = "correct it, or put texts that begin with - into a file for --input_file"
+            raise InputError(f"--{name}: expected {count} arguments; {cure}")
     strange = [word for word in others if word.startswith("-") and word != "-"]
-    if strange and refuse_unknown and "help" not in flags:
+    if strange and refuse_unknown and "help" not in taken:
         unknown = [word.lstrip("-").partition("=")[0] for word in strange]
         raise _unrecognized(others[others.index(strange[0]) :], nearest(unknown, names))
+    flags: dict[str, list[Any]] = {
+        name: [*uses] if name in several else [texts[0] if texts else None for texts in uses]
+        for name, uses in taken.items()
+    }
     return SplitWords(flags, [*others, *words[end + 1 :]])
 
 
-def _joined(words: Iterable[str]) -> list[str]:
-    """Write flags with underscores, and join --rate -1e-4 to --rate=-1e-4, and --doc_spliter ---.
-
-    argparse would take such values for flags.
-    """
-    joined: list[str] = []
-    for word in words:
-        if re.match("--[A-Za-z]", word):
-            name, equals, value = word.partition("=")
-            word = "--" + name[2:].replace("-", "_") + equals + value
-        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and _is_value(word):
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
-
-
-def _is_value(word: str) -> bool:
-    """Return whether a word is a negative number, or consists of three dashes or more."""
+def _is_value(word: str, is_text: bool) -> bool:
+    """Return whether a word is a value, as a negative number or --- is, unless it should be a text."""
+    if word[:1] != "-" or word == "-" or " " in word:
+        return True
     try:
-        return (len(word) > 2 and set(word) == {"-"}) or (word.startswith("-") and float(word) <= 0)
+        return not is_text and ((len(word) > 2 and set(word) == {"-"}) or float(word) <= 0)
     except ValueError:
         return False
 

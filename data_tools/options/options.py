@@ -65,18 +65,18 @@ _LEFT_OUT = object()  # in place of a required value that was not given
 # Options that take a path, by the ends of their names or by these themselves.
 _ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREFIX", "_lexicon": "FILE"}
 _PLACES = {
-    **dict.fromkeys("report index".split(), "FOLDER"),
-    **dict.fromkeys("config train_config calibrate_on tune_on file".split(), "FILE"),
-    **dict.fromkeys("output input prefix model teacher reranker model_name_or_path".split(), "PATH"),
-    **dict.fromkeys("embedding_model add_twins_to domain_data".split(), "PATH"),
-    **dict.fromkeys("checkpoint checkpoints first second".split(), "PATH"),
+    "FOLDER": "report index",
+    "FILE": "config train_config calibrate_on tune_on file",
+    "PATH": "output input prefix model teacher reranker model_name_or_path embedding_model add_twins_to "
+    "domain_data checkpoint checkpoints first second",
 }
 
 
 def place_word(name: str) -> str:
     """Return the placeholder of option ``name``: FILE, FOLDER, PATH or PREFIX; '' if it takes no path."""
-    ending = next((word for end, word in _ENDINGS.items() if name.endswith(end)), "")
-    return _PLACES.get(name, ending)
+    by_name = [word for word, names in _PLACES.items() if name in names.split()]
+    by_ending = [word for end, word in _ENDINGS.items() if name.endswith(end)]
+    return (by_name + by_ending + [""])[0]
 
 
 def shown_name(item: Field) -> str:

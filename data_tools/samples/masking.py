@@ -187,14 +187,6 @@ class MaskedNgrams(NamedTuple):
     ngram_labels: np.ndarray
 
 
-class _Units(NamedTuple):
-    """Units that are masked as a whole, in text order: int64 [U] each; ``ngrams``: a number, or -1."""
-
-    starts: np.ndarray
-    ends: np.ndarray
-    ngrams: np.ndarray
-
-
 def hide_ngrams(
     tokens: np.ndarray, rule: MaskingRule, lexicon: NgramLexicon, rng: np.random.Generator
 ) -> MaskedNgrams:
@@ -203,12 +195,16 @@ def hide_ngrams(
     ``tokens``: int64 [S], corpus ids with [CLS] and [SEP], which no n-gram contains. A hidden n-gram is
     always one [MASK]; a hidden token is [MASK] 80% of the time, a random id 10%, itself 10%.
     """
-    units = _units_of(tokens, rule, lexicon)
-    order, uniform = rng.permutation(len(units.starts)), rng.random((2, len(tokens)))
-    hidden = _choose(units, order, max(1, round(rule.masked_lm_prob * len(tokens))))
+    starts, ends, ngrams = _units_of(tokens, rule, lexicon)
+    order, uniform = rng.permutation(len(starts)), rng.random((2, len(tokens)))
+    budget, alone = max(1, round(rule.masked_lm_prob * len(tokens))), list(range(len(starts)))
+    hidden = []
+    if alone:
+        words = starts.tolist(), ends.tolist(), alone, order.tolist(), [1] * len(alone)
+        hidden = sorted(choose_words(*words, budget))
     ids = rule.base_ids[tokens]
     ngram_at, (masked, dropped) = np.full(len(ids), NO_LABEL), np.zeros((2, len(ids)), bool)
-    for start, end, ngram in zip(*(part[hidden].tolist() for part in units)):
+    for start, end, ngram in zip(starts[hidden].tolist(), ends[hidden].tolist(), ngrams[hidden].tolist()):
         masked[start:end] = True
         if ngram != NO_LABEL:
             ngram_at[start] = ngram
@@ -222,8 +218,13 @@ def hide_ngrams(
     return MaskedNgrams(ids[kept], kept, np.searchsorted(kept, at), labels, ngram_labels)
 
 
-def _units_of(tokens: np.ndarray, rule: MaskingRule, lexicon: NgramLexicon) -> _Units:
-    """Cut ``tokens`` into the n-grams of the lexicon and, between them, the words of the corpus."""
+def _units_of(
+    tokens: np.ndarray, rule: MaskingRule, lexicon: NgramLexicon
+) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut ``tokens`` into the n-grams of the lexicon and, between them, the words of the corpus.
+
+    Returns their starts, ends and numbers of n-grams, NO_LABEL for a word, each int64 [units].
+    """
     found = lexicon.find(tokens)
     special = (tokens == rule.cls_id) | (tokens == rule.sep_id)
     edges = np.zeros(len(tokens) + 1, np.int64)
@@ -238,11 +239,4 @@ def _units_of(tokens: np.ndarray, rule: MaskingRule, lexicon: NgramLexicon) -> _
     ends = np.append(stops, len(tokens))[np.searchsorted(stops, starts, side="right")]
     ngrams = np.full(len(starts), NO_LABEL)
     ngrams[np.searchsorted(starts, found.starts)] = found.numbers
-    return _Units(starts, ends, ngrams)
-
-
-def _choose(units: _Units, order: np.ndarray, budget: int) -> np.ndarray:
-    """Return which units are hidden, int64 ascending: in ``order``, while the budget of tokens lasts."""
-    starts, ends, alone = units.starts.tolist(), units.ends.tolist(), list(range(len(units.starts)))
-    chosen = choose_words(starts, ends, alone, order.tolist(), [1] * len(alone), budget) if alone else []
-    return np.array(sorted(chosen), np.int64)
+    return starts, ends, ngrams

@@ -45,15 +45,11 @@ ROLES = ("pad", "cls", "sep", "mask", "unk")
 OF_SENTENCE_PIECES = {"pad": "<pad>", "cls": "<s>", "sep": "</s>", "mask": "<mask>", "unk": "<unk>"}
 # Classes of transformers that cut words by BERT's rule, whatever tokenizer.json says of case.
 BERT_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "SqueezeBert", "RetriBert", "LayoutLM")
+_LOWER_CASED = "Electra DistilBert SqueezeBert MobileBert Roberta Albert".split()
 CLASS_OF = {  # of a model_type whose folder names no class
     **dict.fromkeys("bert ernie nezha megatron-bert megatronbert".split(), "BertTokenizer"),
     **dict.fromkeys("xlm-roberta xlm_roberta".split(), "XLMRobertaTokenizer"),
-    "electra": "ElectraTokenizer",
-    "distilbert": "DistilBertTokenizer",
-    "squeezebert": "SqueezeBertTokenizer",
-    "mobilebert": "MobileBertTokenizer",
-    "roberta": "RobertaTokenizer",
-    "albert": "AlbertTokenizer",
+    **{name.lower(): f"{name}Tokenizer" for name in _LOWER_CASED},
 }
 # What tokenizer_config.json says of the ids; the rest is for other libraries.
 KEPT = (
@@ -85,6 +81,7 @@ class FolderTokenizer:
         self._tokenizer, self.where = tokenizer, where
         self.vocab = tokenizer.get_vocab(with_added_tokens=True)
         self.tokens = list(tokens) or [""] * (1 + max(self.vocab.values(), default=-1))
+        self.vocab_size = len(self.tokens)
         for token, index in self.vocab.items():
             self.tokens[index] = token
         self.is_word_piece = isinstance(tokenizer.model, WordCutter)
@@ -94,8 +91,7 @@ class FolderTokenizer:
         normalizer = tokenizer.normalizer
         self.lower_case = normalizer is not None and normalizer.normalize_str("A") == "a"
         pair = tokenizer.encode("a", "b")
-        self.text_specials = _parts_of(tokenizer.encode("a"), 1)
-        self.pair_specials = _parts_of(pair, 2)
+        self.text_specials, self.pair_specials = _parts_of(tokenizer.encode("a"), 1), _parts_of(pair, 2)
         around = [len(part) for part in (*self.text_specials, *self.pair_specials)]
         if around[:3] + around[4:] != [1, 1, 1, 1] or not around[3]:
             raise InputError(
@@ -115,11 +111,6 @@ class FolderTokenizer:
         if self.pad_id < 0:
             raise InputError(f"{where}: no {names['pad'] or usual['pad']} for padding; {CURE}")
         self.sha256 = self._identity()
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the number of ids."""
-        return len(self.tokens)
 
     def encode(self, text: str) -> List[int]:
         """Encode ``text`` to its token ids, without special tokens around it."""
@@ -310,16 +301,14 @@ def _bert_tokenizer(tokens: List[str], settings: Mapping[str, Any], path: Path) 
 
 
 def _cuts_as_bert(state: Mapping[str, Any]) -> bool:
-    model, pre = state["model"], state.get("pre_tokenizer") or {}
-    rule = {"continuing_subword_prefix": CONTINUATION, "max_input_chars_per_word": LONGEST_WORD}
-    plain = all(
+    model = state["model"]
+    kinds = [(state.get(part) or {}).get("type") for part in ("pre_tokenizer", "normalizer")]
+    rule = [model.get(key) for key in ("continuing_subword_prefix", "max_input_chars_per_word")]
+    is_bert = kinds == ["BertPreTokenizer", "BertNormalizer"] and rule == [CONTINUATION, LONGEST_WORD]
+    return is_bert and all(
         token["content"] in model["vocab"] and not (token["lstrip"] or token["rstrip"] or token["normalized"])
         for token in state["added_tokens"]
     )
-    is_bert = pre.get("type") == "BertPreTokenizer" and all(
-        model.get(key) == value for key, value in rule.items()
-    )
-    return is_bert and (state.get("normalizer") or {}).get("type") == "BertNormalizer" and plain
 
 
 def _read_json(path: Path) -> Tokenizer:

@@ -29,28 +29,25 @@ class Scored(NamedTuple):
 NOTHING = Scored(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
 
 
-class Scorer:
-    """Scores n-grams of ``length`` tokens, of which the text has ``windows`` in all.
+def score_ngrams(
+    kind: str, token_counts: np.ndarray, length: int, windows: int, keys: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Return the scores, ``kind`` t or pmi, of n-grams of ``length`` tokens: float64 [K].
 
-    ``token_counts``: int64 [V], how often each token is counted. ``kind``: "t" or "pmi".
+    ``token_counts``: int64 [V], how often each token is counted; ``windows``: of that length in the text;
+    ``keys``, ``counts``: the n-grams and how often each occurs, int64 [K].
     """
-
-    def __init__(self, kind: str, token_counts: np.ndarray, length: int, windows: int):
-        self.kind, self.length, self.windows = kind, length, windows
-        self._shares = token_counts / max(1, token_counts.sum())
-
-    def score(self, keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Return the scores of n-grams, int64 [K] and how often each occurs, int64 [K]: float64 [K]."""
-        by_chance, rest = np.ones(len(keys)), keys
-        for _ in range(self.length):
-            rest, last = np.divmod(rest, len(self._shares))
-            by_chance *= self._shares[last]
-        share = counts / self.windows
-        if self.kind == "pmi":
-            return np.log(share / by_chance)
-        deviation = np.sqrt(share * (1 - share) / self.windows)
-        # If the text is one n-gram only, its deviation is 0: then no score is higher.
-        return np.divide(share - by_chance, deviation, out=np.full(len(keys), np.inf), where=deviation > 0)
+    shares = token_counts / max(1, token_counts.sum())
+    by_chance, rest = np.ones(len(keys)), keys
+    for _ in range(length):
+        rest, last = np.divmod(rest, len(shares))
+        by_chance *= shares[last]
+    share = counts / windows
+    if kind == "pmi":
+        return np.log(share / by_chance)
+    deviation = np.sqrt(share * (1 - share) / windows)
+    # If the text is one n-gram only, its deviation is 0: then no score is higher.
+    return np.divide(share - by_chance, deviation, out=np.full(len(keys), np.inf), where=deviation > 0)
 
 
 def better_of(one: Scored, other: Scored, most: int) -> Scored:
@@ -123,15 +120,6 @@ def uncut_windows(continues: np.ndarray, length: int) -> np.ndarray:
     return ~continues[:windows] & ~cut_after
 
 
-def ids_of_key(key: int, length: int, vocab_size: int) -> tuple:
-    """Return the ids that ``key`` was made of."""
-    ids = []
-    for _ in range(length):
-        key, last = divmod(key, vocab_size)
-        ids.append(last)
-    return tuple(reversed(ids))
-
-
 Counts = Tuple[np.ndarray, np.ndarray]  # keys ascending and how often each occurs, int64 [K] each
 
 
@@ -189,7 +177,16 @@ class NgramCounts:
             self._parts = [_added(self._parts)]
             self._held = len(self._parts[0][0])
             if self._held > self.most // 2:  # merging no longer frees much
-                self._runs.append(self._on_disk(self._parts.pop()))
+                size = self._held
+                with tempfile.TemporaryFile() as file:  # without a name: it vanishes with the arrays
+                    for array in self._parts.pop():
+                        file.write(np.ascontiguousarray(array, np.int64).data)
+                    file.flush()
+                    keys, times = (
+                        np.memmap(file, np.int64, "r", offset=8 * size * half, shape=(size,))
+                        for half in range(2)
+                    )
+                self._runs.append((keys, times))
                 self._held = 0
 
     def blocks(self) -> Iterator[Counts]:
@@ -206,18 +203,6 @@ class NgramCounts:
                 parts.append((np.array(keys[begin:end]), np.array(counts[begin:end])))
                 begins[place] = max(begin, end)
             yield _added(parts)
-
-    def _on_disk(self, counts: Counts) -> Counts:
-        """Return ``counts`` mapped from a file without a name, which vanishes with the arrays."""
-        size = len(counts[0])
-        with tempfile.TemporaryFile() as file:
-            for array in counts:
-                file.write(np.ascontiguousarray(array, np.int64).data)
-            file.flush()
-            keys, times = (
-                np.memmap(file, np.int64, "r", offset=8 * size * half, shape=(size,)) for half in range(2)
-            )
-        return keys, times
 
 
 def _added(parts: List[Counts]) -> Counts:
@@ -292,7 +277,10 @@ def lexicon_lines(best: Sequence[Scored], tokenizer: AnyTokenizer, about: Dict[s
     yield f"{HEAD}{json.dumps(head, sort_keys=True)}\n"
     for length, scored in enumerate(best, start=SHORTEST):
         for key, score, count in zip(*(part.tolist() for part in scored)):
-            ids = ids_of_key(key, length, tokenizer.vocab_size)
+            ids: List[int] = []
+            for _ in range(length):
+                key, last = divmod(key, tokenizer.vocab_size)
+                ids.insert(0, last)
             yield f"{' '.join(tokenizer.tokens[index] for index in ids)}\t{score:.6g}\t{count}\n"
 
 

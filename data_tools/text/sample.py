@@ -48,15 +48,9 @@ def _read_topic(block: str) -> Topic:
     head, *sections = block.split("\n[")
     rows = (line.split(" = ") for line in head.split("\n"))
     slots = {name: tuple(tuple(v.split("/")) for v in values.split(" | ")) for name, values in rows}
-    parts: Dict[str, Tuple[str, ...]] = {}
-    asks: List[Tuple[str, ...]] = []
-    for section in sections:
-        name, *lines = section.split("\n")
-        if name == "ask]":
-            asks.append(tuple(lines))
-        else:
-            parts[name.rstrip("]")] = tuple(lines)
-    return Topic(slots, tuple(asks), parts)
+    named = [(name.rstrip("]"), tuple(lines)) for name, *lines in (part.split("\n") for part in sections)]
+    asks = tuple(lines for name, lines in named if name == "ask")
+    return Topic(slots, asks, {name: lines for name, lines in named if name != "ask"})
 
 
 def alternatives(phrase: str, values: Values) -> List[Sequence[str]]:
@@ -92,11 +86,15 @@ def make_documents(count: int, rng: random.Random) -> List[str]:
     documents: Dict[str, None] = {}
     while len(documents) < count:
         topic = tables.topics[len(documents) % len(tables.topics)]
-        lines = (
-            _question_page(topic, rng)
-            if rng.random() < QUESTION_PAGES
-            else _document(topic, tables.common, rng)
-        )
+        if rng.random() < QUESTION_PAGES:
+            # Lists two questions, each in two to four wordings.
+            values = {name: rng.choice(choices) for name, choices in topic.slots.items()}
+            lines = []
+            for wordings in rng.sample(topic.asks, 2):
+                some = rng.sample(wordings, min(len(wordings), rng.randint(2, 4)))
+                lines += [dressed(spoken(wording, values, rng), rng) for wording in some]
+        else:
+            lines = _document(topic, tables.common, rng)
         documents.setdefault("\n".join(lines))
     return list(documents)
 
@@ -116,16 +114,6 @@ def _document(topic: Topic, common: Topic, rng: random.Random) -> List[str]:
     phrases += rng.sample(topic.parts["tips"] + common.parts["tips"], rng.randrange(2))
     heading = rng.choice((f"{title}？", spoken(rng.choice(topic.parts["title"]), values, rng)))
     return [heading] + [spoken(phrase, values, rng) for phrase in phrases]
-
-
-def _question_page(topic: Topic, rng: random.Random) -> List[str]:
-    """Return the lines of a page that lists two questions, each in two to four wordings."""
-    values = {name: rng.choice(choices) for name, choices in topic.slots.items()}
-    lines = []
-    for wordings in rng.sample(topic.asks, 2):
-        said = rng.sample(wordings, min(len(wordings), rng.randint(2, 4)))
-        lines += [dressed(spoken(wording, values, rng), rng) for wording in said]
-    return lines
 
 
 SMALLEST_DATA_SET = 18  # pairs: one positive and one negative in dev and in test

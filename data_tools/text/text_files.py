@@ -1,15 +1,32 @@
-"""Text files, plain or compressed: listed, and read line by line."""
+"""Text files, plain or compressed: listed, read line by line, and read as texts with their ids.
+
+A file of texts has one on each line (`read_texts`):
+
+.tsv             id TAB text on every line; a first line that reads id TAB text is a header
+.jsonl, .json    {"id": "a1", "text": "..."} on every line; without "id", the id is the line's number from 0
+any other file   a text on every line, whose id is its number from 0
+"""
 
 import gzip
 import zlib
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence
+from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from data_tools.files.errors import InputError
+import numpy as np
+
+from data_tools.files.errors import InputError, counted
 from data_tools.files.installation import import_optional
-from data_tools.files.json_file import JsonError, begins_json_lines, kind_of, parse_json
+from data_tools.files.json_file import (
+    JsonError,
+    begins_json_lines,
+    is_utf8,
+    kind_of,
+    parse_json,
+    parse_json_object,
+)
 
 LONGEST_LINE = 64 << 20
 ENCODINGS = ("utf-8", "gb18030", "gbk", "big5")
@@ -344,3 +361,116 @@ def _gather(pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield b"".join(held)
             held, size = [], 0
     yield b"".join(held)
+
+
+PACKED = (".gz", ".zst")
+PLAIN = (".txt", ".txt.gz", ".txt.zst")
+HEADER = ({"id", "编号", "序号"}, {"text", "文本", "句子", "问题", "标题", "内容"})
+
+
+class NamedText(NamedTuple):
+    """A text and its name."""
+
+    id: str
+    text: str
+    line: int  # of its file, from 1
+
+
+class LeftOut:
+    """Lines without a text: how many, and the reason for the first."""
+
+    def __init__(self):
+        self.count, self.first = 0, ""
+
+    def add(self, reason: str) -> None:
+        """Count a line."""
+        self.count += 1
+        self.first = self.first or reason
+
+
+def is_text_file(name: str) -> bool:
+    """Return whether ``name`` is that of a file of plain texts, not of pairs."""
+    return name.endswith(PLAIN)
+
+
+def format_of(path: Path) -> str:
+    """Return how the lines of a file are read, by its name: tsv, jsonl or text."""
+    name = path.stem if path.suffix in PACKED else path.name
+    ending = Path(name).suffix
+    return {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl"}.get(ending, "text")
+
+
+def has_ids(path: Path) -> bool:
+    """Return whether the lines of a file may name their texts; otherwise their numbers do."""
+    return format_of(path) != "text"
+
+
+def read_texts(
+    path: Path,
+    left_out: Optional[LeftOut] = None,
+    advance: Callable[[int], None] = lambda count: None,
+    cure: str = "fix the line",
+    rules: LineRules = STRICT,
+) -> Iterator[NamedText]:
+    """Yield the texts of a file; bad lines are counted by ``left_out``, if it is given.
+
+    ``advance`` is called with the bytes read; ``cure`` ends the message about a bad line;
+    ``rules``: the encoding of the lines. Raises InputError with file:line for a bad line otherwise, and for a
+    file that cannot be read.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is not a file; give one with a text on every line")
+    kind = format_of(path)
+    for number, line in enumerate(read_lines(path, advance), start=1):
+        try:
+            name, text = _id_and_text(decoded(str(path), number, line, rules), kind, str(number - 1))
+            if number == 1 and name in HEADER[0] and text in HEADER[1]:
+                continue
+            for value, what in ((text, "text"), (name, "id")):
+                if not value.strip():
+                    raise ValueError(f"an empty {what}")
+        except ValueError as error:
+            reason = error.message if isinstance(error, InputError) else f"{path}:{number}: {error}; {cure}"
+            if left_out is None:
+                raise InputError(reason) from None
+            left_out.add(reason)
+            continue
+        yield NamedText(name, text, number)
+
+
+def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> None:
+    """Raise InputError if two texts have the same id. ``lines`` int64 [N]: their lines in ``path``.
+
+    It holds eight bytes per id.
+    """
+    hashes = (blake2b(name.encode("utf-8"), digest_size=8).digest() for name in ids)
+    digests = np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64, count=len(lines))
+    order = np.argsort(digests, kind="stable")
+    equal = np.flatnonzero(digests[order[1:]] == digests[order[:-1]])
+    if len(equal):
+        place = int(np.argmin(order[equal + 1]))
+        first, second = (int(lines[order[equal[place] + step]]) for step in (0, 1))
+        raise InputError(f"{path}:{second}: repeats the id of line {first}; give every text an id of its own")
+
+
+def _id_and_text(line: str, kind: str, number: str) -> Tuple[str, str]:
+    """Return the id and the text of a line; its ``number`` for a missing id.
+
+    Raises ValueError with the reason if there is no text.
+    """
+    if kind == "text":
+        return number, line
+    if kind == "tsv":
+        cells = line.split("\t")
+        if len(cells) != 2:
+            raise ValueError(f"{counted(len(cells), 'column')} instead of id TAB text")
+        return cells[0], cells[1]
+    row: Dict[str, object] = parse_json_object(line)
+    name, text = row.get("id", number), row.get("text")
+    if not isinstance(text, str):
+        raise ValueError('no "text" that is a string')
+    if isinstance(name, bool) or not isinstance(name, (str, int)):
+        raise ValueError('an "id" that is neither a string nor a whole number')
+    if not is_utf8([name, text]):
+        raise ValueError("half of a character")
+    return str(name), text

@@ -66,6 +66,7 @@ class WordPiece:
     """A WordPiece tokenizer: a vocabulary, and how to cut text with it.
 
     tokens            the token of every id; vocab the id of every token (the last, if it occurs twice)
+    vocab_size        the number of ids, one per line of the file
     continuation_ids  int32[vocab_size]: the id of '##X' for the id of a CJK character X, otherwise -1
     base_ids          int32[vocab_size]: the id of X for the id of '##X', any other id for itself
     is_continuation   bool[vocab_size]: the token begins with '##'
@@ -78,6 +79,7 @@ class WordPiece:
 
     def __init__(self, tokens: Sequence[str], lower_case: bool = True):
         self.tokens, self.lower_case = list(tokens), lower_case
+        self.vocab_size = len(self.tokens)
         self.vocab = {token: index for index, token in enumerate(self.tokens)}
         self.pad_id, self.cls_id, self.sep_id, self.mask_id, self.unk_id = map(
             self.vocab.__getitem__, CONTROL_TOKENS
@@ -90,7 +92,12 @@ class WordPiece:
         self.continuation_ids, self.base_ids = find_twins(self.tokens, self.vocab)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.tokens])
         self._cutter = WordCutter(self.vocab, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
-        self._ids_alone = _ids_of_single_characters(self.vocab, self.unk_id, lower_case)
+        self._ids_alone = np.full(0x110000, self.unk_id, dtype=np.int32)  # of pieces of a single character
+        for token, index in self.vocab.items():
+            if len(token) == 1:
+                self._ids_alone[ord(token)] = index
+        for point, shape in _ruling(lower_case)[1].items():
+            self._ids_alone[point] = self.vocab.get(shape, self.unk_id)
         self._remembered: Dict[str, Tuple[List[int], List[int], List[int]]] = {}
 
     @classmethod
@@ -108,11 +115,6 @@ class WordPiece:
                 "give the vocab.txt of an ERNIE model (one token per line, UTF-8 without BOM)"
             )
         return cls(tokens, lower_case)
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the number of ids, one per line of the file."""
-        return len(self.tokens)
 
     def without_control_tokens(self) -> "WordPiece":
         """Return itself, to which "[MASK]" and its like in a text are text."""
@@ -142,10 +144,10 @@ class WordPiece:
     def tokenize(self, text: str) -> TokenizedText:
         """Cut ``text`` into n pieces, in their order in the text: ids, starts and ends, each int32 [n]."""
         points = code_points(text)
-        kinds = _ruling(self.lower_case).kinds[points]
+        kinds = character_kinds(self.lower_case)[points]
         if (kinds == COMPOSITE).any():
             # One of the dozen musical notes that NFD splits into a symbol and a letter.
-            parts = [_plain_shape(c) if _ruling().kinds[ord(c)] == COMPOSITE else c for c in text]
+            parts = [_plain_shape(c) if character_kinds()[ord(c)] == COMPOSITE else c for c in text]
             origin = np.repeat(np.arange(len(text), dtype=np.int32), [len(part) for part in parts])
             ids, starts, ends = self.tokenize("".join(parts))
             return TokenizedText(ids, origin[starts], origin[ends - 1] + np.int32(1))
@@ -162,7 +164,13 @@ class WordPiece:
         begins, ends = _spans_of_words(kinds)
         words = [text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist())]
         different = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        cuts = [self._remembered.get(word) or self._remember(word) for word in different]
+        cuts = []
+        for word in different:
+            if word not in self._remembered:
+                if len(self._remembered) >= _REMEMBERED_WORDS:
+                    self._remembered.clear()
+                self._remembered[word] = self._cut_word(word)
+            cuts.append(self._remembered[word])
         columns = [np.array(list(chain.from_iterable(column)), dtype=np.int32) for column in zip(*cuts)]
         number_of_word = np.fromiter(map(different.__getitem__, words), dtype=np.int64, count=len(words))
         sizes = np.array([len(ids) for ids, _, _ in cuts], dtype=np.int64)
@@ -171,12 +179,6 @@ class WordPiece:
         ids, starts, ends = (column[place] for column in columns or [np.zeros(0, np.int32)] * 3)
         begin_of_piece = np.repeat(begins.astype(np.int32), counts)
         return TokenizedText(ids, begin_of_piece + starts, begin_of_piece + ends)
-
-    def _remember(self, word: str) -> Tuple[List[int], List[int], List[int]]:
-        if len(self._remembered) >= _REMEMBERED_WORDS:
-            self._remembered.clear()
-        cut = self._remembered[word] = self._cut_word(word)
-        return cut
 
     def _cut_word(self, word: str) -> Tuple[List[int], List[int], List[int]]:
         """Return the ids of a word's pieces, and where in it each of them starts and ends."""
@@ -194,7 +196,7 @@ class WordPiece:
 
 def character_kinds(lower_case: bool = True) -> np.ndarray:
     """Return the kind of each character of Unicode: VANISHES, SPACE, ... in uint8 [0x110000]."""
-    return _ruling(lower_case).kinds
+    return _ruling(lower_case)[0]
 
 
 def is_cjk(character: str) -> bool:
@@ -206,7 +208,7 @@ def is_cjk(character: str) -> bool:
 
 def word_shapes(text: str) -> List[str]:
     """Return the normalised words of a text, 'Été在2022' -> ['ete', '在', '2022']: to build vocabularies."""
-    kinds = _ruling().kinds[code_points(text)]
+    kinds = character_kinds()[code_points(text)]
     alone = ((index, index + 1) for index in np.flatnonzero(kinds == ALONE).tolist())
     begins, ends = _spans_of_words(kinds)
     spans = sorted([*alone, *zip(begins.tolist(), ends.tolist())])
@@ -245,17 +247,6 @@ def find_twins(tokens: List[str], vocab: Dict[str, int]) -> Tuple[np.ndarray, np
     return continuation_ids, base_ids
 
 
-def _ids_of_single_characters(vocab: Dict[str, int], unk_id: int, lower_case: bool) -> np.ndarray:
-    """Return the id of every character that is a piece by itself: int32 [0x110000]."""
-    ids = np.full(0x110000, unk_id, dtype=np.int32)
-    for token, index in vocab.items():
-        if len(token) == 1:
-            ids[ord(token)] = index
-    for point, shape in _ruling(lower_case).reshaped.items():
-        ids[point] = vocab.get(shape, unk_id)
-    return ids
-
-
 def _spans_of_words(kinds: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Return where each run of IN_WORD starts and ends; what is dropped does not end a word."""
     kept = np.flatnonzero(kinds != VANISHES)
@@ -288,22 +279,21 @@ def _is_control(character: str) -> bool:
     return character == "\ufffd" or (unicodedata.category(character)[0] == "C" and character not in "\t\n\r")
 
 
-class _Ruling(NamedTuple):
-    kinds: np.ndarray  # uint8[0x110000]: the kind of each character of Unicode
-    reshaped: Dict[int, str]  # pieces by themselves that normalisation changes: Ⓐ -> ⓐ
-
-
 @lru_cache(maxsize=2)
-def _ruling(lower_case: bool = True) -> _Ruling:
+def _ruling(lower_case: bool = True) -> Tuple[np.ndarray, Dict[int, str]]:
+    """Return the kind of each character of Unicode, uint8 [0x110000], and {piece by itself: its other form}.
+
+    The second has those that normalisation changes, such as Ⓐ: ⓐ.
+    """
     kinds = _kinds_by_category(lower_case)
     reshaped: Dict[int, str] = {}
     if not lower_case:
-        return _Ruling(kinds, reshaped)
+        return kinds, reshaped
     for point in np.flatnonzero(kinds == ALONE).tolist():
         if unicodedata.normalize("NFD", chr(point).lower()) != chr(point):
             reshaped[point] = _plain_shape(chr(point))
     kinds[[point for point, shape in reshaped.items() if len(shape) > 1]] = COMPOSITE
-    return _Ruling(kinds, reshaped)
+    return kinds, reshaped
 
 
 def _kinds_by_category(lower_case: bool) -> np.ndarray:

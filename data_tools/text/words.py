@@ -4,19 +4,30 @@
 
 Words and pieces are aligned by their offsets in the text, so [UNK], Latin and full-width text in
 between cannot shift them. An id whose '##' twin is not in the vocabulary is kept.
+
+A `Lexicon` has the user's own words, which no segmenter splits; neither case nor full or half width makes a
+difference. In its file a word or phrase per line, then, if wanted, TAB and its kind, TAB and its weight:
+
+    北京大学<TAB>entity<TAB>2.5       one word
+    自然语言处理                       one word: a phrase, which is the kind of a bare line
+    甲乙<TAB>character                 two words of one character each
 """
 
 import logging
+import math
 import os
 import re
 import sys
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Callable, List, Sequence, Tuple
+from pathlib import Path
+from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
+from data_tools.dataset_utils import LEVELS, MOST_MARKS
 from data_tools.files.errors import InputError
+from data_tools.text.text_files import decoded, read_lines
 from data_tools.text.wordpiece import CJK_RANGES, END_OF_LETTERS, code_points, is_cjk
 
 Segmenter = Callable[[str], List[str]]
@@ -49,6 +60,7 @@ def mark_words(
     return np.where(inside & (twins >= 0), twins, ids)
 
 
+@cache
 def segmenter(name: str) -> Segmenter:
     """Return the segmenter ``name`` (rjieba, jieba, lac): text -> its words, whose concatenation is the text.
 
@@ -57,7 +69,9 @@ def segmenter(name: str) -> Segmenter:
     if name not in SEGMENTERS:
         raise InputError(f"--cn_seg_func {name} is not known; choose one of {', '.join(SEGMENTERS)}")
     try:
-        return _open_segmenter(name)
+        if name == "lac":
+            return lac_segmenter()
+        library = import_module(name)
     except ImportError as error:
         # LAC requires the CPU build of Paddle, which must not be installed beside the present one.
         package = "--no-deps lac" if name == "lac" else name
@@ -65,12 +79,6 @@ def segmenter(name: str) -> Segmenter:
             f"{name} is not installed ({error}); pip install {package}, or choose another --cn_seg_func"
         ) from None
 
-
-@cache
-def _open_segmenter(name: str) -> Segmenter:
-    if name == "lac":
-        return lac_segmenter()
-    library = import_module(name)
     if name == "rjieba":
         return library.cut
     library.setLogLevel(logging.WARNING)
@@ -153,3 +161,174 @@ def lac_segmenter() -> Callable[[str], List[str]]:
         return words
 
     return words_of
+
+
+_FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]")
+_BEGIN = 3  # leading characters by which a word is looked up
+_SPREAD = np.uint32(0x9E3779B1)
+
+
+class LexiconEntry(NamedTuple):
+    """The kind and weight of a word; the weight is its relative probability of being masked."""
+
+    kind: str = "phrase"
+    weight: float = 1.0
+
+
+class Found(NamedTuple):
+    """A word of the lexicon in a text: text[start:end]."""
+
+    start: int
+    end: int
+    entry: LexiconEntry
+
+
+class Lexicon:
+    """The words of ``entries``, to be found in texts.
+
+    ``marks``: the distinct entries, in the order of the file.
+    """
+
+    def __init__(self, entries: Dict[str, LexiconEntry]):
+        self.entries = {_folded(word): entry for word, entry in entries.items()}
+        self.marks = list(dict.fromkeys(self.entries.values()))
+        lengths: Dict[str, set] = {}
+        for word in self.entries:
+            lengths.setdefault(word[:2], set()).add(len(word))
+        self._lengths = {begin: sorted(known, reverse=True) for begin, known in lengths.items()}
+        self._shift = 32 - min(26, max(16, (16 * len(self.entries)).bit_length()))
+        # {length: bool, by code: whether words of that length (_BEGIN: or of more) begin with it}.
+        self._may_begin = {}
+        for length in {min(len(word), _BEGIN) for word in self.entries}:
+            begins = {w[:length] for w in self.entries if len(w) == length or len(w) > length == _BEGIN}
+            points = np.array([code_points(begin) for begin in begins])
+            table = self._may_begin[length] = np.zeros(1 << (32 - self._shift), dtype=bool)
+            table[_codes(list(points.T)) >> self._shift] = True
+
+    @classmethod
+    def from_file(cls, path: Union[str, Path]) -> "Lexicon":
+        """Read the lexicon of a file; see the docstring of this module.
+
+        Raises InputError with file:line for a line that is not an entry, or contradicts another.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; fix --user_lexicon")
+        entries: Dict[str, LexiconEntry] = {}
+        lines: Dict[str, int] = {}
+        for number, line in enumerate(read_lines(path), start=1):
+            text = decoded(str(path), number, line)
+            if not text.strip():
+                continue
+            word, entry = _parsed(text, f"{path}:{number}")
+            if entries.setdefault(word, entry) != entry:
+                raise InputError(
+                    f"{path}:{number}: {word} has another kind or weight in line {lines[word]}; keep one"
+                )
+            lines.setdefault(word, number)
+        if not entries:
+            raise InputError(f"{path}: no words; write one per line, or leave --user_lexicon out")
+        lexicon = cls(entries)
+        if len(lexicon.marks) > MOST_MARKS:
+            raise InputError(
+                f"{path}: {len(lexicon.marks)} different pairs of kind and weight, above {MOST_MARKS}; "
+                "round the weights"
+            )
+        return lexicon
+
+    def find(self, text: str) -> List[Found]:
+        """Return the words in ``text``: from the left, the longest at each position, without overlap.
+
+        A word of letters or digits is found only as a whole, not inside a longer one.
+        """
+        folded, found, free = _folded(text), [], 0
+        for start in self._candidates(folded).tolist():
+            end = self._longest_end(folded, start) if start >= free else 0
+            if end:
+                found.append(Found(start, end, self.entries[folded[start:end]]))
+                free = end
+        return found
+
+    def keep_whole(self, begins: np.ndarray, found: Sequence[Found]) -> None:
+        """Make each of ``found`` a single word of the text: ``begins`` (`word_begins`) is changed in place.
+
+        ``begins``: bool [characters + 1].
+        """
+        for start, end, entry in found:
+            begins[start] = begins[end] = True
+            begins[start + 1 : end] = entry.kind == "character"
+
+    def marks_of(self, starts: np.ndarray, found: Sequence[Found]) -> np.ndarray:
+        """Return the mark of each piece of a text: uint8 [pieces].
+
+        It is k if the piece belongs to a word whose entry is ``self.marks[k - 1]``, otherwise 0. ``starts``
+        int32 [pieces]: where in the text each begins.
+        """
+        numbers = {entry: number for number, entry in enumerate(self.marks, start=1)}
+        columns = [(start, end, numbers[entry]) for start, end, entry in found]
+        firsts, ends, marks = np.array([(-1, -1, 0), *columns]).T
+        last = np.searchsorted(firsts, starts, side="right") - 1
+        return np.where(starts < ends[last], marks[last], 0).astype(np.uint8)
+
+    def mark_list(self) -> List[Dict[str, Union[str, float]]]:
+        """Return ``self.marks`` as `CorpusWriter` takes them: {"kind", "weight"} of each."""
+        return [entry._asdict() for entry in self.marks]
+
+    def _candidates(self, folded: str) -> np.ndarray:
+        """Return where a word may begin, ascending; some are false, because words share codes."""
+        points = code_points(folded)
+        fits = np.zeros(len(points), dtype=bool)
+        for length, table in self._may_begin.items():
+            count = max(0, len(points) - length + 1)
+            codes = _codes([points[place : place + count] for place in range(length)])
+            fits[:count] |= table[codes >> self._shift]
+        return np.flatnonzero(fits)
+
+    def _longest_end(self, folded: str, start: int) -> int:
+        """Return where the longest word at ``start`` ends, 0 when none begins there."""
+        begin = folded[start : start + 2]
+        for length in (*self._lengths.get(begin, ()), *self._lengths.get(begin[0], ())):
+            end = start + length
+            if end <= len(folded) and folded[start:end] in self.entries:
+                before = start > 0 and in_one_word(folded[start - 1], folded[start])
+                after = end < len(folded) and in_one_word(folded[end - 1], folded[end])
+                if not before and not after:
+                    return end
+        return 0
+
+
+def _parsed(text: str, where: str) -> Tuple[str, LexiconEntry]:
+    word, *rest = (column.strip() for column in text.split("\t"))
+    if not word or len(rest) > 2:
+        raise InputError(f"{where}: not a word, TAB kind, TAB weight; fix the line")
+    last = word.split()[-1]
+    if not rest and last != word and last in LEVELS:  # "machine learning" is a word; "网点 entity" is none
+        raise InputError(f"{where}: a blank before '{last}'; put a TAB between a word and its kind")
+    kind = rest[0] if rest and rest[0] else LexiconEntry().kind
+    if kind not in LEVELS:
+        raise InputError(f"{where}: the kind '{kind[:60]}' is not known; write {', '.join(LEVELS)}")
+    weight = LexiconEntry().weight
+    if len(rest) == 2:
+        try:
+            weight = float(rest[1])
+        except ValueError:
+            weight = math.nan
+        if not 0 <= weight < math.inf:
+            raise InputError(f"{where}: the weight '{rest[1][:60]}' is not a number of 0 or more; fix it")
+    return _folded(word), LexiconEntry(kind, weight)
+
+
+def _folded(text: str) -> str:
+    """Fold case and width of ``text``, character by character, so that all offsets are kept."""
+    # str.lower makes two characters of \u0130, and depends on whether a sigma ends its word.
+    parts = text.replace("\u03a3", "\u03c3").replace("\u03c2", "\u03c3").split("\u0130")
+    lower = "\u0130".join(map(str.lower, parts))
+    return _FULL_WIDTH.sub(lambda match: chr(ord(match.group()) - 0xFEE0), lower)
+
+
+def _codes(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Return a number for the characters in each row of ``columns``: uint32 [n]."""
+    codes = np.zeros(len(columns[0]), dtype=np.uint32)
+    for points in columns:
+        codes = (codes + points) * _SPREAD
+    return codes

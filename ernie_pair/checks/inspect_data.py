@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Sequence, Tuple
 
 from data_tools.corpus.create_flags import VOCABULARY_HELP
-from data_tools.corpus.format import Corpus
-from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.format import Corpus, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.files.errors import InputError

@@ -24,10 +24,8 @@ from data_tools.files.errors import InputError
 from data_tools.options.cli import build_config, leave_with_help, without_idle
 from data_tools.options.flag_words import (
     Entry,
-    SplitWords,
     flag_names,
     flags_given,
-    flags_of_several,
     given_by,
     launch_file,
     read_entries,
@@ -235,7 +233,9 @@ def build_launch(
     ``config_classes``: whose flags may be among them; which of these is started is not known yet, so that
     other words are left alone. Without any, an unknown flag raises InputError.
     """
-    split = _split(_named_as_here(words), LaunchConfig, *config_classes, refuse_unknown=not config_classes)
+    split = split_words(
+        _named_as_here(words), LaunchConfig, *config_classes, refuse_unknown=not config_classes
+    )
     flag_values = {**flag_values, **flags_given(split, LaunchConfig)}
     return build_config(LaunchConfig, flag_values, "ernie-pair launch")
 
@@ -245,7 +245,7 @@ def _read_started(
 ) -> Tuple[Any, Dict[str, Given]]:
     """Return the options of what is started, and the given values among them. Raises InputError."""
     started = CONFIGS[launch.command]
-    split = _split(words, LaunchConfig, started)
+    split = split_words(words, LaunchConfig, started)
     how = launch.command if launch.file in CONFIGS else f"--command {launch.command}"
     program = f"ernie-pair launch {how}"
     of_file = read_entries(launch.file, beside, hints_of(started), program)
@@ -287,11 +287,3 @@ def _entries_of(first: str) -> Tuple[List[Entry], List[Entry]]:
             f"{', '.join(CONFIGS)}"
         )
     return launch_file(first)
-
-
-def _split(words: Sequence[str], *config_classes: Type[Options], refuse_unknown: bool = True) -> SplitWords:
-    names = [name for config_class in config_classes for name in flag_names(config_class)]
-    several: Dict[str, int] = {}
-    for config_class in config_classes:
-        several.update(flags_of_several(config_class))
-    return split_words(words, names, several, refuse_unknown)

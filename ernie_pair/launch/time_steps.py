@@ -22,7 +22,7 @@ from data_tools.corpus.mixture import Blend
 from data_tools.ernie_dataset import Sample
 from data_tools.files.atomic_files import published
 from data_tools.options.cli import exit_code_of, parse_config
-from data_tools.samples.collate import collate
+from data_tools.samples.split_datasets import collate
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.launch.auto_processes import StepTimes
 from ernie_pair.models.networks.classifier import build_classifier

@@ -18,17 +18,21 @@ from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 import numpy as np
 
-from data_tools.corpus.format import Corpus, document_ranges
-from data_tools.corpus.integrity import open_verified
-from data_tools.corpus.megatron import find_corpus
+from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_verified
 from data_tools.corpus.mixture import Blend, BlendedDataset, PhasedDataset, read_blend
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset
 from data_tools.files.errors import LostProcessError
 from data_tools.files.keyed_cache import mix_all
 from data_tools.files.process_pool import in_order
-from data_tools.samples.collate import BucketedDataset, collate, whole_windows
-from data_tools.samples.split_datasets import Datasets, SampleSettings, build_datasets
+from data_tools.samples.split_datasets import (
+    BucketedDataset,
+    Datasets,
+    SampleSettings,
+    build_datasets,
+    collate,
+    whole_windows,
+)
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon, read_ngrams
 from ernie_pair.models.spec import ModelSpec
@@ -199,7 +203,7 @@ class PretrainData:
     def updates(self, consumed_samples: int) -> Iterator[list[MicroBatch]]:
         """Yield the micro-batches of this rank, one list per step, from ``consumed_samples`` on.
 
-        Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
+        Each is a dictionary of int64 arrays, see `data_tools.samples.split_datasets.collate`.
         """
         config = self.config
         if self.loader is None:
@@ -215,7 +219,7 @@ class PretrainData:
     def evaluation(self, split: str) -> Iterator[MicroBatch]:
         """Yield this rank's share of the global batches of an evaluation, the same ones every time.
 
-        Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
+        Each is a dictionary of int64 arrays, see `data_tools.samples.split_datasets.collate`.
         """
         steps, size = range(self.config.iters_of(split)), self.config.full_length_micro_batch
         indices = chain.from_iterable(self._indices(step, size) for step in steps)

@@ -21,7 +21,7 @@ from data_tools.files.progress import CountProgress, Progress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.options.standard_streams import with_standard_streams
-from data_tools.text.named_texts import LeftOut, read_texts, refuse_repeated_ids
+from data_tools.text.text_files import LeftOut, read_texts, refuse_repeated_ids
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.embedder import EmbedderOptions, describe_cut

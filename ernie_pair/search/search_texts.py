@@ -18,7 +18,7 @@ from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.options import Options, option
 from data_tools.options.standard_streams import refuse_closed_input, with_standard_streams
-from data_tools.text.named_texts import NamedText, read_texts
+from data_tools.text.text_files import NamedText, read_texts
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP, files_of_model

@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
 
-from data_tools.corpus.format import Corpus
-from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.format import Corpus, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.files.atomic_files import published

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List
 
-from data_tools.corpus.format import document_ranges
-from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.format import document_ranges, find_corpus, open_corpus
 from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command

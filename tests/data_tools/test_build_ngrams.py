@@ -166,16 +166,7 @@ def test_the_command_builds_a_lexicon_from_a_text_corpus(tmp_path):
     write_vocab(tmp_path)
     sentence = '{"text": "我爱北京天安门。学习学习！hello world, ok12。"}\n'
     make(tmp_path, (sentence * 6).encode("utf-8"))
-    words = [
-        "--input_path",
-        "out",
-        "--vocab_file",
-        "model/vocab.txt",
-        "--output_path",
-        "n.txt",
-        "--sizes",
-        "9",
-    ]
+    words = "--input_path out --vocab_file model/vocab.txt --output_path n.txt --sizes 9".split()
     done = subprocess.run(
         [sys.executable, "-m", "ernie_pair", "build", "ngrams", *words],
         cwd=tmp_path,

@@ -5,9 +5,8 @@ import pytest
 from masking_cases import rule
 
 from data_tools.dataset_utils import MaskedTokens
-from data_tools.ernie_dataset import ErnieDataset, Sample
-from data_tools.samples.collate import collate
-from data_tools.samples.segments import make_segments
+from data_tools.ernie_dataset import ErnieDataset, Sample, make_segments
+from data_tools.samples.split_datasets import collate
 
 SENTENCES = [np.arange(10, 15), np.arange(20, 28), np.arange(30, 33), np.arange(40, 60)]
 CORPUS = SimpleNamespace(ids=np.concatenate(SENTENCES), starts=np.array([0, 5, 13, 16, 36]), marks=None)

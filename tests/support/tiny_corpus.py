@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from hashlib import sha256
+from itertools import islice
 
 from places import ROOT
 
@@ -12,15 +13,8 @@ from data_tools.corpus.format import Corpus, corpus_paths
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 
 CHARACTERS = list("我爱北京天安门学习。，！”“ab?.12") + ["ok", "hello", "world", "##2"]
-TOKENS = [
-    "[PAD]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *CHARACTERS,
-    *("##" + c for c in "我爱北京天安门学习"),
-    "[UNK]",
-]
+TOKENS = [*"[PAD] [CLS] [SEP] [MASK]".split(), *CHARACTERS, *(f"##{c}" for c in "我爱北京天安门学习")]
+TOKENS.append("[UNK]")
 
 
 def write_vocab(folder):
@@ -43,6 +37,16 @@ def make(folder, content, name="in.jsonl", run_map=None, **flags):
     settings = {"input_path": str(source), "output_prefix": str(folder / "out"), **vocabulary, **flags}
     create_pretraining_data(CreateConfig(**settings), **({"run_map": run_map} if run_map else {}))
     return documents(settings["output_prefix"])
+
+
+def stop_after(count):
+    """A ``run_map`` that is interrupted after ``count`` items."""
+
+    def run_map(function, items, workers):
+        yield from map(function, islice(items, count))
+        raise KeyboardInterrupt
+
+    return run_map
 
 
 def documents(prefix):

@@ -8,8 +8,7 @@ from typing import Callable, Iterable, Iterator, NamedTuple, Optional, Sequence,
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from data_tools.text.named_texts import LeftOut, is_text_file, read_texts
-from data_tools.text.text_files import LineRules
+from data_tools.text.text_files import LeftOut, LineRules, is_text_file, read_texts
 from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.embedding.train.contrastive import (
     ContrastiveBatch,

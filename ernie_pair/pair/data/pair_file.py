@@ -18,7 +18,7 @@ import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
-from data_tools.text.named_texts import PACKED
+from data_tools.text.text_files import PACKED
 from ernie_pair.models.labels import EXAMPLE, REGRESSION, UNLABELLED, Labels
 from ernie_pair.pair.data.pair_records import (
     LEFT,

@@ -8,8 +8,7 @@ from typing import Any, Literal, Optional, Protocol
 
 import numpy as np
 
-from data_tools.corpus.format import Corpus, document_ranges
-from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
 from data_tools.files.errors import InputError
@@ -21,9 +20,9 @@ from data_tools.options.options import (
     evaluation_option,
     model_option,
 )
-from data_tools.samples.collate import NO_LABEL, collate
 from data_tools.samples.masking import MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
+from data_tools.samples.split_datasets import NO_LABEL, collate
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import refuse_unfit_model
 from ernie_pair.pretrain.filling.fill_mask import has_order_head, load_pretrained

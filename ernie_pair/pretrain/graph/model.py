@@ -9,7 +9,7 @@ import paddle.nn.functional as F
 from paddle import nn
 
 from data_tools.files.errors import InputError
-from data_tools.samples.collate import NO_LABEL
+from data_tools.samples.split_datasets import NO_LABEL
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
 from ernie_pair.pretrain.config.pretrain_config import refuse_other_family
@@ -214,7 +214,7 @@ def _start_from(initializer, parameter) -> None:
 
 
 def run_ernie(model: nn.Layer, feeds: dict[str, paddle.Tensor]) -> Outputs:
-    """Build the forward pass over the arrays of ``data_tools.samples.collate``.
+    """Build the forward pass over the arrays of ``data_tools.samples.split_datasets.collate``.
 
     The model itself adds -1e4 to the attention scores of padding and makes position and task ids, so no mask,
     no positions and no task are fed.

@@ -24,8 +24,7 @@ from data_tools.files.json_file import shown
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.standard_streams import as_asked, with_standard_streams
-from data_tools.text.named_texts import NamedText, has_ids, read_texts, refuse_repeated_ids
-from data_tools.text.text_files import LineRules
+from data_tools.text.text_files import LineRules, NamedText, has_ids, read_texts, refuse_repeated_ids
 from ernie_pair.checkpoint.manifest import sha256_of
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
 from ernie_pair.embedding.embed_config import EmbedConfig

@@ -1,15 +1,24 @@
-"""The corpus files: what is written is read back, and damaged files are refused."""
+"""The corpus files: what is written is read back, verified once, and damaged or hostile files are refused."""
 
 import hashlib
 import json
 import pickle
 import shutil
+import struct
 import zipfile
 
 import numpy as np
 import pytest
 
-from data_tools.corpus.format import Corpus, corpus_paths, id_dtype
+from data_tools.corpus import format as corpus_module
+from data_tools.corpus.format import (
+    Corpus,
+    corpus_paths,
+    document_ranges,
+    id_dtype,
+    open_corpus,
+    open_verified,
+)
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError
 
@@ -138,13 +147,27 @@ def test_a_missing_file_is_reported(prefix, end):
         Corpus(prefix)
 
 
+class Payload:
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was opened",)
+
+
+WRAPPING = np.array([2**62 + 1] * 4 + [2], np.int64)  # their sum is 6, modulo 2**64
+
+
 @pytest.mark.parametrize(
     ("index", "what"),
     [
         ({"lens": np.array([2, 1, 4], np.int32)}, "7 tokens according to 'lens', 6 in foreign_ids.npy"),
-        ({"lens": np.array([6, 0, 0], np.int32)}, "without tokens"),
+        ({"lens": np.array([6, 0, 0], np.int32)}, "a sentence without tokens"),
+        ({"lens": np.array([0, 3, 3], np.int32)}, "a sentence without tokens"),
+        ({"lens": WRAPPING, "docs": [0, 5]}, "a sentence without tokens"),
+        ({"lens": np.array([2**64 - 1, 7], np.uint64), "docs": [0, 2]}, "a sentence without tokens"),
         ({"lens": np.array([7, -2, 1], np.int32)}, "without tokens"),
         ({"docs": np.array([0, 3, 2, 3])}, "decreases"),
+        ({"docs": np.array([0, 2**64 - 1, 3], np.uint64)}, "'docs' decreases"),
+        ({"docs": np.array([False, True])}, "'docs' is not a 1-D array of whole numbers"),
+        ({"lens": np.array([Payload()] * 3, dtype=object)}, "not a readable .npz"),
         ({"docs": np.array([1, 3])}, "does not begin with 0"),
         ({"docs": np.array([0, 2])}, "does not end at sentence 3"),
         ({"docs": np.array([], np.int64)}, "does not begin"),
@@ -154,50 +177,12 @@ def test_a_missing_file_is_reported(prefix, end):
         ({"extra": np.array([1])}, "something other"),
         ({"lens": np.zeros(1 << 16, np.int32)}, "something other"),
     ],
+    ids=str,
 )
 def test_an_inconsistent_index_is_refused(foreign, index, what):
     save(foreign, **index)
     with pytest.raises(InputError, match=rf"foreign_idx\.npz: .*{what}"):
         Corpus(foreign)
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [np.zeros((2, 3), np.uint16), np.zeros(6), np.zeros(6, bool), np.zeros(6, ">u2"), np.zeros(6, np.int64)],
-)
-def test_unsupported_id_arrays_are_refused(foreign, ids):
-    np.save(f"{foreign}_ids.npy", ids)
-    with pytest.raises(InputError, match=r"foreign_ids\.npy: holds no 1-D uint16"):
-        Corpus(foreign)
-
-
-class Payload:
-    def __reduce__(self):
-        return pytest.fail, ("a pickle was opened",)
-
-
-def test_a_pickle_in_place_of_the_ids_is_not_loaded(foreign):
-    corpus_paths(foreign).ids.write_bytes(pickle.dumps(Payload()))
-    with pytest.raises(InputError, match="not a readable .npy"):
-        Corpus(foreign)
-
-
-@pytest.mark.parametrize("end", ["_ids.npy", "_idx.npz"])
-@pytest.mark.parametrize("keep", [0.0, 0.5, 0.99])
-def test_a_truncated_file_is_refused(foreign, end, keep):
-    path = foreign.with_name(foreign.name + end)
-    path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
-    with pytest.raises(InputError, match=f"{path}: not a readable"):
-        Corpus(foreign)
-
-
-def test_a_flipped_bit_of_the_ids_is_found_by_the_full_check(prefix):
-    path = corpus_paths(prefix).ids
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"tiny_ids\.npy is not the file .* make the corpus again"):
-        Corpus(prefix, verify="full")
 
 
 def test_ids_with_the_index_of_another_run_are_refused(tmp_path, prefix):
@@ -225,13 +210,258 @@ def test_a_broken_checksum_inside_the_index_is_refused(foreign):
         Corpus(foreign)
 
 
-def test_an_id_above_the_vocabulary_is_reported_with_its_place(foreign):
-    Corpus(foreign).check_ids(10)
-    with pytest.raises(InputError, match=r"id 9 at token 2 \(document 0, sentence 1\) is not below .* 9;"):
-        Corpus(foreign).check_ids(9)
-
-
 def test_a_negative_id_is_found(foreign):
     np.save(f"{foreign}_ids.npy", np.array([7, 8, 9, 5, -1, 7], np.int32))
     with pytest.raises(InputError, match=r"id -1 at token 4 \(document 1, sentence 2\)"):
         _ = Corpus(foreign).max_id
+
+
+OTHER_IDS = {
+    "objects": np.array([Payload(), 1], dtype=object),
+    "records": np.zeros(6, [("a", "<u2")]),
+    "text": np.array(["1"] * 6),
+    "no number of dimensions": np.array(5, np.uint16),
+    "column-major": np.asfortranarray(np.zeros((2, 3), np.uint16)),
+    **{dtype: np.zeros(6, dtype) for dtype in (">i4", ">u2", "|u1", "<f8", "|b1", "<i8")},
+}
+
+
+@pytest.mark.parametrize("ids", OTHER_IDS.values(), ids=OTHER_IDS)
+def test_unsupported_id_types_are_refused_without_unpickling(foreign, ids):
+    np.save(f"{foreign}_ids.npy", ids, allow_pickle=True)
+    with pytest.raises(InputError, match=r"foreign_ids\.npy: (not a readable \.npy|holds no 1-D uint16)"):
+        Corpus(foreign)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x93NUMPY", pickle.dumps(Payload(), protocol=2), b"PK\x03\x04", bytes(80)]
+)
+@pytest.mark.parametrize("end", ["_ids.npy", "_idx.npz"])
+def test_other_file_formats_are_refused_without_unpickling(foreign, content, end):
+    foreign.with_name(f"foreign{end}").write_bytes(content)
+    with pytest.raises(InputError, match=f"foreign{end}: not a readable"):
+        Corpus(foreign)
+
+
+HEADERS = {
+    "a bracket left open": (b"'shape': (6,)", b"'shape': (6, "),
+    "more than there is": (b"(6,), ", b"(99,),"),
+    "more than any memory": (b"(6,), }            ", b"(999999999999999,)}"),
+    "less than nothing": (b"(6,), ", b"(-6,),"),
+    "no dictionary": (b"{'descr'", b"['descr'"),
+    "no such type": (b"'<u2'", b"'<q9'"),
+    "a call": (b"'<u2'", b"id(1)"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), HEADERS.values(), ids=HEADERS)
+def test_a_damaged_npy_header_is_refused_whatever_numpy_does(foreign, old, new):
+    path = corpus_paths(foreign).ids
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+    with pytest.raises(
+        InputError, match=r"foreign_ids\.npy: not a readable \.npy \(.*\); make the corpus again"
+    ):
+        Corpus(foreign)
+
+
+@pytest.mark.parametrize("missing", ["lens", "docs"])
+def test_a_missing_array_of_the_index_is_reported(foreign, missing):
+    arrays = {"lens": [2, 1, 3], "docs": [0, 2, 3]}
+    del arrays[missing]
+    np.savez(f"{foreign}_idx.npz", **arrays)
+    with pytest.raises(InputError, match=rf"foreign_idx\.npz: has no '{missing}'; make the corpus again"):
+        Corpus(foreign)
+
+
+def test_a_zip_bomb_is_refused_without_reading_its_members(foreign, monkeypatch):
+    with zipfile.ZipFile(f"{foreign}_idx.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("lens.npy", "w") as member:
+            for _ in range(64):
+                member.write(bytes(1 << 20))
+        archive.writestr("docs.npy", b"")
+    assert corpus_paths(foreign).idx.stat().st_size < 1 << 17
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_, **__: pytest.fail("a member was read"))
+    with pytest.raises(
+        InputError, match=r"foreign_idx\.npz: contains something other than lens, docs, sents"
+    ):
+        Corpus(foreign)
+
+
+def test_duplicate_members_of_the_index_are_refused(foreign):
+    with np.load(f"{foreign}_idx.npz") as index:
+        lens = index["lens"]
+    with zipfile.ZipFile(f"{foreign}_idx.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        for _ in range(9):
+            with archive.open("lens.npy", "w") as member:
+                np.save(member, lens)
+    with pytest.raises(InputError, match="contains something other"):
+        Corpus(foreign)
+
+
+def test_an_array_declared_larger_than_memory_is_refused(foreign):
+    member = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({10**17},), }}".ljust(117).encode() + b"\n"
+    header = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(member)) + member
+    with zipfile.ZipFile(f"{foreign}_idx.npz", "w") as archive:
+        archive.writestr("lens.npy", header + bytes(12))
+        archive.writestr("docs.npy", header + bytes(12))
+    with pytest.raises(InputError, match=r"foreign_idx\.npz: not a readable \.npz"):
+        Corpus(foreign)
+
+
+@pytest.mark.parametrize("name", ["foreign_ids.npy", "foreign_idx.npz"])
+def test_bit_flips_and_truncation_never_read_out_of_bounds(foreign, name):
+    """Damage that is not detected leaves a corpus that can be read to its end."""
+    save(foreign, sents=np.array([0, 2, 3, 6]))
+    path = foreign.with_name(name)
+    content = path.read_bytes()
+    rng = np.random.default_rng(1)
+    damaged = [content[:length] for length in rng.integers(len(content), size=60)]
+    for place, bit in zip(rng.integers(len(content), size=240), rng.integers(8, size=240)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << bit
+        damaged.append(bytes(flipped))
+    refused = 0
+    for attempt in damaged:
+        path.write_bytes(attempt)
+        try:
+            corpus = Corpus(foreign)
+            assert len(attempt) == len(content), "it was cut short"
+            assert sum(map(len, corpus)) == 6 and [len(sentence) for sentence in corpus] == [2, 1, 3]
+        except InputError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 200
+
+
+# Ids outside the vocabulary
+
+MANY = (1 << 20) + 5  # more ids than are checked at a time
+
+
+@pytest.mark.parametrize("place", [0, 1, MANY // 2, (1 << 20) - 1, 1 << 20, MANY - 1])
+@pytest.mark.parametrize("bad", [70_000, -1])
+def test_one_invalid_id_is_found_at_any_position(tmp_path, place, bad):
+    ids = np.full(MANY, 3, np.int32)
+    ids[place] = bad
+    save(tmp_path / "c", ids, lens=np.full(MANY // 3, 3), docs=[0, 7, MANY // 3])
+    sentence = place // 3
+    where = rf"token {place} \(document {int(sentence >= 7)}, sentence {sentence}\)"
+    with pytest.raises(
+        InputError, match=rf"c_ids\.npy: id {bad} at {where} is not below the vocabulary size 69999"
+    ):
+        Corpus(tmp_path / "c").check_ids(69_999)
+
+
+def test_an_invalid_id_is_found_despite_a_manifest(tmp_path):
+    prefix = write(tmp_path / "c")
+    Corpus(prefix).check_ids(10)
+    with pytest.raises(InputError, match=r"id 9 at token 2 \(document 0, sentence 1\) is not below .* 9;"):
+        Corpus(prefix).check_ids(9)
+
+
+# Verified once
+
+
+@pytest.fixture
+def full_checks(monkeypatch):
+    """One item for each time that the ids were hashed."""
+    checks, check = [], corpus_module._check_hashes
+
+    def spy(*arguments):
+        checks.extend(name for name in arguments[-1] if name == "ids")
+        return check(*arguments)
+
+    monkeypatch.setattr(corpus_module, "_check_hashes", spy)
+    return checks
+
+
+def test_a_flipped_bit_is_found_at_the_first_use(tmp_path):
+    path = corpus_paths(write(tmp_path / "c")).ids
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    Corpus(tmp_path / "c")
+    with pytest.raises(InputError, match=r"c_ids\.npy is not the file .* make the corpus again"):
+        Corpus(tmp_path / "c", verify="full")
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"c_ids\.npy is not the file that .* describes"):
+            open_verified(tmp_path / "c", tmp_path / "memory")
+
+
+def test_a_corpus_is_hashed_once_and_again_after_a_change(tmp_path, full_checks):
+    prefix, memory = write(tmp_path / "c"), tmp_path / "memory"
+    assert [open_verified(prefix, memory)[1].tolist() for _ in range(3)] == [[9]] * 3
+    assert full_checks == ["ids"]
+    path = corpus_paths(prefix).ids
+    content = path.read_bytes()
+    path.write_bytes(content)
+    open_verified(prefix, memory)
+    assert full_checks == ["ids"] * 2
+    path.write_bytes(content[:-1] + b"\1")
+    with pytest.raises(InputError, match="is not the file"):
+        open_verified(prefix, memory)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"[]", b"[" * 100_000, b"\xff"], ids=["empty", "other", "deep", "no text"]
+)
+def test_a_damaged_verification_record_means_hashing_again(tmp_path, full_checks, damage):
+    prefix, memory = write(tmp_path / "c"), tmp_path / "memory"
+    open_verified(prefix, memory)
+    (note,) = memory.glob("*.verified.json")
+    note.write_bytes(damage)
+    open_verified(prefix, memory)
+    open_verified(prefix, memory)
+    assert full_checks == ["ids"] * 2
+
+
+def test_without_a_manifest_no_verification_is_recorded(tmp_path, foreign, full_checks):
+    open_verified(foreign, tmp_path / "memory")
+    assert full_checks == [] and not (tmp_path / "memory").exists()
+
+
+def test_a_rebuilt_corpus_has_a_new_fingerprint_when_reopened(tmp_path):
+    prefix = write(tmp_path / "c")
+    before = open_corpus(prefix)
+    write(prefix, [[[7, 8], [9]], [[5, 6, 8]]])
+    assert before[2].tolist() == [5, 6, 7]
+    assert open_corpus(prefix).fingerprint != before.fingerprint
+
+
+# Splits
+
+
+@pytest.mark.parametrize("num_documents, sizes", [(10000, [9490, 500, 10]), (1000, [949, 50, 1])])
+def test_the_ranges_cover_every_document_once(num_documents, sizes):
+    ranges = document_ranges("949,50,1", num_documents)
+    assert [len(ranges[name]) for name in ("train", "valid", "test")] == sizes
+    assert [*ranges["train"], *ranges["valid"], *ranges["test"]] == list(range(num_documents))
+
+
+def test_a_share_of_zero_is_an_empty_range():
+    assert document_ranges("1,1,0", 10)["test"] == range(10, 10)
+
+
+NO_SPLITS = (
+    " 1,2 a,b a,b,c -1,2 -1,2,3 0,0,0 0,1,1 1,2,3,4 inf,1,1 1e308,1e308,1e308 1,1,nan nan,1,1 1;1;1 1,,1"
+).split(" ")
+
+
+@pytest.mark.parametrize("split", NO_SPLITS)
+def test_an_invalid_split_is_refused(split):
+    with pytest.raises(InputError, match=r"is not three weights for train,valid,test; write for example"):
+        document_ranges(split, 100)
+
+
+@pytest.mark.parametrize("num_documents", [*range(1, 50), 999, 1000])
+def test_the_split_suggested_for_few_documents_works(num_documents):
+    with pytest.raises(InputError, match="leaves no document for") as caught:
+        document_ranges("1000000,1,1", num_documents)
+    proposed = caught.value.message.rsplit("--split ", 1)[1]
+    ranges = document_ranges(proposed, num_documents)
+    assert len(ranges["train"]) >= num_documents * 0.8 or num_documents < 20
+    assert sum(map(len, ranges.values())) == num_documents
+    with pytest.raises(InputError, match=r"no document for test out of 20; .* split 18,1,1"):
+        document_ranges("949,50,1", 20)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_corpus import hashes, lines_of, make, write_vocab
+from tiny_corpus import lines_of, make, stop_after
 
 from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus
@@ -13,31 +13,23 @@ from data_tools.create_pretraining_data import CreateConfig
 from data_tools.files.errors import InputError
 
 
-@pytest.fixture
-def vocab_file(tmp_path):
-    return write_vocab(tmp_path)
-
-
 def joined(which, max_tokens, *documents):
     """Documents as tuples of sentence lengths -> how many sentences the joined ones have."""
     sizes, lens = np.array([len(d) for d in documents], np.int64), np.array(sum(documents, ()), np.int32)
     return join_documents(sizes, lens, Joining(which, max_tokens)).tolist()
 
 
-def test_without_joining_each_document_stays_separate():
-    assert joined("none", 99, (1,), (1,), (2, 2)) == [1, 1, 2]
-
-
-def test_one_sentence_mode_joins_only_one_sentence_documents():
-    assert joined("one_sentence", 9, (3,), (3,), (3,), (3,), (1, 1), (2,), (2,)) == [3, 1, 2, 2]
-
-
-def test_short_documents_are_joined_with_any_that_fit():
-    assert joined("short", 9, (3,), (3, 3), (3,), (1, 1), (2,), (10,), (9,), (1,)) == [3, 4, 1, 1, 1]
-
-
-def test_joining_no_documents_gives_no_documents():
-    assert joined("short", 9) == []
+@pytest.mark.parametrize(
+    "which, documents, sizes",
+    [
+        ("none", [(1,), (1,), (2, 2)], [1, 1, 2]),
+        ("one_sentence", [(3,), (3,), (3,), (3,), (1, 1), (2,), (2,)], [3, 1, 2, 2]),
+        ("short", [(3,), (3, 3), (3,), (1, 1), (2,), (10,), (9,), (1,)], [3, 4, 1, 1, 1]),
+        ("short", [], []),
+    ],
+)
+def test_documents_are_joined_while_they_fit(which, documents, sizes):
+    assert joined(which, 9, *documents) == sizes
 
 
 @given(
@@ -91,35 +83,9 @@ def test_documents_of_two_files_or_two_shards_are_not_joined(tmp_path, vocab_fil
     ]
 
 
-def test_joined_output_ignores_workers_and_interruption(tmp_path, vocab_file, monkeypatch):
-    monkeypatch.setattr(shards, "SHARD_BYTES", 300)
-    content = lines_of(*("我爱北京" * (number % 4 + 1) for number in range(60)))
-    flags = {"join_documents": "short", "join_tokens": 40}
-    make(tmp_path, content, **flags)
-    whole = hashes(tmp_path)
-    assert 10 < Corpus(tmp_path / "out").num_documents < 40
-    for name in whole:
-        (tmp_path / name).unlink()
-
-    def stop_after_three(function, items, workers):
-        for number, item in enumerate(items):
-            if number == 3:
-                raise KeyboardInterrupt
-            yield function(item)
-
-    with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, content, run_map=stop_after_three, **flags)
-    make(tmp_path, content, workers=2, **flags)
-    assert hashes(tmp_path) == whole
-
-
 def test_shards_made_with_other_joining_flags_are_not_used(tmp_path, vocab_file):
-    def stop(function, items, workers):
-        yield from [function(item) for item in items]
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, lines_of("我", "爱"), run_map=stop, join_documents="short")
+        make(tmp_path, lines_of("我", "爱"), run_map=stop_after(1), join_documents="short")
     assert make(tmp_path, lines_of("我", "爱")) == [["我"], ["爱"]]
 
 

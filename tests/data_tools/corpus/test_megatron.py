@@ -6,8 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from data_tools.corpus.format import Corpus
-from data_tools.corpus.megatron import MegatronCorpus, find_corpus, open_corpus
+from data_tools.corpus.format import Corpus, MegatronCorpus, find_corpus, open_corpus
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError
 
@@ -126,15 +125,12 @@ def test_truncated_ids_are_refused(prefix, size, message):
 
 
 @pytest.mark.parametrize("end", [".bin", ".idx"])
-def test_a_missing_bin_or_idx_file_is_reported(prefix, end):
+def test_a_missing_file_is_reported(prefix, end):
     prefix.with_suffix(end).unlink()
     with pytest.raises(InputError, match=rf"tiny\{end}: no such file"):
         open_corpus(prefix)
-
-
-def test_a_missing_corpus_error_says_to_make_one(tmp_path):
     with pytest.raises(InputError, match=r"no_ids\.npy: no such file; make the corpus"):
-        open_corpus(tmp_path / "no")
+        open_corpus(prefix.with_name("no"))
 
 
 def test_two_corpora_with_the_same_prefix_are_refused(prefix):
@@ -144,14 +140,12 @@ def test_two_corpora_with_the_same_prefix_are_refused(prefix):
 
 
 @pytest.mark.parametrize("given", [".", "tiny", "tiny.bin", "tiny.idx"])
-def test_megatron_layout_is_found_by_folder_prefix_or_file(prefix, given):
+def test_a_corpus_is_found_by_folder_prefix_or_file(prefix, tmp_path, given):
     assert find_corpus(prefix.parent / given, "--input_dir") == prefix
-
-
-@pytest.mark.parametrize("given", [".", "ours", "ours_ids.npy", "ours_idx.npz", "ours.manifest.json"])
-def test_our_layout_is_found_by_folder_prefix_or_file(tmp_path, given):
-    write_ours(tmp_path / "ours")
-    assert find_corpus(tmp_path / given, "--input_dir") == tmp_path / "ours"
+    (tmp_path / "our").mkdir()
+    write_ours(tmp_path / "our" / "ours")
+    for name in (".", "ours", "ours_ids.npy", "ours_idx.npz", "ours.manifest.json"):
+        assert find_corpus(tmp_path / "our" / name, "--input_dir") == tmp_path / "our" / "ours"
 
 
 @pytest.mark.parametrize("given", ["nowhere", "notes.txt", "_idx.npz"])

@@ -68,31 +68,19 @@ def test_a_blended_dataset_follows_the_order_of_the_blend():
     assert len(mixed) == 6
 
 
-def test_a_single_folder_gets_weight_1(tmp_path):
-    assert read_blend(str(tmp_path)) == [(1, tmp_path)]
-    assert read_blend("no such folder") == [(1, Path("no such folder"))]
-
-
-def test_a_blend_may_be_longer_than_a_file_name():
-    found = read_blend(" ".join(f"1 corpus{number:03d}" for number in range(60)))
-    assert len(found) == 60 and found[59] == (1, Path("corpus059"))
-
-
-def test_a_folder_named_like_a_number_is_not_a_weight(tmp_path, monkeypatch):
-    (tmp_path / "5").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert read_blend("5") == [(1, Path("5"))]
-
-
-@pytest.mark.parametrize("name", ["ann's data", 'the "old" one', 'half a "', "5.0 a"])
-def test_an_existing_folder_may_have_a_quote_in_its_name(tmp_path, name):
-    (tmp_path / name).mkdir()
-    assert read_blend(str(tmp_path / name)) == [(1, tmp_path / name)]
-
-
 def test_weights_are_read_exactly_and_folders_may_be_quoted():
     found = read_blend("5.1 data/a 7e-1 'my data/b'")
     assert found == [(Fraction(51, 10), Path("data/a")), (Fraction(7, 10), Path("my data/b"))]
+    longer_than_a_file_name = " ".join(f"1 corpus{number:03d}" for number in range(60))
+    assert read_blend(longer_than_a_file_name)[59] == (1, Path("corpus059"))
+    assert read_blend("no such folder") == [(1, Path("no such folder"))]
+
+
+@pytest.mark.parametrize("name", ["5", "ann's data", 'the "old" one', 'half a "', "5.0 a"])
+def test_an_existing_folder_of_any_name_gets_weight_1(tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert read_blend(name) == [(1, Path(name))]
 
 
 @pytest.mark.parametrize(
@@ -119,3 +107,23 @@ def test_malformed_blends_are_refused_in_one_line(text, message):
 def test_unwieldy_weights_are_refused_suggesting_rounder_ones():
     with pytest.raises(InputError, match="76469134 samples.* round them, for example to 68 932"):
         Blend([Fraction(5234567), Fraction(71234567)])
+
+
+@pytest.mark.parametrize("count", [256, 300])
+def test_256_or_more_corpora_are_blended_exactly(count):
+    mixed = Blend([Fraction(1 + number % 7) for number in range(count)])
+    corpora, own = mixed.locate(np.arange(mixed.period))
+    assert np.array_equal(np.bincount(corpora), mixed.parts) and corpora.max() == count - 1
+    assert own[corpora == count - 1].tolist() == list(range(mixed.parts[-1]))
+
+
+def test_more_than_65536_corpora_are_refused():
+    with pytest.raises(InputError, match="65537 corpora, more than 65536; join some"):
+        Blend([Fraction(1)] * 65_537)
+
+
+@pytest.mark.parametrize(("one", "other"), [("1e308", "1e-307"), ("1e-300", "1"), ("1.00000001", "1")])
+def test_weights_far_apart_are_refused_with_a_short_message(one, other):
+    with pytest.raises(InputError, match="round them, for example to") as caught:
+        Blend([Fraction(one), Fraction(other)])
+    assert len(str(caught.value)) < 300

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_tools.corpus.megatron import open_corpus
+from data_tools.corpus.format import open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of, with_paddlenlps_twins, with_twins
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError
@@ -49,6 +49,11 @@ def written(folder, sentences):
     return open_corpus(folder / "text")
 
 
+def written_by_theirs(folder, path, sentences=TEXT):
+    paddles = theirs(path)
+    return written(folder, [paddles.convert_tokens_to_ids(sentence) for sentence in sentences])
+
+
 def ours(path):
     return WordPiece.from_file(path)
 
@@ -76,8 +81,7 @@ def test_twins_are_numbered_as_in_ernie_tokenizer(name, vocabulary):
 @pytest.mark.parametrize("name", ["no twins", "some twins", "a character beyond U+9FA5"])
 def test_a_paddlenlp_corpus_is_decoded_as_by_paddlenlp(name, vocabulary, tmp_path):
     path = vocabulary(name)
-    paddles = theirs(path)
-    corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in TEXT])
+    corpus = written_by_theirs(tmp_path, path)
     tokenizer = vocabulary_of([corpus], ours(path))
     assert [[tokenizer.tokens[i] for i in sentence] for sentence in corpus] == TEXT
     plain = [[tokenizer.tokens[tokenizer.base_ids[i]] for i in sentence] for sentence in corpus]
@@ -87,10 +91,8 @@ def test_a_paddlenlp_corpus_is_decoded_as_by_paddlenlp(name, vocabulary, tmp_pat
 @pytest.mark.parametrize("name", ["a token twice", "two tokens twice"])
 def test_an_ambiguous_id_is_refused_with_a_remedy(name, vocabulary, tmp_path):
     path = vocabulary(name)
-    paddles = theirs(path)
-    first = min(paddles.added_tokens_encoder, key=paddles.added_tokens_encoder.get)
-    sentences = [*TEXT, ["玄", first]]
-    corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in sentences])
+    added = theirs(path).added_tokens_encoder
+    corpus = written_by_theirs(tmp_path, path, [*TEXT, ["玄", min(added, key=added.get)]])
     with pytest.raises(InputError, match=r"vocab.txt has '\$' twice, so that id \d+ .*add_twins_to$"):
         vocabulary_of([corpus], ours(path))
 
@@ -98,8 +100,8 @@ def test_an_ambiguous_id_is_refused_with_a_remedy(name, vocabulary, tmp_path):
 @pytest.mark.parametrize("name", ["a token twice", "two tokens twice"])
 def test_unambiguous_twins_are_read_despite_a_duplicate_token(name, vocabulary, tmp_path):
     path = vocabulary(name)
-    paddles, text = theirs(path), [["宇", "##宙", "洪", "##荒"]]
-    corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in text])
+    text = [["宇", "##宙", "洪", "##荒"]]
+    corpus = written_by_theirs(tmp_path, path, text)
     tokenizer = vocabulary_of([corpus], ours(path))
     assert [[tokenizer.tokens[i] for i in sentence] for sentence in corpus] == text
 
@@ -113,9 +115,8 @@ def test_a_corpus_without_twins_keeps_its_vocabulary(name, vocabulary, tmp_path)
 
 def test_our_twins_are_refused_if_numbered_unlike_paddlenlp(vocabulary, tmp_path):
     """Ids that are off by one would go unnoticed."""
-    name = "a token twice"
-    path = vocabulary(name)
-    corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
+    path = vocabulary("a token twice")
+    corpus = written_by_theirs(tmp_path, path)
     added = vocabulary(with_twins(ours(path)).tokens)
     with pytest.raises(InputError, match="does not say how its '##' twins are numbered"):
         vocabulary_of([corpus], ours(added))
@@ -123,14 +124,14 @@ def test_our_twins_are_refused_if_numbered_unlike_paddlenlp(vocabulary, tmp_path
 
 def test_our_twins_are_used_if_numbered_like_paddlenlp(vocabulary, tmp_path):
     path = vocabulary("no twins")
-    corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
+    corpus = written_by_theirs(tmp_path, path)
     added = ours(vocabulary(with_twins(ours(path)).tokens))
     assert vocabulary_of([corpus], added) is added
 
 
 def test_corpora_with_different_twin_ids_are_refused_together(vocabulary, tmp_path):
     path = vocabulary("a character beyond U+9FA5")
-    corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
+    corpus = written_by_theirs(tmp_path, path)
     extended = with_twins(ours(path))
     about = {"vocab_sha256": extended.sha256}
     with CorpusWriter(tmp_path / "own", vocab_size=extended.vocab_size, about=about) as writer:

@@ -1,13 +1,10 @@
-"""An entry is built once per key, by whichever process comes first, and again when it is damaged."""
+"""An entry is built once per key; several processes and damage are tested with the sample maps."""
 
 import json
-import multiprocessing
-import os
 
 import pytest
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.errors import MachineError
 from data_tools.files.keyed_cache import KeyedCache, build_once, name_of_key
 
 KEY = {"of": ["a", "b"], "version": 1}
@@ -39,48 +36,6 @@ def test_file_names_derive_from_the_key_stored_in_the_note(tmp_path):
     assert note["key"] == KEY and note["length"] == 4
     assert cache_of(tmp_path).get(pytest.fail, seconds=0) == "text"
     assert cache_of(tmp_path, {**KEY, "version": 2}).read() is None
-
-
-@pytest.mark.parametrize("ending", [".txt", ".json"])
-@pytest.mark.parametrize(
-    "damage",
-    [lambda path: path.write_bytes(path.read_bytes()[:-1]), os.unlink, lambda path: path.write_text("[]")],
-    ids=["cut short", "gone", "other"],
-)
-def test_a_damaged_entry_is_built_again(tmp_path, ending, damage):
-    cache_of(tmp_path).get(lambda: "text", seconds=0)
-    (path,) = tmp_path.glob(f"*{ending}")
-    damage(path)
-    assert cache_of(tmp_path).read() is None
-    assert cache_of(tmp_path).get(lambda: "again", seconds=0) == "again"
-    assert cache_of(tmp_path).read() == "again" and len(names_in(tmp_path)) == 3
-
-
-def test_two_concurrent_processes_build_only_once(tmp_path):
-    context = multiprocessing.get_context("fork")
-    meeting = context.Barrier(2)
-
-    def build():
-        with open(tmp_path / "built", "a") as notes:
-            notes.write("x")
-        return "text"
-
-    def ask():
-        meeting.wait(60)
-        assert cache_of(tmp_path / "cache").get(build, seconds=60) == "text"
-
-    processes = [context.Process(target=ask) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert (tmp_path / "built").read_text() == "x"
-
-
-def test_a_result_that_cannot_be_read_back_is_an_error(tmp_path):
-    with pytest.raises(MachineError, match=r"texts-\w+\.txt: cannot be read back as written"):
-        cache_of(tmp_path, load=lambda note, path: None).get(lambda: "text", seconds=0)
 
 
 def test_a_failed_build_leaves_no_result(tmp_path):

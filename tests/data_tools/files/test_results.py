@@ -33,8 +33,14 @@ def given(tmp_path):
     return path
 
 
-def results(given, *outputs, overwrite=False, **settings):
-    return Results("tool", outputs, {"input_file": [given]}, {"scores": False, **settings}, overwrite)
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out.tsv"
+
+
+def results(given, *outputs, overwrite=False, asked=(), **settings):
+    settings = {"scores": False, **settings}
+    return Results("tool", outputs, {"input_file": [given]}, settings, overwrite, asked=asked)
 
 
 def write(made, text="result"):
@@ -47,8 +53,7 @@ def write(made, text="result"):
     return False
 
 
-def test_a_rerun_with_the_same_flags_does_nothing(tmp_path, given, capsys):
-    out = tmp_path / "out.tsv"
+def test_a_rerun_with_the_same_flags_does_nothing(given, out, capsys):
     assert not write(results(given, out))
     before = out.stat()
     assert write(results(given, out), "other")
@@ -56,8 +61,7 @@ def test_a_rerun_with_the_same_flags_does_nothing(tmp_path, given, capsys):
     assert capsys.readouterr().err == f"{out} exists, made from the same inputs and flags: nothing to do\n"
 
 
-def test_other_flags_inputs_or_command_are_refused_with_reason(tmp_path, given):
-    out = tmp_path / "out.tsv"
+def test_other_flags_inputs_or_command_are_refused_with_reason(given, out):
     write(results(given, out))
     with pytest.raises(InputError, match=r"out\.tsv exists; pass overwrite=True .*scores=False and"):
         write(results(given, out, scores=True))
@@ -82,17 +86,15 @@ def asked(given, out, **flags):
     return Results("tool", [out], {"input_file": [given]}, settings_of(Asked(**flags)), overwrite=False)
 
 
-def test_results_of_an_earlier_version_count_as_done(tmp_path, given):
+def test_results_of_an_earlier_version_count_as_done(given, out):
     """That version had neither kernels nor precision, and computed in float32."""
-    out = tmp_path / "out.tsv"
     write(results(given, out))
     assert write(asked(given, out)) and write(asked(given, out, kernels="plain"))
     with pytest.raises(InputError, match="made with precision 'fp32' and not 'bf16'"):
         write(asked(given, out, precision="bf16"))
 
 
-def test_settings_unknown_to_one_version_are_reported(tmp_path, given):
-    out = tmp_path / "out.tsv"
+def test_settings_unknown_to_one_version_are_reported(given, out):
     write(results(given, out))
     with pytest.raises(InputError, match="by an earlier version of ernie-pair, which did not write"):
         write(results(given, out, rows=3))
@@ -134,14 +136,13 @@ def test_amp_dtype_matters_only_when_amp_is_on(tmp_path, given):
 
 
 def test_kernels_are_not_part_of_the_recorded_settings(tmp_path, given):
-    out, record = tmp_path / "out.tsv", tmp_path / ".out.tsv.made.json"
+    out = tmp_path / "out.tsv"
     write(asked(given, out, kernels="fused"))
-    assert "kernels" not in json.loads(record.read_text())["settings"]
+    assert "kernels" not in json.loads((tmp_path / ".out.tsv.made.json").read_text())["settings"]
     assert write(asked(given, out, kernels="plain"))
 
 
-def test_files_made_or_edited_by_hand_are_kept(tmp_path, given):
-    out = tmp_path / "out.tsv"
+def test_files_made_or_edited_by_hand_are_kept(given, out):
     out.write_text("mine")
     with pytest.raises(InputError, match=r"out\.tsv exists; pass overwrite=True"):
         write(results(given, out))
@@ -170,8 +171,7 @@ def test_a_rerun_completes_a_run_killed_between_two_files(tmp_path, given, monke
 
 
 def with_asked(given, out, *more):
-    inputs, settings = {"input_file": [given]}, {"scores": False}
-    return Results("tool", [out, *more], inputs, settings, overwrite=False, asked=more)
+    return results(given, out, *more, asked=more)
 
 
 def test_a_rerun_that_asks_for_one_more_file_makes_it(tmp_path, given):
@@ -196,21 +196,14 @@ def test_a_stream_that_is_asked_for_is_written_each_time(tmp_path, given, capfd)
         assert capfd.readouterr().out == "result"
 
 
-@pytest.mark.parametrize("name", ["same", "link", "hard link", "other case of the path"])
-def test_an_output_that_is_an_input_is_always_refused(tmp_path, given, name):
-    out = given
-    if name == "link":
-        out = tmp_path / "link"
-        out.symlink_to(given)
-    elif name == "hard link":
-        out = tmp_path / "hard"
-        os.link(given, out)
-    elif name == "other case of the path":
-        (tmp_path / "folder").mkdir()
-        out = tmp_path / "folder" / ".." / "in.tsv"
-    with pytest.raises(InputError, match="would be written over input_file"):
-        write(results(given, out, overwrite=True))
-    assert given.read_text() == "one" and sorted(p.suffix for p in tmp_path.glob("*.draft")) == []
+def test_an_output_that_is_an_input_is_always_refused(tmp_path, given):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(given)
+    os.link(given, tmp_path / "hard")
+    for out in (given, tmp_path / "link", tmp_path / "hard", tmp_path / "folder" / ".." / "in.tsv"):
+        with pytest.raises(InputError, match="would be written over input_file"):
+            write(results(given, out, overwrite=True))
+    assert given.read_text() == "one" and not list(tmp_path.glob("*.draft"))
 
 
 def test_two_outputs_that_are_one_file_are_refused(tmp_path, given):

@@ -1,6 +1,7 @@
 """An option is defined once: its checks from Python, both forms of its errors, and its place in the help."""
 
 import math
+import os
 import pickle
 import pydoc
 import shlex
@@ -17,7 +18,7 @@ from command_configs import CONFIGS
 from places import ROOT
 
 from data_tools.audit_text import AuditConfig
-from data_tools.files.errors import CheckpointError, ErniePairError, InputError
+from data_tools.files.errors import CheckpointError, ErniePairError, InputError, NumbersError
 from data_tools.options.cli import exit_code_of, help_text, parse_config
 from data_tools.options.options import GROUPS, Options, names_in, option, refuse_unknown_names
 from ernie_pair.launch.launch_config import LaunchConfig
@@ -142,11 +143,7 @@ def test_errors_have_a_python_form_and_a_command_line_form(message, as_python, c
     error = pickle.loads(pickle.dumps(CheckpointError(message)))
     assert (str(error), error.message) == (as_python, message)
     assert isinstance(error, ErniePairError)
-
-    def fail():
-        raise error
-
-    assert exit_code_of(fail) == 3 and capsys.readouterr().err == f"error: {message}\n"
+    assert exit_code_of(raised(error)) == 3 and capsys.readouterr().err == f"error: {message}\n"
 
 
 def test_the_help_shows_groups_units_defaults_and_an_example():
@@ -235,3 +232,98 @@ def test_the_first_unknown_name_is_reported():
     refuse_unknown_names("parts", ["a", "b"], ("a", "b", "c"), " is none")
     with pytest.raises(InputError, match="^parts x is none; use a$"):
         refuse_unknown_names("parts", ["a", "x", "y"], ("a", "b"), " is none; use a")
+
+
+# From the command line
+
+
+@dataclass(frozen=True)
+class Single(Options):
+    """Read one file, or two texts."""
+
+    prefix: str = option(help="a file", positional=True)
+    steps: int = option(3, help="a number")
+    pair: Optional[List[str]] = option(None, help="two texts", values=2)
+
+
+def test_a_bare_flag_means_true_and_arguments_need_no_flag():
+    assert parse_config(Shape, "a --output=out --exact".split()) == replace(SHAPE, exact=True)
+    assert parse_config(Single, "--steps 4 data/a".split()) == Single("data/a", 4)
+    assert parse_config(Single, "data/a --pair b -".split()) == Single("data/a", pair=["b", "-"])
+    assert parse_config(Shape, "a --output=out --cut 0 --rate .1 --size 9".split()).size == 9
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("", "PREFIX is missing"),
+        ("a b", "unrecognized arguments: b"),
+        ("a --step 3", r"did you mean steps\?"),
+        ("a --pair b", "^pair: expected 2 arguments; correct it, or put texts"),
+        ("a --pair=b c", "^pair: expected 2 arguments"),
+        ("a --pair -5 -3", "^pair: expected 2 arguments"),
+    ],
+)
+def test_missing_or_extra_words_are_reported(words, message):
+    with pytest.raises(InputError, match=message):
+        parse_config(Single, words.split())
+
+
+@pytest.mark.parametrize("value, pair", [("[a, 7]", ["a", "7"]), ("null", None), ("", None)])
+def test_an_optional_list_is_read_from_a_yaml_file(tmp_path, value, pair):
+    (tmp_path / "single.yaml").write_text(f"pair: {value}\n")
+    assert parse_config(Single, ["a", f"--config={tmp_path}/single.yaml"]).pair == pair
+
+
+def raised(error):
+    def action():
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    "error, code, line",
+    [
+        (InputError("x"), 2, "x"),
+        (CheckpointError("x"), 3, "x"),
+        (NumbersError("x"), 4, "x"),
+        (OSError(28, "No space left on device", "/out/x"), 5, "No space left on device at /out/x; check the"),
+        (MemoryError(), 5, "out of memory; "),
+        (
+            InputError("文本 a\x1b[2Jb\x9bc\u202ed\u2028e\udcfff"),
+            2,
+            "文本 a\\x1b[2Jb\\x9bc\\u202ed e\\udcfff",
+        ),
+    ],
+)
+def test_a_user_error_gives_one_line_and_an_exit_code(error, code, line, capsys):
+    assert exit_code_of(raised(error)) == code
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"error: {line}") and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("length", [1, 500, 600, 601, 10**6])
+def test_a_long_message_keeps_its_location_and_remedy(length, capsys):
+    message = f"some/file.tsv:17: {'x' * length} is no number; write one"
+    assert exit_code_of(raised(InputError(message))) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: some/file.tsv:17: x") and line.endswith("x is no number; write one")
+    assert len(line) <= len("error: ") + 600
+    assert ("[...]" in line) == (len(message) > 600)
+
+
+def test_a_bug_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        exit_code_of(lambda: 1 // 0)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["help", "train"], ["train", "--help"]], ids="-".join)
+def test_a_closed_pipe_ends_quietly_with_exit_code_141(words):
+    """As when piped into `head`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "ernie_pair", *words]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from masking_cases import compiled, random_case, rule
-from tiny_corpus import finished, hashes, lines_of, make, write_vocab
+from tiny_corpus import lines_of, make
 
 from data_tools import dataset_utils
-from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus, marks_path
 from data_tools.corpus.mixture import Blend, BlendedDataset
 from data_tools.dataset_utils import (
@@ -135,11 +134,6 @@ def test_compiled_masks_equal_python_masks_for_all_levels(first, monkeypatch):
 # From the lexicon to the corpus.
 
 
-@pytest.fixture
-def vocab_file(tmp_path):
-    return write_vocab(tmp_path)
-
-
 def lexicon(folder, content="北京\tentity\t5\n天安门\nb\tcharacter\t0\n学习\tcharacter\t0\n"):
     (folder / "words.txt").write_text(content, encoding="utf-8")
     return {"user_lexicon": str(folder / "words.txt"), **WORDS}
@@ -185,30 +179,6 @@ def test_kinds_and_weights_change_the_fingerprint_not_the_ids(tmp_path, vocab_fi
         prints.append(Corpus(tmp_path / f"out{number}").fingerprint)
         ids.append((tmp_path / f"out{number}_ids.npy").read_bytes())
     assert len(set(prints)) == 3 and len(set(ids)) == 1
-
-
-def test_marks_do_not_depend_on_workers_or_interruption(tmp_path, vocab_file, monkeypatch):
-    content = lines_of(*(f"我爱 北京{number} 天安门。 学习" for number in range(60)))
-    flags = lexicon(tmp_path)
-    make(tmp_path, content, **flags)
-    whole = hashes(tmp_path)
-    monkeypatch.setattr(shards, "SHARD_BYTES", 300)
-    make(tmp_path, content, workers=2, overwrite=True, **flags)
-    assert hashes(tmp_path) == whole and "out_marks.npy" in whole
-
-    def stop_after_three(function, items, workers):
-        for number, item in enumerate(items):
-            if number == 3:
-                raise KeyboardInterrupt
-            yield function(item)
-
-    for name in whole:
-        (tmp_path / name).unlink()
-    with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, content, run_map=stop_after_three, **flags)
-    assert not finished(tmp_path) and not marks_path(tmp_path / "out").exists()
-    make(tmp_path, content, **flags)
-    assert hashes(tmp_path) == whole
 
 
 def damaged(tmp_path, change):

@@ -8,9 +8,9 @@ from masking_cases import GOES_ON, PLAIN_OF, rule
 
 from data_tools.ernie_dataset import ErnieDataset
 from data_tools.files.errors import InputError
-from data_tools.samples.collate import collate
 from data_tools.samples.mask_report import marked_text
 from data_tools.samples.masking import hide_ngrams
+from data_tools.samples.split_datasets import collate
 from data_tools.text.ngrams import HEAD, NgramLexicon, NgramTokens, read_ngrams
 from data_tools.text.wordpiece import WordPiece
 

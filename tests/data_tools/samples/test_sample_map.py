@@ -1,12 +1,35 @@
+"""Sample maps: which text makes which sample; cached on disk, where a damaged or foreign one is rebuilt."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import logging
 import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
+from places import ROOT
+from tiny_pretrain import events, flags, write_corpus, write_model
+from tiny_pretrain_data import opened
+from waiting import until
 
+from data_tools.corpus.format import corpus_paths
 from data_tools.files.errors import InputError
+from data_tools.files.file_lock import locked
 from data_tools.files.keyed_cache import mix, mix_range
-from data_tools.samples import sample_map
-from data_tools.samples.sample_map import build_sample_map, cached_sample_map, cut_documents
+from data_tools.options.cli import exit_code_of
+from data_tools.samples import sample_map, split_datasets
+from data_tools.samples.sample_map import build_sample_map, cached_sample_map, cut_documents, rows_fit
+from data_tools.text.wordpiece import WordPiece
 
 ALWAYS, NEVER = 2**64 - 1, 0
 
@@ -89,33 +112,401 @@ def test_a_corpus_without_sentences_is_refused():
         build(np.array([0, 0]), np.empty(0, np.int32))
 
 
-def cached(folder, key, build):
-    return cached_sample_map(folder, key, build, fits=lambda rows: True)
+class Payload:
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was opened",)
 
 
-def test_the_cache_builds_once_per_key(tmp_path):
-    built = []
+# Sample maps on disk
 
-    def rows():
-        built.append(1)
-        return np.array([[0, 1, 8]])
-
-    first = cached(tmp_path, {"seed": 1}, rows)
-    again = cached(tmp_path, {"seed": 1}, rows)
-    cached(tmp_path, {"seed": 2}, rows)
-    assert np.array_equal(first, again) and len(built) == 2
+ROWS = np.arange(9000).reshape(-1, 3)
 
 
-def ask(folder, results):
-    rows = cached(folder, {"k": 1}, lambda: np.arange(3000).reshape(-1, 3))
-    results.put(int(rows.sum()))
+def cached(folder, key="k", build=lambda: ROWS, fits=lambda rows: True):
+    return cached_sample_map(folder, {"key": key}, build, fits)
 
 
-def test_many_processes_may_use_the_cache_at_once(tmp_path):
-    results = multiprocessing.Queue()
-    askers = [multiprocessing.Process(target=ask, args=(tmp_path, results)) for _ in range(6)]
-    for process in askers:
-        process.start()
-    assert {results.get(timeout=60) for _ in askers} == {sum(range(3000))}
-    for process in askers:
-        process.join()
+def in_a_child(action):
+    """The id of a child process that runs ``action``."""
+    child = os.fork()
+    if not child:
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                os._exit(exit_code_of(lambda: action() and 0))
+        except BaseException:
+            os._exit(99)
+    return child
+
+
+def status_of(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kill_at_line(number):
+    """Kill this process at the ``number``-th line that it executes of the code that writes the cache."""
+    names = ("samples.sample_map", "files.keyed_cache", "files.atomic_files", "files.file_lock")
+    files = tuple(sys.modules[f"data_tools.{name}"].__file__ for name in names)
+    lines = iter(range(1, number + 1))
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line" and next(lines) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+
+
+def test_a_build_killed_at_any_line_is_redone_by_the_next_run(tmp_path):
+    for number in range(1, 1000):
+        folder = tmp_path / str(number)
+
+        def build_until(number=number, folder=folder):
+            kill_at_line(number)
+            cached(folder)
+
+        status = status_of(in_a_child(build_until))
+        assert np.array_equal(cached(folder), ROWS)
+        assert {path.suffix for path in folder.iterdir()} == {".npy", ".json", ".lock"}
+        if status != -signal.SIGKILL:
+            break
+    assert status == 0 and number > 40
+
+
+def test_two_concurrent_processes_build_only_once(tmp_path):
+    for number in range(50):
+        folder, meeting = tmp_path / str(number), multiprocessing.get_context("fork").Barrier(2)
+
+        def build(folder=folder):
+            with open(folder / "built", "a") as notes:
+                notes.write("x")
+            return ROWS
+
+        def ask(folder=folder, meeting=meeting, build=build):
+            meeting.wait()
+            assert np.array_equal(cached(folder, build=build), ROWS)
+
+        assert [status_of(child) for child in [in_a_child(ask), in_a_child(ask)]] == [0, 0]
+        assert (folder / "built").read_text() == "x"
+
+
+def test_a_waiter_builds_when_the_building_process_dies(tmp_path):
+    def build_for_ever():
+        (tmp_path / "building").touch()
+        signal.pause()
+
+    builder = in_a_child(lambda: cached(tmp_path, build=build_for_ever))
+    until((tmp_path / "building").exists)
+    waiter = in_a_child(lambda: cached(tmp_path) is not None)
+    time.sleep(0.1)
+    os.kill(builder, signal.SIGKILL)
+    assert status_of(builder) == -signal.SIGKILL and status_of(waiter) == 0
+    assert np.array_equal(cached(tmp_path, build=pytest.fail), ROWS)
+
+
+def test_waiting_for_a_hung_builder_ends_with_exit_code_5(tmp_path, monkeypatch, capsys, caplog):
+    monkeypatch.setattr(sample_map, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("data_tools.files.file_lock.NOTICE_SECONDS", 0.1)
+    cached(tmp_path)
+    (lock,) = tmp_path.glob("*.lock")
+    for path in (*tmp_path.glob("*.npy"), *tmp_path.glob("*.json")):
+        path.unlink()
+    with locked(lock, seconds=0):
+        assert exit_code_of(lambda: cached(tmp_path)) == 5
+    assert f"{lock}: another process holds it; wait for that, or stop it" in capsys.readouterr().err
+    assert "waiting for the process that holds" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"pid 999999999 host elsewhere\n", bytes(4096)])
+def test_a_stale_lock_file_has_no_effect(tmp_path, content):
+    cached(tmp_path)
+    (lock,) = tmp_path.glob("*.lock")
+    (rows,) = tmp_path.glob("*.npy")
+    rows.unlink()
+    lock.write_bytes(content)
+    with locked(lock, seconds=0) as alone:
+        assert alone
+    assert np.array_equal(cached(tmp_path), ROWS)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_concurrent_builders_are_safe_without_file_locks(tmp_path, monkeypatch, number):
+    def no_locks(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    save = np.save
+
+    def meet(file, rows, **settings):
+        """Another process builds from start to end while this one writes."""
+        monkeypatch.setattr(np, "save", save)
+        cached(tmp_path)
+        save(file, rows, **settings)
+
+    monkeypatch.setattr(np, "save", meet)
+    assert np.array_equal(cached(tmp_path), ROWS)
+    assert not list(tmp_path.glob("*.draft"))
+
+
+def test_other_lock_errors_are_reported(tmp_path, monkeypatch, capsys):
+    def failing(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", failing)
+    assert exit_code_of(lambda: cached(tmp_path)) == 5
+    assert capsys.readouterr().err.startswith("error: Input/output error")
+
+
+def saved(array):
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return lambda content: file.getvalue()
+
+
+def flipped(place):
+    def flip(content):
+        content = bytearray(content)
+        content[place] ^= 1
+        return bytes(content)
+
+    return flip
+
+
+DAMAGES = {
+    "empty": lambda content: b"",
+    "cut in the header": lambda content: content[:50],
+    "cut by a byte": lambda content: content[:-1],
+    "one more byte": lambda content: content + b"\0",
+    "random bytes": lambda content: np.random.default_rng(0).bytes(5000),
+    "a bit of the header": flipped(30),
+    "a bit of the middle": flipped(60),
+    "the last bit": flipped(-1),
+    "another shape": saved(ROWS.reshape(-1, 9).astype(np.uint32)),
+    "another type": saved(ROWS.astype(np.float64)),
+    "a pickle": saved(np.array([Payload()], dtype=object)),
+    "other JSON": lambda content: b"[]",
+    "deep JSON": lambda content: b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("kind", [".npy", ".json"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_cache_is_built_again_with_one_warning(tmp_path, caplog, damage, kind):
+    fresh = np.array(cached(tmp_path))  # a copy: damage in place would crash a reader of the mapped file
+    (path,) = tmp_path.glob(f"*{kind}")
+    path.write_bytes(damage(path.read_bytes()))
+    with caplog.at_level(logging.WARNING):
+        again = cached(tmp_path)
+    assert np.array_equal(again, fresh) and again.dtype == fresh.dtype
+    assert [record.message for record in caplog.records] == [
+        f"{path.with_suffix('.npy')} is damaged or unfinished and is built again"
+    ]
+    assert np.array_equal(cached(tmp_path, build=pytest.fail), fresh)
+
+
+@pytest.mark.parametrize("kind", [".npy", ".json"])
+def test_an_incomplete_cache_is_built_again(tmp_path, kind):
+    cached(tmp_path)
+    next(tmp_path.glob(f"*{kind}")).unlink()
+    assert np.array_equal(cached(tmp_path), ROWS)
+
+
+def test_a_reader_keeps_the_old_map_when_it_is_replaced(tmp_path):
+    old = cached(tmp_path)
+    next(tmp_path.glob("*.json")).unlink()
+    cached(tmp_path, build=lambda: ROWS + 1)
+    assert np.array_equal(old, ROWS) and np.array_equal(cached(tmp_path), ROWS + 1)
+
+
+def test_a_cache_file_that_holds_another_key_is_not_used(tmp_path):
+    cached(tmp_path, "one")
+    (rows,), (note,) = tmp_path.glob("*.npy"), tmp_path.glob("*.json")
+    kept = {path.suffix: path.read_bytes() for path in (rows, note)}
+    for path in (rows, note):
+        path.unlink()
+    cached(tmp_path, "two", build=lambda: ROWS + 1)
+    for path in (*tmp_path.glob("*.npy"), *tmp_path.glob("*.json")):
+        path.write_bytes(kept[path.suffix])
+    assert np.array_equal(cached(tmp_path, "two", build=lambda: ROWS + 1), ROWS + 1)
+
+
+def test_another_format_version_has_another_file_name(tmp_path, monkeypatch):
+    cached(tmp_path)
+    monkeypatch.setattr(sample_map, "VERSION", sample_map.VERSION + 1)
+    cached(tmp_path)
+    assert len(list(tmp_path.glob("*.npy"))) == 2
+
+
+def test_a_write_that_cannot_be_read_back_gives_exit_code_5(tmp_path, monkeypatch, capsys):
+    save = np.save
+
+    def forgetting(file, rows, **settings):
+        save(file, rows, **settings)
+        file.file.seek(-1, os.SEEK_END)
+        file.file.write(b"\7")
+
+    monkeypatch.setattr(np, "save", forgetting)
+    assert exit_code_of(lambda: cached(tmp_path)) == 5
+    assert "cannot be read back as written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("most_bytes", [0, 100, 4096, 36_000])
+def test_a_full_disk_gives_exit_code_5_and_no_partial_cache(tmp_path, most_bytes):
+    def build():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+        cached(tmp_path)
+
+    assert status_of(in_a_child(build)) == 5
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+    assert np.array_equal(cached(tmp_path), ROWS)
+
+
+def test_an_impossible_cache_folder_gives_exit_code_5(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert exit_code_of(lambda: cached(tmp_path / "file")) == 5
+    assert exit_code_of(lambda: cached(tmp_path / "file" / "cache")) == 5
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2 and all("not a folder; choose another output path" in line for line in errors)
+
+
+# The content of the rows
+
+DOCS, LENS = np.array([0, 4, 8, 30]), np.full(30, 5, np.int32)
+SETTINGS = {"num_samples": 40, "target_length": 20}
+ALL = range(3)
+
+
+def built(documents=ALL):
+    return build_sample_map(DOCS, LENS, documents, short_seq_prob=0.5, seed=1, min_sentences=2, **SETTINGS)
+
+
+def fit(rows, documents=ALL):
+    sentences = range(*DOCS[[documents.start, documents.stop]].tolist())
+    return rows_fit(rows, num_rows=40, sentences=sentences, target_length=20)
+
+
+@pytest.mark.parametrize("documents", [ALL, range(1), range(1, 3)])
+def test_built_rows_are_valid_for_their_split(documents):
+    assert fit(built(documents), documents)
+
+
+@pytest.mark.parametrize("documents", [range(1), range(1, 3)])
+def test_rows_of_another_split_are_not_valid(documents):
+    assert not fit(built(), documents)
+
+
+@pytest.mark.parametrize(
+    "row", [(28, 31, 20), (-1, 2, 20), (5, 5, 20), (6, 5, 20), (0, 2, 21), (0, 2, 1), (2**32, 2**32 + 1, 20)]
+)
+@pytest.mark.parametrize("place", [0, 17, 39])
+def test_an_out_of_range_row_causes_the_map_to_be_rebuilt(tmp_path, caplog, row, place):
+    rows = cached(tmp_path, build=built, fits=fit)
+    assert not len(caplog.records)
+    edited = rows.astype(np.int64)
+    edited[place] = row
+    (path,), (note,) = tmp_path.glob("*.npy"), tmp_path.glob("*.json")
+    np.save(path, edited)
+    words = json.loads(note.read_bytes())
+    words["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    note.write_text(json.dumps(words))
+    assert np.array_equal(cached(tmp_path, fits=lambda rows: True, build=pytest.fail), edited)
+    assert np.array_equal(cached(tmp_path, build=built, fits=fit), built())
+    assert len(caplog.records) == 1
+
+
+def test_a_wrong_number_of_rows_is_not_valid(monkeypatch):
+    monkeypatch.setattr("data_tools.samples.sample_map._CHUNK", 7)
+    assert fit(built()) and not fit(built()[:-1]) and not fit(np.concatenate([built(), built()[:1]]))
+
+
+def test_too_many_samples_are_refused_before_they_are_made():
+    with pytest.raises(InputError, match="asks for 2147483648 samples, more than 2147483647; use fewer"):
+        build(DOCS, LENS, 2**31)
+
+
+# The data of a run
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    model = write_model(folder / "model")
+    write_corpus(folder / "a", model)
+    write_corpus(folder / "same size", model)
+    paths = corpus_paths(folder / "same size" / "text")
+    ids = np.load(paths.ids)
+    ids[0] += 1
+    np.save(paths.ids, ids)
+    paths.manifest.unlink()
+    return folder
+
+
+def test_the_cache_key_covers_every_setting_that_affects_rows(world, tmp_path, monkeypatch):
+    keys = []
+    monkeypatch.setattr(
+        split_datasets,
+        "cached_sample_map",
+        lambda folder, key, build, fits: (keys.append(json.dumps(key, sort_keys=True)), build())[1],
+    )
+    for changes in (
+        {},
+        {"input_dir": world / "same size"},
+        {"split": "70,20,10"},
+        {"binary_head": "false"},
+        {"short_seq_prob": 0.101},
+        {"short_seq_prob": 0.104},
+        {"seed": 7},
+        {"max_seq_len": 24},
+        {"max_steps": 7},
+        {"micro_batch_size": 3},
+    ):
+        opened(world, output_dir=tmp_path, **changes)
+    train = keys[::3]
+    assert len(train) == 10 and len(set(train)) == 10
+    assert len(set(keys[:3])) == 3
+
+
+def test_the_corpus_folder_is_never_written_to(world, tmp_path):
+    before = {path.name: path.stat().st_mtime_ns for path in (world / "a").iterdir()}
+    folder_before = (world / "a").stat().st_mtime_ns
+    opened(world, output_dir=tmp_path / "out")
+    assert {path.name: path.stat().st_mtime_ns for path in (world / "a").iterdir()} == before
+    assert (world / "a").stat().st_mtime_ns == folder_before
+    assert len(list((tmp_path / "out" / "cache").glob("*.npy"))) == 3
+
+
+def test_a_damaged_map_of_a_run_is_built_again(world, tmp_path, caplog):
+    first = [opened(world, output_dir=tmp_path).datasets["train"][number].input_ids for number in range(24)]
+    for path in (tmp_path / "cache").glob("*.npy"):
+        os.truncate(path, path.stat().st_size - 4)
+    with caplog.at_level(logging.WARNING):
+        again = opened(world, output_dir=tmp_path).datasets["train"]
+    assert all(np.array_equal(ids, again[number].input_ids) for number, ids in enumerate(first))
+    assert caplog.text.count("is damaged or unfinished") == 3
+
+
+def test_a_run_on_damaged_ids_does_not_start(world, tmp_path):
+    paths = corpus_paths(write_corpus(tmp_path / "data", world / "model") / "text")
+    content = bytearray(paths.ids.read_bytes())
+    content[-2] ^= 1
+    paths.ids.write_bytes(content)
+    with pytest.raises(InputError, match=r"text_ids\.npy is not the file"):
+        opened(world, output_dir=tmp_path / "out", input_dir=tmp_path / "data")
+
+
+def test_batches_with_nothing_to_mask_have_finite_losses(world, tmp_path):
+    (tmp_path / "data").mkdir()
+    sep = WordPiece.from_file(world / "model" / "vocab.txt").sep_id
+    np.save(tmp_path / "data" / "text_ids.npy", np.full(180, sep, np.uint16))
+    np.savez(tmp_path / "data" / "text_idx.npz", lens=np.full(60, 3), docs=np.arange(0, 61, 2))
+    words = flags(world / "model", tmp_path / "data", tmp_path / "out", max_steps=2)
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "run_pretrain_static.py", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = events(tmp_path / "out")
+    assert {event["lm_loss"] for event in found} == {0} and all(np.isfinite(e["sop_loss"]) for e in found)

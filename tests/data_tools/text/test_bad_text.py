@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -11,12 +12,16 @@ import tracemalloc
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
-from tiny_corpus import ROOT, TOKENS, hashes, leftovers, lines_of, make, write_vocab
+from bad_json_lines import BAD
+from tiny_corpus import ROOT, TOKENS, finished, hashes, leftovers, lines_of, make, start
+from waiting import until
 
 from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.corpus.format import Corpus
+from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.files.atomic_files import own_name
 from data_tools.files.errors import InputError, MachineError
 from data_tools.files.file_lock import locked
@@ -37,9 +42,7 @@ RAW = "第一句话很长很长。\n第二句话。\n\n另一篇文章的全部�
 PACKERS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
 
 
-@pytest.fixture(autouse=True)
-def vocab_file(tmp_path):
-    return write_vocab(tmp_path)
+pytestmark = pytest.mark.usefixtures("vocab_file")
 
 
 def convert(folder, content, name="raw.txt", **flags):
@@ -68,14 +71,8 @@ def both(folder, content, **flags):
 # What a line may hold
 
 
-OTHER_RECORDS = {
-    "[]": "a list",
-    "7": "a number",
-    "-1.5": "a number",
-    '"我"': "a text",
-    "null": "null",
-    "true": "true or false",
-}
+OTHER_RECORDS = {"[]": "a list", "7": "a number", "-1.5": "a number", '"我"': "a text", "null": "null"}
+OTHER_RECORDS["true"] = "true or false"
 
 
 @pytest.mark.parametrize(("record", "kind"), OTHER_RECORDS.items())
@@ -448,9 +445,7 @@ def test_a_killed_conversion_leaves_no_output_and_can_be_rerun(tmp_path):
     whole = (tmp_path / "out.jsonl").read_bytes()
     (tmp_path / "out.jsonl").unlink()
     run = trans(tmp_path)
-    end = time.monotonic() + 60
-    while not list(tmp_path.glob(".out.jsonl.parts-*/0*")) and time.monotonic() < end:
-        time.sleep(0.005)
+    until(lambda: list(tmp_path.glob(".out.jsonl.parts-*/0*")))
     run.kill()
     run.communicate()
     assert not list(tmp_path.glob("out*")) and len(list(tmp_path.glob(".out.jsonl.parts-*"))) == 1
@@ -497,3 +492,156 @@ def test_documents_without_known_tokens_are_counted(tmp_path, capsys):
         make(tmp_path, lines_of("我爱电脑网"), overwrite=True)
     assert set(hashes(tmp_path)) == {"out_ids.npy", "out_idx.npz", "out.manifest.json"}
     assert "out.shards" not in leftovers(tmp_path)
+
+
+# Lines that are skipped on demand
+
+# The gap puts the first bad line and the later ones into different shards.
+MIXED = b"".join([b"oops\n", b"\n", GOOD * 50_000, b"[]\n", lines_of(" "), GOOD, b'{"text": "abc'])
+
+
+def rejected(tmp_path):
+    return [json.loads(line) for line in (tmp_path / "out.rejected.jsonl").read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD)
+def test_a_skipped_bad_line_is_recorded(tmp_path, line, message):
+    made = make(tmp_path, GOOD * 2 + line + b"\n" + GOOD, on_bad_line="skip")
+    assert made == [["我 爱 北 京"]] * 3
+    (note,) = rejected(tmp_path)
+    assert (note["file"], note["line"]) == (str(tmp_path / "in.jsonl"), 3)
+    assert re.match(message.split(": ", 1)[1], note["reason"])
+
+
+@pytest.mark.parametrize("change", [*VARIANTS, *PACKERS])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_line_numbers_are_the_same_in_every_file_format(tmp_path, change, workers):
+    content = {**VARIANTS, **PACKERS}[change](MIXED)
+    name = f"in.jsonl{change}" if change in PACKERS else "in.jsonl"
+    make(tmp_path, content, name, on_bad_line="skip", workers=workers)
+    notes = [(note["line"], note["reason"].split(",")[0].split(" {")[0]) for note in rejected(tmp_path)]
+    assert notes == [(1, "not JSON"), (50_003, "a list"), (50_006, "not JSON")]
+
+
+def test_every_line_is_counted_once(tmp_path, capsys):
+    make(tmp_path, MIXED, on_bad_line="skip")
+    manifest = Corpus(tmp_path / "out").manifest
+    counts, names = (
+        manifest["counts"],
+        ("lines", "blank_lines", "rejected_lines", "documents", "empty_documents"),
+    )
+    assert [counts[name] for name in names] == [50_006, 1, 3, 50_001, 1]
+    assert counts["lines"] == sum(counts[name] for name in names[1:])
+    assert manifest["inputs"][0]["rejected_lines"] == 3 and manifest["documents"] == 50_001
+    assert "1 without text, 50001 of one sentence, 3 rejected)" in capsys.readouterr().err
+
+
+def test_any_number_of_workers_skips_the_same_lines(tmp_path):
+    make(tmp_path, MIXED, on_bad_line="skip")
+    one = hashes(tmp_path)
+    make(tmp_path, MIXED, on_bad_line="skip", workers=2, overwrite=True)
+    assert hashes(tmp_path) == one and len(one) == 4
+
+
+def test_the_first_bad_line_beyond_the_limit_ends_the_run(tmp_path):
+    messages = []
+    for workers in (1, 2):
+        with pytest.raises(
+            InputError, match=r":50003: a list.*more bad lines than max_bad_lines=1\)$"
+        ) as caught:
+            make(tmp_path, MIXED, on_bad_line="skip", max_bad_lines=1, workers=workers)
+        messages.append(str(caught.value))
+    assert leftovers(tmp_path) == [] and messages[0] == messages[1]
+    assert len(make(tmp_path, MIXED, on_bad_line="skip", max_bad_lines=3)) == 50_001
+
+
+def test_without_bad_lines_the_rejected_file_is_empty(tmp_path):
+    make(tmp_path, GOOD, on_bad_line="skip", max_bad_lines=0)
+    assert rejected(tmp_path) == []
+
+
+def test_overwriting_a_corpus_removes_its_rejected_file(tmp_path):
+    make(tmp_path, GOOD + b"oops\n", on_bad_line="skip")
+    with pytest.raises(InputError, match="exists; pass overwrite"):
+        make(tmp_path, GOOD)
+    make(tmp_path, GOOD, overwrite=True)
+    assert not (tmp_path / "out.rejected.jsonl").exists()
+
+
+def test_the_rejected_file_is_not_read_as_input(tmp_path):
+    flags = {"input_path": str(tmp_path), "on_bad_line": "skip"}
+    make(tmp_path, GOOD + b"oops\n", **flags)
+    make(tmp_path, GOOD, overwrite=True, **flags)
+    assert [item["name"] for item in Corpus(tmp_path / "out").manifest["inputs"]] == ["in.jsonl"]
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("on_bad_line", ["error", "skip"])
+def test_a_truncated_compressed_file_is_always_refused(tmp_path, ending, on_bad_line):
+    name, content = f"in.jsonl{ending}", PACKERS[ending](MIXED)
+    with pytest.raises(InputError, match=rf"{name}: damaged or cut short, read \d+ bytes"):
+        make(tmp_path, content[: len(content) // 2].ljust(20, b"\0")[:-9], name, on_bad_line=on_bad_line)
+    assert leftovers(tmp_path) == [name]
+
+
+def test_unusual_characters_do_not_end_a_line(tmp_path):
+    odd = ["我\0爱", "我\x0b爱", "我\r爱", "我\u2028爱", "我\u0085爱", "我\u001e爱", "我\ufeff爱"]
+    assert make(tmp_path, lines_of(*odd)) == [["我 爱"]] * len(odd)
+
+
+def test_the_number_of_cut_sentences_matches_a_manual_count(tmp_path, capsys):
+    lengths = [1, 9, 10, 11, 20, 21, 99]
+    made = make(tmp_path, lines_of(*("我" * n for n in lengths)), max_sentence_length=10)
+    assert [[len(s.split()) for s in document] for document in made] == [
+        [1], [9], [10], [10, 1], [10, 10], [10, 10, 1], [10] * 9 + [9],
+    ]  # fmt: skip
+    assert Corpus(tmp_path / "out").manifest["counts"]["cut_sentences"] == 4
+
+
+def test_symlinked_files_are_read_once_and_cycles_end(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "ring").symlink_to(data)
+    (data / "z.jsonl").symlink_to(data / "a.jsonl")
+    (data / "self").symlink_to(data / "self")
+    (data / "later.jsonl").write_bytes(lines_of("北京"))
+    assert make(tmp_path, GOOD, "data/a.jsonl", input_path=str(data)) == [["我 爱 北 京"], ["北 京"]]
+    assert [item["name"] for item in Corpus(tmp_path / "out").manifest["inputs"]] == [
+        "a.jsonl",
+        "later.jsonl",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "it's", ";touch PWNED", "new\nline", "-x", "文本", os.fsdecode(b"\xff")]
+)
+def test_file_names_may_contain_any_character(tmp_path, name):
+    flags = {"output_prefix": str(tmp_path / name), "on_bad_line": "skip"}
+    assert make(tmp_path, GOOD + b"oops\n", f"{name}.jsonl", **flags) == [["我 爱 北 京"]]
+    note = json.loads((tmp_path / f"{name}.rejected.jsonl").read_bytes())
+    assert note["file"] == str(tmp_path / f"{name}.jsonl")
+    assert Corpus(tmp_path / name).manifest["inputs"][0]["name"] == f"{name}.jsonl"
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_locale_and_hash_seed_do_not_change_the_output(tmp_path):
+    (tmp_path / "in.jsonl").write_bytes(lines_of(*(f"我爱{n}，Hello ok。北京" for n in range(200))))
+    runs = []
+    for environment in ({"LANG": "C", "LC_ALL": "C", "PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"}):
+        flags = ("--chinese", "--cn_whole_word_segment", "--overwrite")
+        assert start(tmp_path, *flags, environment=environment).wait() == 0
+        runs.append(hashes(tmp_path))
+    assert runs[0] == runs[1] and len(finished(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("size", [65_534, 65_535, 70_000])
+def test_ids_above_16_bits_are_stored_correctly(tmp_path, size):
+    more = [f"x{number}" for number in range(size - len(TOKENS))]
+    path = tmp_path / "wide.txt"
+    path.write_text("\n".join([*TOKENS, *more]), encoding="utf-8")
+    (tmp_path / "in.jsonl").write_bytes(lines_of(f"我{more[-1]}"))
+    settings = {"input_path": str(tmp_path / "in.jsonl"), "output_prefix": str(tmp_path / "out")}
+    create_pretraining_data(CreateConfig(**settings, vocab_file=str(path)))
+    corpus = Corpus(tmp_path / "out")
+    assert corpus[0].tolist() == [TOKENS.index("我"), size - 1]
+    assert corpus.ids.dtype == (np.uint16 if size < 65_535 else np.int32)

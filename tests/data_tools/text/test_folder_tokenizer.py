@@ -8,14 +8,9 @@ from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import FolderTokenizer, open_folder_tokenizer, open_vocabulary
 from data_tools.text.wordpiece import WordPiece
 
-TOKENS = [
-    *"[PAD] [UNK] [CLS] [SEP] [MASK]".split(),
-    *"abcé5¥中文",
-    *(f"##{each}" for each in "abcé5¥中文"),
-    "[",
-    "]",
-    "mask",
-]
+CHARACTERS = list("abcé5¥中文")
+TOKENS = [*"[PAD] [UNK] [CLS] [SEP] [MASK]".split(), *CHARACTERS, *map("##{}".format, CHARACTERS)]
+TOKENS += ["[", "]", "mask"]
 
 
 def write_bert(folder, settings=None, config=None):
@@ -32,15 +27,8 @@ def write_bert(folder, settings=None, config=None):
 
 def write_unigram(folder):
     """A tokenizer.json of the kind of XLM-RoBERTa."""
-    pieces = [
-        ("<s>", 0.0),
-        ("<pad>", 0.0),
-        ("</s>", 0.0),
-        ("<unk>", 0.0),
-        ("▁a", -1.0),
-        ("▁b", -1.0),
-        ("▁", -2.0),
-    ]
+    pieces = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    pieces += [("▁a", -1.0), ("▁b", -1.0), ("▁", -2.0)]
     made = Tokenizer(models.Unigram(pieces, unk_id=3))
     made.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="always")
     made.post_processor = processors.TemplateProcessing(

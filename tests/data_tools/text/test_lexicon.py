@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_tools.files.errors import InputError
-from data_tools.text.lexicon import Lexicon, LexiconEntry
-from data_tools.text.words import word_begins
+from data_tools.text.words import Lexicon, LexiconEntry, word_begins
 
 
 def lexicon(*words, **kinds):
@@ -31,48 +30,35 @@ def read(tmp_path, content, name="words.txt"):
     return Lexicon.from_file(tmp_path / name)
 
 
-def test_a_lexicon_word_overrides_existing_word_boundaries():
-    assert cut(lexicon("京天安"), "我爱", "北京", "天安门") == ["我爱", "北", "京天安", "门"]
+KEPT = {  # words of the lexicon, of the text, and what it is cut into
+    "over other boundaries": ("京天安", "我爱/北京/天安门", "我爱/北/京天安/门"),
+    "without any": ("学习", "我爱/北京", "我爱/北京"),
+    "longest from the left": ("北京/北京大学/大学生/学生", "北/京/大/学/生/北/京", "北京大学/生/北京"),
+    "every occurrence": ("北京", "北/京/北/京/我/北/京", "北京/北京/我/北京"),
+    "one of one character": ("北/北京", "我北/北京北", "我/北/北京/北"),
+    "case": ("GPT模型", "我/G/p/t/模/型/了", "我/Gpt模型/了"),
+    "width": ("gpt模型", "我/Ｇ/ＰＴ模/型/了", "我/ＧＰＴ模型/了"),
+    "not inside a Latin word": ("ok/5g网络", "book/ /ok3/ ok/北5g网络", "book/ /ok3/ /ok/北/5g网络"),
+    "with spaces": ("deep learning", "用/deep/ /learning/了", "用/deep learning/了"),
+    "with symbols": ("c++", "和/C/++/写", "和/C++/写"),
+    "after longer lower case": ("北京", "İ/北/京", "İ/北京"),
+}
 
 
-def test_text_without_lexicon_words_is_unchanged():
-    assert cut(lexicon("学习"), "我爱", "北京") == ["我爱", "北京"]
-    assert cut(lexicon("学习")) == []
-
-
-def test_the_longest_match_is_taken_from_left_to_right():
-    words = lexicon("北京", "北京大学", "大学生", "学生")
-    assert cut(words, *"北京大学生北京") == ["北京大学", "生", "北京"]
-
-
-def test_every_occurrence_is_found():
-    assert cut(lexicon("北京"), *"北京北京我北京") == ["北京", "北京", "我", "北京"]
-
-
-def test_a_one_character_word_does_not_break_a_longer_one():
-    assert cut(lexicon("北", "北京"), "我北", "北京北") == ["我", "北", "北京", "北"]
+@pytest.mark.parametrize("entries, words, expected", KEPT.values(), ids=KEPT)
+def test_words_of_the_lexicon_are_kept_whole(entries, words, expected):
+    assert cut(lexicon(*entries.split("/")), *words.split("/")) == expected.split("/")
+    assert lexicon("5g网络").find("15g网络") == [] and cut(lexicon("学习")) == []
 
 
 def test_words_of_kind_character_are_split_into_characters():
     assert cut(lexicon("天安门", 北京="character"), "我北京", "天", "安门") == ["我", "北", "京", "天安门"]
 
 
-@pytest.mark.parametrize("text", ["Gpt模型", "ＧＰＴ模型", "gpt模型"])
-def test_case_and_width_do_not_matter(text):
-    assert cut(lexicon("GPT模型"), *f"我{text}了") == ["我", text, "了"]
-
-
-def test_lengthening_lower_case_does_not_shift_later_words():
-    assert cut(lexicon("北京"), *"İ北京") == ["İ", "北京"]
-
-
 def test_case_matching_does_not_depend_on_the_context():
     words = lexicon("ΑΣ")
-    assert [[text[start:end] for start, end, _ in words.find(text)] for text in ("ΑΣ", "İ ας", "ασ。İ")] == [
-        ["ΑΣ"],
-        ["ας"],
-        ["ασ"],
-    ]
+    for text, found in (("ΑΣ", "ΑΣ"), ("İ ας", "ας"), ("ασ。İ", "ασ")):
+        assert [text[start:end] for start, end, _ in words.find(text)] == [found]
 
 
 def test_each_piece_carries_the_mark_of_its_lexicon_entry():
@@ -84,26 +70,6 @@ def test_each_piece_carries_the_mark_of_its_lexicon_entry():
     assert words.marks_of(np.array([0, 1, 2, 3, 4, 5]), found).tolist() == [1, 1, 0, 2, 1, 1]
     assert words.marks_of(np.array([1, 2, 5]), found).tolist() == [1, 0, 1]
     assert words.marks_of(np.array([0, 1]), []).tolist() == [0, 0]
-
-
-def test_a_latin_word_is_not_found_inside_a_longer_one():
-    words = lexicon("ok", "5g网络")
-    assert cut(words, "book", " ", "ok", "3", " ok", "北5g网络") == [
-        "book",
-        " ",
-        "ok",
-        "3",
-        " ",
-        "ok",
-        "北",
-        "5g网络",
-    ]
-    assert words.find("15g网络") == []
-
-
-def test_words_may_contain_spaces_and_symbols():
-    text = "用deep learning和C++写"
-    assert cut(lexicon("deep learning", "c++"), *text) == ["用", "deep learning", "和", "C++", "写"]
 
 
 @settings(max_examples=200, deadline=None)

@@ -15,24 +15,7 @@ DATA = ROOT.parent / "shared" / "data"
 VOCABULARIES = sorted((DATA / "vocab").glob("*.txt"))
 TEXTS = sorted((DATA / "text").glob("*.txt"))
 CONTROL = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"]
-TINY = [
-    *CONTROL[:4],
-    "我",
-    "爱",
-    "中",
-    "##中",
-    "##爱",
-    "恤",
-    "a",
-    "b",
-    "##b",
-    "un",
-    "##aff",
-    "##able",
-    "!",
-    "$",
-    "$",
-]
+TINY = [*CONTROL[:4], *"我 爱 中 ##中 ##爱 恤 a b ##b un ##aff ##able ! $ $".split()]
 
 
 @pytest.fixture
@@ -161,13 +144,8 @@ def test_every_chinese_character_of_ernie_has_its_twin():
     tokenizer = WordPiece.from_file(DATA / "vocab" / "ernie_1.0_zh.txt")
     characters = [index for index, token in enumerate(tokenizer.tokens) if len(token) == 1 and is_cjk(token)]
     assert (tokenizer.continuation_ids[characters] >= 0).all() and len(characters) == 5896
-    assert (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.unk_id) == (
-        0,
-        1,
-        2,
-        3,
-        17963,
-    )
+    ids = [getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask", "unk")]
+    assert ids == [0, 1, 2, 3, 17963]
 
 
 def test_crlf_line_ends_give_the_same_vocabulary(tmp_path, tiny):

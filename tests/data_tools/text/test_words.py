@@ -26,42 +26,27 @@ def mark(*words):
     return " ".join(PIECES.tokens[i] for i in marked)
 
 
-def test_the_second_and_later_characters_of_a_word_are_marked():
-    assert mark("我", "爱", "北京", "天安门") == "我 爱 北 ##京 天 ##安 ##门"
+MARKED = {  # words, separated by /, and their pieces
+    "the second and later characters": ("我/爱/北京/天安门", "我 爱 北 ##京 天 ##安 ##门"),
+    "repeated ones only within a word": ("北京/，/北/京", "北 ##京 ， 北 京"),
+    "a word of any length": ("北京天安门我爱北京", "北 ##京 ##天 ##安 ##门 ##我 ##爱 ##北 ##京"),
+    "an unknown one splits no word": ("北/我㐀京", "北 我 [UNK] ##京"),
+    "one without a twin is unchanged": ("T恤/我T恤", "t 恤 我 t 恤"),
+    "after a letter": ("A京", "a ##京"),
+    "a dropped one joins no words": ("我/\u200b北京", "我 北 ##京"),
+    "an empty text": ("", ""),
+}
 
 
-def test_repeated_characters_are_marked_only_within_a_word():
-    assert mark("北京", "，", "北", "京") == "北 ##京 ， 北 京"
-
-
-def test_a_word_of_any_length_is_marked_whole():
-    assert mark("北京天安门我爱北京天安门").count("##") == 11
+@pytest.mark.parametrize("words, pieces", MARKED.values(), ids=MARKED)
+def test_characters_inside_words_are_marked(words, pieces):
+    assert mark(*words.split("/")) == pieces
 
 
 @pytest.mark.parametrize("stranger", ["㐀", "OK", "２０２２", " ", "\u200b", "🙂", "2022 ok", "e\u0301"])
 def test_other_text_between_words_does_not_shift_the_marks(stranger):
     assert mark(stranger, "北京", stranger, "天安门").count("北 ##京") == 1
     assert mark(stranger, "北京", stranger, "天安门").endswith("天 ##安 ##门")
-
-
-def test_an_unknown_character_does_not_split_its_word():
-    assert mark("北", "我㐀京") == "北 我 [UNK] ##京"
-
-
-def test_a_character_without_continuation_token_is_unchanged():
-    assert mark("T恤", "我T恤") == "t 恤 我 t 恤"
-
-
-def test_a_chinese_character_after_a_letter_is_marked():
-    assert mark("A京") == "a ##京"
-
-
-def test_a_dropped_first_character_does_not_join_two_words():
-    assert mark("我", "\u200b北京") == "我 北 ##京"
-
-
-def test_an_empty_text_has_no_pieces():
-    assert mark() == ""
 
 
 WORDS = st.lists(st.text(alphabet="我爱北京天安门，恤a2 㐀\u0301\u200b", min_size=1, max_size=5), max_size=8)
@@ -115,9 +100,9 @@ def fake_lac(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "LAC", None)
     monkeypatch.delitem(sys.modules, "LAC")
     monkeypatch.setenv("GLOG_minloglevel", "0")
-    chinese_words._open_segmenter.cache_clear()
+    chinese_words.segmenter.cache_clear()
     yield core
-    chinese_words._open_segmenter.cache_clear()
+    chinese_words.segmenter.cache_clear()
 
 
 def test_lac_segments_each_line_separately(fake_lac):
@@ -150,7 +135,7 @@ def test_lac_output_that_alters_the_text_is_an_error(fake_lac):
 )
 def test_a_missing_segmenter_error_says_how_to_install_it(fake_lac, monkeypatch, name, module, package):
     monkeypatch.setitem(sys.modules, module, None)
-    chinese_words._open_segmenter.cache_clear()
+    chinese_words.segmenter.cache_clear()
     with pytest.raises(
         InputError, match=rf"{name} is not installed \(.*{module}.*\); pip install {package}, or"
     ):

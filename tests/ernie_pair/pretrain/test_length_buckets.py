@@ -8,7 +8,7 @@ from tiny_pretrain import events, pretrain, write_corpus, write_model
 from tiny_pretrain_data import opened
 
 from data_tools.files.errors import InputError
-from data_tools.samples.collate import BUCKETS, BucketedDataset, whole_windows
+from data_tools.samples.split_datasets import BUCKETS, BucketedDataset, whole_windows
 from ernie_pair.runtime.processes.world import World
 
 STEPS = 2 * BUCKETS  # of 4 samples: two windows of buckets of 4

@@ -12,7 +12,7 @@ from foreign_weights import write_checkpoints
 from places import ROOT
 from tiny_pretrain import write_corpus, write_model
 
-from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.format import find_corpus, open_corpus
 from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import EvaluateMlmConfig, evaluate_mlm
 from ernie_pair.models.source import open_model, write_model_folder
