@@ -29,6 +29,11 @@ def launch_line(log, *words, processes=2, launcher=PADDLES):
     return list(map(str, [sys.executable, *start, *words]))
 
 
+def words_of(config):
+    """The flags of a config as words."""
+    return [f"--{name}={value}" for name, value in vars(config).items() if value not in (None, "")]
+
+
 def run_script(folder, *words, fails=False, **how):
     """Run a script with its words in several processes to their end; returns what each of them printed.
 
@@ -59,6 +64,12 @@ def launch(folder, function, *arguments, processes=2, **how):
     if how.get("fails"):
         return logs
     return [pickle.loads((folder / f"call.{rank}").read_bytes()) for rank in range(processes)]
+
+
+def in_turn(*calls):
+    """Call functions, each with its config: (function, config) ..."""
+    for function, config in calls:
+        function(config)
 
 
 def main(call):
