@@ -15,7 +15,7 @@ from places import ROOT, SUPPORT
 PADDLES = ("paddle.distributed.launch", "--nproc_per_node")
 OURS = ("ernie_pair", "launch", "--processes")
 TESTS = ROOT / "tests"
-PATH = f"{SUPPORT}:{TESTS}/ranks:{TESTS}/recipes/tutorials:{ROOT}"
+PATH = f"{SUPPORT}:{TESTS}/ranks:{TESTS}/faults:{TESTS}/recipes/tutorials:{ROOT}"
 
 
 def one_thread(**changes):
