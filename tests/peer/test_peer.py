@@ -1,7 +1,4 @@
-"""This package and transformers agree on the same models: logits, hidden states and token ids.
-
-Skipped without torch and transformers; sh scripts/test_peer.sh creates an environment with them.
-"""
+"""This package and transformers agree on the same models: logits, hidden states and token ids."""
 
 import json
 from pathlib import Path
@@ -10,53 +7,39 @@ import numpy as np
 import paddle
 import pytest
 from paddlenlp import transformers as paddlenlp_models
-from tiny_pair import VOCAB, write_model, write_pairs
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from their_models import (  # noqa: E402
+from their_models import (
     FAMILIES,
+    IDS,
+    IS_TEXT,
+    MOST,
     OF_FAMILY,
     SIZES,
+    TYPES,
     ask,
-    padded_as,
+    load_there,
+    logits_in,
     save,
     shapes_of,
     their_model,
+    torch,
+    transformers,
+    write_ours,
+    write_theirs,
 )
+from tiny_pair import VOCAB, write_model, write_pairs
 
-from data_tools.text.wordpiece import WordPiece  # noqa: E402
-from ernie_pair.models.commands import (  # noqa: E402
-    FromHuggingFaceConfig,
-    ToHuggingFaceConfig,
-    convert_from_hugging_face,
-    convert_to_hugging_face,
-)
-from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS  # noqa: E402
-from ernie_pair.models.networks.classifier import build_classifier, load_classifier  # noqa: E402
-from ernie_pair.models.source import open_model  # noqa: E402
-from ernie_pair.pair.config.ask_config import EvaluateConfig  # noqa: E402
-from ernie_pair.pretrain.convert.warm_start import read_start  # noqa: E402
-from ernie_pair.pretrain.graph.model import CLASSES, encoder_of  # noqa: E402
-from ernie_pair.runtime.device import quiet_libraries  # noqa: E402
-from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair  # noqa: E402
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS
+from ernie_pair.models.networks.classifier import build_classifier, load_classifier
+from ernie_pair.models.source import open_model
+from ernie_pair.pair.config.ask_config import EvaluateConfig
+from ernie_pair.pretrain.convert.warm_start import read_start
+from ernie_pair.pretrain.graph.model import CLASSES, encoder_of
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 
-quiet_libraries()
-transformers.logging.set_verbosity_error()
 NAMES = Path(__file__).parents[1] / "ernie_pair" / "models" / "hugging_face_names.json"
-MOST = 1e-5
-IDS = np.array([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0], [1, 12, 13, 14, 2, 15, 2]])
-TYPES = np.array([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
-IS_TEXT = IDS != 0
 OURS = {"nezha": {"use_relative_position": True}, "ernie_gram": {"embedding_size": 16}}
 PRETRAINED = ("ernie", "ernie_gram", "bert")
-
-
-def logits_here(folder):
-    model, _ = load_classifier(str(folder))
-    with paddle.no_grad():
-        return model(paddle.to_tensor(padded_as(IDS, model.pad_id)), paddle.to_tensor(TYPES)).numpy()
 
 
 def shake(model):
@@ -82,51 +65,44 @@ def write_classifier(folder, family):
     return folder
 
 
-def load_there(folder, loader=transformers.AutoModelForSequenceClassification):
-    """A transformers model, loaded without missing or unexpected weights."""
-    model, told = loader.from_pretrained(folder, output_loading_info=True)
-    assert not any(told.values()), told
-    return model.eval()
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_stored_weight_names_match_transformers(family):
     assert json.loads(NAMES.read_text())[family] == shapes_of(their_model(family))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_transformers_classifier_gives_the_same_logits_here(tmp_path, family):
+def test_a_transformers_classifier_gives_the_same_logits_in(tmp_path, family):
     model = their_model(family)
     expected = ask(model, IDS, TYPES).logits.numpy()
     assert np.ptp(expected, axis=0).min() > 1e-3, "rows cannot be told apart"
     folder = save(model, tmp_path / "theirs")
-    assert np.abs(logits_here(folder) - expected).max() < MOST
+    assert np.abs(logits_in(folder) - expected).max() < MOST
     classifier, _ = load_classifier(str(folder))
     assert classifier.spec.labels.names == ("other", "same", "unsure")
-    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
-    assert np.array_equal(logits_here(tmp_path / "ours"), logits_here(folder))
+    write_ours(folder, tmp_path / "ours")
+    assert np.array_equal(logits_in(tmp_path / "ours"), logits_in(folder))
 
 
 @pytest.mark.parametrize("family", COUNTERPARTS)
 def test_our_classifier_gives_the_same_logits_in_transformers(tmp_path, family):
     folder = write_classifier(tmp_path / "ours", family)
-    expected = logits_here(folder)
+    expected = logits_in(folder)
     assert np.ptp(expected, axis=0).min() > 1e-3, "rows cannot be told apart"
-    convert_to_hugging_face(ToHuggingFaceConfig(str(folder), str(tmp_path / "theirs")))
+    write_theirs(folder, tmp_path / "theirs")
     model = load_there(tmp_path / "theirs")
     assert np.abs(ask(model, IDS, TYPES).logits.numpy() - expected).max() < MOST
-    assert np.array_equal(logits_here(tmp_path / "theirs"), expected)
+    assert np.array_equal(logits_in(tmp_path / "theirs"), expected)
 
 
 @pytest.mark.parametrize("family", COUNTERPARTS)
 def test_a_round_trip_conversion_is_bit_identical(tmp_path, family):
     ours, theirs, back = (tmp_path / name for name in ("ours", "theirs", "back"))
     write_classifier(ours, family)
-    convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(theirs)))
+    write_theirs(ours, theirs)
     load_there(theirs).save_pretrained(tmp_path / "again")  # as transformers writes it
     transformers.AutoTokenizer.from_pretrained(theirs).save_pretrained(tmp_path / "again")
     (tmp_path / "again" / "vocab.txt").write_bytes((theirs / "vocab.txt").read_bytes())
-    convert_from_hugging_face(FromHuggingFaceConfig(str(tmp_path / "again"), str(back)))
+    write_ours(tmp_path / "again", back)
     sources = [open_model(str(folder), model_type="", from_scratch=False) for folder in (ours, back)]
     before, after = (source.read_weights() for source in sources)
     assert before.keys() == after.keys() and len(before) > 20
@@ -159,14 +135,14 @@ def outputs_here(model):
 @pytest.mark.parametrize("family", PRETRAINED)
 def test_our_pretrained_model_outputs_match_in_transformers(tmp_path, family):
     model = write_pretrained(tmp_path / "ours", family)
-    convert_to_hugging_face(ToHuggingFaceConfig(str(tmp_path / "ours"), str(tmp_path / "theirs")))
-    peer = load_there(tmp_path / "theirs", transformers.AutoModelForPreTraining)
+    write_theirs(tmp_path / "ours", tmp_path / "theirs")
+    peer = load_there(tmp_path / "theirs", "AutoModelForPreTraining")
     said = ask(peer, IDS, TYPES, output_hidden_states=True)
     states, words, order = outputs_here(model)
     assert np.abs(said.hidden_states[-1].numpy()[IS_TEXT] - states).max() < MOST
     assert np.abs(said.prediction_logits.numpy()[IS_TEXT] - words).max() < MOST
     assert np.abs(said.seq_relationship_logits.numpy() - order).max() < MOST
-    convert_from_hugging_face(FromHuggingFaceConfig(str(tmp_path / "theirs"), str(tmp_path / "back")))
+    write_ours(tmp_path / "theirs", tmp_path / "back")
     again = type(model).from_pretrained(str(tmp_path / "back"))
     again.eval()
     for before, after in zip((states, words, order), outputs_here(again)):
@@ -177,7 +153,7 @@ def test_our_pretrained_model_outputs_match_in_transformers(tmp_path, family):
 def test_transformers_pretrained_model_outputs_match_here(tmp_path, family):
     peer = their_model(family, "ForPreTraining", hidden_act="relu")
     folder = save(peer, tmp_path / "theirs")
-    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
+    write_ours(folder, tmp_path / "ours")
     loaded = getattr(paddlenlp_models, f"{COUNTERPARTS[family].own_class_start}ForPretraining")
     model = loaded.from_pretrained(str(tmp_path / "ours"))
     model.eval()
@@ -214,25 +190,25 @@ def test_sharded_and_pickled_torch_weights_are_read(tmp_path, options):
     model = their_model("bert")
     folder = save(model, tmp_path / "theirs", **options)
     assert not (folder / "model.safetensors").exists()
-    assert np.abs(logits_here(folder) - ask(model, IDS, TYPES).logits.numpy()).max() < MOST
+    assert np.abs(logits_in(folder) - ask(model, IDS, TYPES).logits.numpy()).max() < MOST
 
 
 def test_non_contiguous_tensors_in_a_torch_pickle_are_read(tmp_path):
     model = their_model("bert")
     folder = save(model, tmp_path / "theirs")
-    expected = logits_here(folder)
+    expected = logits_in(folder)
     state = model.state_dict()
     state["classifier.weight"] = state["classifier.weight"].t().contiguous().t()
     (folder / "model.safetensors").unlink()
     torch.save(state, folder / "pytorch_model.bin")
-    assert np.array_equal(logits_here(folder), expected)
+    assert np.array_equal(logits_in(folder), expected)
 
 
 def test_a_bfloat16_transformers_model_is_read(tmp_path):
     model = their_model("bert").to(torch.bfloat16)
     folder = save(model, tmp_path / "theirs")
     expected = ask(model.float(), IDS, TYPES).logits.numpy()
-    assert np.abs(logits_here(folder) - expected).max() < MOST
+    assert np.abs(logits_in(folder) - expected).max() < MOST
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
@@ -240,7 +216,7 @@ def test_the_transformers_tokenizer_gives_our_token_ids(tmp_path, lower_case):
     folder = write_classifier(tmp_path / "ours", "bert")
     settings = {"do_lower_case": lower_case, "model_max_length": 40}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    convert_to_hugging_face(ToHuggingFaceConfig(str(folder), str(tmp_path / "theirs")))
+    write_theirs(folder, tmp_path / "theirs")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     ours = WordPiece(VOCAB, lower_case)
     rng = np.random.default_rng(0)

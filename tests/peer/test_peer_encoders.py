@@ -6,53 +6,44 @@ from dataclasses import replace
 import numpy as np
 import paddle
 import pytest
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from paddlenlp import transformers as paddlenlp_models  # noqa: E402
-from their_models import FAMILIES, ask, padded_as, save, their_model  # noqa: E402
-from tiny_pair import train_config  # noqa: E402
-
-from data_tools.files.errors import CheckpointError, InputError  # noqa: E402
-from ernie_pair.inference.predictor import PairPredictor  # noqa: E402
-from ernie_pair.inference.token_rows import SEPARATOR  # noqa: E402
-from ernie_pair.kernels.choice import KernelFlags  # noqa: E402
-from ernie_pair.models.commands import (  # noqa: E402
-    FromHuggingFaceConfig,
-    ToHuggingFaceConfig,
-    convert_from_hugging_face,
-    convert_to_hugging_face,
+from paddlenlp import transformers as paddlenlp_models
+from their_models import (
+    FAMILIES,
+    IDS,
+    IS_TEXT,
+    MOST,
+    TYPES,
+    ask,
+    logits_in,
+    logits_of,
+    padded_as,
+    save,
+    their_model,
+    torch,
+    transformers,
+    write_ours,
+    write_theirs,
 )
-from ernie_pair.models.networks.classifier import (  # noqa: E402
-    build_classifier,
-    load_classifier,
-    load_initial_weights,
-)
-from ernie_pair.models.networks.encoders import hidden_states  # noqa: E402
-from ernie_pair.models.networks.kernel_path import choose_path  # noqa: E402
-from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights  # noqa: E402
-from ernie_pair.models.source import open_model  # noqa: E402
-from ernie_pair.pair.train.initial_model import open_initial_model  # noqa: E402
-from ernie_pair.runtime.device import quiet_libraries  # noqa: E402
-from ernie_pair.score.evaluation.scorer import open_scorer  # noqa: E402
-from ernie_pair.score.export.export_pair import ExportConfig, export_pair  # noqa: E402
+from tiny_pair import train_config
+from tiny_sentence import change
 
-quiet_libraries()
-transformers.logging.set_verbosity_error()
-MOST, EPSILON = 1e-5, 1e-3  # the most that Paddle's layer norm takes
-IDS = np.array([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0], [1, 12, 13, 14, 2, 15, 2]])
-TYPES = np.array([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
-IS_TEXT = IDS != 0
+from data_tools.files.errors import CheckpointError, InputError
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.token_rows import SEPARATOR
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
+from ernie_pair.models.networks.encoders import hidden_states
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights
+from ernie_pair.models.source import open_model
+from ernie_pair.pair.train.initial_model import open_initial_model
+from ernie_pair.score.evaluation.scorer import open_scorer
+from ernie_pair.score.export.export_pair import ExportConfig, export_pair
+
+EPSILON = 1e-3  # the most that Paddle's layer norm takes
 OF_NO_POOLER = ("roberta", "xlm_roberta", "electra", "distilbert")
 WITH_EPSILON = [family for family in FAMILIES if family != "distilbert"]
 NEW_GELU = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")
-
-
-def logits_of(model):
-    with paddle.no_grad():
-        ids = paddle.to_tensor(padded_as(IDS, model.pad_id))
-        return model(ids, paddle.to_tensor(TYPES)).numpy()
 
 
 def states_of(model):
@@ -76,11 +67,25 @@ def difference(folder, model):
     return max(np.abs(part).max() for part in found)
 
 
-def retrained(folder, into):
-    """The folder that a training run would write which starts from ``folder``, without a step."""
+def new_classifier(folder):
+    """A classifier that begins with the weights of a folder, and their source."""
     source = open_model(str(folder), model_type="", from_scratch=False)
     model = build_classifier(source, seed=0, dropout=0.0)
     load_initial_weights(model, source)
+    return model, source
+
+
+def encoder_in(folder):
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    encoder = build_text_encoder(source, 0, None)
+    load_text_weights(encoder, source, folder)
+    encoder.eval()
+    return encoder
+
+
+def retrained(folder, into):
+    """The folder that a training run would write which starts from ``folder``, without a step."""
+    model, source = new_classifier(folder)
     into.mkdir()
     model.write(into, source.vocab_file)
     return into
@@ -92,11 +97,11 @@ def test_any_epsilon_is_computed_kept_and_written(tmp_path, family):
     folder = save(model, tmp_path / "theirs")
     assert difference(folder, model) < MOST
     trained = retrained(folder, tmp_path / "trained")
-    expected = logits_of(load_classifier(str(folder))[0])
-    usual = logits_of(load_classifier(str(save(their_model(family), tmp_path / "usual")))[0])
+    expected = logits_in(folder)
+    usual = logits_in(save(their_model(family), tmp_path / "usual"))
     assert np.abs(usual - expected).max() > 5 * MOST
-    assert np.array_equal(logits_of(load_classifier(str(trained))[0]), expected)
-    convert_to_hugging_face(ToHuggingFaceConfig(str(trained), str(tmp_path / "back")))
+    assert np.array_equal(logits_in(trained), expected)
+    write_theirs(trained, tmp_path / "back")
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
     assert again.config.layer_norm_eps == EPSILON
     assert np.abs(ask(again, IDS, TYPES).logits.numpy() - expected).max() < MOST
@@ -113,7 +118,7 @@ def test_paddlenlp_opens_no_trained_folder_of_another_epsilon(tmp_path, family):
 def test_an_ernie_of_another_epsilon_becomes_a_paddlenlp_bert(tmp_path):
     model = their_model("ernie", layer_norm_eps=EPSILON)
     folder = save(model, tmp_path / "theirs")
-    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
+    write_ours(folder, tmp_path / "ours")
     peer = paddlenlp_models.AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "ours"))
     peer.eval()
     assert type(peer).__name__ == "BertForSequenceClassification"
@@ -127,7 +132,7 @@ def test_an_ernie_of_another_epsilon_becomes_a_paddlenlp_bert(tmp_path):
 def test_an_epsilon_that_paddlenlp_lacks_is_not_converted(tmp_path, family, changes):
     folder = save(their_model(family, layer_norm_eps=EPSILON, **changes), tmp_path / "theirs")
     with pytest.raises(InputError, match="layer_norm_eps is 0.001, and PaddleNLP's class of"):
-        convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
+        write_ours(folder, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 
 
@@ -135,8 +140,7 @@ def test_task_embeddings_are_those_of_transformers(tmp_path):
     model = their_model("ernie", use_task_id=True, task_type_vocab_size=5, layer_norm_eps=1e-5)
     folder = save(model, tmp_path / "with")
     assert difference(folder, model) < MOST
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "use_task_id": False}))
+    change(folder / "config.json", use_task_id=False)
     without = transformers.ErnieForSequenceClassification.from_pretrained(folder).eval()
     assert difference(folder, without) < MOST
 
@@ -174,10 +178,7 @@ def test_roberta_of_one_and_two_token_types(tmp_path, family, types, pad_id):
 def test_the_defaults_of_roberta_are_those_of_transformers(tmp_path, family):
     model = their_model(family, pad_token_id=1)
     folder = save(model, tmp_path / "theirs")
-    config = json.loads((folder / "config.json").read_text())
-    for key in ("pad_token_id", "layer_norm_eps", "hidden_act"):
-        config.pop(key)
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder / "config.json", pad_token_id=None, layer_norm_eps=None, hidden_act=None)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     assert difference(folder, theirs) < MOST
 
@@ -187,29 +188,25 @@ def test_the_defaults_of_roberta_are_those_of_transformers(tmp_path, family):
 def test_an_encoder_is_read_whatever_head_it_has(tmp_path, family, kind):
     model = their_model(family, kind)
     folder = save(model, tmp_path / "theirs")
-    source = open_model(str(folder), model_type="", from_scratch=False)
-    classifier = build_classifier(source, seed=0, dropout=0.0)
-    load_initial_weights(classifier, source)
-    encoder = build_text_encoder(source, 0, None)
-    load_text_weights(encoder, source, folder)
-    said = ask(model, IDS, TYPES, output_hidden_states=True).hidden_states[-1].numpy()[IS_TEXT]
-    for ours in (classifier, encoder):
-        ours.eval()
-        assert np.abs(states_of(ours)[0] - said).max() < MOST
+    states = ask(model, IDS, TYPES, output_hidden_states=True).hidden_states[-1].numpy()[IS_TEXT]
+    classifier, _ = new_classifier(folder)
+    classifier.eval()
+    for ours in (classifier, encoder_in(folder)):
+        assert np.abs(states_of(ours)[0] - states).max() < MOST
+
+
+def write_pickle(folder, prefix, state):
+    """The weights of a folder anew, as torch's pickle, with a prefix to each name."""
+    (folder / "model.safetensors").unlink()
+    torch.save({f"{prefix}{name}": value for name, value in state.items()}, folder / "pytorch_model.bin")
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "encoder.", "_orig_mod.", "roberta."])
 def test_weights_under_another_prefix_are_read(tmp_path, prefix):
     model = their_model("xlm_roberta", "Model")
     folder = save(model, tmp_path / "theirs")
-    (folder / "model.safetensors").unlink()
-    state = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
-    state[f"{prefix}embeddings.position_ids"] = torch.arange(64)[None]
-    torch.save(state, folder / "pytorch_model.bin")
-    source = open_model(str(folder), model_type="", from_scratch=False)
-    encoder = build_text_encoder(source, 0, None)
-    load_text_weights(encoder, source, folder)
-    encoder.eval()
+    write_pickle(folder, prefix, {**model.state_dict(), "embeddings.position_ids": torch.arange(64)[None]})
+    encoder = encoder_in(folder)
     said = ask(model, IDS, TYPES).last_hidden_state.numpy()[IS_TEXT]
     assert np.abs(states_of(encoder)[0] - said).max() < MOST
 
@@ -218,30 +215,22 @@ def test_weights_under_another_prefix_are_read(tmp_path, prefix):
 def test_a_classifier_saved_by_data_parallel_is_read(tmp_path, family):
     model = their_model(family)
     folder = save(model, tmp_path / "theirs")
-    (folder / "model.safetensors").unlink()
-    state = {f"module.{name}": value for name, value in model.state_dict().items()}
-    torch.save(state, folder / "pytorch_model.bin")
+    write_pickle(folder, "module.", model.state_dict())
     assert difference(folder, model) < MOST
 
 
 def test_a_bert_without_pooler_is_read_as_an_encoder(tmp_path):
     model = transformers.BertModel(their_model("bert", "Model").config, add_pooling_layer=False).eval()
     folder = save(model, tmp_path / "theirs")
-    source = open_model(str(folder), model_type="", from_scratch=False)
-    encoder = build_text_encoder(source, 0, None)
-    load_text_weights(encoder, source, folder)
-    encoder.eval()
+    encoder = encoder_in(folder)
     said = ask(model, IDS, TYPES).last_hidden_state.numpy()[IS_TEXT]
     assert np.abs(states_of(encoder)[0] - said).max() < MOST
-    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
+    write_ours(folder, tmp_path / "ours")
 
 
 def test_a_head_of_another_size_is_refused_in_one_line(tmp_path):
     folder = save(their_model("xlm_roberta"), tmp_path / "theirs")
-    config = json.loads((folder / "config.json").read_text())
-    config["id2label"] = {"0": "no", "1": "yes"}
-    config.pop("label2id")
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder / "config.json", id2label={"0": "no", "1": "yes"}, label2id=None)
     with pytest.raises(CheckpointError, match="out_proj.weight .*3.* instead of .*2") as caught:
         load_classifier(str(folder))
     assert "\n" not in caught.value.message
@@ -251,7 +240,7 @@ def test_a_head_of_another_size_is_refused_in_one_line(tmp_path):
 def test_xlm_roberta_goes_to_paddlenlp_and_back(tmp_path, kind):
     model = their_model("xlm_roberta", kind)
     folder = save(model, tmp_path / "theirs")
-    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
+    write_ours(folder, tmp_path / "ours")
     opened = (
         paddlenlp_models.AutoModelForSequenceClassification if kind != "Model" else paddlenlp_models.AutoModel
     )
@@ -263,7 +252,7 @@ def test_xlm_roberta_goes_to_paddlenlp_and_back(tmp_path, kind):
     said = ask(model, IDS, TYPES)
     expected = said.logits.numpy() if kind != "Model" else said.last_hidden_state.numpy()[IS_TEXT]
     assert np.abs(found.numpy() - expected).max() < MOST
-    convert_to_hugging_face(ToHuggingFaceConfig(str(tmp_path / "ours"), str(tmp_path / "back")))
+    write_theirs(tmp_path / "ours", tmp_path / "back")
     back = type(model).from_pretrained(tmp_path / "back").eval()
     for name, value in model.state_dict().items():
         assert torch.equal(value, back.state_dict()[name]), name
@@ -282,8 +271,7 @@ def reranker(folder, family, changes):
     bias = [parameter for name, parameter in model.named_parameters() if name.endswith("bias")][-1]
     bias.data -= ask(model, IDS, TYPES).logits.mean()  # where the sigmoid is steep
     save(model, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    change(folder / "config.json", **changes)
     return model, ask(model, IDS, TYPES).logits
 
 
@@ -306,28 +294,23 @@ def test_a_reranker_gives_the_scores_of_cross_encoder(tmp_path, family, changes)
         assert np.abs(score([("我", "你"), ("他", "我")]) - scores).max() < MOST
         assert unit == predictor.exported.score_unit
     trained = retrained(tmp_path / "theirs", tmp_path / "trained")
-    assert np.array_equal(logits_of(load_classifier(str(trained))[0]), logits_of(ours))
-    convert_to_hugging_face(ToHuggingFaceConfig(str(trained), str(tmp_path / "back")))
+    assert np.array_equal(logits_in(trained), logits_of(ours))
+    write_theirs(trained, tmp_path / "back")
     stated = json.loads((tmp_path / "back" / "config.json").read_text())["sentence_transformers"]
     assert stated["activation_fn"].endswith("Identity" if changes else "Sigmoid")
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
     assert np.abs((ask(again, IDS, TYPES).logits - logits).numpy()).max() < MOST
-    assert np.array_equal(logits_of(load_classifier(str(tmp_path / "back"))[0]), logits_of(ours))
+    assert np.array_equal(logits_in(tmp_path / "back"), logits_of(ours))
 
 
 def test_cross_encoders_own_file_of_version_6_is_obeyed(tmp_path):
     _, logits = reranker(tmp_path / "theirs", "bert", {})
-    told = {
-        "model_type": "CrossEncoder",
-        "activation_fn": IDENTITY,
-        "prompts": {},
-        "default_prompt_name": None,
-    }
+    about = {"model_type": "CrossEncoder", "activation_fn": IDENTITY, "prompts": {}}
     beside = tmp_path / "theirs" / "config_sentence_transformers.json"
-    beside.write_text(json.dumps(told))
+    beside.write_text(json.dumps({**about, "default_prompt_name": None}))
     ours, _ = load_classifier(str(tmp_path / "theirs"))
     assert np.abs(logits_of(ours) - logits.numpy()).max() < MOST
-    beside.write_text(json.dumps({**told, "default_prompt_name": "query"}))
+    beside.write_text(json.dumps({**about, "default_prompt_name": "query"}))
     with pytest.raises(InputError, match='default_prompt_name is "query"'):
         load_classifier(str(tmp_path / "theirs"))
 

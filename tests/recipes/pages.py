@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Dict, List, NamedTuple
@@ -123,3 +124,13 @@ def activated_environment() -> Dict[str, str]:
     place = Path(sys.executable).parents[1]
     path = f"{place}/bin:{ROOT}/.venv/bin:{os.environ['PATH']}"
     return {**os.environ, "VIRTUAL_ENV": str(place), "PATH": path, "DEVICE": "cpu"}
+
+
+def run_shell(command: str, here: Path, environment: Dict[str, str], timeout: int = 900) -> str:
+    """Run a command to its end in a folder, and return what it printed."""
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=here, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+    logs = "" if here == ROOT else "".join(path.read_text()[-2000:] for path in here.glob("**/workerlog.0"))
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n{logs}"
+    return done.stdout + done.stderr

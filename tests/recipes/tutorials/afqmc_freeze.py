@@ -1,7 +1,4 @@
-"""AFQMC with a frozen encoder: JSON lines, a collate function, a plain layer or a subclass, the best model.
-
-Called as SCRIPT FOLDER OUT.json BATCH_SIZE; see tutorial_pieces.py.
-"""
+"""AFQMC with a frozen encoder: JSON lines, a collate function, a layer or a subclass, the best model."""
 
 import json
 from pathlib import Path
@@ -21,7 +18,6 @@ from tutorial_pieces import (
     average,
     data_parallel,
     logged,
-    main,
     plain_losses,
 )
 
@@ -173,11 +169,7 @@ def with_parts(folder, batch_size):
             if accuracies[-1] > max([0.0, *accuracies[:-1]]):
                 trainer.save_model(best)
     again = PairTrainer(new_layer(folder), trainer.config, weights=best)
-    return {
-        "losses": losses,
-        "accuracy": accuracies,
-        "best": again.evaluate(folder / "dev.json")["accuracy"],
-    }
+    return {"losses": losses, "accuracy": accuracies, "best": again.evaluate(folder / "dev.json")["accuracy"]}
 
 
 def with_trainer(folder, batch_size):
@@ -210,6 +202,3 @@ def with_subclass(folder, batch_size):
 
 
 WAYS = {"paddle": with_paddle, "parts": with_parts, "trainer": with_trainer, "subclass": with_subclass}
-
-if __name__ == "__main__":
-    main(WAYS)

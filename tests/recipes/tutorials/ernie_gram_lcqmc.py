@@ -1,7 +1,4 @@
-"""LCQMC as the tutorial of ErnieGram trains it: a layer of one's own, and a loop that evaluates and predicts.
-
-Called as SCRIPT FOLDER OUT.json BATCH_SIZE; see tutorial_pieces.py.
-"""
+"""LCQMC as ErnieGram's tutorial trains it: a layer of one's own, and a loop that evaluates and predicts."""
 
 import time
 from functools import partial
@@ -24,7 +21,6 @@ from tutorial_pieces import (
     average,
     data_parallel,
     logged,
-    main,
 )
 
 from ernie_pair import PairConfig, PairTokenizer, PairTrainer
@@ -174,6 +170,3 @@ def with_trainer(folder, batch_size):
 
 
 WAYS = {"paddle": with_paddle, "parts": with_parts, "trainer": with_trainer}
-
-if __name__ == "__main__":
-    main(WAYS)

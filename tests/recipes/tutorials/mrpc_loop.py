@@ -1,7 +1,4 @@
-"""MRPC in a loop of one's own, as people who come from accelerate write it: tokenized columns, accumulation.
-
-Called as SCRIPT FOLDER OUT.json BATCH_SIZE; see tutorial_pieces.py.
-"""
+"""MRPC in a loop of one's own, as users of accelerate write it: tokenized columns, accumulation."""
 
 from contextlib import nullcontext
 
@@ -22,7 +19,6 @@ from tutorial_pieces import (
     average,
     data_parallel,
     is_launched,
-    main,
 )
 
 from ernie_pair import PairConfig, PairTrainer, set_seed
@@ -138,6 +134,3 @@ def with_scale(folder, batch_size):
 
 
 WAYS = {"paddle": with_paddle, "outputs": with_outputs, "scaled": with_scale}
-
-if __name__ == "__main__":
-    main(WAYS)

@@ -1,14 +1,11 @@
-"""MRPC with the trainer, as people who come from transformers write it: a collator, metrics, a subclass.
-
-Called as SCRIPT FOLDER OUT.json BATCH_SIZE; see tutorial_pieces.py.
-"""
+"""MRPC with the trainer, as people who come from transformers write it: a collator, metrics, a subclass."""
 
 import numpy as np
 from mrpc_loop import tokenized
 from paddle.nn.functional import cross_entropy
 from paddlenlp.data import DataCollatorWithPadding
 from paddlenlp.transformers import BertForSequenceClassification, BertTokenizer
-from tutorial_pieces import DEV, SETTINGS, TRAIN, average, logged, main, plain_losses
+from tutorial_pieces import DEV, SETTINGS, TRAIN, average, logged, plain_losses
 
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 
@@ -97,6 +94,3 @@ def with_trainer(folder, batch_size):
 
 
 WAYS = {"paddle": with_paddle, "parts": with_parts, "trainer": with_trainer}
-
-if __name__ == "__main__":
-    main(WAYS)
