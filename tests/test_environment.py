@@ -61,7 +61,6 @@ def stamp(folder, device):
 
 
 def finish(folder, device, tools=True):
-    """Write the stamps that mark .venv as complete."""
     for name in ("stamp", "stamp.tools") if tools else ("stamp",):
         (folder / ".venv" / name).write_text(stamp(folder, device))
 

@@ -109,7 +109,6 @@ def sources(folder):
 
 
 def sources_within(name):
-    """Return the Python files anywhere in a folder; for a file, the file itself."""
     path = ROOT / name
     return [path] if path.is_file() else sorted(path.rglob("*.py"))
 

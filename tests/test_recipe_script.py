@@ -18,7 +18,6 @@ STUB = 'ROOT=.\nPY=echo\nDEVICE=cpu\nfail() { echo "error: $1" >&2; exit 2; }\n'
 
 @pytest.fixture
 def start(tmp_path):
-    """A function that runs the script with a number of processes and flags."""
     shutil.copy(SCRIPTS / "run_pretrain_static.sh", tmp_path)
     (tmp_path / "environment.sh").write_text(STUB)
 

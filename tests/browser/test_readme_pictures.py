@@ -31,7 +31,6 @@ def test_the_pictures_are_small():
 
 @pytest.fixture(scope="module")
 def line():
-    """The folder of a completed quickstart."""
     if not (PICTURES and os.environ.get("PICTURES_RUNS")):
         pytest.skip("PICTURES and PICTURES_RUNS make the pictures of the README")
     fonts = subprocess.run(["fc-list", ":lang=zh"], capture_output=True, text=True).stdout
@@ -57,7 +56,6 @@ def place_of(line):
 
 @contextlib.contextmanager
 def started(line, *words):
-    """Start a command that serves, and stop it at the end."""
     process = subprocess.Popen(words_of(words), **place_of(line))
     try:
         yield
@@ -67,12 +65,10 @@ def started(line, *words):
 
 
 def run(line, *words):
-    """Run a command to its end; the paths below ``line`` are relative."""
     subprocess.run(words_of(words), check=True, timeout=300, **place_of(line))
 
 
 def answers(browser, address, seconds=60):
-    """Open an address as soon as a server answers there."""
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(Exception):

@@ -34,7 +34,6 @@ class Pretraining:
 
     @staticmethod
     def poison(job):
-        """Let the next loss be NaN."""
         weights = job.program.weights()
         job.program.set_weights({name: array * float("nan") for name, array in weights.items()})
 
@@ -61,7 +60,6 @@ class Pairs:
 
     @staticmethod
     def poison(job):
-        """Let the next loss be NaN."""
         for parameter in job.model.parameters():
             parameter.set_value(parameter * float("nan"))
 
@@ -90,7 +88,6 @@ class Run:
         until(lambda: path.exists() and line in path.read_text(), 120)
 
     def pids(self):
-        """The process ids of both ranks."""
         files = (self.output / "ranks" / f"{rank:05d}.json" for rank in (0, 1))
         return [json.loads(path.read_text())["pid"] for path in files]
 
@@ -99,7 +96,6 @@ class Run:
         return (self.log / ("stderr" if rank is None else f"workerlog.{rank}")).read_text()
 
     def end(self, seconds=120):
-        """The exit code."""
         return self.process.wait(timeout=seconds)
 
     def last_step(self):
@@ -138,7 +134,6 @@ def is_alive(pid):
 
 
 def running_in(session):
-    """The processes of a session that are still running."""
     listing = subprocess.run(["pgrep", "-s", str(session), "-r", "R,S,D,T"], capture_output=True, text=True)
     return listing.stdout.split()
 

@@ -96,7 +96,6 @@ def start(words, code):
 
 
 def make_small(case, setattr=setattr):
-    """Set constants of modules, so that little work has many parts."""
     for module, values in case.small.items():
         for name, value in values.items():
             setattr(import_module(module), name, value)

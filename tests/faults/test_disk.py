@@ -79,7 +79,6 @@ def error_of_save(out):
 
 
 def fill(mount, out):
-    """Save with more and more room."""
     saved = 0
     for budget in range(0, 600_000, 12_000):
         room = os.statvfs(mount)

@@ -32,7 +32,6 @@ def start(half, output):
 
 @pytest.fixture(scope="module")
 def wholes():
-    """The output folders of the runs that were left alone, by half."""
     return {}
 
 

@@ -26,7 +26,6 @@ def pinned():
 
 @pytest.fixture(scope="session", params=["newest", "pinned"])
 def peer(request):
-    """Each of both."""
     return request.getfixturevalue(request.param)
 
 

@@ -43,7 +43,6 @@ PRETRAINED = ("ernie", "ernie_gram", "bert")
 
 
 def shake(model):
-    """Give biases and norms values that differ clearly from 0 and 1."""
     paddle.seed(1)
     for parameter in model.parameters():
         if parameter.ndim == 1:

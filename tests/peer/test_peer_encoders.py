@@ -68,7 +68,6 @@ def difference(folder, model):
 
 
 def new_classifier(folder):
-    """A classifier that begins with the weights of a folder, and their source."""
     source = open_model(str(folder), model_type="", from_scratch=False)
     model = build_classifier(source, seed=0, dropout=0.0)
     load_initial_weights(model, source)
@@ -196,7 +195,6 @@ def test_an_encoder_is_read_whatever_head_it_has(tmp_path, family, kind):
 
 
 def write_pickle(folder, prefix, state):
-    """The weights of a folder anew, as torch's pickle, with a prefix to each name."""
     (folder / "model.safetensors").unlink()
     torch.save({f"{prefix}{name}": value for name, value in state.items()}, folder / "pytorch_model.bin")
 

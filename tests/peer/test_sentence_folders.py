@@ -108,7 +108,6 @@ def test_a_plain_encoder_is_asked_by_its_mean(newest, tmp_path):
 
 
 def train(folder, spread=0.2, **changes):
-    """Train a model for vectors; returns its embedder."""
     write_files(folder, spread)
     family = {name: changes.pop(name) for name in ("hidden_act", "pad_token_id") if name in changes}
     model_type = changes.get("model_type", "ernie")

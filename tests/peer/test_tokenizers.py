@@ -23,7 +23,6 @@ NEXT_LINE = "\x85"
 
 @pytest.fixture(scope="module", params=FOLDERS)
 def folder(request, peer, tmp_path_factory):
-    """A folder that the peer wrote."""
     family, settings, removed = FOLDERS[request.param]
     folder = peer.make(tmp_path_factory.mktemp("of") / family, family, **settings)
     for name in removed:

@@ -90,23 +90,19 @@ def ask(model, ids, types, **options):
 
 
 def logits_of(model):
-    """The logits of a model of this package."""
     with paddle.no_grad():
         return model(paddle.to_tensor(padded_as(IDS, model.pad_id)), paddle.to_tensor(TYPES)).numpy()
 
 
 def logits_in(folder):
-    """Those of a folder."""
     return logits_of(load_classifier(str(folder))[0])
 
 
 def write_theirs(folder, out):
-    """Convert a folder of this package into one of transformers."""
     convert_to_hugging_face(ToHuggingFaceConfig(str(folder), str(out)))
 
 
 def write_ours(folder, out):
-    """Convert a folder of transformers into one of this package."""
     convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(out)))
 
 

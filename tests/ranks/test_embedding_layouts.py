@@ -54,7 +54,6 @@ def one(folder):
 
 @pytest.fixture(scope="module")
 def two(folder):
-    """The arrays of each process, by variant and layout."""
     return launch(folder, run_layouts, folder)
 
 

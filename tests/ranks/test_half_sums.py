@@ -64,7 +64,6 @@ def sum_in_both_ways():
 
 @pytest.fixture(scope="module")
 def sums(tmp_path_factory):
-    """What each process got, by type."""
     return launch(tmp_path_factory.mktemp("sums"), sum_in_both_ways)
 
 

@@ -68,7 +68,6 @@ for step in range(10**6):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a model, pairs and a script that trains on them."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "settings.py").write_text(f"SETTINGS = {SETTINGS}\n")
     (tmp_path / "scripts" / "my_train.py").write_text(TRAINS)
@@ -94,7 +93,6 @@ def test_a_script_is_launched_in_a_single_process(folder):
 
 
 def run(folder, *words, **environment):
-    """Run a command of the package in a folder to its end."""
     line = [sys.executable, "-m", "ernie_pair", *words]
     done = subprocess.run(line, cwd=folder, env=one_thread(**environment), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -102,7 +100,6 @@ def run(folder, *words, **environment):
 
 
 def start_plain(folder, fault):
-    """Launch PLAIN with a fault."""
     (folder / "plain.py").write_text(PLAIN.replace("{fault}", fault))
     return subprocess.Popen(
         launch_line("log", "plain.py", launcher=OURS),
@@ -159,7 +156,6 @@ def test_a_stopped_launcher_leaves_no_process_behind(tmp_path, number, code):
 
 
 def steps_of(output):
-    """Return (step, samples consumed) of every training line of a run."""
     return [(event["step"], event["consumed_samples"]) for event in events(output, "train")]
 
 
@@ -172,7 +168,6 @@ def any_threads(monkeypatch, tmp_path):
 
 
 def probed(folder, *words):
-    """Run words in the folder; return the standard error."""
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stderr
@@ -194,7 +189,6 @@ def test_pair_training_is_probed_once_and_the_result_is_reused(folder, any_threa
 
 
 def write_recipe(folder, environment):
-    """The recipe's script, with an environment.sh of its own."""
     (folder / "run.sh").write_text((SCRIPTS / "run_pretrain_static.sh").read_text())
     (folder / "environment.sh").write_text(environment)
 

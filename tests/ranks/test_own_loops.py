@@ -25,7 +25,6 @@ SETTINGS = {
 
 
 def average(value):
-    """The mean of a number over the processes."""
     tensor = paddle.to_tensor([value])
     if paddle.distributed.get_world_size() > 1:
         paddle.distributed.all_reduce(tensor)
@@ -37,7 +36,6 @@ def loss_of_the_flags(parts, batch):
 
 
 def loss_of_its_own(parts, batch):
-    """A loss that the loop computes from logits."""
     return cross_entropy(parts.forward(batch), paddle.to_tensor(batch.labels))
 
 

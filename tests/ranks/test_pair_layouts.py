@@ -164,7 +164,6 @@ def test_one_infinite_gradient_makes_all_skip_the_update(two):
 
 
 def optimizer_files(folder):
-    """{file: its arrays} of the optimizer's state, by name."""
     (step,) = (folder / "checkpoints").iterdir()
     return [
         from_safetensors(path.read_bytes(), path.name) for path in sorted(step.glob("optimizer*.safetensors"))

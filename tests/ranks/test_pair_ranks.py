@@ -114,7 +114,6 @@ def test_two_processes_evaluate_and_predict_exactly_as_one(config, one, monkeypa
     flags = {"model_path": str(best), "input_file": config.dev_file, "batch_size": 8, "device": "cpu"}
 
     def calls(name):
-        """The two commands of the run of that name."""
         metrics = {"output_file": str(folder / f"{name}.metrics"), "report": str(folder / f"{name}.report")}
         changed = {"robustness": "typo order", "robustness_file": str(folder / f"{name}.changed.tsv")}
         predictions = {"output_file": str(folder / f"{name}.predictions"), "scores": True}

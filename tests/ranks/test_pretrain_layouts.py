@@ -100,7 +100,6 @@ def layouts_of(processes, merges=(1, 2, 4)):
 
 
 def chosen(*names):
-    """Some layouts of two processes."""
     return {name: layouts_of(2)[name] for name in names}
 
 
@@ -209,7 +208,6 @@ def test_every_layout_gives_the_weights_of_one_process(folder, reference, proces
 
 
 def one_and_scaled(folder, **settings):
-    """The arrays of one process, with those of a scaled loss compared."""
     results = results_of(folder, 1, {"one": ALONE, "scaled": {**ALONE, **SCALED}}, **settings)
     one = results.pop("one")[0]
     assert largest_difference(results, one) < BOUND

@@ -35,7 +35,6 @@ def world(tmp_path_factory):
 
 
 def words_of(world, output, processes, **changes):
-    """The script and its flags."""
     layout = {"dp_degree": processes, **PLAIN, **changes}
     return [SCRIPT, *flags(world / "model", world / "data", world / output, **layout)]
 

@@ -38,7 +38,6 @@ SHORT = {"max_steps": 6, "learning_rate": 5e-3, "dropout": 0.0, "device": "cpu"}
 
 
 def difference(one, two, name):
-    """The largest difference of the arrays of a file of two folders."""
     one, two = (read_weights(Path(folder) / name) for folder in (one, two))
     assert one.keys() == two.keys()
     return max(np.abs(one[key] - two[key]).max() for key in one)
@@ -110,7 +109,6 @@ DISTILLED = {
 
 @pytest.fixture(scope="module")
 def distilled(tmp_path_factory):
-    """The flags of a run with a teacher and texts without labels."""
     folder = tmp_path_factory.mktemp("distil")
     config = distill_config(folder, write_teacher(folder / "teacher"), dropout=0.0)
     lines = Path(config.train_file).read_text(encoding="utf-8").splitlines()
@@ -121,7 +119,6 @@ def distilled(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", DISTILLED)
 def test_distillation_on_two_processes_matches_one(distilled, tmp_path, kind):
-    """The same weights, and the same cached teacher outputs."""
     one = replace(distilled, output_dir=str(tmp_path / "one"), **DISTILLED[kind])
     distill_pair(one)
     run_script(tmp_path, "distill", *words_of(halved(one, tmp_path / "two")), launcher=OURS)

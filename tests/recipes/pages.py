@@ -29,12 +29,10 @@ class Block(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For the name of a test."""
         return f"{self.page}-{self.mark or self.text.strip().splitlines()[0][:50]}"
 
     @property
     def commands(self) -> List[str]:
-        """The logical lines of a shell block, without its comments."""
         lines = self.text.replace("\\\n", " ").splitlines()
         return [line for line in lines if line.strip() and not line.startswith("#")]
 
@@ -91,7 +89,6 @@ def block_with(mark: str) -> Block:
 
 
 def prose_of(page: str) -> str:
-    """Return a page without its fenced blocks, and without what a command puts there."""
     text = text_of(page)
     for mark in MARKS:
         text = between(mark).sub("", text)
@@ -127,7 +124,6 @@ def activated_environment() -> Dict[str, str]:
 
 
 def run_shell(command: str, here: Path, environment: Dict[str, str], timeout: int = 900) -> str:
-    """Run a command to its end in a folder, and return what it printed."""
     done = subprocess.run(
         ["sh", "-c", command], cwd=here, env=environment, capture_output=True, text=True, timeout=timeout
     )

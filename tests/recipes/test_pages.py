@@ -32,7 +32,6 @@ FLAGS_OF_OTHERS = set(
 
 
 def slug_of(heading):
-    """Return the anchor that GitHub and mkdocs give a heading."""
     text = re.sub(r"[^\w\s-]", "", heading.lstrip("#").strip().lower())
     return re.sub(r"\s", "-", text)
 
@@ -67,7 +66,6 @@ def test_every_page_is_in_the_menu_and_in_the_index():
 
 @cache
 def flags_of_commands():
-    """Return {command: its flags} as docs/en/flags.md lists them."""
     found = {}
     for section in re.split(r"^## ", text_of("docs/en/flags.md"), flags=re.M)[1:]:
         names = set(re.findall(r"^\| `(?:--)?(\w+)` \|", section, re.M))

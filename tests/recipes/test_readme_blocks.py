@@ -101,7 +101,6 @@ OUTPUTS = re.compile(r"(?:--(?:output|output_file|output_dir|report|output_prefi
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A folder with everything that the commands of the pages name."""
     here = tmp_path_factory.mktemp("template")
     tokens = dict.fromkeys([*tiny_pretrain.VOCAB[:4], *tiny_pair.CHARACTERS, *tiny_pretrain.VOCAB[4:]])
     with pytest.MonkeyPatch.context() as patch:
@@ -132,7 +131,6 @@ def template(tmp_path_factory):
 
 
 def write_texts(here):
-    """Raw text, pairs and flags."""
     (here / "my_texts").mkdir()
     characters = tiny_pretrain.CHARACTERS
     texts = ["".join(characters[(i + j) % 24] for j in range(9)) + "。" for i in range(24)]
@@ -237,7 +235,6 @@ def prints_its_address(port, log):
 
 
 def elsewhere(text):
-    """Return the tests of the other files that run this block or command."""
     names = [test for beginning, test in ELSEWHERE.items() if text.startswith(beginning)]
     assert all(hasattr(test_readme, name) or hasattr(test_quickstart, name) for name in names)
     return names
@@ -306,7 +303,6 @@ def test_a_python_block_runs(block, here, environment):
 
 @pytest.fixture(scope="module")
 def ran(template, environment, tmp_path_factory):
-    """The folder of a run of each half, and what pretraining printed."""
     here = shutil.copytree(template, tmp_path_factory.mktemp("ran") / "here")
     script = f"OUTPUT=pretrained DATA=data MODEL=my_model sh {ROOT}/scripts/run_pretrain_static.sh"
     said = sh(f"{script} {PRETRAIN} --save_steps 1 --logging_freq 1 --eval_freq 1", here, environment)
@@ -316,7 +312,6 @@ def ran(template, environment, tmp_path_factory):
 
 
 def check_the_line_of_work(text, ran):
-    """Each arrow stands for a script of this repository."""
     arrows = "prepare_data.sh run_pretrain_static.py ernie_static_to_dynamic.py train_pair.py predict_pair.py"
     arrows = arrows.split()
     assert text.count("->") == len(arrows) and all((ROOT / "scripts" / name).is_file() for name in arrows)

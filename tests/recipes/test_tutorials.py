@@ -24,8 +24,6 @@ LAUNCHERS = {"ernie_gram_lcqmc": PADDLES, "mrpc_loop": OURS, "mrpc_trainer": PAD
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Return the function that makes the folder of a script, with its models and its rows."""
-
     @cache
     def folder_of(name):
         folder = tmp_path_factory.mktemp(name)
@@ -39,15 +37,11 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one(place):
-    """Return the function that gives the numbers of each way of a script, run in this process."""
-
     return cache(lambda name: run_ways(name, place(name), 8))
 
 
 @pytest.fixture(scope="module")
 def two(place):
-    """Return the function that gives those of two processes, launched as the tutorial does."""
-
     # Plain Paddle knows its processes by the environment in which it was imported: they start cold.
     return cache(
         lambda name: launch(place(name), run_ways, name, place(name), 4, launcher=LAUNCHERS[name], COLD="1")[
@@ -140,7 +134,6 @@ def test_a_subclass_has_the_losses_of_a_plain_layer(one):
 
 
 def command_losses(folder, out, model, **flags):
-    """The losses of ``ernie-pair train`` on the rows of a folder."""
     flags = {**SETTINGS, "batch_size": 8, "dropout": 0.0, "output_dir": folder / out, **flags}
     flags.update(
         model_name_or_path=folder / model, train_file=folder / "train.json", dev_file=folder / "dev.json"

@@ -62,8 +62,6 @@ return found;
 
 
 class Look(NamedTuple):
-    """How a page is looked at."""
-
     size: tuple = DESKTOP
     theme: str = "light"
 
@@ -104,7 +102,6 @@ class Browser:
         self.driver.get(address.as_uri() if isinstance(address, Path) else address)
 
     def run(self, script, *arguments):
-        """Return what a script in the page returns."""
         return self.driver.execute_script(script, *arguments)
 
     def wait(self, script, seconds=30):
@@ -116,29 +113,23 @@ class Browser:
         return self.run(script)
 
     def text(self):
-        """Return the text that is shown."""
         return self.run("return document.body.innerText")
 
     def errors(self):
-        """Return what the console tells of as errors."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
     def asked(self):
-        """Return the addresses that the page has asked, files and data aside."""
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
         return [url for url in asked if not url.startswith(("data:", "file:", "about:", "blob:"))]
 
     def overflow(self):
-        """Return by how many pixels the page is wider than the window."""
         return self.run("return document.documentElement.scrollWidth - innerWidth")
 
     def pale_texts(self):
-        """Return the texts with too little contrast."""
         return self.run(PALE)
 
     def covering_legends(self):
-        """Return the titles of charts whose legend lies on their curves."""
         return self.run(COVERED)
 
     def picture(self, name, height=None):

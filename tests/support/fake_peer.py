@@ -32,7 +32,6 @@ numpy.save(out / "logits.npy", numpy.array([[0, 2 * row[2] - 1] for row in rows[
 
 
 def write_fake_peer(folder: Path) -> str:
-    """Write the peer into ``folder`` and return its Python."""
     (folder / "fake_peer.py").write_text(PROGRAM)
     path = folder / "peer_python"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} {folder}/fake_peer.py "$@"\n')

@@ -30,7 +30,6 @@ def launch_line(log, *words, processes=2, launcher=PADDLES):
 
 
 def words_of(config):
-    """The flags of a config as words."""
     return [f"--{name}={value}" for name, value in vars(config).items() if value not in (None, "")]
 
 

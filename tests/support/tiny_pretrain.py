@@ -43,7 +43,6 @@ needs_kernels = pytest.mark.skipif(
 
 
 def write_model(folder: Path, **changes) -> Path:
-    """config.json and vocab.txt, without weights."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {"model_type": "ernie", "vocab_size": len(VOCAB), "pad_token_id": 0, **SIZES, **changes}
     (folder / "config.json").write_text(json.dumps(config))

@@ -56,12 +56,10 @@ def is_launched() -> bool:
 
 
 def data_parallel(model):
-    """``model`` as Paddle trains it in this number of processes."""
     return paddle.DataParallel(model) if is_launched() else model
 
 
 def average(value) -> float:
-    """The mean of a number over the processes."""
     tensor = paddle.to_tensor([float(value)])
     if is_launched():
         paddle.distributed.all_reduce(tensor)
@@ -97,7 +95,6 @@ def plain_losses(model, batches, epochs=EPOCHS):
 
 
 def logged(trainer, name="loss"):
-    """A number of each line of the training log, or of each evaluation."""
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 

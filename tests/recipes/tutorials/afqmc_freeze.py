@@ -48,8 +48,6 @@ class Lines(paddle.io.IterableDataset):
 
 
 def batches_of(path, tokenizer, batch_size, is_training=False):
-    """A list of batches: the inputs of the encoder, and the labels."""
-
     def collate(rows):
         found = tokenizer([row["sentence1"] for row in rows], [row["sentence2"] for row in rows])
         longest = max(map(len, found["input_ids"]))
@@ -74,7 +72,6 @@ class FirstToken(nn.Layer):
             parameter.stop_gradient = True
 
     def forward(self, input_ids, token_type_ids):
-        """The logits [B, 2]."""
         states = self.encoder(input_ids, token_type_ids, return_dict=True).last_hidden_state
         return self.classifier(self.dropout(states[:, 0]))
 
@@ -83,19 +80,16 @@ class FirstTokenClassifier(PairClassifier):
     """The same model as a subclass, which the commands train too."""
 
     def forward(self, input_ids, token_type_ids):
-        """The logits [B, 2]."""
         states = self.encoder(input_ids, token_type_ids)[0]
         return self.classifier(self.dropout(states[:, 0]))
 
 
 def new_layer(folder):
-    """A layer around the encoder of the folder, with a new head."""
     paddle.seed(5)
     return FirstToken(BertModel.from_pretrained(str(folder / "bert")))
 
 
 def train_loop(loader, model, optimizer, schedule, losses):
-    """One epoch."""
     model.train()
     for inputs, labels in tqdm(loader):
         loss = loss_of(model(**inputs), labels)
@@ -108,7 +102,6 @@ def train_loop(loader, model, optimizer, schedule, losses):
 
 @paddle.no_grad()
 def test_loop(loader, model):
-    """The accuracy on the rows of a loader."""
     model.eval()
     right = [(model(**inputs).argmax(1) == labels).tolist() for inputs, labels in loader]
     return float(np.mean(sum(right, [])))
@@ -132,15 +125,11 @@ def with_paddle(folder, batch_size):
 
 
 class LoadingTrainer(PairTrainer):
-    """It trains on the loader of the loops above, at their rates."""
-
     def get_train_dataloader(self):
-        """The batches of an epoch."""
         path = Path(str(self.train_dataset))
         return batches_of(path, self.tokenizer, self.config.batch_size, is_training=True)
 
     def create_scheduler(self, num_training_steps, optimizer=None):
-        """The schedule of the loops."""
         return LinearDecayWithWarmup(HEAD_RATE, num_training_steps, 0)
 
 

@@ -27,8 +27,6 @@ ACCUMULATED = 2  # micro-batches of a step
 
 
 def tokenized(rows, tokenizer):
-    """A Hugging Face dataset of ids, types and labels."""
-
     def tokenize(batch):
         texts = batch["sentence1"], batch["sentence2"]
         return dict(tokenizer(*texts, max_length=MAX_SEQ_LEN, truncation=True))
@@ -48,7 +46,6 @@ def loader_of(rows, collate, batch_size, is_training=True):
 
 @paddle.no_grad()
 def accuracy_of(model, loader):
-    """The share of rows whose logits are right."""
     right = []
     model.eval()
     for batch in loader:
@@ -90,11 +87,9 @@ class LoadingTrainer(PairTrainer):
     """It trains on the loader of the loop above, with its own collator, at the rates of that loop."""
 
     def get_train_dataloader(self):
-        """A loader over tokenized columns."""
         return loader_of(tokenized(TRAIN, self.tokenizer), self.collate, self.config.batch_size)
 
     def create_scheduler(self, num_training_steps, optimizer=None):
-        """The schedule of the loop."""
         return LinearDecayWithWarmup(RATE, num_training_steps, 0)
 
 

@@ -11,10 +11,7 @@ from ernie_pair import PairCallback, PairConfig, PairTrainer
 
 
 class OwnLossTrainer(PairTrainer):
-    """The loss is computed here."""
-
     def compute_loss(self, model, inputs, return_outputs=False):
-        """The cross entropy of the logits."""
         labels = inputs.pop("labels")
         logits = model(**inputs)
         loss = cross_entropy(logits, labels)
@@ -22,17 +19,13 @@ class OwnLossTrainer(PairTrainer):
 
 
 class Noting(PairCallback):
-    """It notes what it is told."""
-
     def __init__(self):
         self.told = []
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Note a step."""
         self.told.append(f"step {state.global_step}")
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
-        """Note an evaluation."""
         self.told.append("evaluation")
 
 
@@ -63,7 +56,6 @@ def with_paddle(folder, batch_size):
 
 
 def with_parts(folder, batch_size):
-    """The loop over the parts of a trainer."""
     trainer = new_trainer(folder, "parts", batch_size)
     parts, losses = trainer.open_parts(), []
     for _, (batch,) in parts.steps:
