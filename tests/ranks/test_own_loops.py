@@ -59,25 +59,8 @@ def of_parts(loss_of):
     return losses_of_steps
 
 
-def of_plain_paddle(parts):
-    """Paddle's own data parallelism and optimizer, around the model and the batches."""
-    model = parts.model if paddle.distributed.get_world_size() == 1 else paddle.DataParallel(parts.model)
-    for step, batches in parts.steps:
-        losses = []
-        for number, batch in enumerate(batches):
-            is_last = number == len(batches) - 1
-            with nullcontext() if is_last or model is parts.model else model.no_sync():
-                logits = model(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
-                losses.append(cross_entropy(logits, paddle.to_tensor(batch.labels)))
-                (losses[-1] / len(batches)).backward()
-        parts.optimizer.set_lr(parts.learning_rate(step))
-        parts.optimizer.step()
-        parts.optimizer.clear_grad()
-        yield np.mean([float(loss) for loss in losses])
-
-
 LOOPS = {
-    **{"own": of_parts(loss_of_its_own), "twice": of_parts(loss_of_two_passes), "paddle": of_plain_paddle},
+    **{"own": of_parts(loss_of_its_own), "twice": of_parts(loss_of_two_passes)},
     **dict.fromkeys(("flags", "weighted", "scaled", "zero2"), of_parts(loss_of_the_flags)),
 }
 OF_GRADIENTS = [name for name in LOOPS if name != "zero2"]  # which averages them on every process
@@ -129,6 +112,6 @@ def test_loops_and_the_trainer_have_the_same_losses(results, tmp_path):
     trainer = PairTrainer(write_model(tmp_path / "model"), config, TRAIN, DEV)
     trainer.train()
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    for name in ("flags", "own", "paddle"):
+    for name in ("flags", "own"):
         np.testing.assert_allclose(results[0][name]["losses"], logged, rtol=1e-6)
     assert list((tmp_path / "out").rglob(MANIFEST))

@@ -49,7 +49,7 @@ def run_script(folder, *words, fails=False, **how):
         text=True,
         timeout=550,
     )
-    logs = [path.read_text() for path in sorted(log.glob("workerlog.*"))]
+    logs = [path.read_text() for path in sorted(log.glob("workerlog.*"))] or [done.stdout + done.stderr]
     ends = "\n".join(text[-2000:] for text in (done.stdout, done.stderr, *logs))
     assert (done.returncode != 0) == fails, ends
     return logs

@@ -14,8 +14,11 @@ from paddlenlp.transformers import (
     BertForSequenceClassification,
     ErnieGramConfig,
     ErnieGramForSequenceClassification,
+    LinearDecayWithWarmup,
 )
 from tiny_pair import VOCAB, toy_rows
+
+from ernie_pair import PairTrainer
 
 MAX_SEQ_LEN, RATE, DECAY, EPOCHS = 32, 2e-3, 0.01, 2
 TRAIN, DEV = (
@@ -92,6 +95,15 @@ def plain_losses(model, batches, epochs=EPOCHS):
             optimizer.clear_grad()
             losses.append(average(loss))
     return losses
+
+
+class LoadingTrainer(PairTrainer):
+    """A trainer on a loader of its own, at the rates of the tutorials, which fall to 0."""
+
+    rate = RATE
+
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        return LinearDecayWithWarmup(self.rate, num_training_steps, 0)
 
 
 def logged(trainer, name="loss"):

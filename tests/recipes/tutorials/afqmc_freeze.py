@@ -14,6 +14,7 @@ from tutorial_pieces import (
     MAX_SEQ_LEN,
     SETTINGS,
     TRAIN,
+    LoadingTrainer,
     adamw,
     average,
     data_parallel,
@@ -124,13 +125,12 @@ def with_paddle(folder, batch_size):
     return {"losses": losses, "accuracy": accuracies, "best": test_loop(dev, model)}
 
 
-class LoadingTrainer(PairTrainer):
+class LinesTrainer(LoadingTrainer):
+    rate = HEAD_RATE
+
     def get_train_dataloader(self):
         path = Path(str(self.train_dataset))
         return batches_of(path, self.tokenizer, self.config.batch_size, is_training=True)
-
-    def create_scheduler(self, num_training_steps, optimizer=None):
-        return LinearDecayWithWarmup(HEAD_RATE, num_training_steps, 0)
 
 
 def new_trainer(folder, out, batch_size):
@@ -139,7 +139,7 @@ def new_trainer(folder, out, batch_size):
         flags["evaluation_strategy"] = "epoch"
     config = PairConfig(str(folder / f"{out}_{batch_size}"), **flags)
     data = folder / "train.json", folder / "dev.json"
-    return LoadingTrainer(new_layer(folder), config, *data, vocab_file=folder / "bert" / "vocab.txt")
+    return LinesTrainer(new_layer(folder), config, *data, vocab_file=folder / "bert" / "vocab.txt")
 
 
 def with_parts(folder, batch_size):

@@ -17,6 +17,7 @@ from tutorial_pieces import (
     RATE,
     SETTINGS,
     TRAIN,
+    LoadingTrainer,
     adamw,
     average,
     data_parallel,
@@ -120,18 +121,15 @@ def with_paddle(folder, batch_size):
     return {"losses": losses, "evaluations": evaluations, "answers": answers}
 
 
-class LoadingTrainer(PairTrainer):
+class RowsTrainer(LoadingTrainer):
     def get_train_dataloader(self):
         return loader_of(TRAIN, self.tokenizer, self.config.batch_size, is_training=True)
-
-    def create_scheduler(self, num_training_steps, optimizer=None):
-        return LinearDecayWithWarmup(RATE, num_training_steps, 0.0)
 
 
 def new_trainer(folder, out, batch_size):
     config = PairConfig(str(folder / f"{out}_{batch_size}"), batch_size=batch_size, **SETTINGS)
     vocab_file = folder / "ernie_gram" / "vocab.txt"
-    return LoadingTrainer(new_layer(folder), config, TRAIN, DEV, vocab_file=vocab_file)
+    return RowsTrainer(new_layer(folder), config, TRAIN, DEV, vocab_file=vocab_file)
 
 
 def with_parts(folder, batch_size):

@@ -15,13 +15,14 @@ from tutorial_pieces import (
     RATE,
     SETTINGS,
     TRAIN,
+    LoadingTrainer,
     adamw,
     average,
     data_parallel,
     is_launched,
 )
 
-from ernie_pair import PairConfig, PairTrainer, set_seed
+from ernie_pair import PairConfig, set_seed
 
 ACCUMULATED = 2  # micro-batches of a step
 
@@ -83,20 +84,17 @@ def with_paddle(folder, batch_size):
     return {"losses": losses, "accuracy": accuracy_of(model, dev_loader)}
 
 
-class LoadingTrainer(PairTrainer):
+class ColumnsTrainer(LoadingTrainer):
     """It trains on the loader of the loop above, with its own collator, at the rates of that loop."""
 
     def get_train_dataloader(self):
         return loader_of(tokenized(TRAIN, self.tokenizer), self.collate, self.config.batch_size)
 
-    def create_scheduler(self, num_training_steps, optimizer=None):
-        return LinearDecayWithWarmup(RATE, num_training_steps, 0)
-
 
 def new_trainer(folder, out, batch_size, **changes):
     own = {"batch_size": batch_size, "gradient_accumulation_steps": ACCUMULATED, "dropout": 0.0, **changes}
     config = PairConfig(str(folder / f"{out}_{batch_size}"), **SETTINGS, **own)
-    return LoadingTrainer(folder / "bert", config, TRAIN, DEV)
+    return ColumnsTrainer(folder / "bert", config, TRAIN, DEV)
 
 
 def with_outputs(folder, batch_size):
