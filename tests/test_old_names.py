@@ -7,41 +7,21 @@ import pytest
 from places import ROOT
 
 # Earlier names, each with the name that is used now.
-OLD = {
-    "pieces_of_batch": "tokenize_batch",
-    "twin_of": "continuation_ids",
-    "plain_of": "base_ids",
-    "UpdateConfig": "StepFlags",
-    "EncoderConfig": "EncoderFlags",
-    "MaskingConfig": "MaskingFlags",
-    "AmpConfig": "AmpFlags",
-    "samples_per_update": "samples_per_step",
-    "pairs_per_update": "pairs_per_step",
-    "passes_per_update": "count_accumulation_steps",
-    "peers": "process_group",
-    "Peers": "ProcessGroup",
-    "PeerError": "LostProcessError",
-    "guesses": "predictions",
-    "said_and_true": "confidences_and_hits",
-    "share_correct": "accuracy",
-    "open_start": "open_initial_model",
-    "load_start": "load_initial_weights",
-    "load_trained": "load_classifier",
-    "ShippedModel": "ExportedModel",
-    "read_shipped": "read_exported",
-    "run_shipped": "predict_exported",
-    "lent_array": "view_array",
-    "Replicas": "DataParallel",
-    "Perturbation": "Fgm",
-    "Objective": "PairLoss",
-    "Rhythm": "Schedule",
-    "wait_for_the_update": "finish_the_step",
-    "optional_library": "import_optional",
-    "family_of": "ModelSpec.family",
-    "limits_of": "ModelSpec",
-    "labels_of": "ModelSpec.labels",
-    "mend": "fix",
-}
+OLD = dict(
+    pair.split(":")
+    for pair in """
+    pieces_of_batch:tokenize_batch twin_of:continuation_ids plain_of:base_ids UpdateConfig:StepFlags
+    EncoderConfig:EncoderFlags MaskingConfig:MaskingFlags AmpConfig:AmpFlags
+    samples_per_update:samples_per_step pairs_per_update:pairs_per_step
+    passes_per_update:count_accumulation_steps peers:process_group Peers:ProcessGroup
+    PeerError:LostProcessError guesses:predictions said_and_true:confidences_and_hits share_correct:accuracy
+    open_start:open_initial_model load_start:load_initial_weights load_trained:load_classifier
+    ShippedModel:ExportedModel read_shipped:read_exported run_shipped:predict_exported lent_array:view_array
+    Replicas:DataParallel Perturbation:Fgm Objective:PairLoss Rhythm:Schedule
+    wait_for_the_update:finish_the_step optional_library:import_optional family_of:ModelSpec.family
+    limits_of:ModelSpec labels_of:ModelSpec.labels mend:fix
+""".split()
+)
 
 
 @pytest.fixture(scope="module")
