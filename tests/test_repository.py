@@ -74,9 +74,10 @@ def test_the_sdist_contains_exactly_the_tracked_files(tracked, tmp_path):
     assert held - generated == set(tracked)
 
 
-def test_paths_and_names_in_contributing_exist():
-    places = PLACE.findall(page("CONTRIBUTING.md"))
-    assert len(places) > 30
+@pytest.mark.parametrize("read, least", [("CONTRIBUTING.md", 30), ("docs/en/extending.md", 15)])
+def test_paths_and_names_for_contributors_exist(read, least):
+    places = PLACE.findall(page(read))
+    assert len(places) > least
     for path, name in places:
         assert (ROOT / path).exists(), path
         if name:
