@@ -13,16 +13,18 @@ from run_files import events, files_of
 from waiting import until
 
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.train import train_pair
-from ernie_pair.pretrain import pretrain
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.pretrain import pretrain
+from ernie_pair.pretrain.pretrain_job import PretrainJob
 
 
 class Pretraining:
-    """``module`` names the class of the job, which tests replace, and the function that runs it."""
+    """``job``: the class whose methods tests replace; ``run``: what starts a run of ``config``."""
 
-    script, module, job, function = SCRIPTS / "run_pretrain_static.py", pretrain, "PretrainJob", "pretrain"
-    config = PretrainConfig
+    script, job = SCRIPTS / "run_pretrain_static.py", PretrainJob
+    run, config = staticmethod(pretrain), PretrainConfig
     settings = {"max_steps": 60, "checkpoint_steps": 20, "eval_freq": 7, "dp_degree": 2}
 
     def __init__(self, folder):
@@ -41,8 +43,8 @@ class Pretraining:
 class Pairs:
     """Fine-tuning, two passes a step."""
 
-    script, module, job, function = SCRIPTS / "train_pair.py", train_pair, "PairJob", "train_pair"
-    config = TrainConfig
+    script, job = SCRIPTS / "train_pair.py", PairJob
+    run, config = staticmethod(train_pair), TrainConfig
     settings = {"max_steps": 120, "checkpoint_steps": 40, "eval_freq": 35, "logging_freq": 1}
     settings.update(batch_size=4, gradient_accumulation_steps=2, learning_rate=5e-3, device="cpu")
 
